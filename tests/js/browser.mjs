@@ -6,9 +6,8 @@ import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import { mkdir, writeFile } from "node:fs/promises";
 import { after, before, suite, test } from "node:test";
-import packed from "@sparticuz/chromium";
 import { build } from "esbuild";
-import { chromium } from "playwright-core";
+import { launch } from "./chromium.mjs";
 
 const { DEPLOYMENT_URL: url, DEPLOYMENT_KEY: key, ARTIFACTS: artifacts, HOOK: hook, TRANSPORT: transport } = process.env;
 const HTML = '<!doctype html><meta charset="utf-8"><title>Chat</title><div id="root"></div><script type="module" src="/page.js"></script>';
@@ -26,9 +25,7 @@ before(async () => {
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
   origin = `http://127.0.0.1:${server.address().port}`;
-  const ours = ["--disable-background-networking", "--disable-component-update", "--disable-sync"];
-  const args = [...packed.args.filter((one) => one !== "--single-process"), ...ours];
-  browser = await chromium.launch({ executablePath: await packed.executablePath(), args, headless: true });
+  browser = await launch();
 });
 
 after(async () => {

@@ -2,8 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, suite, test } from "node:test";
-import packed from "@sparticuz/chromium";
-import { chromium } from "playwright-core";
+import { launch } from "./chromium.mjs";
 
 const { DEPLOYMENT_URL: url } = process.env;
 const WAIT = { timeout: 30_000 };
@@ -11,8 +10,7 @@ const WAIT = { timeout: 30_000 };
 let browser;
 
 before(async () => {
-  const args = packed.args.filter((one) => one !== "--single-process");
-  browser = await chromium.launch({ executablePath: await packed.executablePath(), args, headless: true });
+  browser = await launch();
 });
 
 after(() => browser?.close());

@@ -59,7 +59,7 @@ def outcomes(
     `more` is environment of the file's own. One in a folder has the folder's other files beside it.
     """
     place = installed(line)
-    for file in (JS / rows, JS / "reporter.mjs", *(JS / line).glob("*.jsx")):
+    for file in (JS / rows, JS / "reporter.mjs", JS / "chromium.mjs", *(JS / line).glob("*.jsx")):
         _copy(file, place)
     if "/" in rows:
         for file in (JS / rows).parent.glob("*.mjs"):

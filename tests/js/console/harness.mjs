@@ -22,8 +22,7 @@ import { randomUUID } from "node:crypto";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { after, before, suite, test } from "node:test";
-import packed from "@sparticuz/chromium";
-import { chromium } from "playwright-core";
+import { launch } from "../chromium.mjs";
 import { reduced } from "./png.mjs";
 
 export { assert };
@@ -37,9 +36,7 @@ const ORIGIN = new URL(url).origin;
 let browser;
 
 before(async () => {
-  const ours = ["--disable-background-networking", "--disable-component-update", "--disable-sync"];
-  const args = [...packed.args.filter((one) => one !== "--single-process"), ...ours];
-  browser = await chromium.launch({ executablePath: await packed.executablePath(), args, headless: true });
+  browser = await launch();
 });
 
 after(() => browser?.close());
