@@ -31,6 +31,10 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
 )
+# The page that opened the console loses its window. Else that page could replace the console by one that looks like it.
+# `same-origin` works in every browser, and against every page of another origin. Under `runyard dev` pages of the project's
+# app have the console's origin; only the newer value works against them.
+OPENER_POLICY, OPENER_POLICY_OF_DEV = "same-origin", "noopener-allow-popups"
 SHELL = "console/index.html"
 FILES = "%FILES%"  # in the shell: where its files are, seen from its address
 IS_DEV = "%DEV%"  # whether this is `runyard dev`, where the page need not ask for a key
@@ -84,6 +88,8 @@ def send_shell(*, root: str = ROOT) -> Response:
     etag = hashlib.sha256(body).hexdigest()[:32]
     response = static_files.respond(body, gzip.compress(body, mtime=0), "text/html", etag)
     response.headers["Content-Security-Policy"] = POLICY
+    opener_policy = OPENER_POLICY_OF_DEV if settings().dev_deployment else OPENER_POLICY
+    response.headers["Cross-Origin-Opener-Policy"] = opener_policy
     return response
 
 

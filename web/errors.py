@@ -39,6 +39,7 @@ from shared.errors import (
     Unauthenticated,
     Unavailable,
 )
+from web.origin_headers import FOR_PROXIES, OF_ORIGIN
 from web.validation import SchemaViolation, Violation
 
 log = logging.getLogger(__name__)
@@ -73,14 +74,14 @@ CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/")
 
 # Headers that only the server may say: of the connection and the body, for all that shares the deployment's origin,
 # and to proxies before it. And what a header may be.
-NOT_THEIRS = frozenset(
-    "connection content-encoding content-length content-type date keep-alive proxy-authenticate proxy-connection"
-    " server te trailer transfer-encoding upgrade x-request-id"
-    " alt-svc clear-site-data content-security-policy nel origin-agent-cluster public-key-pins referrer-policy"
-    " report-to reporting-endpoints service-worker-allowed set-cookie strict-transport-security"
-    " x-content-type-options"
-    " x-accel-charset x-accel-expires x-accel-limit-rate x-accel-redirect x-lighttpd-send-file x-reproxy-url"
-    " x-sendfile".split()
+NOT_THEIRS = (
+    OF_ORIGIN
+    | FOR_PROXIES
+    | frozenset(
+        "connection content-encoding content-length content-type date keep-alive proxy-authenticate proxy-connection"
+        " server te trailer transfer-encoding upgrade x-request-id"
+        " content-security-policy referrer-policy set-cookie x-content-type-options".split()
+    )
 )
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 TEXT = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")

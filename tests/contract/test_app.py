@@ -347,6 +347,58 @@ def test_at_an_address_of_its_own_cookies_and_headers_are_left(app_with: MakeApp
     assert shared["Content-Security-Policy"].startswith("sandbox ")
 
 
+@pytest.mark.parametrize("name", ["Service-Worker-Allowed", "Set-Login", "Accept-CH", "Use-As-Dictionary"])
+def test_what_would_hold_for_the_whole_origin_is_dropped_where_others_share_it(
+    app_with: MakeApp, played: Played, name: str
+) -> None:
+    played(lambda side: side.answer(b"", headers=[(name, "x")]), "GET /x")
+    client = app_with(app_domain="apps.localhost").test_client()
+    assert name not in client.get("http://localhost/d/chat/x").headers
+    assert name in client.get("http://chat.apps.localhost/x").headers
+
+
+SHARED, OWN = "http://localhost/d/chat/x", "http://chat.apps.localhost/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "site", "destination", "status"),
+    [
+        (SHARED, "same-origin", "script", 403),
+        (SHARED, "same-origin", "worker", 403),
+        (SHARED, "same-origin", "style", 403),
+        (SHARED, "same-origin", "document", 200),
+        (SHARED, "same-origin", "empty", 200),
+        (SHARED, "cross-site", "script", 200),  # of a page in the sandbox
+        (SHARED, "none", "document", 200),
+        (OWN, "same-origin", "script", 200),
+    ],
+)
+def test_a_page_of_ours_runs_nothing_that_the_app_answers(
+    app_with: MakeApp, played: Played, url: str, site: str, destination: str, status: int
+) -> None:
+    stage = played(hello, "GET /x")
+    client = app_with(app_domain="apps.localhost").test_client()
+    fetch = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": destination}
+    assert client.get(url, headers=fetch).status_code == status
+    assert len(stage.sides) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "url", "status"),
+    [
+        ({}, SHARED, 403),
+        ({"dev_deployment": "chat"}, "http://localhost/x", 403),
+        ({"app_domain": "apps.localhost"}, OWN, 200),
+    ],
+)
+def test_no_app_has_a_service_worker_at_the_console_s_address(
+    app_with: MakeApp, played: Played, changes: dict[str, Any], url: str, status: int
+) -> None:
+    played(hello, "GET /x")
+    worker = {"Service-Worker": "script", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "serviceworker"}
+    assert app_with(**changes).test_client().get(url, headers=worker).status_code == status
+
+
 def test_what_proxies_would_obey_is_dropped_everywhere(app_with: MakeApp, played: Played) -> None:
     sent = [("X-Accel-Redirect", "/inside"), ("X-Sendfile", "/etc/passwd"), ("X-Accel-Buffering", "no")]
     played(lambda side: side.answer(b"", headers=sent), "GET /x")

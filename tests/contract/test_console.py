@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from tests.contract.conftest import ControlPlane, MakeApp
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+VIEWER = "/o/static/0123456789abcdef/rapidoc-min.js"
 IS_UP = {"ok": True, "services": {}}
 
 
@@ -74,12 +75,61 @@ def test_nothing_else_may_run_or_load_in_it(anonymous: FlaskClient) -> None:
     assert "default-src 'none'" in policy
     assert "require-trusted-types-for 'script'" in policy
     assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
     assert not re.findall(r"<script(?![^>]* src=)|<style| style=| on\w+=", page.text)
 
 
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/", 200),
+        ("/o/", 200),
+        ("/api-host/", 200),
+        ("/docs", 200),
+        ("/d/chat/docs", 200),
+        ("/v2/auth/callback/<script>?state=<script>&error=<script>&error_description=<script>", 422),
+    ],
+)
+def test_every_page_of_the_service_is_closed_to_frames_and_to_foreign_scripts(
+    anonymous: FlaskClient, address: str, status: int
+) -> None:
+    page = anonymous.get(address, headers=BROWSER)
+    assert (page.status_code, page.mimetype) == (status, "text/html")
+    policy = page.headers["Content-Security-Policy"]
+    for directive in (
+        "default-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ):
+        assert directive in policy
+    assert not re.search(r"script-src[^;]*('unsafe|\*|https?:|data:|blob:)", policy)
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Referrer-Policy"] == "no-referrer"
+    assert "<script>" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/d/chat/<script>", "/<script>", "/v2/<script>", "/o/static/0/<script>"])
+def test_an_error_is_never_a_page(anonymous: FlaskClient, path: str) -> None:
+    refusal = anonymous.get(path, headers=BROWSER)
+    assert refusal.mimetype == "application/json"
+    assert refusal.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert refusal.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_no_page_holds_the_window_of_a_console_that_it_opened(
+    anonymous: FlaskClient, app_with: MakeApp
+) -> None:
+    for address in ("/", "/o/"):
+        opened = anonymous.get(address, headers=BROWSER)
+        assert opened.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    local = app_with(dev_deployment="chat").test_client()  # whose app has the console's origin
+    assert local.get("/o/").headers["Cross-Origin-Opener-Policy"] == "noopener-allow-popups"
+
+
 def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskClient) -> None:
-    plain = anonymous.get("/static/rapidoc-min.js")
-    zipped = anonymous.get("/static/rapidoc-min.js", headers={"Accept-Encoding": "gzip, br"})
+    plain = anonymous.get(VIEWER)
+    zipped = anonymous.get(VIEWER, headers={"Accept-Encoding": "gzip, br"})
     assert zipped.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(zipped.data) == plain.data
     assert len(zipped.data) < len(plain.data) / 2
@@ -89,7 +139,7 @@ def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskC
             "If-None-Match": answer.headers["ETag"],
             "Accept-Encoding": "gzip" if answer is zipped else "",
         }
-        again = anonymous.get("/static/rapidoc-min.js", headers=headers)
+        again = anonymous.get(VIEWER, headers=headers)
         assert (again.status_code, again.data) == (304, b"")
         assert "Accept-Encoding" in answer.headers["Vary"]
 
@@ -108,8 +158,7 @@ def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskC
     ],
 )
 def test_only_files_of_the_pages_are_sent(anonymous: FlaskClient, name: str) -> None:
-    for prefix in ("/static/", "/o/static/0123456789abcdef/"):
-        assert anonymous.get(prefix + name).status_code in (401, 404)
+    assert anonymous.get(f"/o/static/0123456789abcdef/{name}").status_code in (401, 404)
 
 
 def test_no_other_address_under_its_prefix_answers(anonymous: FlaskClient) -> None:

@@ -21,6 +21,7 @@ from web import sse
 from web.addresses import AT_ROOT
 from web.deployment_api.app_requests import HOP_BY_HOP, NEVER_NAMED
 from web.headers import ForeignResponse
+from web.origin_headers import FOR_PROXIES, OF_ORIGIN
 from web.target import Target
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -30,20 +31,6 @@ MOST_HEADERS = 256
 MOST_BYTES = 128 * 1024
 OWN = frozenset({"x-request-id", "server", "date"})
 
-# What would hold for the whole origin.
-OF_ORIGIN = frozenset(
-    {
-        "service-worker-allowed", "clear-site-data", "strict-transport-security", "alt-svc", "nel", "report-to",
-        "reporting-endpoints", "origin-agent-cluster", "public-key-pins",
-    }
-)  # fmt: skip
-# What proxies in front of the service would obey: they would send files and pages of theirs for it.
-FOR_PROXIES = frozenset(
-    {
-        "x-accel-redirect", "x-accel-expires", "x-accel-limit-rate", "x-accel-charset", "x-sendfile",
-        "x-lighttpd-send-file", "x-reproxy-url",
-    }
-)  # fmt: skip
 NEVER = HOP_BY_HOP | OWN | FOR_PROXIES
 SANDBOX = "sandbox allow-scripts allow-forms allow-popups allow-popups-to-escape-sandbox allow-modals allow-downloads"
 WITHOUT_BODY = (204, 304)

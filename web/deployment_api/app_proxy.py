@@ -19,11 +19,14 @@ from flask import Response, current_app, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.wsgi import get_content_length
 
+from shared.errors import Forbidden
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
 from shared.user_code.parts import BODY, CLOSE, END, FAILED, HEAD
 from web import rate_limits, sse
+from web.addresses import AT_ROOT
 from web.client_watch import ClientWatch
+from web.context import settings
 from web.deployment_api import app_requests, app_sockets
 from web.deployment_api.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
 from web.deployment_api.app_failures import ANSWER_SECONDS, RAISED, answered
@@ -37,6 +40,15 @@ log = logging.getLogger(__name__)
 PART_BYTES = 64 * 1024
 START_SECONDS = 60.0  # for a host, where none is up
 DRAIN_SECONDS = 1.0  # for the end of an answer that has no body
+
+# What a browser fetches to run it in the page that asks, or to style that page (`Sec-Fetch-Dest`).
+RUN_IN_PAGE = frozenset(
+    {"audioworklet", "paintworklet", "script", "serviceworker", "sharedworker", "style", "worker", "xslt"}
+)
+NOT_FOR_PAGES = "A page at the console's address may not run what a deployment's app answers"
+NOT_FOR_WORKERS = (
+    "A deployment's app may have no service worker at an address that it shares with the console"
+)
 
 
 def serve_open() -> Response | None:
@@ -52,6 +64,7 @@ def serve_allowed() -> Response | None:
 
 
 def _answer(found: Target) -> Response:
+    _refuse_script_of_console()
     if not found.asks_first:
         rate_limits.hold_slot_of(app_requests.bounded_by_address(found))
     else:
@@ -61,6 +74,21 @@ def _answer(found: Target) -> Response:
     _refuse_large_body()
     with ExitStack() as held:
         return _Request(found, held).response()
+
+
+def _refuse_script_of_console() -> None:
+    """Raise Forbidden where the app's answer would run with the console's origin.
+
+    The app's own pages are no case of it: their sandbox makes them another site, also to their own scripts. A service
+    worker would answer for the console at the next visit.
+    """
+    is_shared = AT_ROOT not in request.environ
+    has_console = is_shared or settings().dev_deployment is not None
+    if has_console and request.headers.get("Service-Worker") == "script":
+        raise Forbidden(NOT_FOR_WORKERS)
+    is_of_origin = request.headers.get("Sec-Fetch-Site") == "same-origin"
+    if is_shared and is_of_origin and request.headers.get("Sec-Fetch-Dest") in RUN_IN_PAGE:
+        raise Forbidden(NOT_FOR_PAGES)
 
 
 def _refuse_large_body() -> None:

@@ -175,7 +175,8 @@ function headersOf(body, more) {
 /** @param {string} url @param {RequestInit} options */
 async function reach(url, options) {
   try {
-    return await fetch(url, { ...options, cache: "no-store", credentials: "omit" });
+    // A redirect by a project's app would have the browser send the call and its key to another route.
+    return await fetch(url, { ...options, cache: "no-store", credentials: "omit", redirect: "error" });
   } catch (error) {
     if (isAborted(error)) throw error;
     throw new ApiError(0, "Cannot reach the service.");

@@ -1,4 +1,5 @@
-// Who looks: the key is held in this tab's sessionStorage alone, and what it may do comes from the service.
+// Who looks: the key is held in this tab's sessionStorage alone, and what it may do comes from the service. Under
+// `runyard dev` pages of the project's app share that storage, so there the key is held in memory until a reload.
 
 import { batch, signal } from "./dom.js";
 
@@ -26,12 +27,25 @@ export const refusal = signal("");
 /** Whether this is `runyard dev`, which asks for no key on its own machine. */
 export const isDev = document.documentElement.dataset.dev === "true";
 
+/** @type {Pick<Storage, "getItem" | "setItem" | "removeItem">} */
+const kept = isDev ? inMemory() : sessionStorage;
+
+function inMemory() {
+  /** @type {Map<string, string>} */
+  const items = new Map();
+  return {
+    getItem: (/** @type {string} */ name) => items.get(name) ?? null,
+    setItem: (/** @type {string} */ name, /** @type {string} */ value) => void items.set(name, value),
+    removeItem: (/** @type {string} */ name) => void items.delete(name),
+  };
+}
+
 /** The key of this tab, empty where there is none. */
-export const key = () => sessionStorage.getItem(KEY) ?? "";
+export const key = () => kept.getItem(KEY) ?? "";
 
 /** The headers that say who calls. @returns {Record<string, string>} */
 export function credentials() {
-  const organization = sessionStorage.getItem(ORGANIZATION);
+  const organization = kept.getItem(ORGANIZATION);
   return { ...(key() && { "x-api-key": key() }), ...(key() && organization && { "x-tenant-id": organization }) };
 }
 
@@ -45,14 +59,14 @@ export function can(role) {
 
 /** Take a key, or go on without one where that is enough; it is forgotten when the service refuses it. @param {string} given */
 export async function signIn(given) {
-  sessionStorage.setItem(KEY, given.trim());
+  kept.setItem(KEY, given.trim());
   return start();
 }
 
 /** Forget the key. @param {string} [why] */
 export function signOut(why = "") {
-  sessionStorage.removeItem(KEY);
-  sessionStorage.removeItem(ORGANIZATION);
+  kept.removeItem(KEY);
+  kept.removeItem(ORGANIZATION);
   batch(() => {
     me.value = null;
     refusal.value = why;
@@ -61,8 +75,8 @@ export function signOut(why = "") {
 
 /** Act for another organization from now on, as operators may. @param {string} id */
 export function actFor(id) {
-  if (id === sessionStorage.getItem(ORGANIZATION)) return;
-  sessionStorage.setItem(ORGANIZATION, id);
+  if (id === kept.getItem(ORGANIZATION)) return;
+  kept.setItem(ORGANIZATION, id);
   if (me.value) void start();
 }
 
