@@ -1,42 +1,92 @@
-"""`/docs`: the API document as a page. Its viewer is served from here, so it works without the internet."""
+"""`/docs`: the API document as a page.
+
+A project writes parts of a deployment's document, and RapiDoc turns Markdown and HTML in them into elements. So the page
+treats the document as hostile:
+
+- The page loads nothing. The viewer and the document are inside it, because a project can have a route at any address
+  of its deployment.
+- The policy names the viewer's script by its hash. No other script runs, also not in a frame that the document brings.
+- The page of a deployment has an opaque origin (`sandbox` without `allow-same-origin`). It can read neither the storage
+  nor the windows of the console, and calls the deployment as a page of another site does. Under `runyard dev` a developer
+  without a key is recognized by the origin, and so keeps it.
+"""
 
 from __future__ import annotations
 
+import re
+import zlib
+from base64 import b64encode
+from functools import cache
+from hashlib import blake2b, sha256
+
+import orjson
 from flask import Blueprint, Response
 
 from web import static_files
 from web.developer import developer
+from web.openapi import document_at
 from web.operations import operation
 
 bp = Blueprint("docs", __name__)
 
-ASKS_FOR_KEY, ASKS_FOR_NONE = (f'allow-authentication="{asks}"' for asks in ("true", "false"))
-
-# The viewer styles its own elements in the page, hence inline styles; scripts come from files alone.
+SCRIPT = re.compile(rb'<script type="module">(.*)</script>', re.DOTALL)
+# Inside a script element these begin or end a script for the HTML parser.
+MARKUP = re.compile(rb"<(?=!--|/?script)", re.IGNORECASE)
+# The viewer styles its own elements in the page, hence inline styles. A style loads nothing: its address could tell what
+# a person has typed.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+SANDBOX = "; sandbox allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
+GZIP = zlib.MAX_WBITS + 16
 
 
 @bp.get("/docs")
 @operation("The API document as a page", role="open")
 def get_docs(deployment: str | None = None) -> Response:
-    """Whoever needs no key is not asked for one."""
-    if developer() is None:
-        return send_page("docs.html")
-    page = static_files.read("docs.html").body.decode().replace(ASKS_FOR_KEY, ASKS_FOR_NONE)
-    return Response(page, mimetype="text/html", headers={"Content-Security-Policy": POLICY})
-
-
-@bp.get("/static/<path:name>")
-@operation("A file of our pages", role="open")
-def get_static(name: str, deployment: str | None = None) -> Response:
-    return static_files.send(name)
-
-
-def send_page(name: str) -> Response:
-    """A page of ours, whose addresses are relative: it knows no prefix it may be served under."""
-    response = static_files.send(name)
-    response.headers["Content-Security-Policy"] = POLICY
+    """A caller who needs no key is not asked for one."""
+    is_developer = developer() is not None
+    rest = _rest(orjson.dumps(document_at(deployment)), asks_for_key=not is_developer)
+    body = _head() + rest
+    etag = blake2b(body, digest_size=16).hexdigest()
+    response = static_files.respond(body, _compressed(rest), "text/html", etag)
+    is_sandboxed = deployment is not None and not is_developer
+    response.headers["Content-Security-Policy"] = _policy() + (SANDBOX if is_sandboxed else "")
     return response
+
+
+@cache
+def _head() -> bytes:
+    """The page up to and including the viewer: the same for every document."""
+    template, _, _ = static_files.read("docs.html").body.partition(b"  <body>")
+    viewer = MARKUP.sub(rb"\\x3C", static_files.read("rapidoc-min.js").body)
+    return template.replace(b"%VIEWER%", viewer)
+
+
+def _rest(document: bytes, *, asks_for_key: bool) -> bytes:
+    """The page below its head, with the document in it as data."""
+    _, body, template = static_files.read("docs.html").body.partition(b"  <body>")
+    asks = b"true" if asks_for_key else b"false"
+    data = document.replace(b"<", rb"\u003c")
+    return body + template.replace(b"%AUTHENTICATION%", asks).replace(b"%DOCUMENT%", data)
+
+
+@cache
+def _policy() -> str:
+    script = SCRIPT.search(_head())
+    assert script is not None
+    return POLICY.format(hash=b64encode(sha256(script[1]).digest()).decode())
+
+
+def _compressed(rest: bytes) -> bytes:
+    """The page as gzip. The head is compressed once, since that takes ten times as long as the rest."""
+    head, state = _compressed_head()
+    compressor = state.copy()
+    return head + compressor.compress(rest) + compressor.flush()
+
+
+@cache
+def _compressed_head() -> tuple[bytes, zlib._Compress]:
+    compressor = zlib.compressobj(wbits=GZIP)
+    return compressor.compress(_head()), compressor

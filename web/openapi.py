@@ -85,6 +85,11 @@ OTHER_IDS = frozenset({"provider_id", "key_id", "auth_id", "worker_id"})  # take
 @operation("This document", role="open", answer=OBJECT, errors=(404,))
 def get_openapi(deployment: str | None = None) -> Response:
     """The OpenAPI 3.1 description of the service, or of one deployment."""
+    return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
+
+
+def document_at(deployment: str | None) -> dict[str, Any]:
+    """Return the document for the current request's caller: the service's, or one deployment's."""
     known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
     of_deployment = deployment is not None
     if of_deployment not in known:  # the routes of an app never change: written once
@@ -99,7 +104,7 @@ def get_openapi(deployment: str | None = None) -> Response:
     if own is not None:
         found = openapi_merge.merged(_switched_on(found, own.deployment), own.deployment)
         found["servers"] = [{"url": own.root_path or "/"}]
-    return Response(orjson.dumps(found), mimetype=JSON)
+    return found
 
 
 def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from shared.infra import tracing
 from shared.infra.tracing import Context
 from shared.runs.drafts import RunRequest
 
-UNTRACED = ("/ok", "/metrics", "/static/<path:name>")  # what is asked all the time and says nothing of runs
+# Asked all the time, and says nothing of runs.
+UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>")
 
 
 def register(app: Flask) -> None:

@@ -16,7 +16,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, Api, caller
 
-OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}
+OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"}
 PAGE = "/o/<tenant>/host/deployments/<deployment_id>"
 CONSOLE = {"/o/", "/o/static/<version>/<path:name>", PAGE}
 OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN} | CONSOLE

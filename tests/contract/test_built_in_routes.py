@@ -9,7 +9,7 @@ from flask import Flask
 from workers.builder import built_in_routes
 
 # Answered to whoever asks, so nothing is opened by a route of an app in their place.
-OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/{*}"}
+OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"}
 
 
 def test_every_route_of_a_deployment_that_asks_who_calls_is_on_the_builder_s_list(app: Flask) -> None:

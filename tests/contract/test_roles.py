@@ -24,14 +24,12 @@ open      GET     /info
 open      GET     /metrics
 open      GET     /docs
 open      GET     /openapi.json
-open      GET     /static/<path:name>
 open      GET     /d/<deployment>/
 open      GET     /d/<deployment>/ok
 open      GET     /d/<deployment>/info
 open      GET     /d/<deployment>/metrics
 open      GET     /d/<deployment>/docs
 open      GET     /d/<deployment>/openapi.json
-open      GET     /d/<deployment>/static/<path:name>
 open      GET     /o/
 open      GET     /o/static/<version>/<path:name>
 open      GET     /o/<tenant>/host/deployments/<deployment_id>

@@ -94,7 +94,7 @@ def test_it_serves_and_nothing_of_it_leads_to_the_checkout(platform: InstalledSt
 
     assert "Hello from the wheel" in said
     assert "messages" in platform.log.read_text(), "the run of the demonstration"
-    for page in ("/", "/docs", "/openapi.json", "/static/console/main.js"):
+    for page in ("/", "/docs", "/openapi.json", "/o/static/0/console/main.js"):
         assert httpx.get(platform.url + page).status_code == 200, page
     assert list(reached(psutil.Process(platform.up_pid))) == []
     assert namesakes.LOADED not in platform.log.read_text()

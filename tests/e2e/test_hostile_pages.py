@@ -1,0 +1,52 @@
+"""A hostile deployment against a signed-in console in a real browser: its pages, its API document, its redirects.
+
+The rows are in `tests/js/hostile.mjs` and `hostile_dev.mjs`, the attacks in `tests/projects/hostile`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.javascript import JS, chromium, outcomes
+from tests.support.stack import Stack
+
+NAME = "hostile"
+PROJECT = Path(__file__).parent.parent / "projects" / NAME
+
+
+def rows(file: str) -> list[str]:
+    return re.findall(r'^  test\("([^"]+)"', (JS / file).read_text(), re.MULTILINE)
+
+
+def check(file: str, row: str, stack: Stack, url: str) -> None:
+    failures = outcomes("browser", file, url, stack.api_key, SERVICE_URL=stack.url, TMPDIR=str(chromium()))
+    assert row in failures, "it was not run"
+    assert failures[row] is None, failures[row]
+
+
+@pytest.fixture(scope="module")
+def shared(stack: Stack) -> str:
+    """The address of the deployment, whose origin is the console's."""
+    return f"{stack.url}/d/{stack.deploy(PROJECT, name=NAME)}"
+
+
+@pytest.mark.parametrize("row", rows("hostile.mjs"))
+def test_a_deployment_gets_nothing_of_the_console(stack: Stack, shared: str, row: str) -> None:
+    check("hostile.mjs", row, stack, shared)
+
+
+@pytest.fixture(scope="module")
+def developing() -> Iterator[Stack]:
+    """The project at the root beside the console, as `runyard dev` serves it."""
+    with Stack(env={"RUNYARD_DEV_DEPLOYMENT": NAME}) as stack:
+        stack.deploy(PROJECT, name=NAME)
+        yield stack
+
+
+@pytest.mark.parametrize("row", rows("hostile_dev.mjs"))
+def test_a_project_under_dev_gets_no_key_of_the_console(developing: Stack, row: str) -> None:
+    check("hostile_dev.mjs", row, developing, developing.url)

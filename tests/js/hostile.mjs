@@ -1,0 +1,170 @@
+// What a hostile deployment tries against a console that is signed in, in one tab: tests/e2e/test_hostile_pages.py starts
+// it. tests/projects/hostile writes LOOT to the browser's console for whatever it gets, and DENIED for what it does not.
+
+import assert from "node:assert/strict";
+import { after, before, suite, test } from "node:test";
+import { launch } from "./chromium.mjs";
+
+const { SERVICE_URL: url, DEPLOYMENT_URL: deployment, DEPLOYMENT_KEY: key } = process.env;
+const WAIT = { timeout: 30_000 };
+const STOLEN = /^LOOT/;
+
+let browser;
+
+before(async () => {
+  browser = await launch();
+});
+
+after(() => browser?.close());
+
+// A tab with a console that is signed in; `said` has what all tabs of its browser wrote to their consoles.
+async function signedIn() {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const said = [], answered = [];
+  context.on("console", (message) => said.push(message.text()));
+  context.on("serviceworker", (worker) => said.push(`LOOT service worker ${worker.url()}`));
+  context.on("response", (response) => answered.push(response.url()));
+  await page.goto(`${url}/`);
+  await page.getByLabel("API key").fill(key);
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Overview" }).waitFor(WAIT);
+  assert.equal(await page.evaluate(() => sessionStorage.getItem("runyard.key")), key);
+  return { context, page, said, answered, loot: () => said.filter((line) => STOLEN.test(line)) };
+}
+
+const docs = (page) => page.locator("rapi-doc").first();
+
+// The document is drawn, so whatever would run in it has been put into the page.
+async function readDocs(it) {
+  await it.page.goto(`${deployment}/docs`);
+  await docs(it.page).getByText("Hostile, as Markdown.").first().waitFor(WAIT);
+  await docs(it.page).getByText("Search threads").first().waitFor(WAIT);
+  await it.page.waitForLoadState("networkidle");
+}
+
+async function attacked(page, said) {
+  await page.waitForLoadState("networkidle");
+  for (const how of ["storage", "frame", "worker", "control plane"]) {
+    const deadline = Date.now() + WAIT.timeout;
+    while (!said.some((line) => line.includes(` ${how} `))) {
+      assert.ok(Date.now() < deadline, `the attack did not try: ${how}\n${said.join("\n")}`);
+      await page.waitForTimeout(50);
+    }
+  }
+}
+
+suite("hostile", () => {
+  test("the docs page runs nothing of the deployment", async () => {
+    const it = await signedIn();
+    await readDocs(it);
+    await docs(it.page).getByText("A link that runs").first().click();
+    assert.deepEqual(it.loot(), []);
+    assert.ok(!it.said.some((line) => line.startsWith("DENIED")), it.said.join("\n"));
+    assert.deepEqual(it.answered.filter((one) => one.startsWith(deployment) && /attack\.js|static\/|leak\.|picture|page$/.test(one)), []);
+  });
+
+  test("the docs page is of another origin than the console", async () => {
+    const it = await signedIn();
+    await readDocs(it);
+    assert.equal(await it.page.evaluate(() => self.origin), "null");
+    assert.match(await it.page.evaluate(() => { try { return sessionStorage.getItem("runyard.key"); } catch (error) { return error.name; } }), /SecurityError/);
+  });
+
+  test("the docs page calls the deployment with the key that is typed into it, and with no other", async () => {
+    const it = await signedIn();
+    await readDocs(it);
+    const call = (path, headers) => it.page.evaluate(([path, headers]) =>
+      fetch(path, { method: "POST", headers: { "content-type": "application/json", ...headers }, body: "{}" }).then((answer) => answer.status, (error) => error.name),
+    [path, headers]);
+    const address = new URL(`${deployment}/threads/search`).pathname;
+    assert.equal(await call(address, {}), 401);
+    assert.equal(await call(address, { "x-api-key": key }), 200);
+    assert.equal(await call("/v2/keys", { "x-api-key": key }), "TypeError");
+  });
+
+  test("a request is tried on the docs page", async () => {
+    const it = await signedIn();
+    await readDocs(it);
+    const page = docs(it.page);
+    await page.locator("[part~=section-auth] input[type=text]").first().fill(key);
+    await page.locator("[part~=section-auth] button", { hasText: "SET" }).first().click();
+    const answer = it.page.waitForResponse((one) => one.url() === `${deployment}/threads/count`, WAIT);
+    await page.locator("[id='post-/threads/count'] button", { hasText: "TRY" }).click();
+    assert.equal((await answer).status(), 200);
+    assert.equal((await (await answer).request().allHeaders())["x-api-key"], key);
+  });
+
+  test("no page and no picture of the deployment reads the key in the console's tab", async () => {
+    for (const path of ["page", "picture.svg"]) {
+      const it = await signedIn();
+      await it.page.goto(`${deployment}/${path}`);
+      await attacked(it.page, it.said);
+      assert.deepEqual(it.loot(), [], path);
+      await it.page.goto(`${url}/`);
+      await it.page.getByRole("heading", { name: "Overview" }).waitFor(WAIT); // Clear-Site-Data has not signed out
+    }
+  });
+
+  test("a page that opens the console does not hold its window", async () => {
+    const it = await signedIn();
+    await it.page.goto(`${deployment}/page`);
+    const [opened] = await Promise.all([
+      it.context.waitForEvent("page"),
+      it.page.evaluate((to) => void (window.held = window.open(to)), `${url}/`),
+    ]);
+    await opened.locator("main").waitFor(WAIT);
+    await it.page.waitForFunction(() => window.held.closed, null, WAIT); // COOP has cut it off
+    assert.equal(await opened.evaluate(() => window.opener), null);
+  });
+
+  test("a page that the console opens gets nothing of its tab", async () => {
+    const it = await signedIn();
+    const [opened] = await Promise.all([
+      it.context.waitForEvent("page"),
+      it.page.evaluate((to) => void window.open(to), `${deployment}/page`),
+    ]);
+    await attacked(opened, it.said);
+    assert.deepEqual(it.loot(), []);
+  });
+
+  test("the console embeds and runs nothing of a deployment", async () => {
+    const it = await signedIn();
+    for (const source of ["script", "module", "worker"]) {
+      const outcome = await it.page.evaluate(async ([source, address]) => {
+        if (source === "module") return import(address).then(() => "ran", (error) => error.name);
+        if (source === "worker") return navigator.serviceWorker.register(address).then(() => "ran", (error) => error.name);
+        return new Promise((done) => {
+          const script = document.createElement("script");
+          const policy = { createScriptURL: (text) => text };
+          try {
+            script.src = trustedTypes.createPolicy("dompurify", policy).createScriptURL(address);
+          } catch {
+            script.setAttribute("type", "text/plain");
+            return done("refused");
+          }
+          script.onload = () => done("ran");
+          script.onerror = () => done("refused");
+          document.head.append(script);
+        });
+      }, [source, `${deployment}/attack.js`]);
+      assert.notEqual(outcome, "ran", source);
+    }
+    assert.deepEqual(it.loot(), []);
+  });
+
+  test("a redirect of the deployment's app does not turn a call of the console into another", async () => {
+    const it = await signedIn();
+    const headers = { "x-api-key": key, "content-type": "application/json" };
+    const made = await (await fetch(`${url}/v2/keys`, { method: "POST", headers, body: JSON.stringify({ name: "victim", role: "read" }) })).json();
+    const name = new URL(deployment).pathname.split("/").at(-1);
+    const outcome = await it.page.evaluate(async ([name, id]) => {
+      const files = document.querySelector("script[type=module]").src.replace(/main\.js$/, "core/api.js");
+      const { deployment } = await import(files);
+      return deployment(name).call("DELETE", `/threads/${id}`).then(() => "done", (error) => error.detail);
+    }, [name, made.id]);
+    const after = await fetch(`${url}/v2/me`, { headers: { "x-api-key": made.key } });
+    assert.equal(after.status, 200, "the key was revoked");
+    assert.notEqual(outcome, "done");
+  });
+});
