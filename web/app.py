@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -9,7 +10,7 @@ from flask import Flask, Response, g, request
 from flask.globals import request_ctx
 from flask.json.provider import JSONProvider
 from werkzeug.exceptions import MethodNotAllowed, NotFound
-from werkzeug.routing import RequestRedirect
+from werkzeug.routing import BaseConverter, Map, RequestRedirect, Rule
 
 from shared.infra.hardening import let_others_run
 from shared.infra.postgres import LARGE
@@ -54,8 +55,42 @@ class Orjson(JSONProvider):
         return Response(body, mimetype="application/json")
 
 
+# The words that end a path with a route of its own beside one that ends in an id.
+WORDS_BESIDE_IDS = {
+    "/assistants/<assistant_id>": ("count", "search"),
+    "/crons/<cron_id>": ("count", "search"),
+    "/runs/<run_id>": ("crons", "stream", "wait"),
+    "/threads/<thread_id>": ("count", "prune", "search"),
+    "/tokens/<token_id>": ("exists",),
+}
+
+
+class IdConverter(BaseConverter):
+    """An id at the end of a path; never one of the words that have a route of their own there."""
+
+    part_isolating = True
+
+    def __init__(self, map: Map, words: Sequence[str]) -> None:
+        super().__init__(map)
+        self.regex = rf"(?!(?:{'|'.join(words)})\Z)[^/]+"
+
+
+class IdRule(Rule):
+    """A route. `GET /threads/search` answers 405 and not that `search` is no thread id."""
+
+    def get_converter(
+        self, variable_name: str, converter_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> BaseConverter:
+        for end, words in WORDS_BESIDE_IDS.items():
+            if self.rule.endswith(end) and end.endswith(f"<{variable_name}>"):
+                return IdConverter(self.map, words)
+        return super().get_converter(variable_name, converter_name, args, kwargs)
+
+
 class Application(Flask):
     """Flask, which first finds out what a request at a deployment's address is for: it may be routed anew."""
+
+    url_rule_class = IdRule
 
     def preprocess_request(self) -> Any:
         target.find()

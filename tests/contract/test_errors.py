@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from urllib.parse import quote
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,6 +40,35 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(chat: FlaskClient, path:
     assert "POST" in response.headers["Allow"]
 
 
+def beside_an_id(app: Flask) -> Iterator[tuple[str, set[str], set[str]]]:
+    """Yield each path that ends in a word beside one that ends in an id, its methods, and those of the other."""
+    methods: dict[str, set[str]] = {}
+    for rule in app.url_map.iter_rules():
+        if not rule.websocket:
+            methods.setdefault(rule.rule, set()).update(rule.methods or ())
+    for path, own in methods.items():
+        parent, _, word = path.rpartition("/")
+        for other in methods if not word.startswith("<") else ():
+            if re.fullmatch(re.escape(parent) + r"/<\w+_id>", other) and not other.endswith(ANY_TEXT):
+                yield path, own, methods[other]
+
+
+ANY_TEXT = ("<provider_id>", "<checkpoint_id>")  # every word is one
+
+
+def test_a_wrong_method_beside_an_id_is_405_and_names_the_right_ones(app: Flask, chat: FlaskClient) -> None:
+    tried = 0
+    for path, own, others in beside_an_id(app):
+        path = path.replace("<deployment>", "chat").replace("<thread_id>", str(uuid4()))
+        for method in {*others, "PUT"} - own:
+            response = chat.open(path, method=method)
+            assert response.status_code == 405, (method, path, response.text)
+            assert set(response.headers["Allow"].split(", ")) == own, (method, path)
+            tried += 1
+        assert set(chat.options(path).headers["Allow"].split(", ")) == own, path
+    assert tried > 30
+
+
 def test_a_deployments_trailing_slash_is_redirected(chat: FlaskClient) -> None:
     response = chat.post("/d/chat/threads/?a=b%20c", data=b"{}")
     assert (response.status_code, response.headers["Location"]) == (307, "../threads?a=b%20c")
@@ -57,7 +89,7 @@ def test_a_deployments_422_is_a_string(chat: FlaskClient) -> None:
     assert (response.status_code, response.json) == (422, {"detail": "limit: must be an integer"})
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b'{"a": NaN}', b'{"a": "\xff"}'])
+@pytest.mark.parametrize("raw", [b"{", b'{"a": NaN}', b'{"a": "\xff"}'])
 def test_a_deployment_says_invalid_json(chat: FlaskClient, raw: bytes) -> None:
     response = chat.post("/d/chat/threads", data=raw)
     assert (response.status_code, response.json) == (422, {"detail": "Invalid JSON in request body"})
