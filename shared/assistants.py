@@ -431,10 +431,8 @@ def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) ->
 
 
 def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMapping:
-    """The stored graph of an assistant, given by its id or by a graph id; raises NotFound."""
-    graph_id = assistant
-    if (assistant_id := _as_uuid(assistant)) is not None:
-        graph_id = get(conn, deployment.id, assistant_id)["graph_id"]
+    """Return the stored graph of an assistant, given by its id or by a graph id. Raises NotFound."""
+    graph_id = get(conn, deployment.id, named_id(assistant))["graph_id"]
     query = select(GRAPH.c.graph_id, GRAPH.c.drawings, GRAPH.c.schemas, GRAPH.c.subgraphs).where(
         GRAPH.c.revision_id == deployment.active_revision_id, GRAPH.c.graph_id == graph_id
     )

@@ -1,6 +1,6 @@
 """The fields of request schemas.
 
-Types are strict ("1" is no integer, true is no integer), unknown fields are ignored, null is refused unless
+Types are strict ("1" is no integer, true is no integer; 1.0 is one, as in JSON Schema), unknown fields are ignored, null is refused unless
 the field says `allow_none=True`.
 
 Why messages carry the words: marshmallow's messages are plain text, and the control plane owes its
@@ -36,6 +36,7 @@ class Rule(str):
 
 
 MAX_ITEMS = 1000
+MAX_EXACT_FLOAT = 2**53  # above it a float stands for several integers
 FILTER_KEYS = 100
 FILTER_BYTES = 64 * 1024  # as of the metadata it is compared with
 
@@ -55,6 +56,11 @@ class Schema(MarshmallowSchema):
 
     error_messages = {"type": Rule("must be an object", "dict_type")}  # noqa: RUF012  as the base has it
 
+    @classmethod
+    def requires_a_field(cls) -> bool:
+        """Whether an empty object breaks the schema. Where it does not, a request may leave its body out."""
+        return any(field.required for field in cls._declared_fields.values())
+
 
 class Field(fields.Field):
     """A field whose refusals carry machine words; null has the word of its type."""
@@ -69,7 +75,7 @@ class Field(fields.Field):
 
 
 class StrictInteger(Field):
-    """An integer; `minimum` and `maximum` are inclusive."""
+    """An integer, also one written with a zero fraction (`1.0`); `minimum` and `maximum` are inclusive."""
 
     type_rule = Rule("must be an integer", "int_type")
 
@@ -79,6 +85,8 @@ class StrictInteger(Field):
         self.maximum = maximum
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if type(value) is float and value.is_integer() and abs(value) <= MAX_EXACT_FLOAT:
+            value = int(value)
         if type(value) is not int:
             raise ValidationError([self.type_rule])
         return self._within(value)

@@ -78,7 +78,10 @@ GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for bluepri
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
-OTHER_IDS = frozenset({"provider_id", "key_id", "auth_id", "worker_id"})  # taken whatever they look like
+MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id for the default assistant of that graph"}
+OTHER_IDS = frozenset(
+    {"assistant_id", "provider_id", "key_id", "auth_id", "worker_id"}
+)  # taken whatever they look like
 
 
 @bp.get("/openapi.json")
@@ -204,10 +207,15 @@ def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[
     if operation.body is not None:
         examples = {EXAMPLE: {"value": _example(operation)}}  # the viewer reads no `example`
         content = {JSON: {"schema": _body_schema(operation), "examples": examples}}
-        described["requestBody"] = {"required": not operation.body_optional, "content": content}
+        described["requestBody"] = {"required": _is_body_required(operation), "content": content}
     if is_open:
         described["security"] = []
     return described
+
+
+def _is_body_required(operation: Operation) -> bool:
+    assert operation.body is not None
+    return bool(operation.body_items) or operation.body.requires_a_field()
 
 
 def _body_schema(operation: Operation) -> Any:
@@ -231,7 +239,8 @@ def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]
     for name in re.findall(r"\{(\w+)\}", path):
         is_id = name.endswith("_id") and name not in OTHER_IDS and name not in operation.any_text
         schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
-        yield {"in": "path", "name": name, "required": True, "schema": schema}
+        meaning = {"description": MEANINGS_OF_IDS[name]} if name in MEANINGS_OF_IDS else {}
+        yield {"in": "path", "name": name, "required": True, "schema": schema, **meaning}
 
 
 def _query_parameters(operation: Operation) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ class Operation:
     role: Role  # the least that a key needs; "open" answers without a key
     long: bool | str = False  # may take long and so holds a stream slot; a text: with this query parameter
     body: type[Schema] | None = None
-    body_optional: bool = False
     body_items: int = 0  # the body is an array of it, of at most so many
     query: type[Schema] | None = None
     answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands

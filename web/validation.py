@@ -53,10 +53,10 @@ class SchemaViolation(Invalid):
         super().__init__(message, loc=first.loc, kind=first.kind)
 
 
-def load(schema: type[Schema], *, optional: bool = False) -> dict[str, Any]:
-    """The checked JSON body; with `optional` an empty body counts as `{}`."""
+def load(schema: type[Schema]) -> dict[str, Any]:
+    """Return the checked JSON body. A missing body counts as `{}` where the schema requires no field."""
     raw = raw_body()
-    body = {} if optional and not raw.strip() else parse_body(raw)
+    body = parse_body(raw) if raw.strip() or schema.requires_a_field() else {}
     if not isinstance(body, dict):
         raise SchemaViolation([Violation(("body",), "must be an object", "dict_type")])
     return checked(schema, body, "body")

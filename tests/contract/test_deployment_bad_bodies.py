@@ -88,6 +88,17 @@ def test_no_body_is_no_json(api: Api, document: Document, known: dict[str, str])
             assert wrong(response, BAD_JSON) is None, described
 
 
+def test_no_body_is_an_empty_object(api: Api, document: Document, known: dict[str, str]) -> None:
+    known |= {"thread_id": api.post("/threads").json["thread_id"], "run_id": MISSING}
+    optional = [
+        described for described, _ in with_body(document) if not described.said["requestBody"]["required"]
+    ]
+    assert {"POST /threads", "POST /threads/search", "POST /assistants/search"} <= set(map(str, optional))
+    for described in optional:
+        absent, empty = (send(api, described, known, raw) for raw in (b"", b"{}"))
+        assert absent.status_code == empty.status_code, (described, absent.text)
+
+
 def test_a_body_that_is_too_large_is_refused(api: Api, document: Document, known: dict[str, str]) -> None:
     api.client.application.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
     raw = b'{"a": "' + b"x" * MAX_BYTES + b'"}'

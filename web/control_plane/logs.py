@@ -55,7 +55,6 @@ class LogSearch(Schema):
     "Read a revision's build log",
     role="read",
     answer=schemas.LOG_LINES,
-    body_optional=True,
     body=LogSearch,
     errors=(404,),
 )
@@ -72,7 +71,6 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
     "Read what one revision of a deployment logs",
     role="read",
     answer=schemas.LOG_LINES,
-    body_optional=True,
     body=LogSearch,
     errors=(404,),
 )
@@ -87,7 +85,6 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
     long="wait",
     answer=schemas.LOG_LINES,
     query=LogRead,
-    body_optional=True,
     body=LogSearch,
     errors=(404,),
 )
@@ -109,7 +106,7 @@ def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
 
 
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_seconds: int = 0) -> Response:
-    asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
+    asked = {name: value for name, value in load(LogSearch).items() if value is not None}
     asked["query"] = asked.pop("text", None) or asked.get("query")
     asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
     if kind == logs.DEPLOY:

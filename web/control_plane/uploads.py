@@ -41,7 +41,6 @@ class UploadUrl(Schema):
     "Get a place to put a source archive",
     role="deploy",
     answer=schemas.UPLOAD_PLACE,
-    body_optional=True,
     body=UploadUrl,
     errors=(404,),
     idempotent=True,
@@ -49,7 +48,7 @@ class UploadUrl(Schema):
 def create_upload_url(deployment_id: str) -> Response:
     """PUT a gzip tar to `upload_url` within the hour, without a key; then name `object_path` in a PATCH."""
     key = uuid_path(deployment_id, "deployment_id")
-    body = load(UploadUrl, optional=True)
+    body = load(UploadUrl)
     with connection() as conn:
         keep = once(conn)
         deployments.require(conn, caller().organization_id, key)

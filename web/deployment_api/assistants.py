@@ -163,6 +163,25 @@ def _content(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _id_of(assistant: str) -> UUID:
+    """Return the id of the assistant that a path names, by its UUID or by the graph whose default assistant it is.
+
+    Does not look it up: authorization runs before `_require_name`.
+    """
+    try:
+        return uuid_path(assistant, "assistant_id")
+    except Invalid:
+        return assistants.default_id(assistant)
+
+
+def _require_name(conn: Connection, assistant: str, key: UUID) -> None:
+    """Raise Invalid for a path that names an assistant by neither a UUID nor a graph of the serving revision."""
+    is_named_by_graph = key == assistants.default_id(assistant)
+    if is_named_by_graph and assistant not in assistants.graph_ids(conn, deployment()):
+        message = "Invalid assistant ID: must be a UUID or the id of a graph"
+        raise Invalid(message, loc=("path", "assistant_id"), kind="uuid_parsing")
+
+
 def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
     """Have an assistant stay as it is until the transaction ends, where it is known by a filter; raises NotFound."""
     missing = assistants.not_changed(assistant_id)
@@ -195,9 +214,10 @@ def create_assistant() -> Response:
 @bp.get("/assistants/<assistant_id>")
 @operation("Get an assistant", role="read", answer=schemas.ASSISTANT, errors=(404,))
 def get_assistant(assistant_id: str) -> Response:
-    key = uuid_path(assistant_id, "assistant_id")
+    key = _id_of(assistant_id)
     asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
+        _require_name(conn, assistant_id, key)
         filters.require_assistant(conn, deployment().id, key, asked.filter)
         return jsonify(assistants.record(assistants.get(conn, deployment().id, key)))
 
@@ -211,7 +231,7 @@ def get_assistant(assistant_id: str) -> Response:
     errors=(400, 404, 409),
 )
 def change_assistant(assistant_id: str) -> Response:
-    key = uuid_path(assistant_id, "assistant_id")
+    key = _id_of(assistant_id)
     body = load(AssistantPatch)
     refuse_two_configurations(body)
     named = {"graph_id": body.get("graph_id"), "name": body.get("name")}
@@ -219,6 +239,7 @@ def change_assistant(assistant_id: str) -> Response:
     if metadata := changed(asked):
         body["metadata"] = metadata
     with connection() as conn:
+        _require_name(conn, assistant_id, key)
         _hold(conn, key, asked)
         row = assistants.change(conn, deployment(), key, body)
     return jsonify(assistants.record(row))
@@ -226,10 +247,14 @@ def change_assistant(assistant_id: str) -> Response:
 
 @bp.delete("/assistants/<assistant_id>")
 @operation(
-    "Delete an assistant with all its versions", role="run", query=DeleteQuery, status=204, errors=(404,)
+    "Delete an assistant with all its versions",
+    role="run",
+    query=DeleteQuery,
+    status=204,
+    errors=(404,),
 )
 def delete_assistant(assistant_id: str) -> tuple[str, int]:
-    key = uuid_path(assistant_id, "assistant_id")
+    key = _id_of(assistant_id)
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
     asks = [Ask("assistants", "delete", {"assistant_id": key})]
     if delete_threads:
@@ -237,6 +262,7 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
         asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": which}))
     asked, *of_threads = allow_all(asks)
     with connection() as conn:
+        _require_name(conn, assistant_id, key)
         missing = assistants.not_deleted(key)
         filters.require_assistant(conn, deployment().id, key, asked.filter, lock=True, error=missing)
         live, thread_ids = assistants.delete(
@@ -323,10 +349,11 @@ def count_assistants() -> Response:
     errors=(404,),
 )
 def list_versions(assistant_id: str) -> Response:
-    key = uuid_path(assistant_id, "assistant_id")
+    key = _id_of(assistant_id)
     body = load(VersionSearch)
     asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
+        _require_name(conn, assistant_id, key)
         missing = assistants.not_changed(key)
         filters.require_assistant(conn, deployment().id, key, asked.filter, error=missing)
         rows = assistants.versions(
@@ -342,13 +369,18 @@ def list_versions(assistant_id: str) -> Response:
 
 @bp.post("/assistants/<assistant_id>/latest")
 @operation(
-    "Make a version the active one", role="run", body=VersionChoice, answer=schemas.ASSISTANT, errors=(404,)
+    "Make a version the active one",
+    role="run",
+    body=VersionChoice,
+    answer=schemas.ASSISTANT,
+    errors=(404,),
 )
 def set_latest_version(assistant_id: str) -> Response:
-    key = uuid_path(assistant_id, "assistant_id")
+    key = _id_of(assistant_id)
     body = load(VersionChoice)
     asked = allow("assistants", "update", assistant_id=key, version=body["version"])
     with connection() as conn:
+        _require_name(conn, assistant_id, key)
         _hold(conn, key, asked)
         row = assistants.set_latest(conn, deployment().id, key, body["version"])
     return jsonify(assistants.record(row))
@@ -369,7 +401,6 @@ def _graph(assistant: str) -> RowMapping:
     role="read",
     query=GraphQuery,
     answer=schemas.DRAWING,
-    any_text=("assistant_id",),
     errors=(404,),
 )
 def get_graph(assistant_id: str) -> Response:
@@ -383,7 +414,6 @@ def get_graph(assistant_id: str) -> Response:
     "Get the JSON schemas of an assistant's graph",
     role="read",
     answer=schemas.GRAPH_SCHEMAS,
-    any_text=("assistant_id",),
     errors=(404,),
 )
 def get_schemas(assistant_id: str) -> Response:
@@ -398,7 +428,6 @@ def get_schemas(assistant_id: str) -> Response:
     role="read",
     query=SubgraphsQuery,
     answer=schemas.SUBGRAPHS,
-    any_text=("assistant_id",),
     errors=(404,),
 )
 def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:

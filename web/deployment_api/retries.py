@@ -107,7 +107,6 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
     answer=schemas.RUN,
     headers=schemas.RUN_HEADERS,
     body=Retry,
-    body_optional=True,
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
@@ -118,7 +117,7 @@ def retry_run(thread_id: str, run_id: str) -> Response:
     busy, and when it has moved on since, unless `force` is true: then it forks from that checkpoint.
     """
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
-    force = load(Retry, optional=True)["force"]
+    force = load(Retry)["force"]
     wanted = WantedRun(
         request=RunRequest(assistant_id=""),
         thread_id=thread_key,

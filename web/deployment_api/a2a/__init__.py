@@ -118,9 +118,7 @@ def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
 
 @bp.get("/a2a/<assistant_id>")
 @bp.get("/a2a/<assistant_id>/.well-known/agent-card.json")
-@operation(
-    "Get an assistant's A2A card", role="read", answer=OBJECT, any_text=("assistant_id",), errors=(404,)
-)
+@operation("Get an assistant's A2A card", role="read", answer=OBJECT, errors=(404,))
 def get_card(assistant_id: str) -> Response:
     return jsonify(card(_readable_agent(assistant_id)))
 
@@ -148,7 +146,6 @@ def find_card() -> Response:
     answer=json_rpc.ANSWER,
     media=(JSON, SSE),
     also=(400,),
-    any_text=("assistant_id",),
     errors=(404, 409),
 )
 def call_method(assistant_id: str) -> Response:
