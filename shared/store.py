@@ -53,10 +53,19 @@ def check_labels(labels: Namespace, *, loc: tuple[str | int, ...]) -> None:
             )
 
 
-def check_item(key: str, value: Mapping[str, Any]) -> None:
-    """Raise Invalid for a key or value that is too large, or that the database cannot hold."""
+def check_key(key: str) -> None:
+    """Raise Invalid for a key that no item can have."""
+    if not isinstance(key, str):  # graphs send what they like
+        raise Invalid("key: must be a string", loc=("body", "key"), kind="string_type")
     if len(key) > MAX_KEY or "\x00" in key:
         raise Invalid(f"key: at most {MAX_KEY} characters, none of them NUL", loc=("body", "key"))
+
+
+def check_item(key: str, value: Mapping[str, Any]) -> None:
+    """Raise Invalid for a key or value that is of another type, too large, or that the database cannot hold."""
+    check_key(key)
+    if not isinstance(value, Mapping):
+        raise Invalid("value: must be an object", loc=("body", "value"), kind="dict_type")
     document = dumps(value)
     if len(document) > MAX_VALUE_BYTES:
         raise Invalid(f"value: at most {MAX_VALUE_BYTES} bytes of JSON", loc=("body", "value"))
@@ -320,6 +329,9 @@ def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any
 
     Raises Invalid.
     """
+    for op in ops:
+        if "key" in op:
+            check_key(op["key"])
     writes = {(tuple(op["namespace"]), op["key"]): op for op in ops if op["op"] == "put"}
     results = [_READS[op["op"]](conn, deployment_id, op) if op["op"] in _READS else None for op in ops]
     for op in writes.values():

@@ -227,15 +227,28 @@ def test_both_ways_to_call_it_and_other_deployments(deployment: DeploymentRef) -
         ([""], "k", {}, "no dots"),
         (["a"] * 65, "k", {}, "at most 64 labels"),
         (["a"], "k" * 1025, {}, "key: at most"),
+        (["a"], 5, {}, "key: must be a string"),
+        (["a"], "k", "text", "value: must be an object"),
+        (["a"], "k", [1], "value: must be an object"),
         (["a"], "k", {"x": "\x00"}, "NUL"),
         (["a"], "k", {"x": "y" * store.MAX_VALUE_BYTES}, "value: at most"),
     ],
 )
 def test_what_cannot_be_put_is_refused_by_name(
-    deployment: DeploymentRef, namespace: list[str], key: str, value: dict[str, Any], message: str
+    deployment: DeploymentRef, namespace: list[str], key: Any, value: Any, message: str
 ) -> None:
     with pytest.raises(Invalid, match=message), connection() as conn:
         store.put(conn, deployment.id, namespace, key, value)
+
+
+def test_a_graph_reads_what_is_wrong_with_an_item(deployment: DeploymentRef) -> None:
+    own: Any = of(deployment)
+    with pytest.raises(StoreFailed, match="value: must be an object"):
+        own.put(("a",), "k", "text")
+    bad_key: Any = 5
+    for op in (PutOp(("a",), bad_key, {}), PutOp(("a",), bad_key, None), GetOp(("a",), bad_key)):
+        with pytest.raises(StoreFailed, match="key: must be a string"):
+            own.batch([op])
 
 
 class Counting:
