@@ -237,6 +237,12 @@ class JsonObject(Field):
         self.max_bytes = max_bytes
         self.searchable = searchable
 
+    @property
+    def bounds(self) -> str:
+        """The rules that JSON Schema has no word for, as one text."""
+        size = [f"at most {self.max_bytes} bytes as JSON"] if self.max_bytes is not None else []
+        return "; ".join([*size, *(["without the character U+0000"] if self.searchable else [])])
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValidationError([self.type_rule])
@@ -252,6 +258,10 @@ class Filter(JsonObject):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_bytes=FILTER_BYTES, searchable=True, **kwargs)
+
+    @property
+    def bounds(self) -> str:
+        return f"{super().bounds}; at most {FILTER_KEYS} keys in all"
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         found = super()._deserialize(value, attr, data, **kwargs)

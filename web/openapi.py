@@ -21,10 +21,9 @@ from werkzeug.routing import Rule
 
 from shared import __version__, assistants
 from shared.access.idempotency import HEADER
-from shared.deployments import deployments
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
-from web import openapi_merge
+from web import named, openapi_merge
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX
 from web.developer import developer
 from web.fields import (
@@ -85,7 +84,7 @@ OTHER_IDS = frozenset(
 
 
 @bp.get("/openapi.json")
-@operation("This document", role="open", answer=OBJECT, errors=(404,))
+@operation("This document", role="open", answer=OBJECT, errors=(404, 503))
 def get_openapi(deployment: str | None = None) -> Response:
     """The OpenAPI 3.1 description of the service, or of one deployment."""
     return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
@@ -100,7 +99,7 @@ def document_at(deployment: str | None) -> dict[str, Any]:
     found = dict(known[of_deployment])
     if deployment is not None:
         found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
-        found = _for_developer(found, deployment)
+        found = _for_caller(found, deployment)
     prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
     found["servers"] = [{"url": request.script_root + prefix or "/"}]
     own = target()
@@ -116,17 +115,23 @@ def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[st
     return openapi_merge.without_switched_off(document, is_off)
 
 
-def _for_developer(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """The document as it is for whoever needs no key: it asks for none, and its examples name a graph that there is."""
-    asking = developer()
-    if asking is None:
+def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the document with a graph of the deployment in its examples, if the caller may read the deployment.
+
+    A developer at their own machine needs no key, and the document asks for none.
+    """
+    if developer() is not None:
+        components = {
+            part: found for part, found in document["components"].items() if part != "securitySchemes"
+        }
+        document = {**document, "components": components, "security": []}
+    caller = named.key_holder()
+    serving = None if caller is None else named.of_organization(caller.organization_id, name)
+    if serving is None:
         return document
-    components = {name: part for name, part in document["components"].items() if name != "securitySchemes"}
-    document = {**document, "components": components, "security": []}
     with connection() as conn:
-        serving = deployments.resolve(conn, asking.organization_id, name)
-        known = assistants.graph_ids(conn, serving) if serving is not None else []
-        if serving is None or not known:
+        known = assistants.graph_ids(conn, serving)
+        if not known:
             return document
         schemas = assistants.graph(conn, serving, known[0])["schemas"]
     return with_graph(document, known[0], schemas.get("input_schema"))
@@ -301,6 +306,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     own = getattr(field, "json_schema", {})
     found = next((dict(schema) for kind, schema in FIELD_TYPES if isinstance(field, kind)), {}) | own
     pattern = getattr(field, "pattern", None)
+    if isinstance(field, JsonObject) and field.bounds:
+        found["description"] = field.bounds
     bounds = {
         "minimum": getattr(field, "minimum", None),
         "maximum": getattr(field, "maximum", None),
@@ -315,8 +322,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
         found["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
         if "enum" in found:
             found["enum"].append(None)
-    elif field.allow_none and found:
-        return {"anyOf": [found, {"type": "null"}]}
+    elif field.allow_none and "anyOf" in found:
+        found["anyOf"] = [*found["anyOf"], {"type": "null"}]
     return found
 
 

@@ -1,7 +1,7 @@
 """Example bodies in the API document: `/docs` fills them in, and each is accepted as it stands.
 
-A body that is not named here may be empty. Those that name a graph name the first of the deployment's where the
-caller may know it, with an input that its schema takes.
+A body that is not named here may be empty. For callers who may read the deployment, bodies name its first graph and
+hold an input that the graph takes; for all others they hold a placeholder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from web.fields import Schema
 
 EXAMPLE = "example"  # what each is called in the document
-GRAPH = "agent"  # in the examples; whoever may know it sees a graph that there is
+GRAPH = "GRAPH_ID"
 MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
 METADATA = {"metadata": {"topic": "greetings"}}
 ID = "0198c0de-0000-7000-8000-000000000000"
@@ -94,12 +94,15 @@ def with_graph(
         inner = {"params": filled(example["params"])} if "params" in example else {}
         return {**example, **named, **inner}
 
-    paths = deepcopy(document["paths"])
-    for operation in (operation for path in paths.values() for operation in path.values()):
+    document = deepcopy(document)
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
         for content in operation.get("requestBody", {}).get("content", {}).values():
             example = content["examples"][EXAMPLE]
             example["value"] = filled(example["value"])
-    return {**document, "paths": paths}
+    for schema in document.get("components", {}).get("schemas", {}).values():
+        if "examples" in schema:
+            schema["examples"] = filled(schema["examples"])
+    return document
 
 
 DEEPEST = 10  # a schema may hold itself

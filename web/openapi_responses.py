@@ -22,14 +22,17 @@ MEANINGS = {
     408: "The request's body did not arrive in time",
     409: "Conflict with the current state",
     413: "Too large",
+    414: "The request line is too long",
     422: "A value is missing or wrong",
     424: "The graph's host could not answer",
     426: "The request asks for no WebSocket",
     429: "A limit is reached; see Retry-After",
+    431: "A header is too long, or there are too many",
     502: "A server outside this service did not answer as it should",
     503: "The database is unavailable; see Retry-After",
     504: "The graph's host did not answer in time",
 }
+BY_THE_SERVER = (414, 431)  # refused before there is a route
 WITHOUT_BODY = frozenset({101, 202, 204, 304})
 TO_BE_RETRIED = frozenset({429, 503})
 
@@ -91,7 +94,7 @@ def responses(
 
 
 def _refused(operation: Operation, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
-    statuses = {*operation.errors, *([operation.status] if operation.status >= 400 else [])}
+    statuses = {*BY_THE_SERVER, *operation.errors, *([operation.status] if operation.status >= 400 else [])}
     if not is_open:
         statuses |= {401, 403, 429, 503}
         if deployment_path(path) is not None:

@@ -316,9 +316,9 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
     ("POST /threads/search", {"extract": {"a": "other.b"}}, 422, "extract: the path 'other.b' must begin with…"),
     ("POST /threads/search", {"extract": {f"a{n}": "values" for n in range(11)}}, 422, "extract: at most 10 paths"),
     ("POST /threads/search", {"metadata": {"a": "\x00"}}, 422, "metadata: must not contain the character U+0000"),
-    ("PUT /store/items", {"namespace": ["a.b"], "key": "k", "value": {}}, 422, "namespace: the label 'a.b' must…"),
+    ("PUT /store/items", {"namespace": ["a.b"], "key": "k", "value": {}}, 422, "namespace.0: must not contain dots"),
     ("PUT /store/items", {"namespace": ["a"], "key": "k", "value": {}, "ttl": -1}, 422, "ttl: must be greater…"),
-    ("PUT /store/items", {"namespace": ["a", ""], "key": "k", "value": {}}, 422, "namespace: the label '' must…"),
+    ("PUT /store/items", {"namespace": ["a", ""], "key": "k", "value": {}}, 422, "namespace.1: must have at least 1 character"),
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -90,6 +91,44 @@ def test_bodies_have_their_rules(document: dict[str, Any]) -> None:
     search = document["components"]["schemas"]["ThreadSearch"]["properties"]
     assert search["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}
     assert document["components"]["schemas"]["RunCreate"]["required"] == ["assistant_id"]
+
+
+def test_every_array_says_what_is_in_it(document: dict[str, Any]) -> None:
+    assert [path for path, part in parts(document) if is_array(part) and "items" not in part] == []
+
+
+def parts(part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every object of a document with its path."""
+    if isinstance(part, dict):
+        yield path, part
+    for name, inner in (
+        part.items() if isinstance(part, dict) else enumerate(part if isinstance(part, list) else ())
+    ):
+        yield from parts(inner, f"{path}/{name}")
+
+
+def is_array(part: dict[str, Any]) -> bool:
+    kinds = part.get("type", [])
+    return "array" in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def test_every_operation_names_what_the_server_refuses_by_itself(document: dict[str, Any]) -> None:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert {"414", "431"} <= operation["responses"].keys(), (method, path)
+
+
+def test_conditions_between_fields_are_said(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+
+    def said(schema: str, field: str) -> str:
+        return schemas[schema]["properties"][field].get("description", "")
+
+    assert "Required where `source` is `github`" in said("SourceConfig", "repo_url")
+    assert "without `agent`" in said("DeploymentCreate", "name")
+    assert "not `langgraph`" in said("ItemPut", "namespace")
+    assert schemas["ItemPut"]["properties"]["namespace"]["items"]["pattern"] == "^[^.]+$"
+    assert "bytes as JSON" in said("ThreadCreate", "metadata")
 
 
 def test_each_interface_has_its_own_form_of_422(document: dict[str, Any]) -> None:

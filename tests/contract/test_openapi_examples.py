@@ -41,9 +41,9 @@ def bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
     }
 
 
-def test_every_body_of_a_deployment_s_page_succeeds(app: Flask, api: Api) -> None:
+def test_every_body_of_a_deployment_s_page_succeeds(api: Api) -> None:
     sent = 0
-    for (method, path), body in bodies(document(app, of_deployment=True)).items():
+    for (method, path), body in bodies(api.get("/openapi.json").json).items():
         if method in ("post", "put") and path not in NOT_FOR_ANY:
             thread_id = api.post("/threads").json["thread_id"]
             ids = {"thread_id": thread_id, "assistant_id": assistants.default_id("agent")}
@@ -109,8 +109,18 @@ def test_in_dev_the_page_asks_for_no_key_and_names_the_deployments_own_graph(loc
     assert bodies(found)["post", "/runs"] == run
     assert bodies(found)["post", "/runs/batch"] == [run]
     assert bodies(found)["post", "/assistants"]["graph_id"] == "writer"
+    assert found["components"]["schemas"]["RunCreate"]["examples"] == [run]
     assert local.post("/runs", json=run).status_code == 200
     assert 'allow-authentication="false"' in local.get("/docs").text
+
+
+def test_a_key_shows_a_graph_of_the_deployment_in_the_examples(api: Api, anonymous: FlaskClient) -> None:
+    path = f"/d/{api.deployment.name}/openapi.json"
+    own: Any = api.client.get(path).json
+    others: Any = anonymous.get(path).json
+    assert bodies(own)["post", "/runs"]["assistant_id"] == "agent"
+    assert own["security"]
+    assert bodies(others)["post", "/runs"]["assistant_id"] == "GRAPH_ID"
 
 
 def test_a_stranger_s_page_asks_for_a_key_and_names_no_graph_of_the_deployment(local: FlaskClient) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from shared.access import api_keys
 from shared.deployments import deployments, logs, shares, traffic, warming
-from shared.deployments.next_revision import Change
+from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
@@ -28,6 +28,8 @@ from web.control_plane.sources import (
     NAME,
     POOL,
     SOURCES,
+    UNSUPPORTED,
+    UPLOAD,
     AgentIdentity,
     DeploymentType,
     Limits,
@@ -64,13 +66,24 @@ STOPS_AT_ONCE = 2  # chunks of runs; upkeep stops those of a deployment that has
 
 
 class DeploymentCreate(Schema):
-    name = StrictString(pattern=NAME, max_length=255, allow_none=True)
+    name = StrictString(
+        pattern=NAME,
+        max_length=255,
+        allow_none=True,
+        metadata={"description": "Required without `agent`, and not allowed with it"},
+    )
     agent = Nested(AgentIdentity, allow_none=True)
-    source = OneOf(*SOURCES, required=True)
+    source = OneOf(
+        *SOURCES,
+        required=True,
+        metadata={
+            "description": f"`{UPLOAD}` or `{REPOSITORY}`; the others are not supported by this service"
+        },
+    )
     source_config = Nested(SourceConfig, allow_none=True)
     source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
     secrets = ListOf(Nested(SecretItem), max_items=500, allow_none=True)
-    secret_references = ListOf(JsonObject(), allow_none=True)
+    secret_references = ListOf(JsonObject(), allow_none=True, metadata=UNSUPPORTED)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = Nested(Limits, allow_none=True)
 
@@ -79,7 +92,14 @@ class DeploymentPatch(RevisionContent):
     display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = Nested(Limits, allow_none=True)
-    traffic = ListOf(Nested(TrafficShare), max_items=shares.MOST, allow_none=True)
+    traffic = ListOf(
+        Nested(TrafficShare),
+        max_items=shares.MOST,
+        allow_none=True,
+        metadata={
+            "description": f"Deployed revisions, each once; their percentages add up to {shares.WHOLE}"
+        },
+    )
 
 
 class DeploymentSearch(Schema):

@@ -43,8 +43,13 @@ class Listing(Schema):
 class KeyCreate(Schema):
     name = StrictString(min_length=1, max_length=255, required=True)
     role = OneOf(*ROLES, required=True)
-    expires_at = TimeField(allow_none=True)
-    lifetime_days = StrictInteger(minimum=1, maximum=MAX_LIFETIME_DAYS, allow_none=True)
+    expires_at = TimeField(allow_none=True, metadata={"description": "In the future"})
+    lifetime_days = StrictInteger(
+        minimum=1,
+        maximum=MAX_LIFETIME_DAYS,
+        allow_none=True,
+        metadata={"description": "Not allowed with `expires_at`"},
+    )
     max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
     max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
     max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)

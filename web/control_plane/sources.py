@@ -72,7 +72,8 @@ class Megabytes(StrictInteger):
     """Memory for a graph host, or 0: with less than the library itself takes nothing would ever start."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(minimum=0, maximum=MAX_MEMORY_MB, **kwargs)
+        meaning = {"description": f"0, or at least {MIN_MEMORY_MB}"}
+        super().__init__(minimum=0, maximum=MAX_MEMORY_MB, metadata=meaning, **kwargs)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         size = super()._deserialize(value, attr, data, **kwargs)
@@ -82,35 +83,57 @@ class Megabytes(StrictInteger):
         return size
 
 
+VARIABLE = {"description": "The name of an environment variable, none of those that the service sets itself"}
+
+
 class SecretItem(Schema):
-    name = StrictString(required=True, min_length=1)
+    name = StrictString(required=True, min_length=1, metadata=VARIABLE)
     value = SecretValue(required=True)
 
 
 class SecretChange(Schema):
-    name = StrictString(required=True, min_length=1)
+    name = StrictString(required=True, min_length=1, metadata=VARIABLE)
     value = SecretValue(required=True, allow_none=True)
+
+
+UNSUPPORTED = {"description": "Not supported by this service: leave it out"}
 
 
 class SourceConfig(Schema):
     integration_id = StrictString(allow_none=True)
-    repo_url = StrictString(allow_none=True)
+    repo_url = StrictString(
+        allow_none=True,
+        metadata={
+            "description": f"The address of a git repository. Required where `source` is `{REPOSITORY}`;"
+            " https, unless the operator allows http. It cannot be changed later"
+        },
+    )
     deployment_type = DeploymentType(allow_none=True)
-    build_on_push = StrictBoolean(allow_none=True)
-    custom_url = StrictString(allow_none=True)
+    build_on_push = StrictBoolean(
+        allow_none=True, metadata={"description": "Must be false where `repo_ref` is a tag"}
+    )
+    custom_url = StrictString(
+        allow_none=True, metadata={"description": "Set by the service: leave it out of a new deployment"}
+    )
     resource_spec = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True)
-    listener_id = StrictString(allow_none=True)
-    listener_config = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True)
-    install_command = StrictString(allow_none=True)
-    build_command = StrictString(allow_none=True)
+    listener_id = StrictString(allow_none=True, metadata=UNSUPPORTED)
+    listener_config = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True, metadata=UNSUPPORTED)
+    install_command = StrictString(allow_none=True, metadata=UNSUPPORTED)
+    build_command = StrictString(allow_none=True, metadata=UNSUPPORTED)
     template_id = StrictString(allow_none=True)
 
 
 class SourceRevisionConfig(Schema):
-    repo_ref = StrictString(allow_none=True)
+    repo_ref = StrictString(
+        allow_none=True, metadata={"description": f"A branch, `{git_refs.TAGS}TAG` or a commit of 40 digits"}
+    )
     langgraph_config_path = StrictString(min_length=1, max_length=1024, allow_none=True)
-    image_uri = StrictString(allow_none=True)
-    source_tarball_path = StrictString(min_length=1, allow_none=True)
+    image_uri = StrictString(allow_none=True, metadata=UNSUPPORTED)
+    source_tarball_path = StrictString(
+        min_length=1,
+        allow_none=True,
+        metadata={"description": "The `object_path` of an upload address of this deployment"},
+    )
 
 
 class AgentIdentity(Schema):
@@ -146,7 +169,7 @@ class RevisionContent(Schema):
     secrets = ListOf(Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
     # One by one, for who does not know the others' values: null takes a secret away, the rest stays.
     secret_changes = ListOf(Nested(SecretChange), max_items=MAX_SECRETS, allow_none=True)
-    secret_references = ListOf(JsonObject(), allow_none=True)
+    secret_references = ListOf(JsonObject(), allow_none=True, metadata=UNSUPPORTED)
     tracked_packages = ListOf(StrictString(max_length=1024), max_items=1000, allow_none=True)
 
 

@@ -38,7 +38,7 @@ STATUSES = {
 class CancelQuery(Schema):
     wait = QueryBoolean(load_default=False)
     action = OneOf("interrupt", "rollback", load_default="interrupt")
-    reason = StrictString(max_length=1024)
+    reason = StrictString(max_length=1024, metadata={"description": "Only with the action `interrupt`"})
 
 
 class CancelManyQuery(Schema):
@@ -48,7 +48,9 @@ class CancelManyQuery(Schema):
 class CancelMany(Schema):
     """Either `status`, or `thread_id` with `run_ids`."""
 
-    status = OneOf(*STATUSES, allow_none=True)
+    status = OneOf(
+        *STATUSES, allow_none=True, metadata={"description": "Either this, or `thread_id` with `run_ids`"}
+    )
     thread_id = UuidField(allow_none=True)
     run_ids = ListOf(UuidField(), max_items=1000, allow_none=True)
 

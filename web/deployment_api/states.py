@@ -81,7 +81,7 @@ class Values(Field):
     """A state update: an object, an array, or null."""
 
     type_rule = Rule("must be an object, an array or null", "value_error")
-    json_schema: ClassVar[dict[str, Any]] = {"type": ["object", "array"]}
+    json_schema: ClassVar[dict[str, Any]] = {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, dict | list):

@@ -57,17 +57,37 @@ class Indexed(Field):
         raise ValidationError([self.type_rule])
 
 
+class Label(StrictString):
+    """A label of a namespace."""
+
+    json_schema: ClassVar[dict[str, Any]] = {"pattern": r"^[^.]+$"}
+
+    def __init__(self) -> None:
+        super().__init__(min_length=1, max_length=store.MAX_LABEL)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        label = super()._deserialize(value, attr, data, **kwargs)
+        if "." in label:
+            raise ValidationError([Rule("must not contain dots", "string_pattern_mismatch")])
+        return label
+
+
+def namespace_field(meaning: str, **options: Any) -> ListOf:
+    """Return the field of a namespace, or of a part of one."""
+    return ListOf(Label(), max_items=store.MAX_LABELS, metadata={"description": meaning}, **options)
+
+
 class ItemPut(Schema):
-    namespace = ListOf(StrictString(), required=True)
-    key = StrictString(required=True)
-    value = JsonObject(required=True)
+    namespace = namespace_field("At least one label; the first is not `langgraph`", required=True)
+    key = StrictString(required=True, max_length=store.MAX_KEY)
+    value = JsonObject(required=True, max_bytes=store.MAX_VALUE_BYTES, searchable=True)
     index = Indexed(allow_none=True)
     ttl = StrictNumber(minimum=0, maximum=store.MAX_TTL_MINUTES, allow_none=True)
 
 
 class ItemQuery(Schema):
-    namespace = StrictString(load_default="")
-    key = StrictString()
+    namespace = StrictString(load_default="", metadata={"description": "Its labels, joined by dots"})
+    key = StrictString(metadata={"description": "Required: without it the answer is a 400"})
     refresh_ttl = QueryBoolean()
 
 
@@ -77,17 +97,20 @@ class ItemDelete(Schema):
 
 
 class ItemSearch(Schema):
-    namespace_prefix = ListOf(StrictString(), allow_none=True)
+    namespace_prefix = namespace_field("Items below it are found", allow_none=True)
     filter = Filter(allow_none=True)
     limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    query = StrictString(allow_none=True)
+    query = StrictString(
+        allow_none=True,
+        metadata={"description": "Only where the project's configuration has a `store.index`"},
+    )
     refresh_ttl = StrictBoolean(allow_none=True)
 
 
 class NamespaceSearch(Schema):
-    prefix = ListOf(StrictString(), allow_none=True)
-    suffix = ListOf(StrictString(), allow_none=True)
+    prefix = namespace_field("`*` stands for any label", allow_none=True)
+    suffix = namespace_field("`*` stands for any label", allow_none=True)
     max_depth = StrictInteger(minimum=1, maximum=store.MAX_LABELS, allow_none=True)
     limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=100)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
@@ -213,7 +236,6 @@ def search_items() -> Response:
     rest = {name: body.get(name) for name in ("limit", "offset", "query", "refresh_ttl")}
     wanted = _rewritten(FoundBelow, wanted, allow("store", "search", **wanted, **rest))
     prefix = wanted["namespace"]
-    store.check_labels(prefix, loc=("body", "namespace_prefix"))
     config, near, asked = _config(), None, body.get("refresh_ttl")
     refresh = config.refresh_on_read if asked is None else asked
     if body.get("query"):
@@ -249,10 +271,9 @@ def list_namespaces() -> Response:
     wanted = {"namespace": body.get("prefix")}
     wanted = _rewritten(NamespacePrefix, wanted, allow("store", "list_namespaces", **wanted, **rest))
     matches = []
-    for kind, labels in (("prefix", wanted.get("namespace")), ("suffix", body.get("suffix"))):
-        if labels:
-            store.check_labels(labels, loc=("body", kind))
-            matches.append((kind, labels))
+    for kind, part in (("prefix", wanted.get("namespace")), ("suffix", body.get("suffix"))):
+        if part:
+            matches.append((kind, part))
     found = read(
         store.namespaces,
         deployment().id,
