@@ -18,8 +18,9 @@ TIME_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "date-time"}
 BOOLEAN: JsonSchema = {"type": "boolean"}
 COUNT: JsonSchema = {"type": "integer", "minimum": 0}
 COUNT_OR_NULL: JsonSchema = {"type": ["integer", "null"], "minimum": 0}
-OBJECT: JsonSchema = {"type": "object"}
-OBJECT_OR_NULL: JsonSchema = {"type": ["object", "null"]}
+# Generators of TypeScript take an object that says nothing of its properties for one without any.
+OBJECT: JsonSchema = {"type": "object", "additionalProperties": True}
+OBJECT_OR_NULL: JsonSchema = {**OBJECT, "type": ["object", "null"]}
 
 
 def record(title: str | None = None, optional: tuple[str, ...] = (), **fields: JsonSchema) -> JsonSchema:

@@ -295,7 +295,7 @@ FIELD_TYPES: list[tuple[type[fields.Field], dict[str, Any]]] = [
     (UuidField, {"type": "string", "format": "uuid"}),
     (TimeField, {"type": "string", "format": "date-time"}),
     (DateField, {"type": "string", "format": "date"}),
-    (JsonObject, {"type": "object"}),
+    (JsonObject, OBJECT),
 ]
 
 

@@ -94,7 +94,12 @@ def test_bodies_have_their_rules(document: dict[str, Any]) -> None:
 
 
 def test_every_array_says_what_is_in_it(document: dict[str, Any]) -> None:
-    assert [path for path, part in parts(document) if is_array(part) and "items" not in part] == []
+    assert [path for path, part in parts(document) if is_a(part, "array") and "items" not in part] == []
+
+
+def test_every_object_says_which_properties_it_has(document: dict[str, Any]) -> None:
+    known = {"properties", "additionalProperties", "maxProperties"}
+    assert [path for path, part in parts(document) if is_a(part, "object") and not known & part.keys()] == []
 
 
 def parts(part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -107,9 +112,9 @@ def parts(part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         yield from parts(inner, f"{path}/{name}")
 
 
-def is_array(part: dict[str, Any]) -> bool:
+def is_a(part: dict[str, Any], kind: str) -> bool:
     kinds = part.get("type", [])
-    return "array" in (kinds if isinstance(kinds, list) else [kinds])
+    return kind in (kinds if isinstance(kinds, list) else [kinds])
 
 
 def test_every_operation_names_what_the_server_refuses_by_itself(document: dict[str, Any]) -> None:

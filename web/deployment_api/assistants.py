@@ -32,7 +32,7 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.json_schema import COUNT
+from web.json_schema import COUNT, OBJECT
 from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
@@ -58,8 +58,8 @@ class ConfigField(JsonObject):
             "tags": {"type": "array", "items": {"type": "string"}},
             "recursion_limit": {"type": "integer", "minimum": 1},
             "max_concurrency": {"type": ["integer", "null"], "minimum": 1},
-            "configurable": {"type": "object"},
-            "metadata": {"type": "object"},
+            "configurable": OBJECT,
+            "metadata": OBJECT,
         }
     }
 

@@ -43,7 +43,7 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.json_schema import COUNT
+from web.json_schema import COUNT, OBJECT
 from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
@@ -77,9 +77,7 @@ class Input(Field):
     """An object, or an array of objects."""
 
     type_rule = Rule("must be an object or an array of objects", "value_error")
-    json_schema: ClassVar[dict[str, Any]] = {
-        "anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]
-    }
+    json_schema: ClassVar[dict[str, Any]] = {"anyOf": [OBJECT, {"type": "array", "items": OBJECT}]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         listed = value if isinstance(value, list) else [value]

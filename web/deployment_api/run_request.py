@@ -41,6 +41,7 @@ from web.fields import (
     StrictString,
     UuidField,
 )
+from web.json_schema import OBJECT
 from web.named_headers import headers_of_run
 from web.target import is_on
 from web.validation import load, load_many, load_query
@@ -74,7 +75,7 @@ class Update(Field):
     type_rule = Rule("must be an object or an array of pairs of name and value", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
         "anyOf": [
-            {"type": "object"},
+            OBJECT,
             {
                 "type": "array",
                 "items": {
@@ -100,7 +101,7 @@ def _is_pair(value: Any) -> bool:
 
 _TARGETS: list[dict[str, Any]] = [
     {"type": "string"},
-    {"type": "object", "required": ["node"], "properties": {"node": {"type": "string"}}},
+    {**OBJECT, "required": ["node"], "properties": {"node": {"type": "string"}}},
 ]
 
 

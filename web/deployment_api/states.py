@@ -50,6 +50,7 @@ from web.fields import (
     StrictInteger,
     StrictString,
 )
+from web.json_schema import OBJECT
 from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
@@ -65,7 +66,7 @@ class Before(Field):
     """A checkpoint's id; also the object around it that some clients send."""
 
     type_rule = Rule("must be a checkpoint id, or an object with a checkpoint_id", "value_error")
-    json_schema: ClassVar[dict[str, Any]] = {"type": ["string", "object"]}
+    json_schema: ClassVar[dict[str, Any]] = {**OBJECT, "type": ["string", "object"]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if isinstance(value, dict):
@@ -81,7 +82,7 @@ class Values(Field):
     """A state update: an object, an array, or null."""
 
     type_rule = Rule("must be an object, an array or null", "value_error")
-    json_schema: ClassVar[dict[str, Any]] = {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}
+    json_schema: ClassVar[dict[str, Any]] = {"anyOf": [OBJECT, {"type": "array", "items": {}}]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, dict | list):
