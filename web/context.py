@@ -21,6 +21,20 @@ def deployment() -> DeploymentRef:
     return found
 
 
+ALL_ADDRESSES = ("0.0.0.0", "::", "[::]")
+
+
+def configured_url() -> str:
+    """Address of the service by its settings alone: a caller's Host header must not end up in what others read.
+
+    A service that listens on every address and has no `RUNYARD_URL` cannot know its own name; only then the caller's
+    address counts.
+    """
+    known = settings()
+    is_unknown = known.host in ALL_ADDRESSES and known.url == f"http://{known.host}:{known.port}"
+    return base_url() if is_unknown else known.url.rstrip("/")
+
+
 def base_url() -> str:
     """Where clients reach the service: as its operator named it, else as this caller did.
 

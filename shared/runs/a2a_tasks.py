@@ -70,6 +70,20 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id:
     return row
 
 
+EXISTS = f"""
+SELECT 1 FROM run WHERE deployment_id = %(deployment_id)s AND assistant_id = %(assistant_id)s
+    AND thread_id = %(thread_id)s AND run_id = %(run_id)s AND metadata ? '{KEY}'"""
+
+
+def require(
+    conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id: UUID, run_id: UUID
+) -> None:
+    """Raise NotFound where there is no such task, or only one of another assistant."""
+    key = {"deployment_id": deployment_id, "assistant_id": assistant_id}
+    if query(conn, EXISTS, {**key, "thread_id": thread_id, "run_id": run_id}).fetchone() is None:
+        raise NotFound("Task not found")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskFilter:
     """Which tasks to list, and what of them."""

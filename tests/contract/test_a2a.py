@@ -54,9 +54,27 @@ def graphs(api: Api) -> None:
     make.takes(api.deployment, "other", TRIP)
 
 
+def test_the_addresses_of_a_card_are_those_of_the_settings(api: Api) -> None:
+    evil = {"Host": "evil.example"}
+    port = api.client.application.config["SETTINGS"].port
+    card: Any = api.get(f"{AGENT}{CARD}", headers=evil).json
+    assert card["url"].startswith(f"http://127.0.0.1:{port}/d/chat/a2a/")
+    api.set(url="https://agents.example/")
+    card = api.get(f"{AGENT}{CARD}", headers=evil).json
+    assert card["url"].startswith("https://agents.example/d/chat/a2a/")
+    assert "evil" not in str(card)
+
+
+def test_a_service_that_listens_everywhere_shows_the_address_it_was_called_at(api: Api) -> None:
+    api.set(host="0.0.0.0", url="http://0.0.0.0:8123", port=8123)
+    card: Any = api.get(f"{AGENT}{CARD}").json
+    assert card["url"].startswith("http://localhost/d/chat/a2a/")
+
+
 def test_a_card_says_what_an_assistant_is_and_where(api: Api) -> None:
     card: Any = api.get(f"{AGENT}{CARD}").json
-    url = f"http://localhost/d/chat/a2a/{AGENT_ID}"
+    settings = api.client.application.config["SETTINGS"]
+    url = f"{settings.url}/d/chat/a2a/{AGENT_ID}"
     assert (card["name"], card["version"], card["description"]) == (
         "agent",
         "1",
@@ -98,7 +116,7 @@ def test_what_takes_no_text_says_so_in_its_card(api: Api) -> None:
     [
         ({"url": "https://runs.example/mount"}, "localhost", "/d/chat", "https://runs.example/mount/d/chat"),
         ({"app_domain": "apps.example"}, "chat.apps.example", "", "http://chat.apps.example"),
-        ({"dev_deployment": "chat"}, "localhost:8123", "", "http://localhost:8123"),
+        ({"dev_deployment": "chat"}, "localhost:8123", "", "http://127.0.0.1:8123"),
     ],
 )
 def test_the_address_in_a_card_is_the_public_one(

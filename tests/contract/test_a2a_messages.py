@@ -196,6 +196,13 @@ def test_a_task_that_is_unknown_is_not_continued(api: Api, task_id: str) -> None
     assert error(api, "SendMessage", {"message": text_message(taskId=task_id)}) == -32001
 
 
+def test_an_unknown_task_of_a_known_context_is_not_continued(api: Api, notifications: Notifications) -> None:
+    context_id = done(api, notifications)["contextId"]
+    for named in ({}, {"contextId": context_id}):
+        message = text_message(taskId=f"{context_id}:{uuid4()}", **named)
+        assert error(api, "SendMessage", {"message": message}) == -32001
+
+
 def test_two_messages_at_once_are_taken_one_after_the_other(api: Api, notifications: Notifications) -> None:
     context_id = str(uuid4())
     bodies = [text_message(text, contextId=context_id) for text in ("one", "two")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.infra.postgres import Row
 from web.addresses import deployment_address
-from web.context import base_url, deployment, settings
+from web.context import configured_url, deployment, settings
 from web.deployment_api.graph_input import fields, takes_messages
 
 VERSIONS = ("1.0", "0.3")
@@ -30,7 +30,9 @@ def card(agent: Row) -> dict[str, Any]:
     inputs = ["application/json", *(["text/plain"] if takes_messages(schema) else [])]
     outputs = ["application/json", "text/plain"]
     served = deployment()
-    address = deployment_address(settings(), base_url(), served.address_name, served.http.get("mount_prefix"))
+    address = deployment_address(
+        settings(), configured_url(), served.address_name, served.http.get("mount_prefix")
+    )
     url = f"{address}/a2a/{agent['assistant_id']}"
     skill = {
         "id": str(agent["assistant_id"]),

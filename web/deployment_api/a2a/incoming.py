@@ -14,6 +14,7 @@ from shared import agents
 from shared.errors import NotFound
 from shared.infra.postgres import Row
 from shared.models import ThreadStatus
+from shared.runs import a2a_tasks
 from shared.runs.a2a_tasks import KEY
 from shared.runs.drafts import RunRequest
 from shared.threads import records
@@ -85,8 +86,9 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
 
     def of_thread(conn: Connection, deployment_id: UUID) -> RunRequest:
         thread = _thread(conn, deployment_id, thread_id)
-        if thread is None and message.get("taskId"):
-            raise unknown_task()
+        if message.get("taskId"):
+            task, assistant_id = TaskId.parse(message["taskId"]), agent["assistant_id"]
+            a2a_tasks.require(conn, deployment_id, assistant_id, **vars(task))
         if thread is None or not _asks(thread):
             schema = agents.input_of_thread(conn, unasked(), thread_id, agent)
             made = _input(schema, text, data, message["messageId"])
