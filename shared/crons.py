@@ -80,6 +80,8 @@ def create(
     if count(conn, deployment.id) >= MAX_PER_DEPLOYMENT:
         raise TooMany(f"This deployment has {MAX_PER_DEPLOYMENT} crons already.", retry_after_seconds=60)
     cron_id = cron_id or uuid7()
+    end_time = _moment(asked.get("end_time"))
+    _refuse_past(conn, end_time)
     conn.execute(
         INSERT,
         {
@@ -89,7 +91,7 @@ def create(
             "thread_id": thread_id,
             "user_id": "" if user is None else user["identity"],
             "auth_user": None if user is None else encryption.encrypt(dumps(user)),
-            "end_time": _moment(asked.get("end_time")),
+            "end_time": end_time,
             "schedule": asked["schedule"],
             "timezone": asked.get("timezone"),
             "payload": dumps(_payload(asked, cron_id, assistant_id)),
@@ -139,6 +141,12 @@ def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dic
 
 def _moment(sent: str | None) -> datetime | None:
     return None if sent is None else cron_schedule.moment_of(sent)
+
+
+def _refuse_past(conn: Connection, end_time: datetime | None) -> None:
+    """Raise Invalid for an end after which a cron would never fire."""
+    if end_time is not None and end_time <= _now(conn):
+        raise Invalid("end_time: must be in the future", loc=("body", "end_time"))
 
 
 def _now(conn: Connection) -> datetime:
@@ -198,6 +206,7 @@ def update(
     own = {name: changes.get(name, row[name]) for name in OWN}
     if "end_time" in changes:
         own["end_time"] = _moment(changes["end_time"])
+        _refuse_past(conn, own["end_time"])
     if row["thread_id"] is not None:
         own["on_run_completed"] = None
     next_run_date = row["next_run_date"]

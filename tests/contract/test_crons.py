@@ -177,6 +177,7 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ),
     ("POST", "", {**HOURLY, "timezone": "Mars/Base"}, 422, "Invalid timezone"),
     ("POST", "", {**HOURLY, "end_time": "soon"}, 422, "end_time: "),
+    ("POST", "", {**HOURLY, "end_time": "2020-01-01T00:00:00Z"}, 422, "end_time: must be in the future"),
     ("POST", "", {**HOURLY, "end_time": 5}, 422, "end_time: "),
     ("POST", "", {**HOURLY, "end_time": None}, 422, "end_time: "),
     ("POST", "", {**HOURLY, "input": 5}, 422, "input: "),

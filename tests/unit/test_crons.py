@@ -13,6 +13,7 @@ from sqlalchemy import text
 import tests.support.factories as make
 from shared import crons
 from shared.deployments.deployments import DeploymentRef
+from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, read
@@ -24,15 +25,23 @@ def deployment(db: Any) -> DeploymentRef:
 
 
 def cron(
-    deployment: DeploymentRef, *, thread_id: UUID | None = None, due_ago: float = 1, **asked: Any
+    deployment: DeploymentRef,
+    *,
+    thread_id: UUID | None = None,
+    due_ago: float = 1,
+    end_time: str | None = None,
+    **asked: Any,
 ) -> UUID:
-    """A cron that has been due for some seconds."""
+    """A cron that has been due for some seconds; it may have ended meanwhile."""
     body = {"assistant_id": "agent", "schedule": "0 * * * *", **asked}
     with connection() as conn:
         cron_id = crons.create(conn, deployment, body, thread_id=thread_id)["cron_id"]
         conn.execute(
-            text("UPDATE cron SET next_run_date = now() - make_interval(secs => :ago) WHERE cron_id = :id"),
-            {"ago": due_ago, "id": cron_id},
+            text(
+                "UPDATE cron SET next_run_date = now() - make_interval(secs => :ago),"
+                " end_time = CAST(:end_time AS timestamptz) WHERE cron_id = :id"
+            ),
+            {"ago": due_ago, "id": cron_id, "end_time": end_time},
         )
     return cron_id
 
@@ -85,7 +94,7 @@ def test_however_many_look_each_due_time_fires_once(deployment: DeploymentRef) -
     assert sorted(one.cron_id for one in fired) == sorted(ids)
 
 
-@pytest.mark.parametrize("changes", [{"enabled": False}, {"end_time": "2020-01-01T00:00:00"}])
+@pytest.mark.parametrize("changes", [{"enabled": False}, {"end_time": "2020-01-01T00:00:00Z"}])
 def test_what_is_disabled_or_has_ended_does_not_fire(
     deployment: DeploymentRef, changes: dict[str, Any]
 ) -> None:
@@ -94,6 +103,17 @@ def test_what_is_disabled_or_has_ended_does_not_fire(
 
     assert fire() == []
     assert row(deployment, cron_id)["next_run_date"] == due
+
+
+def test_an_end_that_is_past_is_refused(deployment: DeploymentRef) -> None:
+    past = {"end_time": (now() - timedelta(seconds=1)).isoformat()}
+    body = {"assistant_id": "agent", "schedule": "0 * * * *", **past}
+    with pytest.raises(Invalid, match="end_time: must be in the future"), connection() as conn:
+        crons.create(conn, deployment, body, thread_id=None)
+    cron_id = cron(deployment)
+    with pytest.raises(Invalid, match="end_time: must be in the future"), connection() as conn:
+        crons.update(conn, deployment.id, cron_id, past)
+    assert row(deployment, cron_id)["end_time"] is None
 
 
 def test_the_last_time_before_the_end_still_fires(deployment: DeploymentRef) -> None:

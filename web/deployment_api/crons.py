@@ -63,8 +63,11 @@ class Moment(Field):
             raise ValidationError([self.type_rule]) from None
 
 
-class SentMoment(Field):
-    """The same, kept as it was sent."""
+IN_THE_FUTURE = {"description": "In the future"}
+
+
+class EndTime(Field):
+    """The end of a cron, kept as it was sent. `shared/crons.py` refuses one that is past."""
 
     json_schema = Moment.json_schema
 
@@ -88,7 +91,7 @@ class Input(Field):
 
 class CronContent(Schema):
     timezone = StrictString(max_length=100, allow_none=True)
-    end_time = SentMoment(allow_none=True)
+    end_time = EndTime(allow_none=True, metadata=IN_THE_FUTURE)
     input = Input(allow_none=True)
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     config = ConfigField(max_bytes=CONFIG_BYTES)
@@ -106,14 +109,14 @@ class CronContent(Schema):
 class CronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
-    end_time = SentMoment()
+    end_time = EndTime(metadata=IN_THE_FUTURE)
     on_run_completed = OneOf("delete", "keep", allow_none=True)
 
 
 class ThreadCronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
-    end_time = SentMoment()
+    end_time = EndTime(metadata=IN_THE_FUTURE)
     multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
 
 
