@@ -82,13 +82,15 @@ def raw_body() -> bytes:
         raise RequestTimeout() from error
 
 
-def load_query(schema: type[Schema]) -> dict[str, Any]:
-    """The checked query string."""
+def load_query(schema: type[Schema], *, refuse_repeated: bool = False) -> dict[str, Any]:
+    """Return the checked query string. Of a repeated parameter the last one counts, or it is refused."""
     loader = _instance(schema)
     sent: dict[str, Any] = {}
     for name, field in loader.load_fields.items():
         key = field.data_key or name
         values = request.args.getlist(key)
+        if refuse_repeated and len(values) > 1:
+            raise SchemaViolation([Violation(("query", key), "must not be repeated", "value_error")])
         if values:
             sent[key] = values if isinstance(field, QueryList) else values[-1]
     return checked(schema, sent, "query")

@@ -143,6 +143,18 @@ def test_a_state_serves_once(users: Users, server: OAuthServer) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["state", "code"])
+def test_a_parameter_that_comes_twice_is_refused_and_uses_nothing_up(
+    users: Users, server: OAuthServer, name: str
+) -> None:
+    users.provider()
+    location = server.consent(users.ask()["url"])
+    browser = users.control.client.application.test_client()
+    twice = browser.get(f"{location}&{name}=other")
+    assert (twice.status_code, violation(twice)[1]) == (422, ["query", name])
+    assert users.come_back(location).status_code == 200
+
+
 def test_looking_at_the_callback_without_opening_it_uses_nothing_up(
     users: Users, server: OAuthServer
 ) -> None:

@@ -200,7 +200,7 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
     if request.method == "HEAD":  # of a link's preview: it must not use the state up
         raise MethodNotAllowed(["GET", "POST"])
     try:
-        query = load_query(CallbackQuery)
+        query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
         sent = Return(
             state=query["state"],
             code=query.get("code"),
