@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from urllib.parse import unquote_plus
 from uuid import UUID
 
@@ -32,7 +34,13 @@ from web.developer import developer
 
 KNOWN_SECONDS = 1.0  # how long a deployment that was found is not looked up again
 MOST_KNOWN = 10_000
-KEY_SIGN = re.compile(rf"(?<![0-9A-Za-z_-]){api_keys.PREFIX}_")
+# What begins like a key, and what has the form of one after any other character.
+KEY_SIGN = re.compile(
+    rf"(?<![0-9A-Za-z_-]){api_keys.PREFIX}_"
+    rf"|{api_keys.PREFIX}_[0-9A-Za-z]{{{api_keys.ID_LENGTH}}}_[0-9A-Za-z_-]{{{api_keys.SECRET_LENGTH}}}"
+)
+
+BASIC = re.compile(r"basic\s+([0-9A-Za-z+/_-]+)", re.IGNORECASE)
 
 Key = tuple[UUID | None, str, str]  # the last says how it was looked up
 
@@ -133,12 +141,27 @@ def presented_key() -> str | None:
 
 
 def is_platform_key(value: str) -> bool:
-    """Whether a header's value is, or was meant as, a key of the service; no user code may see it.
+    """Whether a header's value holds a key of the service, or what was meant as one; no user code may see it.
 
-    Wherever in the value it is: several headers of a name come as one, and some clients put keys into cookies.
+    Looks everywhere in the value, since several headers of a name come as one and some clients put keys into cookies;
+    also behind percent-encoding and in the credentials of basic authentication.
     """
     bootstrap = settings().api_key
-    return KEY_SIGN.search(value) is not None or (bootstrap is not None and bootstrap in value)
+    return any(
+        KEY_SIGN.search(reading) is not None or (bootstrap is not None and bootstrap in reading)
+        for reading in _readings(value)
+    )
+
+
+def _readings(value: str) -> Iterator[str]:
+    """Yield a value as it is, and as the receiver may decode it."""
+    yield value
+    if "%" in value:
+        once = unquote_plus(value)
+        yield from (once, unquote_plus(once))
+    for credentials in BASIC.findall(value):
+        with suppress(ValueError):
+            yield b64decode(credentials + "=" * (-len(credentials) % 4)).decode("latin-1")
 
 
 def without_keys(query: str) -> str:

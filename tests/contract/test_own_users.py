@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -148,7 +149,7 @@ def test_the_project_sees_no_key_of_the_platform(users: Users, name: str, scheme
 
 
 @pytest.mark.parametrize(
-    "shape", ["{}, mine", "mine,{}", "mine, {}", '"{}"', "a=1; key={}; b=2", "Bearer {} x", "[{}]"]
+    "shape", ["{}, mine", "mine,{}", "mine, {}", '"{}"', "a=1; key={}; b=2", "Bearer {} x", "[{}]", "x{}"]
 )
 @pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Cookies"])
 def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
@@ -157,6 +158,16 @@ def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
     for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
         search(users.nobody, headers={name: shape.format(secret)})
         assert secret not in str(users.guard.facts.pop())
+        escaped = "".join(f"%{byte:02x}" for byte in secret.encode())
+        basic = b64encode(f"ann:{secret}".encode()).decode()
+        for hidden in (
+            escaped,
+            escaped.replace("%", "%25"),
+            f"Basic {basic}",
+            f"x, basic {basic.rstrip('=')}",
+        ):
+            search(users.nobody, headers={name: shape.format(hidden)})
+            assert hidden not in str(users.guard.facts.pop())
     search(users.nobody, headers={name: "hurryd_up ryder"})
     assert "hurryd_up ryder" in str(users.guard.facts.pop())
 
