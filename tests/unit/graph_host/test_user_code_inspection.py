@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -68,6 +69,7 @@ def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Pa
         code = host.process.wait()
 
     assert code == 0
+    assert list(ready["user_code"]["app"].pop("openapi")["paths"]) == ["/files/{name}"]
     assert ready["user_code"] == {
         "auth": {
             "parameters": ["authorization", "method"],
@@ -78,7 +80,6 @@ def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Pa
                 {"path": "/files/{name:path}", "methods": ["GET", "HEAD"], "kind": "http"},
                 {"path": "/talk", "methods": [], "kind": "websocket"},
             ],
-            "openapi": None,
             "middleware": [],
             "cors": None,
         },
@@ -196,6 +197,36 @@ def test_what_is_derived_from_cors_is_a_middleware_of_the_projects_own() -> None
     found = describe(Starlette(middleware=[Middleware(Guard)]))
 
     assert (found["middleware"], found["cors"]) == (["Guard"], None)
+
+
+def test_an_app_without_a_document_gets_one_of_its_routes() -> None:
+    def notes(request: Any) -> None:
+        """Return the notes."""
+
+    class Note(HTTPEndpoint):
+        async def delete(self, request: Any) -> None:
+            """Delete a note."""
+
+    app = Starlette(
+        routes=[
+            Route("/hidden", endpoint, include_in_schema=False),
+            Mount("/api", routes=[Route("/notes", notes), Route("/notes/{id:int}", Note)]),
+            Mount("/documented", SimpleNamespace(openapi=dict, routes=[Route("/a", endpoint)])),
+            Mount("/static", StaticFiles(directory=".")),
+            Host("other.test", Router([Route("/c", endpoint, methods=["POST"])])),
+            WebSocketRoute("/ws", endpoint),
+        ]
+    )
+
+    paths = describe(app)["openapi"]["paths"]
+
+    assert {path: list(item) for path, item in paths.items()} == {
+        "/api/notes": ["get"], "/api/notes/{id}": ["delete"], "/c": ["post"],
+    }  # fmt: skip
+    assert paths["/api/notes"]["get"]["description"] == "Return the notes."
+    assert paths["/api/notes/{id}"]["delete"]["description"] == "Delete a note."
+    [parameter] = paths["/api/notes/{id}"]["delete"]["parameters"]
+    assert (parameter["in"], parameter["name"], parameter["required"]) == ("path", "id", True)
 
 
 def test_the_document_of_an_app_that_makes_one_is_reported() -> None:

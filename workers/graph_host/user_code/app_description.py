@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from ..serialization import dumps, loads
 log = logging.getLogger("runyard")
 
 Route = dict[str, Any]
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 WHOLE: Route = {"path": "", "methods": [], "kind": "mount"}
 
 
@@ -61,8 +64,11 @@ def _kind(route: Any) -> str:
 
 
 def _openapi(app: Any) -> dict[str, Any] | None:
-    """The document of a FastAPI app that shows one."""
+    """Return the document of a FastAPI app that shows one, or one made of the routes of a Starlette app."""
     make = getattr(app, "openapi", None)
+    if make is None:
+        paths = dict(_paths(getattr(app, "routes", None) or ()))
+        return {"openapi": "3.1.0", "paths": paths} if paths else None
     if not callable(make) or getattr(app, "openapi_url", None) is None:
         return None
     try:
@@ -70,6 +76,42 @@ def _openapi(app: Any) -> dict[str, Any] | None:
     except Exception:  # the app's own models, of any kind
         log.warning("http.app: its OpenAPI document cannot be made", exc_info=True)
         return None
+
+
+def _paths(routes: Iterable[Any], prefix: str = "") -> Iterator[tuple[str, Route]]:
+    """Yield each path with its operations. An app that is mounted and has a document of its own is left out."""
+    for route in routes:
+        kind = _kind(route)
+        if kind == "host" or (kind == "mount" and not hasattr(route.app, "openapi")):
+            yield from _paths(route.routes or (), prefix + (route.path if kind == "mount" else ""))
+        elif kind == "http" and getattr(route, "include_in_schema", True):
+            path = PARAMETER.sub(r"{\1}", prefix + route.path)
+            yield path, {method.lower(): _operation(route, method, path) for method in _methods(route)}
+
+
+def _methods(route: Any) -> list[str]:
+    """Return the methods of a route; an endpoint that is a class has a function for each."""
+    if route.methods is not None:
+        return sorted(route.methods - {"HEAD", "OPTIONS"})
+    return [method for method in METHODS if hasattr(route.endpoint, method.lower())]
+
+
+def _operation(route: Any, method: str, path: str) -> Route:
+    endpoint = route.endpoint
+    described = endpoint if inspect.isroutine(endpoint) else getattr(endpoint, method.lower(), endpoint)
+    text = inspect.getdoc(described) if described.__doc__ else None
+    parameters = [
+        {"in": "path", "name": name, "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    return {
+        "operationId": re.sub(r"\W+", "_", f"app_{method.lower()}{path}").strip("_"),
+        "summary": f"{method} {path}",
+        "tags": ["App"],
+        "parameters": parameters,
+        "responses": {"default": {"description": "The answer of the app"}},
+        **({"description": text} if text else {}),
+    }
 
 
 def _is_cors(middleware: Any) -> bool:
