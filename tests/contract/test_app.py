@@ -106,7 +106,7 @@ def test_with_meta_off_the_app_has_these_pages_too(played: Played, anonymous: Fl
 
 def test_another_deployment_of_the_name_keeps_its_own(played: Played, neighbour: Api) -> None:
     stage = played(hello, "GET /assistants/{id}")
-    assert neighbour.get("/assistants/agent").status_code == 422
+    assert neighbour.get("/assistants/agent").json["assistant_id"]  # type: ignore[index]
     assert stage.sides == []
 
 

@@ -224,7 +224,7 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
     ("GET /threads/{missing}", None, 404, NO_THREAD),
     ("PATCH /threads/{missing}", {}, 404, "Not Found"),
     ("DELETE /threads/{missing}", None, 404, NO_THREAD),
-    ("POST /threads/{missing}/copy", None, 404, NO_THREAD),
+    ("POST /threads/{missing}/copy", None, 409, NO_THREAD),
     ("GET /threads/{missing}/storage", None, 404, NO_THREAD),
     ("GET /threads/{missing}/state", None, 404, NO_THREAD),
     ("GET /threads/{missing}/state/{checkpoint_id}", None, 404, NO_THREAD),

@@ -225,12 +225,12 @@ def test_what_is_no_conversation_answers_with_its_state(api: Api, notifications:
         ("other", {"city": "a", "nights": True}, "nights: must be integer"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(
+def test_arguments_that_do_not_fit_are_a_tools_error(
     api: Api, notifications: Notifications, tool: str, arguments: Any, said: str
 ) -> None:
-    code, message = error(api, "tools/call", {"name": tool, "arguments": arguments})
-    assert code == -32602
-    assert said in message
+    answer = result(api, "tools/call", {"name": tool, "arguments": arguments})
+    assert answer["isError"] is True
+    assert said in answer["content"][0]["text"]
     assert not notifications.heard
 
 

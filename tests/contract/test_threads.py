@@ -307,7 +307,7 @@ def test_a_copy_has_the_checkpoints_but_not_the_runs(api: Api) -> None:
     state = api.get(f"/threads/{copy['thread_id']}/state").json
     assert state["checkpoint"] == {"thread_id": copy["thread_id"], "checkpoint_ns": "", "checkpoint_id": "c1"}
     assert state["metadata"] == {"thread_id": copy["thread_id"], "step": 1}
-    assert api.post(f"/threads/{MISSING}/copy").status_code == 404
+    assert api.post(f"/threads/{MISSING}/copy").status_code == 409
 
 
 def test_prune_deletes_threads_or_their_older_checkpoints(api: Api) -> None:

@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 
 from shared import thread_copies, thread_stream
 from shared.access.idempotency import HEADER
-from shared.errors import Invalid, NotFound, RunyardError
+from shared.errors import Conflict, Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
 from shared.removal import expiry
@@ -219,17 +219,20 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 
 
 @bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", role="run", answer=schemas.THREAD, errors=(404,))
+@operation("Copy a thread", role="run", answer=schemas.THREAD, errors=(409,))
 def copy_thread(thread_id: str) -> Response:
-    """A new thread with the same metadata and checkpoints, without the runs."""
+    """A new thread with the same metadata and checkpoints, without the runs. 409 where there is no thread to copy."""
     key = uuid_path(thread_id, "thread_id")
     target = uuid4()
     source, _new = allow_all(
         [Ask("threads", "read", {"thread_id": key}), Ask("threads", "create", {"thread_id": target})]
     )
-    with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, source.filter)
-        return jsonify(records.record(thread_copies.copy(conn, deployment().id, key, target=target)))
+    try:
+        with connection() as conn:
+            filters.require_thread(conn, deployment().id, key, source.filter)
+            return jsonify(records.record(thread_copies.copy(conn, deployment().id, key, target=target)))
+    except NotFound as error:
+        raise Conflict(error.message) from error
 
 
 @bp.post("/threads/prune")

@@ -55,6 +55,8 @@ def call_tool(call: Call) -> Response:
             created = make_unkeyed(wanted)
         except (NotFound, Invalid) as error:  # also where the assistant has gone meanwhile
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {asked['name']}") from error
+        except tools.ArgumentsMisfit as misfit:
+            return json_rpc.answer(json_rpc.result(call.id, _failed(str(misfit))))
         assert tool is not None  # what is none makes no run
         follower = RunFollower(created.run_id, created.thread_id, cancels=True)
         batches = follower.batches(reader, after=0, end_alone=True)
@@ -82,7 +84,7 @@ def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str])
         if tool is None:
             raise NotFound
         graph_input = tools.graph_input(tool["input_schema"], asked["arguments"] or {})
-    except (NotFound, RpcError) as error:
+    except (NotFound, tools.ArgumentsMisfit) as error:
         return WantedRun(request=request, thread_id=None, of_thread=partial(_raise, error))
     return WantedRun(request=replace(request, input=graph_input), thread_id=None)
 

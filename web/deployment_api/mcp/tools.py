@@ -116,11 +116,15 @@ def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
+class ArgumentsMisfit(Exception):
+    """The arguments of a call do not fit the schema of the tool. The model that sent them can correct them."""
+
+
 def graph_input(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A graph's input, of the arguments of a call; raises RpcError for arguments that do not fit."""
+    """Return a graph's input for the arguments of a call. Raises ArgumentsMisfit."""
     problems = misfits(arguments_schema(schema), arguments)
     if problems:
-        raise RpcError(INVALID_PARAMS, f"The arguments do not fit the tool's schema: {'; '.join(problems)}")
+        raise ArgumentsMisfit(f"The arguments do not fit the tool's schema: {'; '.join(problems)}")
     if not takes_messages(schema):
         return dict(arguments)
     return {**arguments, MESSAGES: [user_message(arguments[MESSAGES])]}
