@@ -52,6 +52,9 @@ END $$
 OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
 
 RELEASE = Path(__file__).parent / "release"
+KITCHEN = Path(__file__).parent / "projects" / "kitchen"
+AGENCY = KITCHEN.with_name("agency")
+CHATROOM = KITCHEN.with_name("chatroom")
 
 # How long an example takes says nothing: the machine may be busy.
 hypothesis.settings.register_profile("runyard", deadline=None)
@@ -199,6 +202,24 @@ def settings(tmp_path: Path) -> Settings:
 def stack() -> SharedStack:
     """The whole platform, one for all workers: a test that breaks it takes `fresh_stack`."""
     return shared_stack.shared(OUTSIDE)
+
+
+@pytest.fixture(scope="session")
+def kitchen(stack: SharedStack) -> str:
+    """The name of a deployment with one graph for each behaviour."""
+    return stack.deploy_once(KITCHEN, "kitchen")
+
+
+@pytest.fixture(scope="session")
+def agency(stack: SharedStack) -> str:
+    """The name of a deployment whose graphs are agents and tools to others."""
+    return stack.deploy_once(AGENCY, "agency")
+
+
+@pytest.fixture(scope="session")
+def chatroom(stack: SharedStack) -> str:
+    """The name of a deployment with graphs to chat with."""
+    return stack.deploy_once(CHATROOM, "chatroom")
 
 
 @pytest.fixture
