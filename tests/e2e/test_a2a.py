@@ -33,7 +33,7 @@ from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotCancelableErro
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
-from tests.e2e.conftest import AGENCY
+from tests.conftest import AGENCY
 from tests.support.stack import Stack
 
 
