@@ -8,7 +8,8 @@ from typing import Any
 
 ASSISTANT = frozenset({"ai", "AIMessageChunk", "assistant"})
 TOOL = frozenset({"tool", "ToolMessageChunk"})
-ROLES = ASSISTANT | TOOL | {"human", "user", "system", "developer", "function"}
+HUMAN = frozenset({"human", "user"})
+ROLES = ASSISTANT | TOOL | HUMAN | {"system", "developer", "function"}
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class ShownMessage:
     text: str
     id: str | None = None
     name: str | None = None
-    is_streamed: bool = False  # the library sends it as a message too
+    is_streamed: bool = False  # a message object: as a rule the library streams it as a message too
 
 
 def message_of(data: Any) -> ShownMessage | None:

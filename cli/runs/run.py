@@ -23,6 +23,7 @@ from cli.output import console, printable
 from cli.runs.transcript import Transcript, as_text, error_text
 
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
+SENT_AS_MESSAGE = "\nThe input had `messages` only. A graph that takes other fields needs them as JSON."
 
 Show = Callable[[str, Any], None]
 
@@ -108,7 +109,8 @@ def command(
         if ended.status in UNSUCCESSFUL_RUNS:
             if as_json:
                 raise typer.Exit(FAILED)  # the result names the reason
-            raise CommandFailed(f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip())
+            failure = f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip()
+            raise CommandFailed(failure + _hint(body, ended.error))
 
 
 def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
@@ -130,6 +132,12 @@ def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str,
 
 def _message(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
+
+
+def _hint(body: dict[str, Any], error: str | None) -> str:
+    """A line about the input, for a graph that did not find a field in a state made from text."""
+    has_messages_only = body.get("input", {}).keys() == {"messages"}
+    return SENT_AS_MESSAGE if has_messages_only and (error or "").startswith("KeyError:") else ""
 
 
 def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.output import printable
-from cli.runs.messages import ASSISTANT, TOOL, ShownMessage, message_of, messages_of
+from cli.runs.messages import ASSISTANT, HUMAN, TOOL, ShownMessage, message_of, messages_of
 
 SHOWN_CHARACTERS = 2_000
 
@@ -20,8 +20,8 @@ SHOWN_CHARACTERS = 2_000
 class Transcript:
     """Shows the events of one run.
 
-    `streams_messages`: what the library takes for a message comes as an event of its own, so that of a step's
-    update the others alone are shown.
+    `streams_messages`: the stream has an event for each message object that a node returns and that was not in
+    the node's input. Of a step's update only the messages without such an event are shown.
     """
 
     def __init__(self, out: Console, notes: Console, *, streams_messages: bool = True) -> None:
@@ -68,10 +68,10 @@ class Transcript:
             self._say(message, message.text[len(said) :])
 
     def _say(self, message: ShownMessage, text: str) -> None:
-        if not text:
-            return
         if message.id:
             self._said[message.id] = self._said.get(message.id, "") + text
+        if not text:
+            return
         if message.role in TOOL:
             self._answer_of_tool(message, text)
         if message.role not in ASSISTANT:
@@ -103,12 +103,24 @@ class Transcript:
         rest = update
         if isinstance(update, dict):
             rest = {name: value for name, value in update.items() if name != "messages"}
-            for message in messages_of(update.get("messages")):
-                if not (self._streams_messages and message.is_streamed):
-                    self._whole(message)
-                    self.finish()
+            for message in self._unsaid(list(messages_of(update.get("messages")))):
+                self._whole(message)
+                self.finish()
         if rest:
             self._out.print(Text(printable(shortened(as_text(rest)))))
+
+    def _unsaid(self, messages: list[ShownMessage]) -> list[ShownMessage]:
+        """Return the messages of an update that no event of the stream has shown.
+
+        A node may return the whole conversation: message objects up to the newest one that is printed, or that a
+        person wrote, are older than this step. Message objects after it had no event: a model that was called
+        without the run's callbacks, or one that gives an earlier message's id again.
+        """
+        if not self._streams_messages:
+            return messages
+        known = [message.id in self._said or message.role in HUMAN for message in messages]
+        older = len(known) - known[::-1].index(True) if True in known else 0
+        return [message for n, message in enumerate(messages) if n >= older or not message.is_streamed]
 
 
 def error_text(data: Any) -> str:

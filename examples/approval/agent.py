@@ -23,6 +23,11 @@ class State(Request):
 
 
 def draft(state: State) -> Command[Literal["review", "pay"]]:
+    missing = [name for name in Request.__annotations__ if name not in state]
+    if missing:
+        raise ValueError(
+            f'the input lacks {" and ".join(missing)}: {{"customer": "Ada", "amount": 120}} has both'
+        )
     letter = f"Dear {state['customer']}, we refund you {state['amount']:.2f}."
     return Command(update={"letter": letter}, goto="pay" if state["amount"] <= SMALL_AMOUNT else "review")
 

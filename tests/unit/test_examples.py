@@ -179,6 +179,18 @@ def test_approval_stops_for_a_person_and_goes_on(answer: Any, outcome: str, lett
     assert (done["outcome"], done["letter"]) == (outcome, letter)
 
 
+@pytest.mark.parametrize(
+    ("input", "message"),
+    [
+        ({"messages": "hi"}, "the input lacks customer and amount: "),
+        ({"customer": "Ada"}, "the input lacks amount: "),
+    ],
+)
+def test_approval_names_the_input_that_is_missing(input: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        graph("approval").invoke(input)
+
+
 def test_approval_pays_small_amounts_without_asking() -> None:
     done = graph("approval").invoke({"customer": "Ada", "amount": 5.0})
 

@@ -165,6 +165,15 @@ def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
     assert (last["event"], last["data"]["error"]) == ("result", "ValueError: it broke")
 
 
+def test_a_field_that_text_cannot_give_is_explained(server: ControlPlane) -> None:
+    server.answers[STREAM] = [(200, fake.events(("error", {"error": "KeyError", "message": "'customer'"})))]
+    server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
+    server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
+    hint = "The input had `messages` only. A graph that takes other fields needs them as JSON."
+    assert hint in runyard(server, "app", "hi").stderr
+    assert hint not in runyard(server, "app", '{"amount": 5}').stderr
+
+
 def test_a_run_that_is_refused_is_a_sentence(server: ControlPlane) -> None:
     server.answers[STREAM] = [(409, {"detail": "The thread is busy."})]
     ran = runyard(server, "app", "hi")
@@ -234,6 +243,35 @@ def test_a_message_is_shown_once() -> None:
     other = ("messages", [{**AI, "type": "AIMessageChunk", "content": "lo"}, {}])
     update = ("updates", {"answer": {"messages": [{**AI, "id": "0", "content": "earlier"}, AI]}})
     assert transcribed(token, other, update).splitlines() == ["Hello", "✓ answer"]
+
+
+UNSTREAMED = {**AI, "id": "lc_run--1", "content": "not streamed"}
+PERSON = {"type": "human", "id": "h", "content": "hi", "response_metadata": {}}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [UNSTREAMED],
+        UNSTREAMED,
+        [PERSON, {**AI, "id": "0", "content": "earlier"}, PERSON, UNSTREAMED],
+        [{**AI, "id": "0", "content": "earlier"}, AI, UNSTREAMED],
+    ],
+)
+def test_a_message_object_without_an_event_is_shown_from_the_update(written: Any) -> None:
+    token = ("messages", [{**AI, "type": "AIMessageChunk"}, {}])
+    text = transcribed(token, ("updates", {"answer": {"messages": written}}))
+    assert text.splitlines() == ["Hello", "✓ answer", "not streamed"]
+
+
+def test_a_message_whose_id_changes_while_it_is_streamed_is_shown_once() -> None:
+    chunk = {**AI, "type": "AIMessageChunk"}
+    tokens = [
+        ("messages", [{**chunk, "id": "lc_run--1"}, {}]),
+        ("messages", [{**chunk, "id": "resp_1", "content": ""}, {}]),
+    ]
+    update = ("updates", {"answer": {"messages": [{**AI, "id": "resp_1"}]}})
+    assert transcribed(*tokens, update).splitlines() == ["Hello", "✓ answer"]
 
 
 def test_without_tokens_the_updates_say_it_all() -> None:
