@@ -90,10 +90,7 @@ def inspect(
         host.wait_output()
     for graph_id, graph in found.graphs.items():
         if graph.get("error"):
-            write_line(
-                "WARNING", f"graph {graph_id!r}: its factory makes none now; a run may fare better or end so"
-            )
-            write_line("WARNING", str(graph["error"]))
+            write_line("WARNING", f"graph {graph_id!r}: {graph['error']}".replace(here, ""))
     return found
 
 

@@ -16,27 +16,27 @@ from .loader import READ, LoadedGraph, user_traceback
 from .serialization import dumps, loads
 
 MAX_DEPTH = 10
+NO_DRAWING: dict[str, Any] = {"nodes": [], "edges": []}
 
 
 async def describe_all(entries: dict[str, LoadedGraph]) -> dict[str, Any]:
-    """Every graph's description; one whose factory makes none now may make one for a run."""
+    """Describe every graph. One that cannot be described has an `error`: it may be executed all the same."""
     return {graph_id: await _described(entry) for graph_id, entry in entries.items()}
 
 
 async def _described(entry: LoadedGraph) -> dict[str, Any]:
-    if entry.factory is None:
-        return await _describe(entry)
     try:
         return await _describe(entry)
     except Exception as error:  # a graph factory's own error, of any kind
-        return {**_undescribed(entry), "error": user_traceback(error)}
+        reason = f"{entry.location} gives no graph to describe: a run may fare better or end so"
+        return {**_undescribed(entry), "error": f"{reason}\n{user_traceback(error)}"}
 
 
 def _undescribed(entry: LoadedGraph) -> dict[str, Any]:
     names = ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
     return {
         "description": entry.description,
-        "drawings": {"all": {"nodes": [], "edges": []}},
+        "drawings": {"all": NO_DRAWING},
         "schemas": {"graph_id": entry.graph_id, **dict.fromkeys(names)},
         "subgraphs": {},
     }
@@ -44,14 +44,11 @@ def _undescribed(entry: LoadedGraph) -> dict[str, Any]:
 
 async def _describe(entry: LoadedGraph) -> dict[str, Any]:
     async with _graph(entry) as graph:
-        subgraphs: list[tuple[str, Any]] = [
-            (name, inner) async for name, inner in graph.aget_subgraphs(recurse=True)
-        ]
         return {
             "description": entry.description,
             "drawings": await _drawings(graph),
             "schemas": {"graph_id": entry.graph_id, **schemas(graph)},
-            "subgraphs": {name: schemas(inner) for name, inner in subgraphs},
+            "subgraphs": {name: schemas(inner) async for name, inner in graph.aget_subgraphs(recurse=True)},
         }
 
 
@@ -65,7 +62,17 @@ async def _graph(entry: LoadedGraph) -> AsyncIterator[Pregel]:
 
 
 async def _drawings(graph: Pregel) -> dict[str, Any]:
-    """Depth → drawing: "0" shows no subgraph's inside, "all" every one's."""
+    """Depth → drawing: "0" shows no subgraph's inside, "all" every one's.
+
+    A node that cannot be drawn leaves the drawings empty.
+    """
+    try:
+        return await _at_depths(_local(graph))
+    except Exception:  # a node's own code, of any kind
+        return {"all": NO_DRAWING}
+
+
+async def _at_depths(graph: Pregel) -> dict[str, Any]:
     everything = _drawing(await graph.aget_graph(xray=True))
     drawings = {"0": _drawing(await graph.aget_graph(xray=False))}
     for depth in range(1, MAX_DEPTH + 1):
@@ -74,6 +81,22 @@ async def _drawings(graph: Pregel) -> dict[str, Any]:
             break
     drawings["all"] = everything
     return drawings
+
+
+def _local(graph: Pregel) -> Pregel:
+    """Copy a graph whose drawing shows the inside of this process's subgraphs only.
+
+    A RemoteGraph would be asked for its drawing over the network.
+    """
+
+    async def subgraphs(**options: Any) -> AsyncIterator[tuple[str, Pregel]]:
+        async for name, inner in graph.aget_subgraphs(**options):
+            if isinstance(inner, Pregel):
+                yield name, _local(inner)
+
+    local: Any = graph.copy()
+    local.aget_subgraphs = subgraphs
+    return local
 
 
 def _drawing(drawn: Graph) -> dict[str, Any]:
@@ -95,17 +118,23 @@ def _node(node: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def schemas(graph: Pregel) -> dict[str, Any]:
-    """The five JSON Schemas of a graph; null for one that cannot be made. Without context the config's is empty."""
-    builder: Any = getattr(graph, "builder", None)
-    has_context = graph.context_schema is not None
+def schemas(graph: Any) -> dict[str, Any]:
+    """The five JSON Schemas of a graph; null for one that cannot be made. Without context the config's is empty.
+
+    A subgraph may be any runnable that LangGraph takes for a graph: attributes are looked up as each schema is made.
+    """
+    has_context = getattr(graph, "context_schema", None) is not None
     context = None
     if has_context:
-        context = _made(graph.get_context_jsonschema, lambda: _of_type(graph.context_schema))
+        context = _made(lambda: graph.get_context_jsonschema(), lambda: _of_type(graph.context_schema))
     return {
-        "input_schema": _made(graph.get_input_jsonschema, lambda: _of_type(builder.input_schema)),
-        "output_schema": _made(graph.get_output_jsonschema, lambda: _of_type(builder.output_schema)),
-        "state_schema": _made(lambda: _state_schema(graph), lambda: _of_type(builder.state_schema)),
+        "input_schema": _made(
+            lambda: graph.get_input_jsonschema(), lambda: _of_type(graph.builder.input_schema)
+        ),
+        "output_schema": _made(
+            lambda: graph.get_output_jsonschema(), lambda: _of_type(graph.builder.output_schema)
+        ),
+        "state_schema": _made(lambda: _state_schema(graph), lambda: _of_type(graph.builder.state_schema)),
         "config_schema": context if has_context else {},
         "context_schema": context,
     }

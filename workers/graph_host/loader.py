@@ -36,6 +36,11 @@ UNNAMED = Pregel.name  # of a graph that was compiled without one
 RUN, READ = "threads.create_run", "assistants.read"
 READ_STATE, UPDATE_STATE = "threads.read", "threads.update"
 
+RELATIVE = "attempted relative import"  # of the interpreter's message
+RELATIVE_IMPORT = """
+A file that is named by its path belongs to no package, so it can import nothing relatively. Import by name
+("from helper import f" instead of "from .helper import f"), or name the graph by its module: "package.module:graph"."""
+
 Modules = dict[str, ModuleType]  # by the path of their file
 
 
@@ -52,6 +57,7 @@ class LoadedGraph:
     """One graph of the revision: `graph` when it is the same for every use, else `factory` makes it."""
 
     graph_id: str
+    location: str  # as the configuration names it: path:attribute
     description: str | None
     saver: HostSaver
     store: BaseStore | None = None
@@ -137,12 +143,14 @@ def _load(
     if not location or not attribute:
         raise LoadFailed(f"graph '{graph_id}': '{spec}' is not of the form path:attribute")
     value = _attribute(f"graph '{graph_id}'", location, attribute, modules)
-    entry = LoadedGraph(graph_id, description, saver, store)
+    entry = LoadedGraph(graph_id, str(spec), description, saver, store)
     if _is_graph(value):
         try:
             entry.graph = entry.prepared(value)
         except Exception as error:  # a builder's own compile(), of any kind
-            raise LoadFailed(f"graph '{graph_id}' does not compile\n{user_traceback(error)}") from error
+            raise LoadFailed(
+                f"graph '{graph_id}': {spec} does not compile\n{user_traceback(error)}"
+            ) from error
     elif callable(value) and not isinstance(value, type):
         _inspect_factory(entry, value)
     else:
@@ -191,7 +199,8 @@ def _module(key: str, location: str, modules: Modules) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name == location:
             hint = f"no module named '{location}'; a file is written with a slash: './{location}'"
             raise LoadFailed(f"{key}: {hint}") from error
-        raise LoadFailed(f"{key}: {location} failed\n{user_traceback(error)}") from error
+        hint = RELATIVE_IMPORT if isinstance(error, ImportError) and RELATIVE in str(error) else ""
+        raise LoadFailed(f"{key}: {location} failed\n{user_traceback(error)}{hint}") from error
 
 
 def _is_file(location: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import graph_host
@@ -69,3 +70,84 @@ def test_inspection_goes_on_when_a_factory_makes_no_graph() -> None:
     assert "NotAGraph" in found["wrong_factory"]["error"]
     assert found["failing_factory"]["drawings"] == {"all": {"nodes": [], "edges": []}}
     assert "error" not in found["steps"]
+
+
+REMOTE = """
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import END, START, StateGraph
+from langgraph.pregel.protocol import PregelProtocol
+from langgraph.pregel.remote import RemoteGraph
+from typing_extensions import TypedDict
+
+class State(TypedDict, total=False):
+    text: str
+
+class Nameless(RunnableLambda):
+    def get_name(self, *args, **kwargs):
+        raise RuntimeError("no name")
+
+class Foreign(RemoteGraph):
+    def __getattribute__(self, name):
+        if name in ("get_graph", "aget_graph", "get_input_jsonschema", "get_output_jsonschema", "config_schema"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+def node(state):
+    return {}
+
+def graph_of(**nodes):
+    builder = StateGraph(State)
+    for name, node in nodes.items():
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+        builder.add_edge(name, END)
+    return builder.compile()
+
+inner = graph_of(inside=node)
+remote = RemoteGraph("agent", url="http://127.0.0.1:9")
+mixed = graph_of(far=remote, near=inner)
+outer = graph_of(mixed=mixed)
+foreign = graph_of(foreign=Foreign("agent", url="http://127.0.0.1:9"), near=inner)
+nameless = graph_of(nameless=Nameless(node))
+
+class Undrawn(type(inner)):
+    async def aget_graph(self, *args, **kwargs):
+        raise RuntimeError("cannot be drawn")
+
+undrawn = graph_of(near=inner)
+undrawn.__class__ = Undrawn
+
+class Closed(type(inner)):
+    async def aget_subgraphs(self, *args, **kwargs):
+        raise RuntimeError("cannot be looked into")
+        yield
+
+closed = graph_of(near=inner)
+closed.__class__ = Closed
+"""
+
+
+def test_a_node_that_runs_elsewhere_is_drawn_without_its_inside(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(REMOTE)
+    names = ("mixed", "outer", "foreign", "nameless", "undrawn", "closed")
+    with graph_host(tmp_path, {name: f"./agent.py:{name}" for name in names}, inspect=True) as host:
+        found = host.wait_ready()["graphs"]
+        assert host.process.wait() == 0
+
+    def nodes(name: str) -> set[str]:
+        ids = {node["id"] for node in found[name]["drawings"]["all"]["nodes"]}
+        return {id for id in ids if not id.endswith(("__start__", "__end__"))}
+
+    assert [name for name in names if "error" in found[name]] == ["closed"]
+    assert nodes("mixed") == {"far", "near:inside"}
+    assert nodes("outer") == {"mixed:far", "mixed:near:inside"}
+    assert nodes("foreign") == {"foreign", "near:inside"}
+    assert nodes("nameless") == {"nameless"}
+    assert nodes("undrawn") == set()
+    assert set(found["undrawn"]["subgraphs"]) == {"near"}
+    assert set(found["outer"]["subgraphs"]) == {"mixed", "mixed|far", "mixed|near"}
+    assert found["mixed"]["subgraphs"]["near"]["state_schema"]["properties"].keys() == {"text"}
+    assert found["mixed"]["subgraphs"]["far"]["state_schema"] is None
+    assert all(found[name]["schemas"]["state_schema"] for name in names[:-1])
+    assert found["closed"]["error"].startswith("./agent.py:closed gives no graph to describe")
+    assert 'agent.py", line ' in found["closed"]["error"]

@@ -50,6 +50,13 @@ def test_a_factory_that_fails_fails_the_run(host: HostProcess, graph_id: str, er
         ("./broken.py:graph", "ZeroDivisionError"),
         ("./exits.py:graph", "SystemExit"),
         ("./syntax.py:graph", "SyntaxError"),
+        (
+            "./relative.py:graph",
+            'Import by name\n("from helper import f" instead of "from .helper import f")',
+        ),
+        ("./relative.py:graph", 'relative.py", line 2'),
+        ("by_name:graph", 'relative.py", line 2'),
+        ("./unconnected.py:graph", "./unconnected.py:graph does not compile"),
     ],
 )
 def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: str, words: str) -> None:
@@ -59,6 +66,11 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: s
     (tmp_path / "broken.py").write_text("def f():\n    return 1 / 0\n\ngraph = f()\n")
     (tmp_path / "exits.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "syntax.py").write_text("def (:\n")
+    (tmp_path / "relative.py").write_text("# first\nfrom .helper import graph\n")
+    (tmp_path / "by_name.py").write_text("from relative import graph\n")
+    (tmp_path / "unconnected.py").write_text(
+        "from langgraph.graph import StateGraph\ngraph = StateGraph(dict).add_node('a', print)\n"
+    )
 
     with graph_host(tmp_path, {"agent": entry}) as host:
         error = host.wait_ready()["error"]
