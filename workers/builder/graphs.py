@@ -183,7 +183,10 @@ def store(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
 
 
 def configs(variables: Mapping[str, str]) -> Configs:
-    """The configurations of default assistants that a deployment's variables name, by graph; raises BuildFailed."""
+    """The configurations of default assistants that a deployment's variables name, by graph; raises BuildFailed.
+
+    `context` is another name of `configurable`, as in the API.
+    """
     text = variables.get(CONFIGS, "").strip()
     try:
         found = orjson.loads(text or "{}")
@@ -191,10 +194,23 @@ def configs(variables: Mapping[str, str]) -> Configs:
         raise BuildFailed(STEP, f"{CONFIGS} is not JSON: {error}") from error
     if holds_nul(found):
         raise BuildFailed(STEP, f"{CONFIGS} must not hold NUL characters")
-    for config in [found, *(found.values() if isinstance(found, dict) else ())]:
-        if not isinstance(config, dict) or not isinstance(config.get("configurable", {}), dict):
-            raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")
-    return found
+    if not isinstance(found, dict):
+        raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")
+    return {graph_id: _config(graph_id, config) for graph_id, config in found.items()}
+
+
+def _config(graph_id: str, config: Any) -> dict[str, Any]:
+    if not isinstance(config, dict) or not all(
+        isinstance(config.get(name, {}), dict) for name in ("configurable", "context")
+    ):
+        raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")
+    if "context" not in config:
+        return config
+    if "configurable" in config:
+        reason = "has both configurable and context, which are one thing: name one of them"
+        raise BuildFailed(STEP, f"{CONFIGS}: the configuration of {graph_id!r} {reason}")
+    context = config.pop("context")
+    return {**config, "configurable": context}
 
 
 def make_default_assistants(

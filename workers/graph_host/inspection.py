@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NotRequired, get_type_hints, is_typeddict
+from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
 
 from langchain_core.runnables.graph import Graph
 from langgraph.pregel import Pregel
@@ -16,6 +16,11 @@ from .loader import READ, LoadedGraph, user_traceback
 from .serialization import dumps, loads
 
 MAX_DEPTH = 10
+# Keywords of a field's schema that its channel decides: a state's fields may be empty, and reducers change types.
+OF_CHANNELS = frozenset(
+    {"$ref", "additionalProperties", "allOf", "anyOf", "const", "default", "enum", "items", "oneOf"}
+    | {"prefixItems", "properties", "required", "type"}
+)
 NO_DRAWING: dict[str, Any] = {"nodes": [], "edges": []}
 
 
@@ -147,7 +152,22 @@ def _state_schema(graph: Pregel) -> dict[str, Any]:
         f"field_{number}": (getattr(channel, "UpdateType", Any), Field(None, alias=key))
         for number, (key, channel) in enumerate(channels.items())
     }
-    return create_model(graph.get_name("State"), **fields).model_json_schema()
+    schema = create_model(graph.get_name("State"), **fields).model_json_schema()
+    declared = _declared(graph)
+    for key, field in schema.get("properties", {}).items():
+        field |= {name: value for name, value in declared.get(key, {}).items() if name not in OF_CHANNELS}
+    return schema
+
+
+def _declared(graph: Any) -> dict[str, dict[str, Any]]:
+    """The JSON schemas of fields as the state's classes declare them: with descriptions and `json_schema_extra`."""
+    builder = getattr(graph, "builder", None)
+    classes = [] if builder is None else [*builder.schemas, builder.state_schema]
+    fields: dict[str, dict[str, Any]] = {}
+    for each in classes:
+        schema = _made(lambda declared=each: _of_type(declared)) or {}
+        fields |= schema.get("properties", {})
+    return fields
 
 
 def _of_type(declared: Any) -> dict[str, Any]:
@@ -156,11 +176,18 @@ def _of_type(declared: Any) -> dict[str, Any]:
     pydantic refuses typing.TypedDict before Python 3.12, so one is rebuilt as the other TypedDict.
     """
     if is_typeddict(declared):
-        hints = get_type_hints(declared)
+        hints = get_type_hints(declared, include_extras=True)
         required = declared.__required_keys__
-        keys = {key: hint if key in required else NotRequired[hint] for key, hint in hints.items()}
+        keys = {
+            key: _bare(hint) if key in required else NotRequired[_bare(hint)] for key, hint in hints.items()
+        }
         declared = TypedDict(declared.__name__, keys)  # type: ignore[operator]
     return TypeAdapter(declared).json_schema()
+
+
+def _bare(hint: Any) -> Any:
+    """A field's type without `Required` or `NotRequired` around it."""
+    return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
 
 
 def _made(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:

@@ -42,9 +42,26 @@ def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
     assert deploy(deployment, '{"fresh": {"configurable": {"a": 1}}}')["context"] == {"mine": 1}
 
 
+def test_a_default_assistant_may_be_configured_by_its_context(db: Any) -> None:
+    deployment = make.deployment()
+    for n in (1, 2):  # when it is created, and when it is configured anew
+        assistant = deploy(deployment, f'{{"fresh": {{"context": {{"a": {n}}}, "recursion_limit": 7}}}}')
+        assert assistant["config"] == {"configurable": {"a": n}, "recursion_limit": 7}
+        assert (assistant["context"], assistant["version"]) == ({"a": n}, 1)
+
+
 @pytest.mark.parametrize(
     "variable",
-    ["{nope", "[1]", '{"fresh": 3}', '{"fresh": {"a": "\\u0000"}}', '{"fresh": {"configurable": 3}}'],
+    [
+        "{nope",
+        "[1]",
+        "null",
+        '{"fresh": 3}',
+        '{"fresh": {"a": "\\u0000"}}',
+        '{"fresh": {"configurable": 3}}',
+        '{"fresh": {"context": 3}}',
+        '{"fresh": {"context": {"a": 1}, "configurable": {"a": 2}}}',
+    ],
 )
 def test_a_configuration_that_is_none_fails_the_build(variable: str) -> None:
     with pytest.raises(BuildFailed, match="LANGGRAPH_CONFIG"):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 import sys
+import typing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import pytest
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import graph_host
+from workers.graph_host.inspection import schemas
 
 
 def test_inspection_describes_every_graph_and_exits() -> None:
@@ -151,3 +161,44 @@ def test_a_node_that_runs_elsewhere_is_drawn_without_its_inside(tmp_path: Path) 
     assert all(found[name]["schemas"]["state_schema"] for name in names[:-1])
     assert found["closed"]["error"].startswith("./agent.py:closed gives no graph to describe")
     assert 'agent.py", line ' in found["closed"]["error"]
+
+
+EXTRAS = {"langgraph_nodes": ["node"], "langgraph_type": "prompt"}
+Prompt = Annotated[str, Field(description="what to say", json_schema_extra={**EXTRAS})]
+Numbers = Annotated[list[int], operator.add, Field(title="All of them", examples=[[1]])]
+
+
+class Standard(typing.TypedDict):
+    prompt: Prompt
+    numbers: NotRequired[Numbers]
+
+
+class Extended(TypedDict):
+    prompt: Prompt
+    numbers: NotRequired[Numbers]
+
+
+class Model(BaseModel):
+    prompt: str = Field("", description="what to say", json_schema_extra={**EXTRAS})
+    numbers: Annotated[list[int], operator.add] = Field([], title="All of them", examples=[[1]])
+
+
+@dataclass
+class Data:
+    prompt: Prompt
+    numbers: Numbers
+
+
+@pytest.mark.parametrize("state", [Standard, Extended, Model, Data])
+def test_schemas_keep_what_is_said_of_declared_fields(state: Any) -> None:
+    described = schemas(
+        StateGraph(state).add_node("node", lambda state: {}).add_edge(START, "node").compile()
+    )
+
+    for name in ("input_schema", "output_schema", "state_schema"):
+        prompt, numbers = (described[name]["properties"][field] for field in ("prompt", "numbers"))
+        assert prompt.items() >= {"description": "what to say", "type": "string", **EXTRAS}.items(), name
+        assert (numbers["title"], numbers["examples"], numbers["type"]) == ("All of them", [[1]], "array"), (
+            name
+        )
+    assert [field["default"] for field in described["state_schema"]["properties"].values()] == [None, None]
