@@ -78,6 +78,19 @@ def configured(configurable: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in configurable.items() if _is_shown(name) and _is_short(value)}
 
 
+def bound(config: RunnableConfig) -> dict[str, Any]:
+    """Return the metadata that a graph's own config adds to a checkpoint, such as that of `with_config`.
+
+    Takes scalars only, as the library's savers do: `configurable` may hold any object.
+    """
+    entries = {**addressed_by(config), **(config.get("metadata") or {})}
+    return {
+        name: value
+        for name, value in entries.items()
+        if isinstance(value, str | int | float) and _is_shown(name) and _is_short(value)
+    }
+
+
 def _is_shown(name: str) -> bool:
     return not name.startswith("__") and name not in EXCLUDED_METADATA_KEYS and name not in PRIVATE
 

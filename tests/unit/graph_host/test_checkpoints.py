@@ -227,3 +227,49 @@ def test_an_update_is_found_by_its_threads_configuration(host: HostProcess) -> N
     supersteps = [[{"values": {"text": "u"}, "as_node": "one"}]]
     thread.query("update", "steps", config=config, supersteps=supersteps)
     assert len(thread.query("history", "steps", limit=5, filter={"tenant": "acme"})) == 1
+
+
+BOUND = """
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
+
+class State(TypedDict, total=False):
+    text: str
+
+def graph_of(node):
+    return StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+
+inner = graph_of(lambda state: {"text": "done"}).with_config(metadata={"inner": True})
+graph = graph_of(inner).with_config(
+    metadata={"bound": "outside", "topic": "mine", "nested": {"a": 1}, "long": "x" * 10_000},
+    configurable={"model": "small", "client": object(), "langgraph_auth_user": {"identity": "nobody"}},
+    tags=["tagged"],
+)
+"""
+
+
+def test_checkpoints_say_what_is_bound_to_their_graph(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(BOUND)
+    with graph_host(tmp_path, {"agent": "./agent.py:graph"}) as host:
+        host.wait_ready()
+        thread = Checkpointed(host)
+        run = thread.run("agent", {"text": "a"}, metadata={"topic": "of the run"})
+        history = thread.query("history", "agent", limit=10)
+        inside = [
+            head["metadata"]
+            for kind, head, _ in run.stored
+            if kind == frames.CHECKPOINT and head["checkpoint_ns"]
+        ]
+        updated = thread.query("update", "agent", supersteps=[[{"values": {"text": "b"}, "as_node": "node"}]])
+
+    assert run.outcome is not None
+    for metadata in [run.outcome["state"]["metadata"], *(state["metadata"] for state in history)]:
+        assert metadata["bound"] == "outside"
+        assert (metadata["topic"], metadata["model"]) == ("of the run", "small")
+        assert not {"nested", "long", "client", "langgraph_auth_user", "inner"} & metadata.keys()
+    assert [(metadata["bound"], metadata["inner"], metadata["model"]) for metadata in inside] == [
+        ("outside", True, "small")
+    ] * len(inside)
+    assert inside
+    metadata = updated["state"]["metadata"]
+    assert (metadata["source"], metadata["bound"], metadata["model"]) == ("update", "outside", "small")
