@@ -35,7 +35,7 @@ LEFT JOIN LATERAL (
         SELECT * FROM checkpoint_blob AS one
         WHERE one.deployment_id = c.deployment_id AND one.thread_id = c.thread_id
             AND one.checkpoint_ns = c.checkpoint_ns AND one.channel = wanted.channel
-            AND one.version = wanted.version
+            AND one.version = wanted.version{of_blobs}
         LIMIT 1
     ) AS blob
 ) AS b ON c.blobs::text <> '{{}}'
@@ -45,7 +45,7 @@ LEFT JOIN LATERAL (
     FROM (
         SELECT task_id, channel, type, data FROM checkpoint_write AS own
         WHERE own.deployment_id = c.deployment_id AND own.thread_id = c.thread_id
-            AND own.checkpoint_ns = c.checkpoint_ns AND own.checkpoint_id = c.checkpoint_id
+            AND own.checkpoint_ns = c.checkpoint_ns AND own.checkpoint_id = c.checkpoint_id{of_writes}
         ORDER BY task_path COLLATE "C", task_id COLLATE "C", idx
     ) AS ordered
 ) AS w ON true
@@ -58,7 +58,9 @@ CROSS JOIN LATERAL (
     WHERE one.deployment_id = wanted.deployment_id AND one.thread_id = wanted.thread_id
         AND one.checkpoint_ns = ''
     ORDER BY one.checkpoint_id DESC LIMIT 1
-)"""
+)""",
+    of_blobs="",
+    of_writes="",
 )
 NEWEST_COLUMNS = {
     "deployment_id": "uuid", "thread_id": "uuid", "checkpoint_ns": "text", "checkpoint_id": "text",
@@ -108,7 +110,11 @@ def _get_tuple(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _:
 
 def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
     limit = int(ask["limit"])
-    rows = _select(conn, deployment_id, {**ask, "limit": limit + 1})
+    return _page(_select(conn, deployment_id, {**ask, "limit": limit + 1}), limit)
+
+
+def _page(rows: Sequence[Any], limit: int) -> list[bytes]:
+    """The answer of the first rows, up to `limit` of them and to MAX_ANSWER_BYTES."""
     records, parts, size = [], [], 0
     for row in rows[:limit]:
         record, blobs = _record(row)
@@ -118,6 +124,50 @@ def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID
         records.append(record)
         parts += blobs
     return [orjson.dumps({"items": records, "more": len(rows) > len(records)}), *parts]
+
+
+# A chain of parents ends where each of the channels is stored in a blob: what is older is in that value.
+ANCESTORS = (
+    """
+WITH RECURSIVE chain AS (
+    (SELECT checkpoint_id, parent_checkpoint_id, blobs, 1 AS depth FROM checkpoint
+     WHERE deployment_id = %(deployment)s AND thread_id = %(thread)s AND checkpoint_ns = %(checkpoint_ns)s
+       AND checkpoint_id = coalesce(%(checkpoint_id)s, (
+           SELECT max(checkpoint_id) FROM checkpoint AS newest WHERE newest.deployment_id = %(deployment)s
+               AND newest.thread_id = %(thread)s AND newest.checkpoint_ns = %(checkpoint_ns)s)))
+    UNION ALL
+    SELECT parent.checkpoint_id, parent.parent_checkpoint_id, parent.blobs, chain.depth + 1
+    FROM chain JOIN checkpoint AS parent
+        ON parent.deployment_id = %(deployment)s AND parent.thread_id = %(thread)s
+        AND parent.checkpoint_ns = %(checkpoint_ns)s AND parent.checkpoint_id = chain.parent_checkpoint_id
+    WHERE chain.depth < %(limit)s AND NOT chain.blobs::jsonb ?& %(channels)s
+)
+"""
+    + _RECORD.format(
+        source="""(
+    SELECT one.*, chain.depth FROM chain JOIN checkpoint AS one
+        ON one.deployment_id = %(deployment)s AND one.thread_id = %(thread)s
+        AND one.checkpoint_ns = %(checkpoint_ns)s AND one.checkpoint_id = chain.checkpoint_id
+)""",
+        of_blobs=" AND wanted.channel = ANY(%(channels)s)",
+        of_writes=" AND own.channel = ANY(%(channels)s)",
+    )
+    + "ORDER BY c.depth"
+)
+
+
+def _ancestors(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+    """A checkpoint and its ancestors, nearest first, with the blobs and writes of some channels."""
+    limit = int(ask["limit"])
+    parameters = {
+        "deployment": deployment_id,
+        "thread": UUID(ask["thread_id"]),
+        "checkpoint_ns": ask["checkpoint_ns"],
+        "checkpoint_id": ask["checkpoint_id"],
+        "channels": list(ask["channels"]),
+        "limit": limit + 1,
+    }
+    return _page(conn.exec_driver_sql(ANCESTORS, parameters).all(), limit)
 
 
 def _select(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any]) -> Sequence[Any]:
@@ -141,7 +191,7 @@ def _select(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any]) -> Se
     source = f"""(
     SELECT * FROM checkpoint WHERE {" AND ".join(conditions)} ORDER BY checkpoint_id DESC LIMIT %(limit)s
 )"""
-    statement = _RECORD.format(source=source) + "ORDER BY c.checkpoint_id DESC"
+    statement = _RECORD.format(source=source, of_blobs="", of_writes="") + "ORDER BY c.checkpoint_id DESC"
     return conn.exec_driver_sql(statement, parameters).all()
 
 
@@ -196,6 +246,7 @@ def _prune(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUI
 _OPERATIONS = {
     "get_tuple": _get_tuple,
     "list": _list,
+    "ancestors": _ancestors,
     "delete_thread": _delete_thread,
     "delete_for_runs": _delete_for_runs,
     "copy_thread": _copy_thread,

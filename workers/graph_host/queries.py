@@ -68,6 +68,7 @@ class Query:
                 **(document.get("metadata") or {}),
             },
             ships_all=True,
+            records=None if document["op"] == "update" else {},
         )
 
     async def run(self) -> None:

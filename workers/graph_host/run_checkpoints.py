@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import (
     copy_checkpoint,
 )
 
+from .records import Records
 from .serialization import dumps, text_of
 from .storage import MemoryStorage, Storage
 
@@ -58,6 +59,7 @@ class RunCheckpoints:
     ships_all: bool = False  # a checkpoint brings all its blobs, also those that are stored already
     keeps_foreign: bool = False  # other threads' checkpoints are stored like our own
     foreign: dict[str, MemoryStorage] = field(default_factory=dict)
+    records: Records | None = None  # what was read already, where nothing is written meanwhile
 
     def storage_of(self, thread_id: str) -> Storage:
         """Where a thread's checkpoints are.
@@ -162,6 +164,20 @@ def list_question(
         "filter": filter or {},
         "limit": PAGE if limit is None else min(limit, PAGE),
         "wanted": limit,
+    }
+
+
+def ancestors_question(
+    place: Sequence[str], checkpoint_id: str | None, channels: Collection[str]
+) -> dict[str, Any]:
+    thread_id, ns = place
+    return {
+        "op": "ancestors",
+        "thread_id": thread_id,
+        "checkpoint_ns": ns,
+        "checkpoint_id": checkpoint_id,
+        "channels": sorted(channels),
+        "limit": PAGE,
     }
 
 

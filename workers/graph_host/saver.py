@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -26,10 +26,12 @@ from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_ev
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from . import frames
+from .records import DeltaHistory, Record, Records, read_all
 from .run_checkpoints import (
     RunCheckpoints,
     Saved,
     addressed_by,
+    ancestors_question,
     as_tuple,
     bound,
     config_of,
@@ -48,6 +50,10 @@ INLINE_BYTES = 512
 Allowed = Collection[tuple[str, ...]] | Literal[True]
 STRICT = "LANGGRAPH_STRICT_MSGPACK"  # the library's own switch: a deployment may set it to false
 WRITTEN = frozenset({"null", "bytes", "bytearray", "msgpack"})  # the kinds of data that checkpoints get
+
+
+T = TypeVar("T")
+Walk = Generator[dict[str, Any], list[bytes] | None, T]
 
 
 class CheckpointRefused(Exception):
@@ -304,28 +310,83 @@ class HostSaver(BaseCheckpointSaver[str]):
                 return True, found
         return False, None
 
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> dict[str, Any]:
+        run = current_run.get()
+        storage = run.storage_of(addressed_by(config)["thread_id"])
+        walk = self._walk(run, config, channels)
+        answer: list[bytes] | None = None
+        while True:
+            try:
+                question = walk.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = await storage.ask(frames.ASK, question, [])
+
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> dict[str, Any]:
+        run = current_run.get()
+        storage = run.storage_of(addressed_by(config)["thread_id"])
+        walk = self._walk(run, config, channels)
+        answer: list[bytes] | None = None
+        while True:
+            try:
+                question = walk.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = storage.ask_blocking(frames.ASK, question, [])
+
+    def _walk(
+        self, run: RunCheckpoints, config: RunnableConfig, channels: Sequence[str]
+    ) -> Walk[dict[str, Any]]:
+        """Collect what a checkpoint's ancestors say of channels. Asks for a page of them, not for each one.
+
+        Yields questions to the storage, and is sent their answers.
+        """
+        conf = addressed_by(config)
+        place = conf["thread_id"], conf.get("checkpoint_ns", "")
+        history = DeltaHistory(channels)
+        records = {} if run.records is None else run.records
+        is_known, target = self._from_memory(run, config)
+        if is_known:
+            parent = addressed_by(target.parent_config if target else None)
+            id = parent.get("checkpoint_id")
+        else:
+            record = yield from _read(records, place, conf.get("checkpoint_id"), channels)
+            id = record.parent_id if record else None
+        while id and history.open:
+            ancestor = yield from _read(records, place, id, channels)
+            if ancestor is None:
+                break
+            history.take(ancestor, self.serde.loads_typed)
+            id = ancestor.parent_id
+        return history.result()
+
     def _one(self, run: RunCheckpoints, parts: Sequence[bytes]) -> CheckpointTuple | None:
         head = Storage.head(parts)
-        return self._decode(run, head, iter(parts[1:])) if head.get("found") else None
+        return self._decode(run, Record.read(head, iter(parts[1:]))) if head.get("found") else None
 
     def _many(self, run: RunCheckpoints, parts: Sequence[bytes]) -> Iterator[CheckpointTuple]:
-        blobs = iter(parts[1:])
-        for head in Storage.head(parts)["items"]:
-            yield self._decode(run, head, blobs)
+        records = read_all(Storage.head(parts)["items"], iter(parts[1:]))
+        if run.records is not None:
+            run.records |= {record.key: record for record in records}
+        for record in records:
+            yield self._decode(run, record)
 
-    def _decode(self, run: RunCheckpoints, head: dict[str, Any], blobs: Iterator[bytes]) -> CheckpointTuple:
+    def _decode(self, run: RunCheckpoints, record: Record) -> CheckpointTuple:
+        head, load = record.head, self.serde.loads_typed
         thread_id, ns = head["thread_id"], head["checkpoint_ns"]
-        load = self.serde.loads_typed
-        body = load((head["type"], next(blobs)))
+        body = load((head["type"], record.data))
         checkpoint: Checkpoint = body["checkpoint"]
         values = checkpoint["channel_values"]
         for channel, (type_, data) in body["typed"].items():
             values[channel] = load((type_, data))
-        for channel, version, type_ in head["blobs"]:
-            values[channel] = load((type_, next(blobs)))
+        for (channel, version, type_), data in zip(head["blobs"], record.blobs, strict=True):
+            values[channel] = load((type_, data))
             run.stored_blobs.add((thread_id, ns, channel, version))
         writes = [
-            (task_id, channel, load((type_, next(blobs)))) for task_id, channel, type_ in head["writes"]
+            (task_id, channel, load((type_, data)))
+            for (task_id, channel, type_), data in zip(head["writes"], record.writes, strict=True)
         ]
         conf = {"thread_id": thread_id, "checkpoint_ns": ns}
         parent_id = head["parent_checkpoint_id"]
@@ -379,6 +440,23 @@ class HostSaver(BaseCheckpointSaver[str]):
         """Ordered text, with a random end: two forks of one checkpoint must not share a version."""
         number = 0 if current is None else int(str(current).split(".")[0])
         return f"{number + 1:010}.{random.getrandbits(40):010x}"
+
+
+def _read(
+    records: Records, place: tuple[str, str], checkpoint_id: str | None, channels: Collection[str]
+) -> Walk[Record | None]:
+    """The record of a checkpoint (None: the newest) with these channels; asks for it and its ancestors if need be."""
+    record = records.get((*place, checkpoint_id)) if checkpoint_id else None
+    if record is not None and record.has(channels):
+        return record
+    needed = frozenset(channels).union((record and record.channels) or ())
+    parts = yield ancestors_question(place, checkpoint_id, needed)
+    fetched = read_all(Storage.head(parts or [])["items"], iter((parts or [])[1:]), needed)
+    for one in fetched:
+        known = records.get(one.key)
+        if known is None or not known.has(needed):
+            records[one.key] = one
+    return fetched[0] if fetched else None
 
 
 class Serializer(JsonPlusSerializer):

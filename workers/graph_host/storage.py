@@ -5,7 +5,9 @@ Both take the same headers and blobs and answer in the same parts, so the saver 
 A stored checkpoint in an answer is its record in the JSON (`thread_id`, `checkpoint_ns`, `checkpoint_id`,
 `parent_checkpoint_id`, `type`, `metadata`, `blobs`: [[channel, version, type] …], `writes`: [[task_id,
 channel, type] …]) and, in this order, its data, its blobs and its writes as the parts that follow.
-`get_tuple` answers with one record beside `found`; `list` with `items` and `more`.
+`get_tuple` answers with one record beside `found`; `list` with `items` and `more`. `ancestors` answers like `list`
+with a checkpoint (null: the newest) and its ancestors, nearest first; of blobs and writes they need to have those of
+`channels` only.
 """
 
 from __future__ import annotations
@@ -109,6 +111,8 @@ class MemoryStorage(Storage):
             return self._get(header)
         if header["op"] == "list":
             return self._list(header)
+        if header["op"] == "ancestors":
+            return self._ancestors(header)
         if header["op"] == "delete_thread":
             for store in (self._checkpoints, self._blobs, self._writes):
                 store.clear()
@@ -149,18 +153,31 @@ class MemoryStorage(Storage):
             and all(header["metadata"].get(key) == value for key, value in question["filter"].items())
         ]
         found.sort(key=lambda key: key[1], reverse=True)
-        page = [self._record(*key) for key in found[: question["limit"]]]
-        head = {"items": [record for record, _ in page], "more": len(found) > len(page)}
+        return self._page(found[: question["limit"]], more=len(found) > question["limit"])
+
+    def _ancestors(self, question: dict[str, Any]) -> list[bytes]:
+        ns, id = question["checkpoint_ns"], question["checkpoint_id"]
+        key = ns, id or max((id for own_ns, id in self._checkpoints if own_ns == ns), default="")
+        chain: list[tuple[str, str]] = []
+        while key in self._checkpoints and len(chain) < question["limit"]:
+            chain.append(key)
+            key = ns, self._checkpoints[key][0]["parent_checkpoint_id"] or ""
+        return self._page(chain, more=key in self._checkpoints)
+
+    def _page(self, keys: Sequence[tuple[str, str]], *, more: bool) -> list[bytes]:
+        page = [self._record(*key) for key in keys]
+        head = {"items": [record for record, _ in page], "more": more}
         return [dumps(head), *(blob for _, blobs in page for blob in blobs)]
+
+    def writes_of(self, record: dict[str, Any]) -> list[tuple[str, str, str, bytes]]:
+        """The writes of a checkpoint in their order: task id, channel, type, data."""
+        stored = self._writes.get((record["checkpoint_ns"], record["checkpoint_id"]), {})
+        ordered = sorted((path, task_id, idx) for (task_id, idx), (path, *_) in stored.items())
+        return [(task_id, *stored[task_id, idx][1:]) for _, task_id, idx in ordered]
 
     def _record(self, ns: str, checkpoint_id: str) -> tuple[dict[str, Any], list[bytes]]:
         header, data = self._checkpoints[ns, checkpoint_id]
-        writes = sorted(
-            ((path, task_id, idx, channel, type_, value))
-            for (task_id, idx), (path, channel, type_, value) in self._writes.get(
-                (ns, checkpoint_id), {}
-            ).items()
-        )
+        writes = self.writes_of(header)
         blobs = [(c, v, *self._blobs[ns, c, v]) for c, v in header["blobs"].items()]
         record = {
             key: header[key]
@@ -169,8 +186,8 @@ class MemoryStorage(Storage):
             )
         }  # fmt: skip
         record["blobs"] = [[channel, version, type_] for channel, version, type_, _ in blobs]
-        record["writes"] = [[task_id, channel, type_] for _, task_id, _, channel, type_, _ in writes]
-        return record, [data, *(blob[3] for blob in blobs), *(write[5] for write in writes)]
+        record["writes"] = [write[:3] for write in writes]
+        return record, [data, *(blob[3] for blob in blobs), *(write[3] for write in writes)]
 
 
 class Overlay(Storage):
@@ -186,17 +203,35 @@ class Overlay(Storage):
         self._own.send(kind, header, blobs)
 
     async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        return self._own_answer(kind, header, blobs) or await super().ask(kind, header, blobs)
+        own = self._own_answer(kind, header, blobs)
+        return own or self._with_own_writes(await super().ask(kind, header, blobs))
 
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        return self._own_answer(kind, header, blobs) or super().ask_blocking(kind, header, blobs)
+        own = self._own_answer(kind, header, blobs)
+        return own or self._with_own_writes(super().ask_blocking(kind, header, blobs))
 
     def _own_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
         """The answer, when it is about something written here; [] cannot be one of ASK."""
         if kind != frames.ASK:
             self.send(kind, header, blobs)
             return [b"{}"]
-        if header["op"] != "get_tuple":
+        if header["op"] not in ("get_tuple", "ancestors"):
             return None
         answer = self._own.ask_blocking(kind, header, [])
-        return answer if self.head(answer)["found"] else None
+        head = self.head(answer)
+        return answer if head.get("found") or head.get("items") else None
+
+    def _with_own_writes(self, parts: list[bytes]) -> list[bytes]:
+        """Add what was written here to checkpoints that the runner has: an update's writes lead to its checkpoint."""
+        head, blobs = self.head(parts), iter(parts[1:])
+        records = head["items"] if "items" in head else [head] if head.get("found") else []
+        if not any(self._own.writes_of(record) for record in records):
+            return parts
+        merged: list[bytes] = []
+        for record in records:
+            merged += [next(blobs) for _ in range(1 + len(record["blobs"]))]
+            own = self._own.writes_of(record)
+            merged += [data for *_, data in own]
+            merged += [next(blobs) for _ in record["writes"]]
+            record["writes"] = [write[:3] for write in own] + record["writes"]
+        return [dumps(head), *merged]

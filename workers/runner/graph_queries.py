@@ -28,7 +28,7 @@ from workers.runner.host_pool import HostPool
 
 log = logging.getLogger(__name__)
 
-READS = ("get_tuple", "list")
+READS = ("get_tuple", "list", "ancestors")
 TRIES = 3  # of an update that another one overtook
 
 

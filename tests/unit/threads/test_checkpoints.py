@@ -222,10 +222,42 @@ def test_a_list_stops_before_it_is_too_large(run: Row[Any], monkeypatch: pytest.
     assert head["more"] is True
 
 
+def test_ancestors_follow_the_parents_and_bring_what_is_asked_for(run: Row[Any]) -> None:
+    store(
+        checkpoint(run, "1"),
+        checkpoint(run, "2", "1", blobs={("channel0", "1"): b"value", ("other", "1"): b"large"}),
+        checkpoint(run, "3", "2", old={"other": "1"}),
+        checkpoint(run, "4", "2"),
+        checkpoint(run, "5", "3"),
+        checkpoint(run, "6", "5", checkpoint_ns="child:1"),
+        writes(run, "3", {0: b"b"}, task="a", path="~2"),
+        writes(run, "3", {0: b"a", 1: b"of another channel"}, task="b", path="~1"),
+    )
+
+    def chain(id: str | None, channels: list[str], limit: int = 10) -> list[str]:
+        head, _ = read(run, op="ancestors", checkpoint_id=id, channels=channels, limit=limit)
+        return [item["checkpoint_id"] for item in head["items"]]
+
+    head, blobs = read(run, op="ancestors", checkpoint_id="5", channels=["channel0"], limit=10)
+    assert [item["checkpoint_id"] for item in head["items"]] == ["5", "3", "2"], "2 has the value"
+    assert [item["blobs"] for item in head["items"]] == [[], [], [["channel0", "1", "bytes"]]]
+    assert [item["writes"] for item in head["items"]] == [
+        [],
+        [["b", "channel0", "bytes"], ["a", "channel0", "bytes"]],
+        [],
+    ]
+    assert blobs == [b"data of 5", b"data of 3", b"a", b"b", b"data of 2", b"value"]
+    assert chain("5", ["channel0", "channel1"]) == ["5", "3", "2", "1"]
+    assert chain(None, ["channel0"]) == ["5", "3", "2"], "from the newest"
+    assert chain("4", ["channel1"], 2) == ["4", "2"]
+    assert chain("nothing", ["channel0"]) == []
+
+
 @pytest.mark.parametrize(
     "ask",
     [
         {"op": "get_tuple", "checkpoint_id": None},
+        {"op": "ancestors", "checkpoint_id": None, "channels": [], "limit": 1},
         {"op": "delete_thread"},
         {"op": "copy_thread", "source": "", "target": ""},
         {"op": "prune", "thread_ids": [str(uuid4())], "strategy": "delete"},
