@@ -45,10 +45,16 @@ class Newest:
     metadata: Mapping[str, Any]
     config: Mapping[str, Any]
     checkpoint_id: str | None  # of the newest root checkpoint there is
+    checkpoint_metadata: Mapping[str, Any] | None = None  # its own
 
     @property
     def is_behind(self) -> bool:
         return self.checkpoint_id is not None and self.checkpoint_id != self.record["checkpoint_id"]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do at the newest checkpoint, whose stored state then needs no graph to be read."""
+        return self.checkpoint_id is not None and not self.is_behind and not self.record["tasks"]
 
     @property
     def graph_id(self) -> str | None:
@@ -57,10 +63,13 @@ class Newest:
 
 
 NEWEST = text("""
-SELECT t.values, t.state, t.metadata, t.config,
-       (SELECT max(checkpoint_id) FROM checkpoint AS c WHERE c.deployment_id = t.deployment_id
-        AND c.thread_id = t.thread_id AND c.checkpoint_ns = '') AS checkpoint_id
-FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
+SELECT t.values, t.state, t.metadata, t.config, c.checkpoint_id, c.metadata AS checkpoint_metadata
+FROM thread AS t LEFT JOIN LATERAL (
+    SELECT checkpoint_id, metadata FROM checkpoint AS own
+    WHERE own.deployment_id = t.deployment_id AND own.thread_id = t.thread_id AND own.checkpoint_ns = ''
+    ORDER BY own.checkpoint_id DESC LIMIT 1
+) AS c ON true
+WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 
 
@@ -71,7 +80,7 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
         raise records.missing(thread_id)
     values = {} if row.values is None or row.state is None else row.values
     record = {"values": values, **(row.state or EMPTY)}
-    return Newest(record, row.metadata, row.config, row.checkpoint_id)
+    return Newest(record, row.metadata, row.config, row.checkpoint_id, row.checkpoint_metadata)
 
 
 FORGET = text("""

@@ -201,6 +201,62 @@ def test_history_is_asked_for_values_only_where_they_are_shown(
     assert runner.asked[-1].document["values"] is values
 
 
+@pytest.fixture
+def finished(api: Api) -> str:
+    """The id of a thread whose newest run came to its end."""
+    thread_id = new(api)
+    actor = Actor(api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"])
+    make.stored(actor.run, "c", metadata={"longest": 1, "a": 2})
+    state = make.state(thread_id, "c", metadata={"longest": 1, "a": 2})
+    actor.finish({"b": 1, "a": [2.5]}, state=state)
+    return thread_id
+
+
+def test_the_newest_state_of_a_history_needs_no_host_when_it_is_the_last(
+    api: Api, runner: Runner, finished: str
+) -> None:
+    state = api.get(f"/threads/{finished}/state").json
+    for body in ({}, {"limit": 1, "before": "0zz", "metadata": {}, "checkpoint": {"checkpoint_ns": ""}}):
+        answer = api.post(f"/threads/{finished}/history", body)
+        assert answer.json == [state]
+    assert answer.text.startswith(
+        '[{"values":{"b":1,"a":[2.5]},"next":[],"tasks":[],"metadata":{"a":2,"longest":1}'
+    )
+    assert api.get(f"/threads/{finished}/history").text == answer.text
+    selected = api.post(f"/threads/{finished}/history", {"select": ["values.b", "next"]})
+    assert selected.json == [{"values": {"b": 1}, "next": []}]
+    assert not runner.asked
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"limit": 2},
+        {"before": CHECKPOINT},
+        {"metadata": {"a": 3}},
+        {"checkpoint": {"checkpoint_ns": "child:1"}},
+    ],
+)
+def test_any_other_history_of_a_finished_thread_is_asked_of_a_host(
+    api: Api, runner: Runner, finished: str, body: dict[str, Any]
+) -> None:
+    runner.answer = b"[]"
+    assert api.post(f"/threads/{finished}/history", body).json == []
+    assert len(runner.asked) == 1
+
+
+def test_a_history_of_a_thread_on_which_a_run_works_is_asked_of_a_host(
+    api: Api, runner: Runner, finished: str
+) -> None:
+    runner.answer = b"[]"
+    actor = Actor(api.post(f"/threads/{finished}/runs", {"assistant_id": "agent"}).json["run_id"])
+    assert api.get(f"/threads/{finished}/history").json[0]["checkpoint_id"] == "c"
+
+    make.stored(actor.run, "d", parent_checkpoint_id="c")
+
+    assert api.get(f"/threads/{finished}/history").json == []
+
+
 def test_history_is_one_long_unless_more_is_asked_for(api: Api, runner: Runner, stored: str) -> None:
     runner.answer = b"[]"
     api.get(f"/threads/{stored}/history")

@@ -1,7 +1,7 @@
 """A thread's state: the newest, at a checkpoint, its history, and updates that come from no run.
 
-The newest state is in the thread's row. Everything else is asked of a graph host, for only the graph knows
-what its checkpoints mean.
+The newest state is in the thread's row, and so is the newest of a history once nothing is left to do there.
+Everything else is asked of a graph host, for only the graph knows what its checkpoints mean.
 """
 
 from __future__ import annotations
@@ -300,6 +300,9 @@ def _history(thread_id: UUID, wanted: dict[str, Any]) -> bytes:
         "checkpoint_ns": (wanted.get("checkpoint") or {}).get("checkpoint_ns"),
         "values": _shows_values(wanted.get("select")),
     }
+    bounds = (document["before"], document["filter"], document["checkpoint_ns"])
+    if document["limit"] == 1 and newest.is_finished and not any(bounds):
+        return orjson.dumps([{**newest.record, "metadata": newest.checkpoint_metadata}])
     return _ask(thread_id, newest, document)
 
 
