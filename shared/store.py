@@ -19,7 +19,7 @@ from shared import store_vectors
 from shared.errors import Invalid
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
-from shared.store_vectors import Vectors
+from shared.store_vectors import Indexed
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
 MAX_VALUE_BYTES = 4 * 1024 * 1024
@@ -131,9 +131,9 @@ def put(
     value: Mapping[str, Any],
     *,
     ttl_minutes: float | None = None,
-    vectors: Vectors | None = None,
+    indexed: Indexed | None = None,
 ) -> None:
-    """Store a value, in place of what was there; `vectors` make it found by meaning. Raises Invalid."""
+    """Store a value, in place of what was there; `indexed` makes it found by meaning. Raises Invalid."""
     check_namespace(namespace)
     check_item(key, value)
     written = conn.execute(
@@ -147,9 +147,9 @@ def put(
             "longest": MAX_TTL_MINUTES,
         },
     )
-    if vectors is not None:
+    if indexed is not None:
         path = path_of(namespace)
-        store_vectors.replace(conn, deployment_id, path, key, vectors, written.scalar_one())
+        store_vectors.replace(conn, deployment_id, path, key, indexed, written.scalar_one())
 
 
 def delete(conn: Connection, deployment_id: UUID, namespace: Namespace, key: str) -> None:
@@ -338,7 +338,8 @@ def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any
         if op["value"] is None:
             delete(conn, deployment_id, op["namespace"], op["key"])
         else:
-            options = {"ttl_minutes": op["ttl"], "vectors": op.get("vectors")}
+            indexed = Indexed.of(op, op)
+            options = {"ttl_minutes": op["ttl"], "indexed": indexed}
             put(conn, deployment_id, op["namespace"], op["key"], op["value"], **options)
     return results
 

@@ -3,12 +3,18 @@
 The table is made at release (`python -m shared.migrations`) once the extension can be had; without it a
 build whose store has an index is refused. A vector counts only for the very value it was made of: it carries
 that value's `updated_at`. Graph hosts make the vectors, for only they know the project's embeddings.
+
+Beside its vectors an item has a row MARK whose `field` says how it was indexed, also when it has no text to embed.
+Items without one, such as those from before there was an index, are indexed by upkeep (`workers/upkeep/reindexing.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -19,6 +25,23 @@ from sqlalchemy.exc import DBAPIError
 log = logging.getLogger(__name__)
 
 Vectors = Sequence[tuple[str, Sequence[float]]]  # field path, embedding
+MARK = -1  # the number of the row that says how an item was indexed
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An item's vectors. `index` is what its put said of them: None as configured, False none, or paths."""
+
+    vectors: Vectors
+    by: str | None  # the digest of the index's configuration
+    index: Any = None
+
+    @classmethod
+    def of(cls, op: Mapping[str, Any], answer: Mapping[str, Any]) -> Indexed | None:
+        """What a graph host's answer says of a put; None without an index."""
+        vectors = answer.get("vectors")
+        return None if vectors is None else cls(vectors, answer.get("indexed_by"), op.get("index"))
+
 
 NAME = "store_vector"
 TABLE = """
@@ -59,36 +82,86 @@ def is_prepared(conn: Connection) -> bool:
 
 
 def replace(
-    conn: Connection, deployment_id: UUID, path: str, key: str, vectors: Vectors, written_at: datetime
+    conn: Connection, deployment_id: UUID, path: str, key: str, indexed: Indexed, written_at: datetime
 ) -> None:
-    """The vectors of the value that was written then, in place of earlier ones."""
+    """Store the vectors of the value that was written then, in place of earlier ones."""
     place = {"deployment_id": deployment_id, "path": path, "key": key}
     conn.execute(
         text("DELETE FROM store_vector WHERE deployment_id = :deployment_id AND path = :path AND key = :key"),
         place,
     )
+    mark = {"n": MARK, "field": json.dumps({"by": indexed.by, "index": indexed.index}), "embedding": "[0]"}
     rows = [
-        {**place, "n": n, "field": field, "written_at": written_at, "embedding": literal(embedding)}
-        for n, (field, embedding) in enumerate(vectors)
+        mark,
+        *(
+            {"n": n, "field": field, "embedding": literal(embedding)}
+            for n, (field, embedding) in enumerate(indexed.vectors)
+        ),
     ]
-    if rows:
-        conn.execute(
-            text(
-                "INSERT INTO store_vector (deployment_id, path, key, n, field, written_at, embedding) VALUES"
-                " (:deployment_id, :path, :key, :n, :field, :written_at, CAST(:embedding AS vector))"
-            ),
-            rows,
-        )
+    conn.execute(
+        text(
+            "INSERT INTO store_vector (deployment_id, path, key, n, field, written_at, embedding) VALUES"
+            " (:deployment_id, :path, :key, :n, :field, :written_at, CAST(:embedding AS vector))"
+        ),
+        [{**place, "written_at": written_at, **row} for row in rows],
+    )
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Return the digest of an index's configuration, as graph hosts make it (`workers/graph_host/meaning.py`)."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+INDEXES = text("""
+SELECT d.id, d.active_revision_id AS revision_id, d.pool, r.manifest -> 'store' -> 'index' AS config
+FROM deployment AS d JOIN revision AS r ON r.id = d.active_revision_id
+WHERE d.deleted_at IS NULL AND jsonb_typeof(r.manifest::jsonb -> 'store' -> 'index') = 'object'
+""")
+# An item's own choice of paths (`index`) holds as long as its value does.
+UNINDEXED = text("""
+SELECT i.path, i.key, i.value, i.updated_at,
+       CASE WHEN mark.written_at = i.updated_at THEN mark.field::json -> 'index' END AS index
+FROM store_item AS i LEFT JOIN store_vector AS mark
+    ON mark.deployment_id = i.deployment_id AND mark.path = i.path AND mark.key = i.key AND mark.n = :mark
+WHERE i.deployment_id = :deployment_id AND (i.expires_at IS NULL OR i.expires_at > now())
+  AND (i.path, i.key) > (:after_path, :after_key)
+  AND (mark.written_at IS DISTINCT FROM i.updated_at OR mark.field::json ->> 'by' IS DISTINCT FROM :by)
+ORDER BY i.path, i.key LIMIT :limit
+""")
+HOLD = text("""
+SELECT 1 FROM store_item WHERE deployment_id = :deployment_id AND path = :path AND key = :key
+  AND updated_at = :updated_at FOR UPDATE
+""")
+
+
+def indexes(conn: Connection) -> Sequence[Any]:
+    """The deployments whose store has an index: id, revision_id, pool, and the index's `config`."""
+    return conn.execute(INDEXES).all() if is_prepared(conn) else []
+
+
+def unindexed(
+    conn: Connection, deployment_id: UUID, by: str, *, after: tuple[str, str] = ("", ""), limit: int
+) -> Sequence[Any]:
+    """Items that the index of this digest has not seen: path, key, value, updated_at and `index`, in order."""
+    parameters = {"deployment_id": deployment_id, "by": by, "mark": MARK, "limit": limit}
+    return conn.execute(UNINDEXED, {**parameters, "after_path": after[0], "after_key": after[1]}).all()
+
+
+def add(conn: Connection, deployment_id: UUID, item: Any, indexed: Indexed) -> None:
+    """Store the vectors of an item of `unindexed`, unless it was written meanwhile."""
+    place = {"deployment_id": deployment_id, "path": item.path, "key": item.key}
+    if conn.execute(HOLD, {**place, "updated_at": item.updated_at}).first():
+        replace(conn, deployment_id, item.path, item.key, indexed, item.updated_at)
 
 
 # How near the nearest vector of an item is to the query: 1 is the same direction. To be joined to store_item.
 SCORE = """
 LEFT JOIN LATERAL (
-    SELECT nullif(max(CASE WHEN vector_dims(v.embedding) = :dims
-                      THEN 1 - (v.embedding <=> CAST(:near AS vector)) END), 'NaN') AS score
+    SELECT max(CASE WHEN vector_dims(v.embedding) = :dims
+               THEN nullif(1 - (v.embedding <=> CAST(:near AS vector)), 'NaN') END) AS score
     FROM store_vector AS v
     WHERE v.deployment_id = i.deployment_id AND v.path = i.path AND v.key = i.key
-      AND v.written_at = i.updated_at
+      AND v.written_at = i.updated_at AND v.n >= 0
 ) AS s ON true
 """
 

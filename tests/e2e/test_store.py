@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
+from langgraph_sdk.errors import APIStatusError
 
 from tests.support.stack import Stack
 
@@ -53,3 +54,10 @@ def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack) -> None:
     ]
     sdk.store.put_item(("notes",), "a", {"text": "nothing but coffee"})
     assert sdk.store.search_items(("notes",), query="coffee", limit=1)["items"][0]["key"] == "a"
+
+    with pytest.raises(APIStatusError, match="this cannot be embedded"):
+        sdk.store.put_item(("notes",), "c", {"text": "unreadable"})
+    failed = sdk.runs.wait(None, "notes", input={"note": "unreadable", "question": "?"}, raise_error=False)
+    assert failed["__error__"]["message"] == "this cannot be embedded"
+    assert sdk.store.get_item(("notes",), "c") is None
+    assert sdk.store.get_item(("notes",), "unreadable") is None

@@ -271,7 +271,7 @@ class Counting:
 def indexed(deployment: DeploymentRef) -> HostStore:
     with connection() as conn:
         assert store_vectors.prepare(conn), "the embedded PostgreSQL has the extension"
-    index = MeaningIndex(Counting(), 3, ["text", "more[*]"])  # type: ignore[arg-type]
+    index = MeaningIndex(Counting(), {"dims": 3, "fields": ["text", "more[*]"]})  # type: ignore[arg-type]
     return HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
 
 
@@ -308,8 +308,52 @@ def test_a_value_that_changed_is_found_by_what_it_is_now(
         assert conn.execute(text("SELECT count(*) FROM store_vector")).scalar_one() == 0
 
 
+LIBRARY_VALUES: list[dict[str, Any]] = [
+    {"text": "xx"},
+    {"text": "y", "more": {"list": ["x", {"deep": "z"}], "number": 1}},
+    {"text": None},
+    {},
+]
+
+
+@pytest.mark.parametrize("fields", [None, ["$"], ["text"], ["more.list[*]"], ["{text,more.number}"], ["*"]])
+@pytest.mark.parametrize("index", [None, False, ["text"], ["more.list[*].deep", "text"], []])
+def test_texts_are_embedded_as_the_library_s_own_store_does(
+    deployment: DeploymentRef, fields: list[str] | None, index: Any
+) -> None:
+    config = {"dims": 3, "fields": fields}
+    library = InMemoryStore(index={"dims": 3, "embed": Counting().embed_documents, "fields": fields})  # type: ignore[typeddict-item]
+    with connection() as conn:
+        store_vectors.prepare(conn)
+    own = HostStore(Runner(deployment.id), None, MeaningIndex(Counting(), config))  # type: ignore[arg-type]
+    for n, value in enumerate(LIBRARY_VALUES):
+        for each in (library, own):
+            each.put(("a",), str(n), value, index=index)
+
+    def scores(each: Any) -> dict[str, Any]:
+        found = each.search(("a",), query="xy", limit=10)
+        return {item.key: item.score and round(item.score, 5) for item in found}
+
+    # A text without direction has no score here, and 0 there.
+    assert {key: score or None for key, score in scores(own).items()} == {
+        key: score or None for key, score in scores(library).items()
+    }
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_put_whose_embedding_fails_stores_nothing(deployment: DeploymentRef, number: float) -> None:
+    class Failing(Counting):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [[number, 0.0, 0.0] for _ in texts]
+
+    own = HostStore(Runner(deployment.id), None, MeaningIndex(Failing(), {"dims": 3}))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not finite"):
+        own.put(("a",), "k", {"text": "x"})
+    assert own.get(("a",), "k") is None
+
+
 def test_embeddings_of_another_size_are_refused(deployment: DeploymentRef) -> None:
-    index = MeaningIndex(Counting(), 4, ["text"])  # type: ignore[arg-type]
+    index = MeaningIndex(Counting(), {"dims": 4, "fields": ["text"]})  # type: ignore[arg-type]
     own = HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"an embedding of 3 dimensions: store\.index\.dims says 4"):
         own.put(("a",), "k", {"text": "x"})

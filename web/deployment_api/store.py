@@ -9,7 +9,7 @@ from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import Connection
 
-from shared import graph_queries, store
+from shared import graph_queries, store, store_vectors
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
@@ -137,10 +137,10 @@ def put_item() -> tuple[str, int]:
     body = _rewritten(ItemPut, body, allow("store", "put", **value))
     store.check_namespace(body["namespace"])
     config = _config()
-    vectors = None
+    indexed = None
     if config.has_index:
         op = {"op": "put", "value": body["value"], "index": body.get("index")}
-        vectors = _embedded(op)["vectors"]
+        indexed = store_vectors.Indexed.of(op, _embedded(op))
     with connection() as conn:
         store.put(
             conn,
@@ -149,7 +149,7 @@ def put_item() -> tuple[str, int]:
             body["key"],
             body["value"],
             ttl_minutes=body.get("ttl", config.default_ttl),
-            vectors=vectors,
+            indexed=indexed,
         )
     return "", 204
 

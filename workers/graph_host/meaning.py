@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
+from langgraph.store.base import ensure_embeddings, get_text_at_path
 
 from .loader import LoadFailed, load_attribute, user_traceback
 
 MAX_TEXTS = 1_000  # of one batch
 MAX_REASON = 500
+WHOLE = ["$"]  # the path of a value as a whole
 LACKS_KEY = re.compile(r"api[_ -]?key|credential|access[_ -]?token", re.IGNORECASE)
 
 
 class MeaningIndex:
-    """Adds vectors to described store operations: `vectors` to puts, `near` to searches with a query."""
+    """Adds vectors to described store operations: `vectors` to puts, `near` to searches with a query.
 
-    def __init__(self, embeddings: Embeddings, dims: int, fields: list[str]) -> None:
+    A put also gets `indexed_by`, the digest of the configuration: items of another one are indexed anew.
+    """
+
+    def __init__(self, embeddings: Embeddings, config: Mapping[str, Any]) -> None:
         self._embeddings = embeddings
-        self._dims = dims
-        self._fields = fields
+        self._dims = config["dims"]
+        self._fields = config.get("fields") or WHOLE
+        self._digest = digest(config)
 
     async def aadd_vectors(self, ops: list[dict[str, Any]]) -> None:
         texts = self._texts(ops)
@@ -45,8 +54,8 @@ class MeaningIndex:
             (n, path, text)
             for n, op in enumerate(ops)
             if op["op"] == "put" and op.get("value") is not None and op.get("index") is not False
-            for path in (op["index"] if op.get("index") else self._fields)
-            for text in get_text_at_path(op["value"], tokenize_path(path))
+            for path in (self._fields if op.get("index") is None else op["index"])
+            for text in get_text_at_path(op["value"], path)
         ]
         if len(texts) > MAX_TEXTS:
             raise ValueError(f"{len(texts)} texts to embed at once: the limit is {MAX_TEXTS}")
@@ -55,7 +64,7 @@ class MeaningIndex:
     def _give(self, ops: list[dict[str, Any]], embeddings: list[list[float]]) -> None:
         for op in ops:
             if op["op"] == "put":
-                op["vectors"] = []
+                op |= {"vectors": [], "indexed_by": self._digest}
         for (n, path, _), embedding in zip(self._texts(ops), embeddings, strict=True):
             ops[n]["vectors"].append((path, self._checked(embedding)))
 
@@ -64,7 +73,10 @@ class MeaningIndex:
             raise ValueError(
                 f"an embedding of {len(embedding)} dimensions: store.index.dims says {self._dims}"
             )
-        return [float(number) for number in embedding]
+        numbers = [float(number) for number in embedding]
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("an embedding with a number that is not finite")
+        return numbers
 
 
 def load(config: dict[str, Any]) -> MeaningIndex:
@@ -78,7 +90,12 @@ def load(config: dict[str, Any]) -> MeaningIndex:
         raise
     except Exception as error:  # the project's module, or the provider's package
         raise LoadFailed(f"store.index.embed: {embed} {_why(error, is_own=is_own)}") from error
-    return MeaningIndex(embeddings, config["dims"], config.get("fields") or ["$"])
+    return MeaningIndex(embeddings, config)
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Return the digest of an index's configuration; the service makes the same one (`shared/store_vectors.py`)."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _why(error: Exception, *, is_own: bool) -> str:

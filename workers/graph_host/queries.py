@@ -184,7 +184,7 @@ async def embedded(
         if index is None:
             raise LookupError("this project's store has no index")
         await index.aadd_vectors(ops)
-        answer = dumps([{name: op.get(name) for name in ("vectors", "near")} for op in ops])
+        answer = dumps([{name: op.get(name) for name in ("vectors", "indexed_by", "near")} for op in ops])
     except Exception as error:  # the embeddings are the user's
         answer = refusal(describe_error(error))
     connection.send(frames.ANSWER, id, frames.pack([answer]))

@@ -42,6 +42,7 @@ from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
 from workers import run_trace
+from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
 from workers.upkeep.user_crons import UserCrons
 
@@ -66,6 +67,7 @@ class Upkeep:
         self._wake = Signal()
         self._removals = Removals(settings)
         self._user_crons = UserCrons(self._notify_of, max_pending=settings.max_pending_per_thread)
+        self._reindexing = Reindexing()
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
 
@@ -130,7 +132,7 @@ class Upkeep:
     def _due_steps(self) -> list[Callable[[], Any]]:
         steps: list[Callable[[], Any]] = [self._abandoned_runs, self._notify_again, self._crons, self._builds]
         if self._ticks % SLOW_EVERY == 0:
-            steps.append(self._organizations)
+            steps += [self._organizations, self._reindexing.begin]
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
             steps += self._removals.steps()
         elif self._ticks % PURGE_EVERY == 0:

@@ -56,11 +56,12 @@ def _ttl(ttl: Any) -> dict[str, Any]:
 
 def _index(index: Any) -> dict[str, Any]:
     check_keys("store.index", index, KNOWN["store.index"])
-    dims, embed, fields = index.get("dims"), index.get("embed"), index.get("fields", ["$"])
+    dims, embed, fields = index.get("dims"), index.get("embed"), index.get("fields")
     if type(dims) is not int or not 0 < dims <= MAX_DIMS:
         raise refused("store.index.dims", f"must be a number between 1 and {MAX_DIMS}")
     if not isinstance(embed, str) or ":" not in embed:
         raise refused("store.index.embed", 'must be "provider:model" or "./file.py:function"')
+    fields = ["$"] if fields is None else fields
     if not isinstance(fields, list) or not fields or not all(isinstance(path, str) for path in fields):
         raise refused("store.index.fields", "must be an array of paths")
     return {"dims": dims, "embed": embed, "fields": fields}
