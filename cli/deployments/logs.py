@@ -79,7 +79,9 @@ def command(
             show(line)
         if not lines and not follow and not as_json:
             what = "that matches" if any(filters.values()) else "yet"
-            typer.echo(f"There is nothing in the {kind} log {what}.", err=True)
+            typer.echo(
+                f"There is nothing in the {kind} log {what}. --follow shows lines as they come.", err=True
+            )
         if follow:
             for line in log.following():
                 show(line)

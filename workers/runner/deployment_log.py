@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 MOST_LINES = 20_000
 AT_ONCE = 500
 PAUSE_SECONDS = 0.5
+SETTLE_SECONDS = 2.0  # how long a run's end waits for its lines
 RETRY_SECONDS = (1.0, 1.0)
 BURST_LINES, LINES_A_SECOND = 10_000, 200
 REPORT_SECONDS = 1.0
@@ -69,6 +70,9 @@ class DeployLog:
         self._dropped = 0
         self._clock = RisingClock()
         self._wake = Signal()
+        self._urgent = Signal()
+        self._unstored: Counter[UUID | None] = Counter()  # lines by run
+        self._settled: dict[UUID, Signal] = {}  # runs whose end waits for their lines
         self._of_ends = functools.lru_cache(REMEMBERED_REVISIONS)(functools.partial(self.of, secrets=()))
         self._greenlet = gevent.spawn(
             forever, self._store, self._wait, what="storing deployment logs", retry=RETRY_SECONDS
@@ -96,6 +100,7 @@ class DeployLog:
             text = clean(mask(message))
             line = Line(deployment_id, revision_id, DEPLOY, self._clock.now(), known, text, run_id)
             self._lines.append(line)
+            self._unstored[run_id] += 1
             self._wake.set()
 
         return write
@@ -105,10 +110,23 @@ class DeployLog:
         how = f"run {run.run_id} of {run.graph_id!r}: {status} after {seconds:.2f} s, attempt {run.attempt}"
         self._of_ends(run.deployment_id, run.revision_id)("INFO", how, run.run_id)
 
+    def hurry(self, run_id: UUID) -> None:
+        """Begin to store a run's lines now, if there are any."""
+        if self._unstored[run_id]:
+            self._urgent.set()
+
+    def settle(self, run_id: UUID) -> None:
+        """Return when a run's lines are stored, or after SETTLE_SECONDS."""
+        if self._unstored[run_id]:
+            settled = self._settled.setdefault(run_id, Signal())
+            settled.wait(SETTLE_SECONDS)
+            self._settled.pop(run_id, None)
+
     def _wait(self) -> None:
         self._wake.wait()
-        gevent.sleep(PAUSE_SECONDS)
+        self._urgent.wait(PAUSE_SECONDS)
         self._wake.clear()
+        self._urgent.clear()
 
     def _store(self) -> None:
         while self._lines:
@@ -120,6 +138,15 @@ class DeployLog:
             except Unavailable:
                 self._lines.extendleft(reversed(batch))
                 raise
+            self._count_stored(batch)
         if self._dropped:
             log.warning("%d lines of deployment logs were dropped", self._dropped)
             self._dropped = 0
+
+    def _count_stored(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._unstored[line.run_id] -= 1
+            if not self._unstored[line.run_id]:
+                del self._unstored[line.run_id]
+                if settled := self._settled.get(line.run_id):  # type: ignore[arg-type]
+                    settled.set()

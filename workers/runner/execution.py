@@ -166,6 +166,7 @@ class Execution:
         elif kind == frames.USED:
             self._count(min(int(body), MOST_TOKENS))
         elif kind == frames.DONE:
+            self._services.deploy_log.hurry(self.run.run_id)  # beside the commit of the end, not after it
             self._outcome.set(Done.of(frames.unpack(body)))
 
     def _count(self, used: int) -> None:
@@ -358,6 +359,9 @@ class Execution:
             if why is not None:
                 self.trace.failed(why)
             run_trace.ended(self.run, status, why)
+        self._services.deploy_log.settle(
+            self.run.run_id
+        )  # whoever has read the end event finds the run's lines
         self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
 
     def _roll_back(self, back: RollBack) -> Next | None:

@@ -321,8 +321,11 @@ def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPla
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "There is nothing in the deploy log yet.\n"),
-        (["--level", "error"], "There is nothing in the deploy log that matches.\n"),
+        ([], "There is nothing in the deploy log yet. --follow shows lines as they come.\n"),
+        (
+            ["--level", "error"],
+            "There is nothing in the deploy log that matches. --follow shows lines as they come.\n",
+        ),
         (["--json"], ""),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from unittest.mock import patch
 from uuid import UUID, uuid4
 
+import gevent
 import orjson
 from sqlalchemy import text
 
@@ -15,6 +17,7 @@ from shared.threads import records
 from tests.support.greened import World, child, greened
 from tests.support.runner_bench import bench, last, names
 from tests.support.waiting import until
+from workers.runner import deployment_log
 
 __all__ = ["child"]
 
@@ -73,6 +76,27 @@ def test_each_end_of_a_run_is_a_line_of_the_deployment_s_log(world: World) -> No
             level, message = lines[run_id]
             assert level == "INFO"
             assert re.fullmatch(rf"run {run_id} of '{graph}': {status} after \d+\.\d\d s, attempt 1", message)
+
+
+@greened
+def test_what_a_run_has_logged_is_stored_before_its_end_event(world: World) -> None:
+    with patch.object(deployment_log, "PAUSE_SECONDS", 60.0), bench(world) as b:
+        for action in ("success", "rollback"):
+            run_id = b.create("sleeps" if action == "rollback" else "echo", stream_mode=["custom"])
+            write = b.deploy_log.of(b.deployment.id, b.deployment.active_revision_id, [])  # type: ignore[arg-type]
+            for n in range(3):
+                write("INFO", f"line {n}", run_id)
+            gevent.spawn(b.runner.notify, [run_id])
+            if action == "rollback":
+                b.wait_for_event(run_id, b"asleep")
+                b.cancel(run_id, action)
+
+            b.wait(run_id)
+
+            with connection() as conn:
+                query = text("SELECT message FROM log_line WHERE run_id = :id ORDER BY at")
+                messages = conn.execute(query, {"id": run_id}).scalars().all()
+            assert messages[:3] == ["line 0", "line 1", "line 2"]
 
 
 @greened
