@@ -44,6 +44,7 @@ class Indexed:
 
 
 NAME = "store_vector"
+COLUMNS = ("deployment_id", "path", "key", "n", "field", "written_at", "embedding")
 TABLE = """
 CREATE TABLE IF NOT EXISTS store_vector (
     deployment_id uuid NOT NULL,

@@ -1,49 +1,173 @@
-"""The file of a backup: a tar of PostgreSQL's dump and, after it, the manifest.
+"""File format of a backup: rows of tables, and a manifest that authenticates them.
 
-The dump is written as it comes, and its header when its length is known: nothing lies on the disk twice. The manifest
-comes last, so that a file that is cut short has none.
+    "runyard backup 2\\n"
+    for each table: its rows in the text format of PostgreSQL's COPY, compressed with gzip
+    the manifest, as JSON
+    the manifest's length (8 bytes, big-endian), HMAC-SHA256 of the manifest (32 bytes)
+
+The manifest lists the tables in file order with size and SHA-256, and the parts fill the file exactly. So every byte is
+compared, digested or authenticated: no byte can be changed, added, removed or moved without the key. The file holds no
+statement, no definition of a table and no path.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
+import hmac
 import json
 import os
-import tarfile
-from collections.abc import Iterator
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cli.backups import keys
+from cli.backups.manifest import Table, parse
 from cli.errors import CommandFailed
 from shared.infra.hardening import owners_alone
 
-FORMAT = 1
-KIND = "runyard backup"
-DUMP, MANIFEST = "database.dump", "manifest.json"
-MANIFEST_BYTES = 1_000_000  # a longer one is none of ours
+FORMAT = 2
+MAGIC = b"runyard backup %d\n" % FORMAT
+MAGIC_OF_ANY_FORMAT = b"runyard backup "
+START_OF_FORMAT_1 = b"database.dump\0"  # a tar whose first member is a dump of pg_dump
+TRAILER = struct.Struct(">Q32s")
+MOST_MANIFEST_BYTES = 1_000_000
 READ_BYTES = 1024 * 1024
-BLOCK = tarfile.BLOCKSIZE  # where a dump begins: after its header
+GZIP = 16 + zlib.MAX_WBITS  # zlib's parameter for a gzip header and checksum
 
 
 @dataclass(frozen=True)
 class Backup:
-    """A file that has been read as far as its manifest."""
+    """A backup whose manifest is authenticated."""
 
     path: Path
     manifest: dict[str, Any]
-    offset: int
-    size: int
 
-    @contextmanager
-    def dump(self) -> Iterator[BinaryIO]:
-        """The file, at the dump's first byte; also as a child's stdin."""
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(self.offset)
-            yield file
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return self.manifest["tables"]
+
+    def blocks(self, table: Table) -> Iterator[bytes]:
+        """Yield the rows of a table in blocks of at most READ_BYTES.
+
+        Raises CommandFailed if the part differs from the manifest, at the latest after the last block. A part never
+        yields more bytes than the manifest says.
+        """
+        inflate, text_bytes = zlib.decompressobj(wbits=GZIP), 0
+        try:
+            for data in self._part(table):
+                while data:
+                    block = inflate.decompress(data, READ_BYTES)
+                    data = inflate.unconsumed_tail
+                    text_bytes += len(block)
+                    if text_bytes > table.text_bytes:
+                        raise self._damaged(table)
+                    yield block
+        except zlib.error as error:
+            raise self._damaged(table) from error
+        if not inflate.eof or inflate.unused_data or text_bytes != table.text_bytes:
+            raise self._damaged(table)
+
+    def _part(self, table: Table) -> Iterator[bytes]:
+        digest, remaining = hashlib.sha256(), table.size
+        with self.path.open("rb") as file:
+            file.seek(len(MAGIC) + sum(each.size for each in self.tables[: self.tables.index(table)]))
+            while data := file.read(min(remaining, READ_BYTES)):
+                remaining -= len(data)
+                digest.update(data)
+                yield data
+        if digest.hexdigest() != table.sha256:
+            raise self._damaged(table)
+
+    def _damaged(self, table: Table) -> CommandFailed:
+        return CommandFailed(
+            f"{self.path} is damaged: the rows of {table.name} are not those of its manifest."
+        )
+
+
+@dataclass(frozen=True)
+class UnverifiedBackup:
+    """A file that looks like a backup. Only what is needed to find its key is available."""
+
+    path: Path
+    manifest: dict[str, Any]
+    _text: bytes
+    _signature: bytes
+
+    @property
+    def sealed_keys(self) -> dict[str, Any] | None:
+        """Encryption keys under a passphrase. Unsealing authenticates them."""
+        return self.manifest["sealed_keys"]
+
+    def authenticate(self, encryption_keys: Sequence[str]) -> Backup:
+        """Return the backup if one of these keys has signed its manifest. Raises CommandFailed."""
+        for key in encryption_keys:
+            if hmac.compare_digest(keys.signature(self._text, key), self._signature):
+                return Backup(self.path, self.manifest)
+        signer = self.manifest["keys"][0]
+        fingerprints = [keys.fingerprint(key) for key in encryption_keys]
+        if signer in fingerprints:
+            raise CommandFailed(
+                f"{self.path} is not authentic: it was changed after the backup, or somebody without the key {signer}"
+                " made it."
+            )
+        raise CommandFailed(
+            f"{self.path} cannot be authenticated: it is signed with the encryption key {signer}, and the keys here are"
+            f" {', '.join(fingerprints)} (fingerprints; `runyard encryption list` shows them). Set"
+            " RUNYARD_ENCRYPTION_KEYS to the keys that the service had"
+            + (", or use --passphrase-file." if self.sealed_keys else ".")
+        )
+
+
+def read(path: Path) -> UnverifiedBackup:
+    """Read a file as far as its manifest. Raises CommandFailed if it is no backup, incomplete or of another format."""
+    try:
+        with path.open("rb") as file:
+            return _read(path, file)
+    except IsADirectoryError:
+        raise CommandFailed(f"{path} is a directory: name a backup in it.") from None
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _read(path: Path, file: BinaryIO) -> UnverifiedBackup:
+    _require_format(path, file.read(len(MAGIC)))
+    end = file.seek(0, os.SEEK_END) - TRAILER.size
+    file.seek(max(end, 0))
+    trailer = file.read()
+    if end < len(MAGIC) or len(trailer) != TRAILER.size:
+        raise CommandFailed(f"{path} is not whole: its end is missing.")
+    length, signature = TRAILER.unpack(trailer)
+    if length > min(MOST_MANIFEST_BYTES, end - len(MAGIC)):
+        raise CommandFailed(f"{path} is not whole: it does not end with a manifest.")
+    file.seek(end - length)
+    text = file.read(length)
+    try:
+        manifest = parse(text)
+    except ValueError as error:
+        raise CommandFailed(f"{path} is damaged: its manifest is not valid ({error}).") from error
+    parts = sum(table.size for table in manifest["tables"])
+    if len(MAGIC) + parts + length != end:
+        raise CommandFailed(f"{path} is damaged: it is not as long as its manifest says.")
+    return UnverifiedBackup(path, manifest, text, signature)
+
+
+def _require_format(path: Path, start: bytes) -> None:
+    if start == MAGIC:
+        return
+    if start.startswith(MAGIC_OF_ANY_FORMAT):
+        raise CommandFailed(f"{path} has another backup format than {FORMAT}: upgrade runyard first.")
+    if start.startswith(START_OF_FORMAT_1):
+        raise CommandFailed(
+            f"{path} has backup format 1, which development versions before the first release wrote. This version"
+            f" reads format {FORMAT} only, because a file of format 1 can execute commands when it is restored. Make"
+            " a new backup of the service."
+        )
+    raise CommandFailed(f"{path} is no backup of runyard.")
 
 
 class BackupWriter:
@@ -51,48 +175,42 @@ class BackupWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        file.write(MAGIC)
 
-    def add_dump(self, source: BinaryIO) -> dict[str, Any]:
-        """Write all that the source has; its size and digest for the manifest."""
-        self._file.write(bytes(BLOCK))
-        digest, size = hashlib.sha256(), 0
-        for data in iter(lambda: source.read(READ_BYTES), b""):
+    def add_table(self, rows: Iterable[bytes]) -> dict[str, Any]:
+        """Write the rows of a table. Returns their sizes and digest for the manifest."""
+        deflate = zlib.compressobj(wbits=GZIP)
+        digest, size, text_bytes = hashlib.sha256(), 0, 0
+
+        def write(data: bytes) -> None:
+            nonlocal size
             self._file.write(data)
             digest.update(data)
             size += len(data)
-        self._fill_up(size)
-        self._file.seek(0)
-        self._file.write(_header(DUMP, size))
-        self._file.seek(0, os.SEEK_END)
-        return {"bytes": size, "sha256": digest.hexdigest()}
 
-    def add_manifest(self, manifest: dict[str, Any]) -> None:
-        """The last thing there is."""
-        data = json.dumps(manifest, indent=2).encode()
-        self._file.write(_header(MANIFEST, len(data)))
-        self._file.write(data)
-        self._fill_up(len(data))
-        self._file.write(bytes(2 * BLOCK))
+        for row in rows:
+            text_bytes += len(row)
+            write(deflate.compress(row))
+        write(deflate.flush())
+        return {"text_bytes": text_bytes, "size": size, "sha256": digest.hexdigest()}
+
+    def add_manifest(self, manifest: dict[str, Any], key: str) -> None:
+        """Write the manifest and sign it with an encryption key. Nothing is written after it."""
+        tables = [asdict(table) for table in manifest["tables"]]
+        text = json.dumps({**manifest, "tables": tables}).encode()
+        self._file.write(text)
+        self._file.write(TRAILER.pack(len(text), keys.signature(text, key)))
 
     def flush(self) -> None:
-        """Let the file be read as far as it is written."""
+        """Make the written bytes readable through the file's path."""
         self._file.flush()
-
-    def _fill_up(self, size: int) -> None:
-        self._file.write(bytes(-size % BLOCK))
-
-
-def _header(name: str, size: int) -> bytes:
-    made = tarfile.TarInfo(name)
-    made.size, made.mode = size, 0o600
-    return made.tobuf(tarfile.GNU_FORMAT)
 
 
 @contextmanager
 def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
-    """A file beside `path` that takes its place when the block ends; when the block raises, nothing is left.
+    """Write a file beside `path` that takes its place when the block ends. If the block raises, no file remains.
 
-    Raises CommandFailed where there is a file already, or somebody writes one.
+    Raises CommandFailed if `path` exists, or another process writes it.
     """
     try:
         number = owners_alone(str(part), os.O_RDWR | os.O_CREAT)
@@ -116,7 +234,7 @@ def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
 
 
 def _name(part: Path, path: Path, *, replace: bool) -> None:
-    """Give the file its name; on disk when this returns."""
+    """Give the file its name. The name is on disk when this returns."""
     if replace:
         part.rename(path)
     else:
@@ -126,65 +244,3 @@ def _name(part: Path, path: Path, *, replace: bool) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def read(path: Path) -> Backup:
-    """Raises CommandFailed for what is no backup, not a whole one, or of a later format."""
-    try:
-        with path.open("rb") as file:
-            return _read(path, file)
-    except IsADirectoryError:
-        raise CommandFailed(f"{path} is a directory: name a backup in it.") from None
-    except OSError as error:
-        raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _read(path: Path, file: BinaryIO) -> Backup:
-    first = _member(path, file, 0)
-    if first is None or first.name != DUMP:
-        raise CommandFailed(f"{path} is no backup of runyard.")
-    second = _member(path, file, first.offset_data + first.size + -first.size % BLOCK)
-    if second is None or second.name != MANIFEST or second.size > MANIFEST_BYTES:
-        raise CommandFailed(f"{path} is not whole: its end is missing.")
-    file.seek(second.offset_data)
-    data = file.read(second.size)
-    if len(data) < second.size:
-        raise CommandFailed(f"{path} is not whole: its end is missing.")
-    return Backup(path, _manifest(path, data), first.offset_data, first.size)
-
-
-def _member(path: Path, file: BinaryIO, offset: int) -> tarfile.TarInfo | None:
-    """The member whose header is there; None when there is no header."""
-    file.seek(offset)
-    header = file.read(BLOCK)
-    try:
-        found = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-    except (tarfile.HeaderError, UnicodeDecodeError):
-        return None
-    found.offset_data = offset + BLOCK
-    return found
-
-
-def _manifest(path: Path, data: bytes) -> dict[str, Any]:
-    try:
-        manifest = json.load(io.BytesIO(data))
-    except ValueError as error:
-        raise CommandFailed(f"{path} is damaged: its manifest cannot be read.") from error
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        raise CommandFailed(f"{path} is no backup of runyard.")
-    if manifest["format"] > FORMAT:
-        raise CommandFailed(
-            f"{path} was made by runyard {manifest['version']}, whose backups this version cannot read: upgrade first."
-        )
-    return manifest
-
-
-def verify(backup: Backup) -> None:
-    """Read the whole dump; raises CommandFailed unless it is what was written."""
-    digest, left = hashlib.sha256(), backup.size
-    with backup.dump() as file:
-        while left and (data := file.read(min(left, READ_BYTES))):
-            digest.update(data)
-            left -= len(data)
-    if left or digest.hexdigest() != backup.manifest["dump"]["sha256"]:
-        raise CommandFailed(f"{backup.path} is damaged: its digest is not the one that was written.")

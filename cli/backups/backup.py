@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.errors import BadUsage, CommandFailed
-from cli.machine import embedded
+from cli.errors import CommandFailed
 from cli.options import Json, sentences, settings
 from shared.settings import Settings
 
@@ -62,7 +61,7 @@ def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: b
     if as_json:
         typer.echo(json.dumps({"path": str(path), **_shown(manifest)}, indent=2))
         return
-    typer.echo(f"{path}: {contents.in_words(manifest['counts'])} ({_size(path)}).")
+    typer.echo(f"{path}: {contents.in_words(contents.counts(manifest['tables']))} ({_size(path)}).")
     if manifest["unreadable"]:
         typer.echo(
             f"{manifest['unreadable']} encrypted values cannot be read with the keys there are: is one missing?",
@@ -76,19 +75,18 @@ def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: b
 
 
 def _check(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
-    from cli.backups import archive, contents, keys, restoring
+    from cli.backups import contents, restoring
 
-    read = archive.read(path)
-    passphrase = keys.passphrase(passphrase_file)
-    encryption_keys = _keys(settings(), read.manifest, passphrase)
-    found = restoring.check(read, encryption_keys)
+    backup, _ = restoring.open_backup(path, settings(), passphrase_file)
+    encrypted = restoring.check(backup)
+    manifest = backup.manifest
     if as_json:
-        typer.echo(json.dumps({"path": str(path), **_shown(read.manifest), **found}, indent=2))
+        typer.echo(json.dumps({"path": str(path), **_shown(manifest), **encrypted}, indent=2))
         return
-    typer.echo(f"{path} is whole: made {read.manifest['made_at']} by runyard {read.manifest['version']}.")
-    typer.echo(f"It holds {contents.in_words(read.manifest['counts'])}.")
+    typer.echo(f"{path} is authentic and whole: made {manifest['made_at']} by runyard {manifest['version']}.")
+    typer.echo(f"It holds {contents.in_words(contents.counts(backup.tables))}.")
     typer.echo(
-        f"The keys read {found['encrypted'] - found['unreadable']} of {found['encrypted']} encrypted values."
+        f"The keys read {encrypted['encrypted'] - encrypted['unreadable']} of {encrypted['encrypted']} encrypted values."
     )
 
 
@@ -128,73 +126,42 @@ def _restore(
     paused: bool,
     as_json: bool,
 ) -> None:
-    from cli.backups import archive, contents, database, keys, restoring
+    from cli.backups import contents, database, restoring
     from cli.machine import local  # it brings SQLAlchemy along
     from shared import migrations
 
-    read = archive.read(file)
-    encryption_keys = _keys(own, read.manifest, keys.passphrase(passphrase_file))
-    found = restoring.check(read, encryption_keys)
+    backup, encryption_keys = restoring.open_backup(file, own, passphrase_file)
+    encrypted = restoring.check(backup)
     with database.of_service(own, alone=True) as url:
         with database.connected(url) as conn:
             target = restoring.look(conn)
-            restoring.require(target, replace=replace)
-            if not target.is_empty:
-                _confirm(contents.in_words(target.counts), yes=yes, as_json=as_json)
-            kept = (
-                local.keep_keys(own, encryption_keys) if encryption_keys and not own.encryption_keys else None
-            )
-            troubles: list[str] = []
-            restoring.restore(
-                conn,
-                read,
-                target,
-                paused=paused,
-                at_last=lambda: troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir)),
-            )
+        restoring.require(target, replace=replace)
+        if not target.is_empty:
+            _confirm(contents.in_words(target.counts), yes=yes, as_json=as_json)
+        kept = None if own.encryption_keys else local.keep_keys(own, encryption_keys)
+        troubles: list[str] = []
+        restoring.restore(
+            url,
+            backup,
+            target,
+            paused=paused,
+            at_last=lambda: troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir)),
+        )
         migrations.upgrade(url)
         ended = 0
         if paused:
             with local.connected(changed(own, database_url=url)):
                 ended = restoring.end_live_runs()
     if as_json:
-        typer.echo(
-            json.dumps({"path": str(file), **_shown(read.manifest), **found, "ended_runs": ended}, indent=2)
-        )
+        result = {**_shown(backup.manifest), **encrypted, "ended_runs": ended}
+        typer.echo(json.dumps({"path": str(file), **result}, indent=2))
     else:
-        typer.echo(
-            f"Restored {contents.in_words(read.manifest['counts'])}, as of {read.manifest['made_at']}."
-        )
+        restored = contents.in_words(contents.counts(backup.tables))
+        typer.echo(f"Restored {restored}, as of {backup.manifest['made_at']}.")
         if kept is not None:
             typer.echo(f"The keys are in {kept}.")
     for trouble in troubles:
         typer.echo(trouble, err=True)
-
-
-def _keys(own: Settings, manifest: dict[str, Any], passphrase: str | None) -> tuple[str, ...]:
-    """The service's keys and, unless settings name them, those of the backup. Raises CommandFailed."""
-    from cli.backups import keys
-    from cli.machine import local  # it brings SQLAlchemy along
-
-    if own.encryption_keys:
-        return own.encryption_keys
-    path = embedded.key_file(own.data_dir)
-    known = local.encryption_keys(own) if path.is_file() else ()
-    sealed = manifest["sealed_keys"]
-    if passphrase is not None:
-        if sealed is None:
-            raise BadUsage("The backup has no keys that a passphrase opens: leave --passphrase-file out.")
-        known += tuple(key for key in keys.unseal(sealed, passphrase) if key not in known)
-    if not known and manifest["encrypted"]:
-        opens = (
-            "--passphrase-file opens those in the backup"
-            if sealed is not None
-            else "they are not in the backup"
-        )
-        raise CommandFailed(
-            f"There are no encryption keys: set RUNYARD_ENCRYPTION_KEYS, or put them into {path}; {opens}."
-        )
-    return known
 
 
 def _confirm(label: str, *, yes: bool, as_json: bool) -> None:
@@ -207,8 +174,12 @@ def _confirm(label: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest for scripts; sealed keys are for the file alone."""
-    return {**manifest, "sealed_keys": manifest["sealed_keys"] is not None}
+    """Return a manifest for scripts, without the sealed keys and the parts of the file."""
+    from cli.backups import contents
+
+    tables = manifest["tables"]
+    shown = {name: value for name, value in manifest.items() if name not in ("tables", "identities")}
+    return {**shown, "counts": contents.counts(tables), "sealed_keys": manifest["sealed_keys"] is not None}
 
 
 def _size(path: Path) -> str:

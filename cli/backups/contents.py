@@ -1,171 +1,150 @@
-"""What a backup holds: how much of everything, its encrypted values, and the script that makes the database again."""
+"""Contents of a backup: the tables it may hold, their rows, and the encrypted values in them."""
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import LiteralString
+
+from psycopg import sql
 
 from cli.backups.archive import Backup
-from cli.backups.database import Connection, newest
+from cli.backups.database import Connection
+from cli.backups.manifest import Table
 from cli.errors import CommandFailed
+from shared import store_vectors
 from shared.infra import encryption
 from shared.infra.encryption import Undecryptable
 from shared.infra.key_rotation import ENCRYPTED
+from shared.infra.schema import needed
+from shared.models import METADATA
 
-# What is counted at both ends, and says in a sentence what a database holds.
-COUNTED = (
-    ("organization", "organizations"), ("api_key", "API keys"), ("deployment", "deployments"),
-    ("revision", "revisions"), ("archive", "archives"), ("assistant", "assistants"), ("thread", "threads"),
-    ("run", "runs"), ("checkpoint", "checkpoints"), ("store_item", "store items"), ("cron", "crons"),
-    ("oauth_provider", "OAuth providers"), ("secret", "secrets"),
-)  # fmt: skip
-# Lines about the schema itself, which is there; for a psql that is not used; a setting that PostgreSQL 16 lacks.
-SKIPPED = (
-    b"CREATE SCHEMA ",
-    b"COMMENT ON SCHEMA ",
-    b"\\restrict",
-    b"\\unrestrict",
-    b"SET transaction_timeout",
-)
-BATCH_BYTES = 256 * 1024
-END_OF_COPY = b"\\.\n"
-
-
-def counts(conn: Connection) -> dict[str, int]:
-    """How many rows each of the counted tables has, in the connection's own snapshot."""
-    found = {}
-    for table, _ in COUNTED:
-        row = conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
-        found[table] = row[0] if row else 0
-    return found
+# Rows that processes write again every few seconds.
+TRANSIENT = ("worker", "leader")
+# All tables that a backup can hold, with their columns. A table comes after those that its foreign keys refer to.
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    **{
+        table.name: tuple(column.name for column in table.columns)
+        for table in METADATA.sorted_tables
+        if table.name not in TRANSIENT
+    },
+    store_vectors.NAME: store_vectors.COLUMNS,
+}
+# Tables whose rows are counted for the reader, with what they hold.
+COUNTED = {
+    "organization": "organizations", "api_key": "API keys", "deployment": "deployments", "revision": "revisions",
+    "archive": "archives", "assistant": "assistants", "thread": "threads", "run": "runs", "checkpoint": "checkpoints",
+    "store_item": "store items", "cron": "crons", "oauth_provider": "OAuth providers", "secret": "secrets",
+}  # fmt: skip
 
 
-def in_words(counted: dict[str, int]) -> str:
-    """What there is, the larger things first named; `nothing` of an empty database."""
-    words = dict(COUNTED)
-    return (
-        ", ".join(f"{n} {words[table]}" for table, n in counted.items() if n and table in words) or "nothing"
+def counts(tables: Iterable[Table]) -> dict[str, int]:
+    """Return the number of rows of each counted table."""
+    rows = {table.name: table.rows for table in tables}
+    return {name: rows[name] for name in COUNTED if name in rows}
+
+
+def in_words(counted: Mapping[str, int]) -> str:
+    """Return counts as a phrase, such as `2 deployments, 5 runs`, or `nothing`."""
+    return ", ".join(f"{counted[name]} {COUNTED[name]}" for name in COUNTED if counted.get(name)) or "nothing"
+
+
+def require_known(columns: Mapping[str, Iterable[str]], migration: str) -> None:
+    """Raise CommandFailed if a table or a column is none of the service's in this version of the database.
+
+    Columns of an older version are known only to its migrations: a restore compares them with the tables that it creates.
+    """
+    for table, names in columns.items():
+        if table not in KNOWN:
+            raise CommandFailed(f"The table {table!r} is not one of runyard's.")
+        for name in names:
+            if migration == needed() and name not in KNOWN[table]:
+                raise CommandFailed(f"The column {name!r} of the table {table!r} is not one of runyard's.")
+
+
+def columns(conn: Connection) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the service's tables as they are in the database, in the order of KNOWN."""
+    rows = dict(conn.execute(COLUMNS, {"tables": list(KNOWN)}).fetchall())
+    return {name: tuple(rows[name]) for name in KNOWN if name in rows}
+
+
+COLUMNS = """
+SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+WHERE c.relnamespace = to_regnamespace(current_schema()::text) AND c.relkind = 'r' AND c.relname = ANY(%(tables)s)
+    AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+GROUP BY c.relname
+"""
+
+
+def identities(conn: Connection) -> dict[str, int | None]:
+    """Return the last number of each identity column, by `table.column`. None: no number was used yet."""
+    return dict(conn.execute(IDENTITIES, {"tables": list(KNOWN)}).fetchall())
+
+
+IDENTITIES = """
+SELECT c.relname || '.' || a.attname,
+    pg_sequence_last_value(pg_get_serial_sequence(quote_ident(c.relname), a.attname)::regclass)
+FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+WHERE c.relnamespace = to_regnamespace(current_schema()::text) AND c.relkind = 'r' AND c.relname = ANY(%(tables)s)
+    AND a.attidentity <> '' AND NOT a.attisdropped
+ORDER BY 1
+"""
+
+
+def copy(table: str, columns: Iterable[str], direction: LiteralString) -> sql.Composed:
+    """Return `COPY table (columns) FROM STDIN`, or `TO STDOUT`."""
+    return sql.SQL("COPY {} ({}) {} (FORMAT text, ENCODING 'UTF8')").format(
+        sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(direction)
     )
 
 
-@contextmanager
-def script(backup: Backup, *options: str) -> Iterator[BinaryIO]:
-    """What pg_restore makes of the dump; raises CommandFailed at the end when it could not read all of it."""
-    command = [newest("pg_restore"), "--no-owner", "--no-privileges", *options, "-f", "-"]
-    with (
-        backup.dump() as dump,
-        subprocess.Popen(command, stdin=dump, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
-    ):
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            yield process.stdout  # type: ignore[misc]  # a buffered reader
-        except BaseException:
-            process.kill()
-            raise
-        said = process.stderr.read().decode(errors="replace").strip()
-        if process.wait() != 0:
-            raise CommandFailed(f"{backup.path} cannot be restored: {said or process.returncode}")
+# Reading a backup without a database
 
 
-def replay(conn: Connection, lines: BinaryIO) -> None:
-    """Carry out pg_restore's script within the connection's transaction.
+def read_all(backup: Backup) -> Counter[bool]:
+    """Read every row of a backup.
 
-    Not by psql: this connection speaks TLS wherever the service does, and what is checked afterwards is of the same
-    transaction.
+    Returns how many encrypted values the process's keys read (True), and how many they do not (False). Raises
+    CommandFailed if a part is damaged or does not hold rows of its table.
     """
-    statements: list[bytes] = []
-    for line in lines:
-        if is_copy(line):
-            _execute(conn, statements)
-            with conn.cursor() as cursor, cursor.copy(line.rstrip(b";\n")) as copy:
-                for data in _batches(rows(lines)):
-                    copy.write(data)
-        elif not line.startswith(SKIPPED):
-            statements.append(line)
-    _execute(conn, statements)
+    readable: Counter[bool] = Counter()
+    for table in backup.tables:
+        encrypted = [n for n, column in enumerate(table.columns) if f"{table.name}.{column}" in ENCRYPTED]
+        rows = 0
+        for row in _rows(backup.blocks(table)):
+            values = row.split(b"\t")  # a tab within a value is written as \t
+            if len(values) != len(table.columns):
+                raise CommandFailed(
+                    f"{backup.path}: row {rows + 1} of {table.name} has not as many values as columns."
+                )
+            rows += 1
+            readable.update(_is_readable(values[n]) for n in encrypted if values[n] != b"\\N")
+        if rows != table.rows:
+            raise CommandFailed(
+                f"{backup.path}: {table.name} has {rows} rows, and the manifest says {table.rows}."
+            )
+    return readable
 
 
-def _execute(conn: Connection, statements: list[bytes]) -> None:
-    if statements:
-        conn.execute(b"".join(statements))
-        statements.clear()
+def _rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the rows of COPY's text format without their line ends."""
+    start: list[bytes] = []  # of a row that continues in the next block
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        start.append(first)
+        if others:
+            yield b"".join(start)
+            yield from others[:-1]
+            start = [others[-1]]
+    if any(start):
+        yield b"".join(start)
 
 
-def is_copy(line: bytes) -> bool:
-    return line.startswith(b"COPY ") and line.endswith(b" FROM stdin;\n")
-
-
-def rows(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a COPY up to its end; raises CommandFailed when there is none."""
-    for line in lines:
-        if line == END_OF_COPY:
-            return
-        yield line
-    raise CommandFailed("The backup ends in the middle of a table.")
-
-
-def _batches(lines: Iterable[bytes]) -> Iterator[bytes]:
-    kept: list[bytes] = []
-    size = 0
-    for line in lines:
-        kept.append(line)
-        size += len(line)
-        if size >= BATCH_BYTES:
-            yield b"".join(kept)
-            kept, size = [], 0
-    yield b"".join(kept)
-
-
-# Encrypted values
-
-
-def readable(backup: Backup) -> Counter[bool]:
-    """How many encrypted values of a backup the process's keys read, and how many they do not."""
-    found: Counter[bool] = Counter()
-    for value in encrypted_values(backup):
-        try:
-            encryption.decrypt(value)
-        except Undecryptable:
-            found[False] += 1
-        else:
-            found[True] += 1
-    return found
-
-
-def encrypted_values(backup: Backup) -> Iterator[bytes]:
-    """Those of all columns that are encrypted, read from the file alone."""
-    wanted: dict[str, set[str]] = {}
-    for name in ENCRYPTED:
-        table, _, column = name.partition(".")
-        wanted.setdefault(table, set()).add(column)
-    tables = [part for table in wanted for part in ("-t", table)]
-    with script(backup, "--data-only", *tables) as lines:
-        for line in lines:
-            if is_copy(line):
-                table, columns = _described(line.decode())
-                places = [n for n, column in enumerate(columns) if column in wanted.get(table, ())]
-                yield from _values(rows(lines), places)
-
-
-def _described(copy: str) -> tuple[str, list[str]]:
-    """The table and the columns of `COPY public.table (a, b) FROM stdin;`."""
-    head, _, rest = copy.removeprefix("COPY ").partition(" (")
-    columns = rest.partition(")")[0].split(", ")
-    return head.rpartition(".")[2], [column.strip('"') for column in columns]
-
-
-def _values(lines: Iterable[bytes], places: list[int]) -> Iterator[bytes]:
-    for line in lines:
-        fields = line.rstrip(b"\n").split(b"\t")
-        for place in places:
-            if fields[place] != b"\\N":
-                yield bytes.fromhex(fields[place].removeprefix(b"\\\\x").decode())
-
-
-def unread(counted: Counter[bool], manifest: dict[str, Any]) -> int:
-    """How many values more than at the backup itself cannot be read."""
-    return max(counted[False] - int(manifest["unreadable"]), 0)
+def _is_readable(value: bytes) -> bool:
+    """Return whether the process's keys decrypt a value of a `bytea` column in COPY's text format."""
+    try:
+        encryption.decrypt(bytes.fromhex(value.removeprefix(b"\\\\x").decode()))
+    except (Undecryptable, ValueError):
+        return False
+    return True

@@ -1,20 +1,18 @@
-"""The service's database for a backup or a restore, and PostgreSQL's own programs for it."""
+"""The service's database for a backup or a restore."""
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy import Connection as EngineConnection
+from sqlalchemy import NullPool, create_engine
 
 from cli.errors import CommandFailed
 from cli.machine import embedded
@@ -24,8 +22,22 @@ from shared.infra.postgres import driver_url
 from shared.settings import Settings
 
 APPLICATION = "backup of runyard"  # as PostgreSQL lists the session; the service's own begin with its name
-VERSION = re.compile(r"\(PostgreSQL\) (\d+)")
-OPTIONS = "-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0 -c timezone=UTC"
+OPTIONS = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "statement_timeout=0",
+        "lock_timeout=0",
+        "idle_in_transaction_session_timeout=0",
+        # A value must read the same on every server. As pg_dump has them.
+        "timezone=UTC",
+        "datestyle=ISO",
+        "intervalstyle=postgres",
+        "bytea_output=hex",
+        "extra_float_digits=3",
+        "row_security=off",  # an error instead of a part of the rows
+    )
+)
+SESSION = {"application_name": APPLICATION, "options": OPTIONS, "connect_timeout": 10}
 
 Connection = psycopg.Connection[Any]
 
@@ -106,77 +118,24 @@ def _await(server: embedded.Server, process: subprocess.Popen[bytes]) -> None:
 def connected(url: str) -> Iterator[Connection]:
     """A connection outside of any transaction; raises CommandFailed."""
     try:
-        connection = psycopg.connect(
-            _plain(url), application_name=APPLICATION, options=OPTIONS, connect_timeout=10, autocommit=True
-        )
+        connection = psycopg.connect(_plain(url), autocommit=True, **SESSION)
     except psycopg.OperationalError as error:
         raise CommandFailed(f"The database does not answer: {error}") from error
     with connection:
         yield connection
 
 
+@contextmanager
+def transaction(url: str) -> Iterator[tuple[EngineConnection, Connection]]:
+    """One transaction, as SQLAlchemy's connection for migrations and as the driver's connection below it."""
+    engine = create_engine(
+        driver_url(url), poolclass=NullPool, connect_args={"prepare_threshold": None, **SESSION}
+    )
+    with engine.begin() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        yield connection, driver
+
+
 def _plain(url: str) -> str:
     return driver_url(url).replace("postgresql+psycopg://", "postgresql://", 1)
-
-
-# PostgreSQL's programs
-
-
-@dataclass(frozen=True)
-class ServerProgram:
-    path: str
-    major: int
-
-
-def program(name: str, conn: Connection) -> str:
-    """A program that can speak with this connection's server. Raises CommandFailed.
-
-    The wheel's knows no TLS: where the connection is encrypted it must not take its place in the clear.
-    """
-    needed = conn.info.server_version // 10000
-    found = [] if conn.pgconn.ssl_in_use else [_of_wheel(name)]
-    found += [known] if (known := _of_path(name)) is not None else []
-    for each in found:
-        if each.major >= needed:
-            return each.path
-    seen = f"that of PATH is of PostgreSQL {known.major}" if known is not None else "PATH has none"
-    kind = " that speaks TLS" if conn.pgconn.ssl_in_use else ""
-    raise CommandFailed(
-        f"The database is PostgreSQL {needed}: that needs a {name}{kind} of version {needed} or later, and {seen}."
-        f" Install the package postgresql-client-{needed}."
-    )
-
-
-def newest(name: str) -> str:
-    """A program that reads files and speaks with no server: whoever is newer reads what the others wrote."""
-    known = [_of_wheel(name), _of_path(name)]
-    return max((each for each in known if each is not None), key=lambda each: each.major).path
-
-
-def _of_wheel(name: str) -> ServerProgram:
-    path = str(embedded.postgres_program(name))
-    return ServerProgram(path, _major(path))
-
-
-def _of_path(name: str) -> ServerProgram | None:
-    path = shutil.which(name)
-    return None if path is None else ServerProgram(path, _major(path))
-
-
-def _major(path: str) -> int:
-    try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    except OSError as error:
-        raise CommandFailed(f"{path} cannot be started: {error.strerror}.") from error
-    found = VERSION.search(said)
-    return int(found[1]) if found else 0
-
-
-def place(url: str) -> tuple[str, dict[str, str]]:
-    """The address for a program's arguments, which everybody can read, and the password for its environment."""
-    parts = conninfo_to_dict(_plain(url))
-    password = parts.pop("password", None)
-    environment = without_secrets(os.environ)
-    if password:
-        environment["PGPASSWORD"] = str(password)
-    return make_conninfo("", **parts), environment

@@ -1,19 +1,23 @@
-"""Encryption keys of a backup: named by fingerprints, and kept in it only under a passphrase."""
+"""Encryption keys of a backup: named by fingerprints, contained only under a passphrase, and used to sign it."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from cli.errors import BadUsage, CommandFailed
+from cli.machine import embedded, local
+from shared.settings import Settings
 
 LEAST = 12  # characters of a passphrase
 COST = {"n": 2**16, "r": 8, "p": 1}  # 64 MiB and a fifth of a second for each guess
@@ -25,7 +29,7 @@ def fingerprint(key: str) -> str:
 
 
 def passphrase(path: Path | None) -> str | None:
-    """What the file holds; raises BadUsage."""
+    """Read a passphrase from a file. Raises BadUsage."""
     if path is None:
         return None
     try:
@@ -37,25 +41,52 @@ def passphrase(path: Path | None) -> str | None:
     return text
 
 
+def signature(manifest: bytes, key: str) -> bytes:
+    """HMAC-SHA256 of a manifest, under a key derived from an encryption key for this purpose only."""
+    derive = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"runyard: signature of a backup's manifest")
+    return hmac.digest(derive.derive(base64.urlsafe_b64decode(key)), manifest, hashlib.sha256)
+
+
 def seal(keys: Sequence[str], passphrase: str) -> dict[str, Any]:
-    """The keys as they are kept in a manifest."""
+    """Encrypt the keys for a manifest."""
     salt = os.urandom(16)
-    sealed = _cipher(passphrase, salt, COST).encrypt(",".join(keys).encode())
-    return {"salt": salt.hex(), **COST, "sealed": sealed.decode()}
+    sealed = _cipher(passphrase, salt).encrypt(",".join(keys).encode())
+    return {"salt": salt.hex(), "sealed": sealed.decode()}
 
 
-def unseal(kept: dict[str, Any], passphrase: str) -> tuple[str, ...]:
-    """The keys again; raises CommandFailed for another passphrase."""
+def unseal(sealed_keys: dict[str, Any], passphrase: str) -> tuple[str, ...]:
+    """Decrypt the keys of a manifest. Raises CommandFailed for a wrong passphrase or changed keys."""
+    cipher = _cipher(passphrase, bytes.fromhex(sealed_keys["salt"]))
     try:
-        cost = {name: int(kept[name]) for name in COST}
-        opened = _cipher(passphrase, bytes.fromhex(kept["salt"]), cost).decrypt(kept["sealed"].encode())
+        opened = cipher.decrypt(sealed_keys["sealed"].encode()).decode().split(",")
     except InvalidToken:
         raise CommandFailed("The passphrase does not open the keys of this backup.") from None
-    except (KeyError, ValueError, UnsupportedAlgorithm, MemoryError) as error:
-        raise CommandFailed("The keys of this backup are damaged.") from error
-    return tuple(opened.decode().split(","))
+    return tuple(opened)
 
 
-def _cipher(passphrase: str, salt: bytes, cost: dict[str, int]) -> Fernet:
-    derived = Scrypt(salt=salt, length=32, **cost).derive(passphrase.encode())
+def of_backup(own: Settings, sealed_keys: dict[str, Any] | None, passphrase: str | None) -> tuple[str, ...]:
+    """Return the service's keys and, unless settings name them, those of the backup. Raises CommandFailed."""
+    if own.encryption_keys:
+        return own.encryption_keys
+    path = embedded.key_file(own.data_dir)
+    known = local.encryption_keys(own) if path.is_file() else ()
+    if passphrase is not None:
+        if sealed_keys is None:
+            raise BadUsage("The backup has no keys that a passphrase opens: leave --passphrase-file out.")
+        known += tuple(key for key in unseal(sealed_keys, passphrase) if key not in known)
+    if not known:
+        opens = (
+            "--passphrase-file opens those in the backup"
+            if sealed_keys is not None
+            else "they are not in the backup"
+        )
+        raise CommandFailed(
+            f"There are no encryption keys, which also authenticate the backup: set RUNYARD_ENCRYPTION_KEYS, or put"
+            f" them into {path}; {opens}."
+        )
+    return known
+
+
+def _cipher(passphrase: str, salt: bytes) -> Fernet:
+    derived = Scrypt(salt=salt, length=32, **COST).derive(passphrase.encode())
     return Fernet(base64.urlsafe_b64encode(derived))

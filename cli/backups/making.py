@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from psycopg import Error, sql
 from psycopg.errors import InsufficientPrivilege, ReadOnlySqlTransaction, UndefinedTable
 
 from cli.backups import archive, contents, database, keys
 from cli.backups.archive import Backup, BackupWriter
 from cli.backups.database import Connection
+from cli.backups.manifest import KIND, Table
 from cli.errors import CommandFailed
 from shared import __version__
 from shared.infra import encryption
+from shared.infra.schema import needed
 
 SUFFIX = ".backup"
-# Who worked and who led at the time: rows that their processes write anew every few seconds.
-PASSING = ("worker", "leader")
 
 
 def place_of(target: Path) -> tuple[Path, Path]:
@@ -39,27 +39,19 @@ def make(
     if path.exists() and not replace:
         raise CommandFailed(f"{path} is there already. --force replaces it.")
     encryption.configure(encryption_keys)
-    with database.connected(url) as conn, conn.transaction():
-        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        described = _described(conn)
-        command, environment = _pg_dump(conn, url, described["schema"])
-        with archive.writing(path, part, replace=replace) as writer:
-            dumped = _dump(writer, command, environment)
-            manifest = {
-                **described,
-                "dump": dumped,
-                "keys": [keys.fingerprint(key) for key in encryption_keys],
-                "sealed_keys": None if passphrase is None else keys.seal(encryption_keys, passphrase),
-            }
-            manifest |= _readable(Backup(part, manifest, archive.BLOCK, dumped["bytes"]), writer)
-            writer.add_manifest(manifest)
     with database.connected(url) as conn:
+        with archive.writing(path, part, replace=replace) as writer:
+            manifest = _written(conn, writer, encryption_keys, passphrase)
+            writer.flush()
+            readable = contents.read_all(Backup(part, manifest))
+            manifest |= {"encrypted": readable.total(), "unreadable": readable[False]}
+            writer.add_manifest(manifest, encryption_keys[0])
         _note(conn, path)
     return path, manifest
 
 
 def _note(conn: Connection, path: Path) -> None:
-    """For the figure of a backup's age; a user who may only read can make backups as well."""
+    """Record the backup for the metric of its age. Skipped for a database user who may only read."""
     with suppress(InsufficientPrivilege, ReadOnlySqlTransaction, UndefinedTable):
         conn.execute(
             "INSERT INTO last_backup (is_last, bytes) VALUES (true, %s)"
@@ -68,26 +60,63 @@ def _note(conn: Connection, path: Path) -> None:
         )
 
 
-def _described(conn: Connection) -> dict[str, Any]:
-    """What the manifest says of the database, as the snapshot sees it."""
-    exists = conn.execute("SELECT to_regclass('alembic_version'), current_schema()").fetchone()
-    if exists is None or exists[0] is None:
-        raise CommandFailed("The database holds no service: nothing was ever prepared in it.")
-    row = conn.execute("SELECT version_num, to_regclass('store_vector') FROM alembic_version").fetchone()
+def _written(
+    conn: Connection, writer: BackupWriter, encryption_keys: tuple[str, ...], passphrase: str | None
+) -> dict[str, Any]:
+    """Write the rows of all tables as of one moment. Returns the manifest."""
+    try:
+        tables = contents.columns(conn)
+        with conn.transaction():
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            _lock(conn, tables)
+            migration, columns = _migration(conn), contents.columns(conn)
+            contents.require_known(columns, migration)
+            if columns.keys() != tables.keys():
+                raise CommandFailed("The database was migrated at this moment. Make the backup again.")
+            return {
+                "kind": KIND,
+                "version": __version__,
+                "migration": migration,
+                "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "postgres": conn.info.server_version // 10000,
+                "tables": tuple(_copy(conn, writer, name, columns[name]) for name in columns),
+                "identities": contents.identities(conn),
+                "live_runs": _live_runs(conn),
+                "keys": [keys.fingerprint(key) for key in encryption_keys],
+                "sealed_keys": None if passphrase is None else keys.seal(encryption_keys, passphrase),
+            }
+    except Error as error:
+        raise CommandFailed(f"The backup failed. PostgreSQL says: {str(error).strip()}") from error
+
+
+def _lock(conn: Connection, tables: Iterable[str]) -> None:
+    """Keep migrations from the tables, before the transaction has its snapshot.
+
+    A migration that rewrites a table after the snapshot would leave it empty for the snapshot.
+    """
+    for table in tables:
+        conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table)))
+
+
+def _migration(conn: Connection) -> str:
+    """Return the version of the database's schema. Raises CommandFailed if this release cannot back it up."""
+    exists = conn.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
+    row = conn.execute("SELECT version_num FROM alembic_version").fetchone() if exists and exists[0] else None
     if row is None:
-        raise CommandFailed("The database holds no service that is whole: it has no version.")
-    return {
-        "kind": archive.KIND,
-        "format": archive.FORMAT,
-        "version": __version__,
-        "migration": row[0],
-        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "postgres": conn.info.server_version // 10000,
-        "schema": exists[1],
-        "has_vectors": row[1] is not None,
-        "counts": contents.counts(conn),
-        "live_runs": _live_runs(conn),
-    }
+        raise CommandFailed("The database holds no service: nothing was ever prepared in it.")
+    if row[0] > needed():
+        raise CommandFailed(
+            f"The database has version {row[0]}, and this release knows {needed()} at most. Make the backup with the"
+            " release that the service has."
+        )
+    return row[0]
+
+
+def _copy(conn: Connection, writer: BackupWriter, table: str, columns: tuple[str, ...]) -> Table:
+    with conn.cursor() as cursor:
+        with cursor.copy(contents.copy(table, columns, "TO STDOUT")) as rows:
+            written = writer.add_table(bytes(row) for row in rows)
+        return Table(table, columns, cursor.rowcount, **written)
 
 
 def _live_runs(conn: Connection) -> int:
@@ -95,43 +124,3 @@ def _live_runs(conn: Connection) -> int:
 
     row = conn.execute(f"SELECT count(*) FROM run WHERE {is_live()}".encode()).fetchone()
     return row[0] if row else 0
-
-
-def _pg_dump(conn: Connection, url: str, schema: str) -> tuple[list[str], dict[str, str]]:
-    """The command that dumps what this transaction sees."""
-    row = conn.execute("SELECT pg_export_snapshot()").fetchone()
-    assert row is not None
-    place, environment = database.place(url)
-    options = [
-        "--format=custom",
-        "--no-owner",
-        "--no-privileges",
-        f"--schema={schema}",
-        f"--snapshot={row[0]}",
-    ]
-    options += [f"--exclude-table-data={schema}.{table}" for table in PASSING]
-    return [database.program("pg_dump", conn), *options, f"--dbname={place}"], environment
-
-
-def _dump(writer: BackupWriter, command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            dumped = writer.add_dump(process.stdout)  # type: ignore[arg-type]  # a buffered reader
-        except BaseException:
-            process.kill()
-            raise
-        said = process.stderr.read().decode(errors="replace").strip()
-        if process.wait() != 0:
-            raise CommandFailed(f"pg_dump failed: {said or process.returncode}")
-    return dumped
-
-
-def _readable(backup: Backup, writer: BackupWriter) -> dict[str, int]:
-    """How many encrypted values the dump holds, and how many of them no key reads: a restore may not lose more."""
-    writer.flush()
-    counted: Counter[bool] = contents.readable(backup)
-    return {"encrypted": counted.total(), "unreadable": counted[False]}

@@ -1,7 +1,10 @@
 """Restores a backup into an empty database, in one transaction: it is all there afterwards, or nothing is.
 
-Everything that can be found out beforehand is, before the database is touched: whether the file is whole, whether the
-keys read it, whether this version of the code knows it, whether the target is empty and nobody works on it.
+Everything that can be found out beforehand is, before the database is touched: whether the file is authentic and whole,
+whether the keys read it, whether this version of the code knows it, whether the target is empty and nobody works on it.
+
+Migrations create the tables as the backup's release had them. The file supplies rows only: no statement, name or
+definition of it is executed.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ from pathlib import Path
 
 from psycopg import Error, sql
 from redis.exceptions import RedisError
+from sqlalchemy import Connection as EngineConnection
+from sqlalchemy.exc import SQLAlchemyError
 
-from cli.backups import archive, contents
+from cli.backups import archive, contents, database, keys
 from cli.backups.archive import Backup
 from cli.backups.database import Connection
+from cli.backups.manifest import Table
 from cli.errors import CommandFailed
-from shared import migrations
+from shared import migrations, store_vectors
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
 from shared.infra import encryption, redis
-from shared.infra.schema import needed
+from shared.infra.schema import needed, versions
 from shared.models import METADATA, is_live
-from shared.store_vectors import NAME as VECTORS
+from shared.settings import Settings
 
 VERSION = "alembic_version"
 # Of these an empty service has rows: its version, its first organization, who worked last, when it was backed up.
@@ -33,7 +39,7 @@ PAUSED = "restored with --paused"
 
 @dataclass(frozen=True)
 class TargetDatabase:
-    """What there is where the backup shall go."""
+    """Contents of the database that is to be restored."""
 
     tables: tuple[str, ...]
     functions: tuple[str, ...]
@@ -43,29 +49,50 @@ class TargetDatabase:
     sessions: int  # of the service
 
 
-def check(backup: Backup, encryption_keys: Sequence[str]) -> dict[str, int]:
-    """Read all of it; how many encrypted values there are. Raises CommandFailed for what would not be whole."""
+def open_backup(path: Path, own: Settings, passphrase_file: Path | None) -> tuple[Backup, tuple[str, ...]]:
+    """Return the backup and the encryption keys. Raises CommandFailed if none of the keys has signed it."""
+    unverified = archive.read(path)
+    encryption_keys = keys.of_backup(own, unverified.sealed_keys, keys.passphrase(passphrase_file))
+    encryption.configure(encryption_keys)
+    return unverified.authenticate(encryption_keys), encryption_keys
+
+
+def check(backup: Backup) -> dict[str, int]:
+    """Read all of a backup without a database. Returns the number of encrypted and of unreadable values.
+
+    Raises CommandFailed for a backup that could not be restored.
+    """
+    _require_restorable(backup)
+    readable = contents.read_all(backup)
+    manifest = backup.manifest
+    if (lost := readable[False] - manifest["unreadable"]) > 0:
+        raise CommandFailed(
+            f"{lost} of {readable.total()} encrypted values cannot be read with these keys. The backup needs"
+            f" {', '.join(manifest['keys'])} (fingerprints; `runyard encryption list` shows those of a list)."
+        )
+    return {"encrypted": readable.total(), "unreadable": readable[False]}
+
+
+def _require_restorable(backup: Backup) -> None:
+    """Raise CommandFailed unless this release has the schema that the backup's rows belong to."""
     manifest = backup.manifest
     if manifest["migration"] > needed():
         raise CommandFailed(
             f"{backup.path} is of runyard {manifest['version']} with database version {manifest['migration']}, and"
             f" this one knows {needed()} at most: upgrade it first."
         )
-    archive.verify(backup)
-    encryption.configure(encryption_keys)
-    counted = contents.readable(backup)
-    if lost := contents.unread(counted, manifest):
-        raise CommandFailed(
-            f"{lost} of {counted.total()} encrypted values cannot be read with these keys. The backup needs"
-            f" {', '.join(manifest['keys'])} (fingerprints; `runyard encryption list` shows those of a list)."
-        )
-    return {"encrypted": counted.total(), "unreadable": counted[False]}
+    if manifest["migration"] not in versions():
+        raise CommandFailed(f"{backup.path}: no release has the database version {manifest['migration']}.")
+    contents.require_known({table.name: table.columns for table in backup.tables}, manifest["migration"])
+    names = [table.name for table in backup.tables]
+    if names != [name for name in contents.KNOWN if name in names]:
+        raise CommandFailed(f"{backup.path}: its tables are not in the order in which a backup is made.")
 
 
 def look(conn: Connection) -> TargetDatabase:
-    """What the database of this connection holds."""
+    """Describe the database of this connection."""
     tables = _names(conn, RELATIONS)
-    known = {*METADATA.tables, VERSION, VECTORS}
+    known = {*METADATA.tables, VERSION, store_vectors.NAME}
     foreign = tuple(name for name in tables if name not in known)
     filled = [name for name in tables if name not in (*foreign, *OF_EMPTY_SERVICE) and _has_rows(conn, name)]
     is_used = bool(filled) or _has_own_organizations(conn, tables)
@@ -114,12 +141,12 @@ def _has_own_organizations(conn: Connection, tables: Sequence[str]) -> bool:
 
 
 def _counts(conn: Connection, tables: Sequence[str]) -> dict[str, int]:
-    found = {}
-    for table, _ in contents.COUNTED:
+    counts = {}
+    for table in contents.COUNTED:
         if table in tables:
             row = conn.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))).fetchone()
-            found[table] = row[0] if row else 0
-    return found
+            counts[table] = row[0] if row else 0
+    return counts
 
 
 def require(target: TargetDatabase, *, replace: bool) -> None:
@@ -141,30 +168,29 @@ def require(target: TargetDatabase, *, replace: bool) -> None:
 
 
 def restore(
-    conn: Connection, backup: Backup, target: TargetDatabase, *, paused: bool, at_last: Callable[[], None]
+    url: str, backup: Backup, target: TargetDatabase, *, paused: bool, at_last: Callable[[], None]
 ) -> None:
-    """Put the backup in the place of what there is; raises CommandFailed, and then nothing has changed.
+    """Put the backup in the place of what there is. If it raises CommandFailed, nothing has changed.
 
     `paused`: crons are off, webhooks are not sent, and no run that had not ended is eligible. `at_last` is called
     before the commit.
     """
     try:
-        with conn.transaction():
+        with database.transaction(url) as (connection, conn):
             _take_turn(conn)
-            schema = _schema(conn, backup)
             _drop(conn, target)
-            if backup.manifest["has_vectors"]:
-                conn.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            with contents.script(backup) as lines:
-                contents.replay(conn, lines)
-            conn.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(schema)))
-            _compare(conn, backup)
+            _create_tables(connection, backup)
+            _require_columns(conn, backup)
+            for table in backup.tables:
+                _load(conn, backup, table)
+            _set_identities(conn, backup)
             if paused:
                 _pause(conn)
             at_last()
-    except Error as error:
+    except (Error, SQLAlchemyError) as error:
         raise CommandFailed(f"Nothing was restored. PostgreSQL says: {str(error).strip()}") from error
-    conn.execute("ANALYZE")
+    with database.connected(url) as conn:
+        conn.execute("ANALYZE")
 
 
 def _take_turn(conn: Connection) -> None:
@@ -174,31 +200,58 @@ def _take_turn(conn: Connection) -> None:
         raise CommandFailed("Somebody restores or migrates this database at this moment.")
 
 
-def _schema(conn: Connection, backup: Backup) -> str:
-    row = conn.execute("SELECT current_schema()").fetchone()
-    schema = str(row[0]) if row else ""
-    if schema != backup.manifest["schema"]:
+def _create_tables(connection: EngineConnection, backup: Backup) -> None:
+    """Create the tables as the backup's release had them, by the migrations of this release."""
+    migrations.create(connection, backup.manifest["migration"])
+    has_vectors = any(table.name == store_vectors.NAME for table in backup.tables)
+    if has_vectors and not store_vectors.prepare(connection):
         raise CommandFailed(
-            f"The backup is of the schema {backup.manifest['schema']!r}, and this user's is {schema!r}."
+            "Nothing was restored: the backup holds vectors, and this server has no extension `vector` that the"
+            " database user may create."
         )
-    return schema
+
+
+def _require_columns(conn: Connection, backup: Backup) -> None:
+    """Raise CommandFailed unless the backup has exactly the tables and columns that the migrations created."""
+    created = contents.columns(conn)
+    for name in created.keys() | {table.name for table in backup.tables}:
+        held = [column for table in backup.tables if table.name == name for column in table.columns]
+        if sorted(held) != sorted(created.get(name, ())):
+            raise CommandFailed(
+                f"Nothing was restored: {backup.path} does not hold the columns that {name} has in database version"
+                f" {backup.manifest['migration']}."
+            )
+    if contents.identities(conn).keys() != backup.manifest["identities"].keys():
+        raise CommandFailed(
+            f"Nothing was restored: {backup.path} names other identity columns than there are."
+        )
+
+
+def _load(conn: Connection, backup: Backup, table: Table) -> None:
+    with conn.cursor() as cursor:
+        with cursor.copy(contents.copy(table.name, table.columns, "FROM STDIN")) as rows:
+            for block in backup.blocks(table):
+                rows.write(block)
+        if cursor.rowcount != table.rows:
+            raise CommandFailed(
+                f"Nothing was restored: {table.name} has {cursor.rowcount} rows, and the manifest of {backup.path} says"
+                f" {table.rows}."
+            )
+
+
+def _set_identities(conn: Connection, backup: Backup) -> None:
+    for column, last in backup.manifest["identities"].items():
+        if last is not None:
+            table, _, name = column.partition(".")
+            conn.execute("SELECT setval(pg_get_serial_sequence(%s, %s), %s)", (table, name, last))
 
 
 def _drop(conn: Connection, target: TargetDatabase) -> None:
-    """What is left of an empty service, or what --replace removes."""
+    """Drop all tables and functions of the service: an empty one's, or those that --replace removes."""
     for table in target.tables:
         conn.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.Identifier(table)))
     for function in target.functions:
         conn.execute(f"DROP ROUTINE IF EXISTS {function} CASCADE".encode())
-
-
-def _compare(conn: Connection, backup: Backup) -> None:
-    found = contents.counts(conn)
-    if found != backup.manifest["counts"]:
-        raise CommandFailed(
-            f"Nothing was restored: the backup says it holds {contents.in_words(backup.manifest['counts'])}, and it"
-            f" holds {contents.in_words(found)}."
-        )
 
 
 def _pause(conn: Connection) -> None:

@@ -28,9 +28,14 @@ class NoDatabase(Exception):
     """The database does not answer."""
 
 
+def versions() -> set[str]:
+    """Return the numbers of all migrations: their files' names begin with them."""
+    return {path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py")}
+
+
 def needed() -> str:
-    """The newest migration's number: its file's name begins with it."""
-    return max(path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
+    """The newest migration's number."""
+    return max(versions())
 
 
 def applied(url: str) -> str | None:

@@ -29,6 +29,7 @@ from shared import store_vectors
 from shared.access.api_keys import ensure_default_organization
 from shared.infra import schema
 from shared.infra.postgres import driver_url, session_defaults
+from shared.migrations import online
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,11 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
                 _set_defaults(connection)
             store_vectors.prepare(connection)
             ensure_default_organization(connection)
+
+
+def create(connection: Connection, version: str) -> None:
+    """Create all tables as of a version, in an empty database and in the caller's transaction."""
+    command.upgrade(config(connection, in_callers_transaction=True), version)
 
 
 @contextmanager
@@ -129,11 +135,12 @@ def is_compared(_: object, name: str | None, kind: str, *__: object) -> bool:
     return (kind, name) != ("table", store_vectors.NAME)
 
 
-def config(connection: Connection | None = None) -> Config:
+def config(connection: Connection | None = None, *, in_callers_transaction: bool = False) -> Config:
     """Alembic's configuration, for the given connection."""
     made = Config()
     made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     made.set_main_option("path_separator", "os")
     made.set_main_option("file_template", "%%(rev)s_%%(slug)s")
     made.attributes["connection"] = connection
+    made.attributes[online.IN_CALLERS_TRANSACTION] = in_callers_transaction
     return made

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from alembic import op
+from alembic import context, op
 
 # An index waits for transactions that began before it; one that never ends must not make it wait for ever.
 WAIT, AS_BEFORE = (
     "SET lock_timeout = '60s'; SET statement_timeout = 0",
     "RESET lock_timeout; RESET statement_timeout",
 )
+IN_CALLERS_TRANSACTION = "in_callers_transaction"  # attribute of Alembic's configuration
 
 
 def create_index(name: str, table: str, columns: Sequence[Any], **options: Any) -> None:
@@ -20,16 +22,27 @@ def create_index(name: str, table: str, columns: Sequence[Any], **options: Any) 
     Each is a transaction of its own, so that its migration may be carried out again from its beginning: all else
     in it says `if_not_exists` or `if_exists`.
     """
-    with op.get_context().autocommit_block():
-        op.execute(WAIT)
-        op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
-        op.create_index(name, table, columns, postgresql_concurrently=True, **options)
-        op.execute(AS_BEFORE)
+    with _beside_writers() as concurrently:
+        op.drop_index(name, table, if_exists=True, postgresql_concurrently=concurrently)
+        op.create_index(name, table, columns, postgresql_concurrently=concurrently, **options)
 
 
 def drop_index(name: str, table: str) -> None:
     """Drop an index while rows are written."""
+    with _beside_writers() as concurrently:
+        op.drop_index(name, table, if_exists=True, postgresql_concurrently=concurrently)
+
+
+@contextmanager
+def _beside_writers() -> Iterator[bool]:
+    """Leave the migration's transaction for the block. Yields whether an index can be changed concurrently.
+
+    In a transaction of the caller (`migrations.create`) it cannot, and there nobody else writes to the tables.
+    """
+    if context.config.attributes[IN_CALLERS_TRANSACTION]:
+        yield False
+        return
     with op.get_context().autocommit_block():
         op.execute(WAIT)
-        op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
+        yield True
         op.execute(AS_BEFORE)

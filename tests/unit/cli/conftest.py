@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shared import migrations
+from shared.infra import encryption, postgres
 from tests.support import control_plane as fake
+from tests.support.backups import KEY, PASSPHRASE, Service, fill, text_of
 from tests.support.control_plane import ControlPlane
+from tests.support.databases import fresh
 
 FOREIGN = (
     *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "RUNYARD_HOST", "RUNYARD_PORT", "LANGGRAPH_HOST_URL"),
@@ -46,3 +51,43 @@ def project(tmp_path: Path) -> Path:
     (folder / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
     (folder / "agent.py").write_text("graph = None\n")
     return folder
+
+
+@pytest.fixture(scope="module")
+def pristine(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with one of each, and a backup of it: made once, since migrations take their time."""
+    before = encryption._cipher, encryption._first
+    folder = tmp_path_factory.mktemp("pristine")
+    with fresh(database) as url:
+        migrations.upgrade(url)
+        postgres.connect(url)
+        encryption.configure([KEY])
+        fill()
+        postgres.engine().dispose()
+        service = Service(url, folder)
+        (folder / "phrase").write_text(PASSPHRASE)
+        made = service.runyard("backup", folder / "one.backup", "--passphrase-file", folder / "phrase")
+        assert made.exit_code == 0, text_of(made)
+        yield service
+    encryption._cipher, encryption._first = before
+
+
+@pytest.fixture
+def source(database: str, pristine: Service, tmp_path: Path) -> Iterator[Service]:
+    """The same, to be changed."""
+    with fresh(database, template=pristine.url) as url:
+        yield Service(url, tmp_path / "source")
+
+
+@pytest.fixture
+def target(database: str, tmp_path: Path) -> Iterator[Service]:
+    """A service with an empty database, and nothing prepared in it."""
+    with fresh(database) as url:
+        yield Service(url, tmp_path / "target")
+
+
+@pytest.fixture
+def made(pristine: Service, tmp_path: Path) -> Path:
+    """A backup of the source, its keys sealed in it with the phrase beside it."""
+    (tmp_path / "phrase").write_text(PASSPHRASE)
+    return Path(shutil.copy(pristine.folder / "one.backup", tmp_path))

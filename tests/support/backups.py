@@ -1,0 +1,79 @@
+"""A service as `runyard backup` and `restore` see it: a database, keys and a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import insert
+from typer.testing import CliRunner, Result
+
+import tests.support.factories as make
+from cli.main import app
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra import encryption
+from shared.infra.postgres import connection
+from shared.models import ARCHIVE, ARCHIVE_CHUNK, SECRET
+
+KEY, OTHER = encryption.new_key(), encryption.new_key()
+PASSPHRASE = "twelve or more characters"
+BYTES = bytes(range(256)) * 9
+
+
+class Service:
+    """A service as the command line sees it: its database, its keys, its folder."""
+
+    def __init__(self, url: str, folder: Path, encryption_keys: str | None = KEY) -> None:
+        self.url, self.folder, self.keys = url, folder, encryption_keys
+
+    def runyard(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> Result:
+        environment = {
+            **{name: None for name in os.environ if name.startswith("RUNYARD_")},
+            "DATABASE_URL": self.url,
+            "REDIS_URL": None,
+            "RUNYARD_DATA_DIR": str(self.folder),
+            "RUNYARD_ENCRYPTION_KEYS": self.keys,
+            **(env or {}),
+        }
+        return CliRunner().invoke(app, [str(part) for part in arguments], env=environment)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url) as conn:
+            return conn.execute(query.encode()).fetchall()
+
+    def tables(self) -> set[str]:
+        found = self.rows(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
+        )
+        return {name for (name,) in found}
+
+
+def text_of(result: Result) -> str:
+    return result.stdout + result.stderr
+
+
+def fill() -> None:
+    """Runs in each state, and whatever else restores differently from plain text."""
+    deployment = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+    thread = make.thread(deployment.id, metadata={"text": 'tab\t newline\n \\N \\. "COPY x FROM stdin;" é'})
+    make.run(deployment, thread, status="success")
+    make.run(deployment, webhook="https://example.com/hook")
+    run = make.run(deployment, status="running", owner="gone", attempt=1)
+    make.cron(deployment)
+    make.webhook_delivery(deployment, run)
+    with connection() as conn:
+        conn.execute(insert(ARCHIVE).values(digest="d", size=len(BYTES)))
+        conn.execute(insert(ARCHIVE_CHUNK).values(digest="d", n=0, data=BYTES))
+        value = encryption.encrypt("s3cret")
+        conn.execute(insert(SECRET).values(revision_id=deployment.active_revision_id, name="A", value=value))
+        api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
+
+
+def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables but of those that processes write anew."""
+    names = service.tables() - {"worker", "leader", "last_backup"}
+    return {name: sorted(service.rows(f"SELECT CAST({name} AS text) FROM {name}")) for name in sorted(names)}
