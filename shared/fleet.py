@@ -1,7 +1,8 @@
 """Which runners and builders there are, and what each pool has to do.
 
-A worker process writes its own row every few seconds and takes it away when it stops; one that falls silent
-is removed by upkeep. Rows are for looking at: who owns what is decided by leases alone.
+A worker process writes its own row every few seconds and takes it away when it stops. One that misses two
+heartbeats is silent: it is shown as such and its slots count no longer. Upkeep removes it after a minute. Rows are
+for looking at: who owns what is decided by leases alone.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
 from shared.infra.postgres import dumps
-from shared.models import is_live, waiting_since
+from shared.models import is_live, is_silent, waiting_since
 
-HEARTBEAT_SECONDS = 5.0
-CUT_OFF_SECONDS = 3 * HEARTBEAT_SECONDS  # without one: until then it may be a restart of the database
-SILENT_SECONDS = 60.0
-READY, DRAINING = "ready", "draining"
+REMOVED_SECONDS = 60.0  # without a heartbeat
+READY, DRAINING, SILENT = "ready", "draining", "silent"
+STATES = (READY, DRAINING, SILENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,8 @@ DRAIN = text(
 def has_runner(conn: Connection, pool: str) -> bool:
     """Whether a runner of the pool takes runs."""
     query = text(
-        "SELECT EXISTS (SELECT FROM worker WHERE kind = 'runner' AND pool = :pool AND state = :ready)"
+        "SELECT EXISTS (SELECT FROM worker WHERE kind = 'runner' AND pool = :pool AND state = :ready"
+        f" AND NOT {is_silent()})"
     )
     return bool(conn.execute(query, {"pool": pool, "ready": READY}).scalar())
 
@@ -84,10 +85,8 @@ def request_drain(conn: Connection, worker: str) -> None:
 
 def is_heard(conn: Connection, worker: str) -> bool:
     """Whether a worker lives, by its heartbeats."""
-    query = text(
-        "SELECT EXISTS (SELECT FROM worker WHERE id = :id AND seen_at > now() - make_interval(secs => :cut_off))"
-    )
-    return bool(conn.execute(query, {"id": worker, "cut_off": CUT_OFF_SECONDS}).scalar())
+    query = text(f"SELECT EXISTS (SELECT FROM worker WHERE id = :id AND NOT {is_silent()})")
+    return bool(conn.execute(query, {"id": worker}).scalar())
 
 
 def leave(conn: Connection, worker: str) -> None:
@@ -98,8 +97,8 @@ def leave(conn: Connection, worker: str) -> None:
 def sweep(conn: Connection) -> list[str]:
     """Remove workers that have been silent for long; who they were."""
     gone = conn.execute(
-        text("DELETE FROM worker WHERE seen_at < now() - make_interval(secs => :silent) RETURNING id"),
-        {"silent": SILENT_SECONDS},
+        text("DELETE FROM worker WHERE seen_at < now() - make_interval(secs => :removed) RETURNING id"),
+        {"removed": REMOVED_SECONDS},
     )
     return list(gone.scalars())
 
@@ -107,12 +106,14 @@ def sweep(conn: Connection) -> list[str]:
 def all_of(conn: Connection, *, organization_id: UUID | None) -> list[dict[str, Any]]:
     """Every worker; of hosts, those of the organization's deployments, all for None. Oldest first."""
     query = text(
-        "SELECT *, extract(epoch FROM now() - seen_at) AS silent_seconds FROM worker ORDER BY started_at, id"
+        f"SELECT *, extract(epoch FROM now() - seen_at) AS silent_seconds, {is_silent()} AS is_silent"
+        " FROM worker ORDER BY started_at, id"
     )
     rows = [dict(row) for row in conn.execute(query).mappings()]
     hosts = [host for row in rows for host in row["hosts"]]
     names = _names(conn, {host["revision_id"] for host in hosts}, organization_id)
     for row in rows:
+        row["state"] = SILENT if row["is_silent"] else row["state"]
         row["silent_seconds"] = round(float(row["silent_seconds"]), 3)
         row["host_count"] = len(row["hosts"])
         row["hosts"] = [
@@ -146,15 +147,18 @@ WITH live AS (
             FILTER (WHERE status = 'pending' AND {waiting_since("run")} <= now())) AS oldest
     FROM run WHERE {is_live()} GROUP BY pool
 ), serving AS (
-    SELECT pool, count(*) AS runners, count(*) FILTER (WHERE state = 'draining') AS draining,
-        sum(slots) FILTER (WHERE state = 'ready') AS slots, sum(ended_a_minute) AS ended,
-        sum(json_array_length(hosts)) AS hosts
-    FROM worker WHERE kind = 'runner' GROUP BY pool
+    SELECT pool, count(*) FILTER (WHERE NOT is_silent) AS runners, count(*) FILTER (WHERE is_silent) AS silent,
+        count(*) FILTER (WHERE state = 'draining' AND NOT is_silent) AS draining,
+        sum(slots) FILTER (WHERE state = 'ready' AND NOT is_silent) AS slots,
+        sum(ended_a_minute) FILTER (WHERE NOT is_silent) AS ended,
+        sum(json_array_length(hosts)) FILTER (WHERE NOT is_silent) AS hosts
+    FROM (SELECT *, {is_silent()} AS is_silent FROM worker WHERE kind = 'runner') AS runner GROUP BY pool
 ), known AS (
     SELECT pool FROM live UNION SELECT pool FROM serving
     UNION SELECT pool FROM deployment WHERE deleted_at IS NULL
 )
 SELECT k.pool AS name, coalesce(s.runners, 0) AS runners, coalesce(s.draining, 0) AS draining,
+    coalesce(s.silent, 0) AS silent,
     CAST(coalesce(s.slots, 0) AS bigint) AS slots, CAST(coalesce(s.hosts, 0) AS bigint) AS hosts,
     coalesce(l.running, 0) AS running, coalesce(l.pending, 0) AS pending,
     CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds,
@@ -165,21 +169,30 @@ ORDER BY k.pool
 
 
 def pools(conn: Connection) -> list[dict[str, Any]]:
-    """Every pool that has runners, runs or deployments: what it has, and what waits there."""
+    """Every pool that has runners, runs or deployments: what it has, and what waits there.
+
+    A silent runner counts as `silent` alone: it is not among the `runners`, and has no slots and no hosts.
+    """
     return [dict(row) for row in conn.execute(POOLS).mappings()]
 
 
-COUNTED = text("""
+COUNTED = text(f"""
+WITH known AS (
+    SELECT kind, pool, state, slots, running, ended_a_minute, json_array_length(hosts) AS hosts
+    FROM worker WHERE NOT {is_silent()}
+    UNION ALL
+    SELECT kind, pool, '{SILENT}', 0, 0, 0, 0 FROM worker WHERE {is_silent()}
+)
 SELECT kind, pool, state, count(*) AS workers, CAST(sum(slots) AS bigint) AS slots,
     CAST(sum(running) AS bigint) AS running, CAST(sum(ended_a_minute) AS bigint) AS ended,
     CAST(sum(CASE state WHEN 'ready' THEN greatest(slots - running, 0) ELSE 0 END) AS bigint) AS available,
-    CAST(sum(json_array_length(hosts)) AS bigint) AS hosts
-FROM worker GROUP BY kind, pool, state ORDER BY kind, pool, state
+    CAST(sum(hosts) AS bigint) AS hosts
+FROM known GROUP BY kind, pool, state ORDER BY kind, pool, state
 """)
 
 
 def counted(conn: Connection) -> list[RowMapping]:
-    """What workers of each kind, pool and state have together."""
+    """What workers of each kind, pool and state have together; silent ones have nothing."""
     return list(conn.execute(COUNTED).mappings())
 
 

@@ -24,11 +24,12 @@ from sqlalchemy.exc import DBAPIError
 
 from shared import __version__, fleet
 from shared.errors import Unavailable
-from shared.fleet import DRAINING, HEARTBEAT_SECONDS, READY, Heartbeat
+from shared.fleet import DRAINING, READY, Heartbeat
 from shared.infra import broker
 from shared.infra.health_socket import HealthSocket
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
+from shared.models import HEARTBEAT_SECONDS, SILENT_SECONDS
 from shared.settings import Settings
 from workers import celery_app
 from workers.isolation.sandbox import Isolation
@@ -121,7 +122,7 @@ class HeartbeatSender:
         if self._sent_at is None:
             return "it has not reached the database yet"
         silent = self._clock() - self._sent_at
-        if silent > fleet.CUT_OFF_SECONDS:
+        if silent > SILENT_SECONDS:
             return f"it has not reached the database for {silent:.0f} s"
         return None
 

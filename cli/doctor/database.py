@@ -14,6 +14,7 @@ from cli.machine import embedded, formation
 from shared import __version__
 from shared.infra import system
 from shared.infra.schema import needed
+from shared.models import is_silent
 from shared.settings import BadSetting, Formation, Settings
 
 CONNECT_SECONDS = 5
@@ -35,10 +36,10 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
     to_regclass('alembic_version') IS NOT NULL AS has_schema
 """
 SCHEMA = "SELECT version_num FROM alembic_version"
-WORKERS = """
+WORKERS = f"""
 SELECT kind, version, count(*) AS number, min(isolation) AS isolation FROM worker
-WHERE seen_at > now() - interval '60 s' GROUP BY kind, version ORDER BY kind, version
-"""
+WHERE NOT {is_silent()} GROUP BY kind, version ORDER BY kind, version
+""".encode()  # psycopg takes text only from literals
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cli.options import Json, Key, Org, Url, open_client, sentences
 from cli.output import console, printable
 
 WATCH_SECONDS = 2.0
-SILENT_SECONDS = 15.0  # three signs that did not come
+STATE_STYLES = {"silent": "bold red", "draining": "yellow"}
 ISOLATION = {0: "none", 1: "other user", 2: "sandbox"}
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every two seconds, until Ctrl-C.")]
@@ -85,9 +85,13 @@ def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
     table = plain_table("Pool", "runners", "running", "slots", "waiting", "oldest wait", "ended/min", "hosts")
     for pool in pools:
         is_stuck = pool["pending"] and pool["runners"] == pool["draining"]
+        silent = pool.get("silent", 0)  # an older service does not say
         table.add_row(
             Text(printable(pool["name"])),
-            Text(str(pool["runners"]), style="bold red" if is_stuck else ""),
+            Text(
+                f"{pool['runners']} + {silent} silent" if silent else str(pool["runners"]),
+                style="bold red" if is_stuck else "",
+            ),
             str(pool["running"]),
             str(pool["slots"]),
             str(pool["pending"]),
@@ -103,9 +107,9 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> Table:
         "Worker", "Pool", "State", "running", "slots", "hosts", "Isolation", "Version", "Host", "pid"
     )
     for worker in workers:
-        is_silent = worker["silent_seconds"] > SILENT_SECONDS
-        state = f"silent for {duration(worker['silent_seconds'])}" if is_silent else worker["state"]
-        style = "bold red" if is_silent else "yellow" if state == "draining" else "green"
+        state, style = worker["state"], STATE_STYLES.get(worker["state"], "green")
+        if state == "silent":
+            state = f"silent for {duration(worker['silent_seconds'])}"
         table.add_row(
             worker["kind"],
             Text(printable(worker["pool"] or "-")),

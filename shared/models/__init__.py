@@ -41,7 +41,7 @@ from shared.models.statuses import (
 from shared.models.store import STORE_ITEM
 from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, THREAD
 from shared.models.webhooks import WEBHOOK_DELIVERY
-from shared.models.workers import LEADER, WORKER
+from shared.models.workers import HEARTBEAT_SECONDS, LEADER, SILENT_SECONDS, WORKER, is_silent
 
 __all__ = [
     "API_KEY",
@@ -60,6 +60,7 @@ __all__ = [
     "ENDED_RUN_STATUSES",
     "FIGURE",
     "GRAPH",
+    "HEARTBEAT_SECONDS",
     "IDEMPOTENT_ANSWER",
     "LAST_BACKUP",
     "LEADER",
@@ -75,6 +76,7 @@ __all__ = [
     "REVISION_ENDS",
     "RUN",
     "SECRET",
+    "SILENT_SECONDS",
     "SPENT_TOKENS",
     "STORE_ITEM",
     "THREAD",
@@ -89,6 +91,7 @@ __all__ = [
     "has_ended",
     "is_due",
     "is_live",
+    "is_silent",
     "is_unsuccessful",
     "waiting_since",
 ]

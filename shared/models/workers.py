@@ -6,6 +6,17 @@ from sqlalchemy import JSON, BigInteger, Boolean, Double, Table, Text, false
 
 from shared.models.base import METADATA, NOW, TIME, column
 
+HEARTBEAT_SECONDS = 5.0
+# Two heartbeats were missed, and the second has had half an interval to arrive late.
+SILENT_SECONDS = 2.5 * HEARTBEAT_SECONDS
+
+
+def is_silent(alias: str | None = None) -> str:
+    """The SQL condition that a worker, called so in the statement, has missed two heartbeats."""
+    seen_at = "seen_at" if alias is None else f"{alias}.seen_at"
+    return f"{seen_at} < now() - interval '{SILENT_SECONDS} seconds'"
+
+
 # A runner or builder process, by the name it has in leases; it says so itself every few seconds.
 WORKER = Table(
     "worker",

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
-from shared.models import RunStatus, is_due, is_live, waiting_since
+from shared.models import RunStatus, is_due, is_live, is_silent, waiting_since
 from shared.runs import read, visibility
 from shared.runs.eligibility import LANES
 from shared.user_code.filters import Filter
@@ -57,11 +57,13 @@ class Capacity:
         return FULL if self.busy >= self.slots else NOT_PICKED_UP
 
 
-_OF_POOL = """
-    (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS runners,
+_OF_POOL = f"""
+    (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready'
+        AND NOT {is_silent("w")}) AS runners,
     (SELECT CAST(coalesce(sum(w.slots), 0) AS bigint) FROM worker w
-        WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS slots,
-    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool AND e.depth = {depth}) AS busy
+        WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready'
+        AND NOT {is_silent("w")}) AS slots,
+    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool AND e.depth = {{depth}}) AS busy
 """
 _RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
 

@@ -33,6 +33,11 @@ def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> N
         fleet.record_heartbeat(conn, said)
 
 
+def silence_runners() -> None:
+    with connection() as conn:
+        conn.execute(text("UPDATE worker SET seen_at = now() - interval '13 seconds'"))
+
+
 def start(api: Api, thread_id: str | None = None, **body: Any) -> Any:
     path = f"/threads/{thread_id}/runs" if thread_id else "/runs"
     response = api.post(path, {"assistant_id": "agent", "on_completion": "keep", **body})
@@ -102,6 +107,9 @@ def test_each_reason_is_given_in_its_order(api: Api) -> None:
     assert line_of(api, other) == (2, "no runner of pool default")
     runner(slots=1)
     assert line_of(api, other) == (2, "not picked up yet")
+    silence_runners()
+    assert line_of(api, other) == (2, "no runner of pool default")
+    runner(slots=1)
 
     Actor(first["run_id"])
     assert line_of(api, other) == (1, "runners are full")

@@ -138,6 +138,62 @@ def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
     assert redis.keys("runyard:celery:canary*") == []
 
 
+def fall_silent(worker: str, seconds: float = 13) -> None:
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE worker SET seen_at = now() - make_interval(secs => :seconds) WHERE id = :id"),
+            {"id": worker, "seconds": seconds},
+        )
+
+
+def test_a_killed_worker_is_silent_after_two_missed_heartbeats_and_counts_no_longer(
+    client: FlaskClient,
+) -> None:
+    own = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+    for worker in ("killed", "killed while it drained"):
+        heartbeat(worker, slots=100, running=40, ended_a_minute=9, hosts=[host(own.active_revision_id)])
+    heartbeat("builder", kind="builder", pool=None, slots=8, running=1)
+    client.post("/v2/workers/killed while it drained/drain")
+    heartbeat("alive", slots=10, running=3, ended_a_minute=1)
+    heartbeat("late", slots=10)
+    for worker in ("killed", "killed while it drained", "builder"):
+        fall_silent(worker)
+    fall_silent("late", 9)
+
+    workers, (pool,) = seen(client)["workers"], seen(client)["pools"]
+    metrics: Any = client.get("/metrics?format=json").json
+    lines = client.get("/metrics").text
+
+    assert {row["id"]: row["state"] for row in workers} == {
+        "killed": "silent", "killed while it drained": "silent", "builder": "silent", "alive": "ready", "late": "ready",
+    }  # fmt: skip
+    counts = ("runners", "silent", "draining", "slots", "hosts", "ended_a_minute")
+    assert [pool[name] for name in counts] == [2, 2, 0, 20, 0, 1]
+    assert metrics["workers"] == {"max": 20, "active": 3, "available": 17}
+    assert 'runyard_workers{kind="runner",pool="default",state="ready"} 2.0' in lines
+    assert 'runyard_workers{kind="runner",pool="default",state="silent"} 2.0' in lines
+    assert 'runyard_workers{kind="builder",pool="",state="silent"} 1.0' in lines
+    assert 'kind="builder",pool="",state="ready"' not in lines
+    for figure in (
+        "worker_slots",
+        "worker_running",
+        "worker_available",
+        "graph_hosts",
+        "runs_ended_a_minute",
+    ):
+        assert f'runyard_{figure}{{kind="runner",pool="default",state="silent"}} 0.0' in lines
+
+
+def test_a_silent_worker_that_comes_back_counts_again(client: FlaskClient) -> None:
+    heartbeat(slots=10)
+    fall_silent("box:1:a")
+    assert seen(client)["pools"][0]["slots"] == 0
+
+    heartbeat(slots=10)
+
+    assert (seen(client)["workers"][0]["state"], seen(client)["pools"][0]["slots"]) == ("ready", 10)
+
+
 def test_pools_show_what_waits(client: FlaskClient) -> None:
     heartbeat(running=1, ended_a_minute=4)
     heartbeat("second", state="draining", running=1, ended_a_minute=2)
@@ -160,6 +216,7 @@ def test_pools_show_what_waits(client: FlaskClient) -> None:
         "name": "default",
         "runners": 2,
         "draining": 1,
+        "silent": 0,
         "slots": 100,
         "hosts": 0,
         "running": 0,
@@ -219,11 +276,24 @@ def test_the_command_draws_it(client: FlaskClient) -> None:
     own = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
     heartbeat(running=2, hosts=[host(own.active_revision_id), host(own.active_revision_id, is_healthy=False)])
     heartbeat("b", kind="builder", pool=None, state="draining", isolation=0)
+    heartbeat("c")
+    fall_silent("c", 20)
     out = Console(width=160, file=StringIO())
 
     out.print(command.shown(seen(client)))
 
     assert isinstance(out.file, StringIO)
     drawn = out.file.getvalue()
-    for word in ("default", "runner", "builder", "draining", "sandbox", "chat", "80/512 MiB", "blocked"):
+    for word in (
+        "default",
+        "runner",
+        "builder",
+        "draining",
+        "sandbox",
+        "chat",
+        "80/512 MiB",
+        "blocked",
+        "1 + 1 silent",
+    ):
         assert word in drawn, drawn
+    assert "silent for 20 s" in drawn

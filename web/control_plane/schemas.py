@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shared import fleet
 from shared.access.api_keys import ROLES
 from shared.deployments.logs import LEVELS
 from shared.models import DeploymentStatus, RevisionStatus
@@ -195,7 +196,7 @@ WORKER = record(
     isolation={"type": "integer", "enum": [0, 1, 2]},
     bounds_tasks=BOOLEAN,
     bounds_memory=BOOLEAN,
-    state=one_of("ready", "draining"),
+    state=one_of(*fleet.STATES),
     slots=COUNT,
     running=COUNT,
     ended_a_minute=COUNT,
@@ -211,6 +212,7 @@ WORKER_POOL = record(
     name=TEXT,
     runners=COUNT,
     draining=COUNT,
+    silent=COUNT,
     slots=COUNT,
     hosts=COUNT,
     running=COUNT,

@@ -22,7 +22,7 @@ from tests.support.control_plane import ControlPlane, D
 pytestmark = pytest.mark.usefixtures("nowhere")
 
 POOL = {
-    "name": "default", "runners": 1, "draining": 0, "slots": 100, "hosts": 2, "running": 1, "pending": 3,
+    "name": "default", "runners": 1, "draining": 0, "silent": 0, "slots": 100, "hosts": 2, "running": 1, "pending": 3,
     "oldest_wait_seconds": 7.0, "ended_a_minute": 12,
 }  # fmt: skip
 BUSY = {

@@ -109,7 +109,7 @@ function Pools() {
 /** @type {import("../parts/table.js").Column[]} */
 const POOL_COLUMNS = [
   { title: "Pool", key: "name" },
-  { title: "Runners", key: "runners", align: "right", cell: (row) => html`${row.runners}${row.draining > 0 && html` <span class="quiet">${row.draining} draining</span>`}` },
+  { title: "Runners", key: "runners", align: "right", cell: (row) => html`${row.runners}${row.draining > 0 && html` <span class="quiet">${row.draining} draining</span>`}${row.silent > 0 && html` <span class="bad">+ ${row.silent} silent</span>`}` },
   { title: "Slots in use", key: "running", align: "right", cell: (row) => `${count(row.running)} of ${count(row.slots)}` },
   { title: "Graph hosts", key: "hosts", align: "right" },
   { title: "Waiting", key: "pending", align: "right", cell: (row) => count(row.pending) },

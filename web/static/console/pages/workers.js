@@ -10,7 +10,6 @@ import { Ago, Empty, ErrorBox, Button, Loading, Page, Pill, Table, ask, notify }
 
 const RIGHT = /** @type {const} */ ("right");
 const LOOK_AGAIN_MS = 2000;
-const LATE_SECONDS = 15; // without a heartbeat
 const ISOLATION = ["none of its own", "another user", "bubblewrap"];
 
 export const title = () => "Workers";
@@ -58,7 +57,7 @@ const POOLS = [
   { title: "Pool", key: "name", cell: (/** @type {any} */ pool) => html`<b>${pool.name}</b>` },
   {
     title: "Runners", key: "runners", align: RIGHT,
-    cell: (/** @type {any} */ pool) => html`<span class=${isUnserved(pool) ? "bad" : ""}>${count(pool.runners)}${pool.draining > 0 && ` (${pool.draining} draining)`}</span>`,
+    cell: (/** @type {any} */ pool) => html`<span class=${isUnserved(pool) ? "bad" : ""}>${count(pool.runners)}${pool.draining > 0 && ` (${pool.draining} draining)`}${pool.silent > 0 && ` + ${pool.silent} silent`}</span>`,
   },
   { title: "Slots", key: "slots", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.slots) },
   { title: "Running", key: "running", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.running) },
@@ -81,7 +80,7 @@ function columns(kind, drain) {
     ...(kind === "runner" ? load : [load[1]]),
     { title: "Version", key: "version", cell: (/** @type {any} */ worker) => worker.version },
     { title: "Isolation", key: "isolation", cell: isolationOf },
-    { title: "Heartbeat", key: "heartbeat", cell: (/** @type {any} */ worker) => html`<span class=${worker.silent_seconds > LATE_SECONDS ? "bad" : ""}>${heartbeat(worker.silent_seconds)}</span>` },
+    { title: "Heartbeat", key: "heartbeat", cell: (/** @type {any} */ worker) => html`<span class=${worker.state === "silent" ? "bad" : ""}>${heartbeat(worker.silent_seconds)}</span>` },
     { title: "Since", key: "since", cell: (/** @type {any} */ worker) => html`<${Ago} at=${worker.started_at} />` },
     ...(can("operator") ? [{
       title: "", key: "actions", align: RIGHT,

@@ -14,7 +14,7 @@ function kindOf(status) {
   if (GOOD.has(word)) return "good";
   if (BUSY.has(word)) return "busy";
   if (WARN.has(word)) return "warn";
-  return word === "error" || word === "timeout" || word.endsWith("failed") ? "bad" : "";
+  return word === "error" || word === "timeout" || word === "silent" || word.endsWith("failed") ? "bad" : "";
 }
 
 /** The state of a run, thread, revision, delivery or worker. @param {{status: string | null | undefined, title?: string}} props */
