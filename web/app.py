@@ -13,7 +13,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter, Map, RequestRedirect, Rule
 
 from shared.infra.hardening import let_others_run
-from shared.infra.postgres import LARGE
+from shared.infra.postgres import LARGE, set_patience
 from shared.settings import Settings
 from web import (
     auth,
@@ -25,6 +25,7 @@ from web import (
     headers,
     health,
     openapi,
+    operations,
     rate_limits,
     request_metrics,
     sse,
@@ -94,6 +95,7 @@ class Application(Flask):
 
     def preprocess_request(self) -> Any:
         target.find()
+        set_patience(operations.statement_seconds())
         return super().preprocess_request()
 
 

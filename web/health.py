@@ -150,6 +150,7 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
 @operation(
     "Queue, worker and request figures for Prometheus",
     role="open",
+    slow=True,
     query=MetricsQuery,
     answer=FIGURES,
     media=("text/plain", "application/json"),

@@ -1,7 +1,7 @@
 """Describes routes: `@operation(…)` says of each what its code does not.
 
-Authentication reads the role from it, the rate limits whether the answer may take long, and the API document
-the rest. A role has no default, so that no route can be without one.
+Authentication reads the role from it, the rate limits whether the answer may take long, the application whether its
+statements may, and the API document the rest. A role has no default, so that no route can be without one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 Role = Literal["open", "read", "run", "deploy", "admin", "operator"]
 
 JSON = "application/json"
+STATEMENT_SECONDS = 3.0  # without a byte from the database: then it is taken for one that hangs
+SLOW_SECONDS = 11.0  # after the database's own statement_timeout (web/wsgi.py), which says more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,7 @@ class Operation:
     summary: str
     role: Role  # the least that a key needs; "open" answers without a key
     long: bool | str = False  # may take long and so holds a stream slot; a text: with this query parameter
+    slow: bool = False  # a statement of it reads or deletes so much that it may take seconds
     body: type[Schema] | None = None
     body_items: int = 0  # the body is an array of it, of at most so many
     query: type[Schema] | None = None
@@ -62,6 +65,12 @@ def requested() -> Operation | None:
     """The operation that the current request is for; None where no route matches."""
     rule = request.url_rule
     return None if rule is None else of_view(current_app.view_functions[rule.endpoint])
+
+
+def statement_seconds() -> float:
+    """How long a statement of the current request waits for a silent database."""
+    found = requested()
+    return SLOW_SECONDS if found is not None and found.slow else STATEMENT_SECONDS
 
 
 def may_take_long() -> bool:

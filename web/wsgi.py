@@ -13,8 +13,10 @@ from shared.infra import egress, encryption, logs, postgres, redis, replica, tra
 from shared.infra.hardening import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
+from web.operations import STATEMENT_SECONDS  # noqa: E402
 
-STATEMENT_TIMEOUT_SECONDS = 10
+STATEMENT_TIMEOUT_SECONDS = 10  # the longest of the operations that are `slow`
+LOCK_TIMEOUT_SECONDS = 2.5  # before STATEMENT_SECONDS: the caller learns what was in the way
 BUS_TIMEOUT_SECONDS = 1.0  # a request must not wait for a bus that is away
 
 
@@ -29,6 +31,8 @@ def connect(settings: Settings) -> None:
         statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,
         application="runyard web",
         pooler=settings.database_pooler,
+        lock_timeout_seconds=LOCK_TIMEOUT_SECONDS,
+        silence_seconds=STATEMENT_SECONDS,
     )
     replica.connect(
         settings.database_read_url,

@@ -16,9 +16,11 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.errors import Conflict, NotFound
+from shared.infra.postgres import patience
 
 CHUNK_BYTES = 1024 * 1024
 UPLOAD_SECONDS = 3600
+SAME_UPLOAD_SECONDS = 66.0  # for another upload of the same bytes: more than the statement_timeout of keep()
 KEPT_SECONDS = 3600  # an archive nobody refers to yet may be about to be named in a PATCH
 
 
@@ -80,7 +82,8 @@ def keep(conn: Connection, path: Path, digest: str) -> None:
         "INSERT INTO archive (digest, size) VALUES (:digest, :size)"
         " ON CONFLICT (digest) DO UPDATE SET created_at = now() RETURNING (xmax = 0) AS is_new"
     )
-    is_new = conn.execute(kept, {"digest": digest, "size": path.stat().st_size}).scalar_one()
+    with patience(SAME_UPLOAD_SECONDS):
+        is_new = conn.execute(kept, {"digest": digest, "size": path.stat().st_size}).scalar_one()
     if is_new:
         insert = text("INSERT INTO archive_chunk (digest, n, data) VALUES (:digest, :n, :data)")
         with path.open("rb") as file:

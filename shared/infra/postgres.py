@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import orjson
@@ -25,12 +26,19 @@ from shared.infra.hardening import let_others_run
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
 LARGE = 1_000_000  # characters or bytes: a step over so many is felt by whoever else is served
+LOCK_TIMEOUT_SECONDS = 5.0
 # Connections a pool of one process holds at most; each process has a pool for transactions and one for statements.
 WEB_POOL, WORKER_POOL, POOLS = 8, 4, 2
 MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "builder": WORKER_POOL * POOLS}
 
+CHECK_SECONDS = 1.0  # for a pooled connection to answer that it lives: another one is opened then
+RETRY_SECONDS = 1.0  # after a server did not answer a connection: until then no other is tried
+
 T = TypeVar("T")
 
+# How long a server may send nothing while the current statement waits; None: as long as it takes.
+_longest_silence: ContextVar[float | None] = ContextVar("longest_silence")
+_default_silence: float | None = None
 _engine: Engine | None = None
 _quick: Engine | None = None
 
@@ -61,21 +69,28 @@ def connect(
     application: str = "runyard",
     waits_for_disk: bool = True,
     pooler: str = "none",
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+    silence_seconds: float | None = None,
 ) -> Engine:
     """Make the process's engines. `url` is a `postgresql://` address.
+
+    `silence_seconds`: a statement fails when the server sends nothing for so long, unless within `patience`. It holds
+    in processes that gevent has patched.
 
     `waits_for_disk=False`: single statements on the driver return before they are on disk, unless they
     say otherwise; a crash of PostgreSQL may then forget the last ones, never a part of one.
     `pooler="transaction"`: the address is a pooler's that lends a server connection for one transaction. Then nothing
     is kept in a session: limits and time zone are the role's (`session_defaults`), and everything waits for the disk.
     """
-    global _engine, _quick
+    global _engine, _quick, _default_silence
+    _default_silence = silence_seconds
     _wait_in_greenlets()
     shared: dict[str, Any] = {
         "pool_size": pool_size,
         "statement_timeout_seconds": statement_timeout_seconds,
         "application": application,
         "pooler": pooler,
+        "lock_timeout_seconds": lock_timeout_seconds,
     }
     _engine = make_engine(url, isolation_level="READ COMMITTED", **shared)
     _quick = make_engine(
@@ -91,7 +106,22 @@ def _wait_in_greenlets() -> None:
         return
     from shared.infra import greenlet_wait  # here: the processes without greenlets have no gevent either
 
-    greenlet_wait.install()
+    greenlet_wait.install(lambda: _longest_silence.get(_default_silence))
+
+
+@contextmanager
+def patience(seconds: float | None) -> Iterator[None]:
+    """Let the statements of this block wait so long for a silent server; None: as long as it takes."""
+    token = _longest_silence.set(seconds)
+    try:
+        yield
+    finally:
+        _longest_silence.reset(token)
+
+
+def set_patience(seconds: float) -> None:
+    """Let the statements of this greenlet wait so long for a silent server, until it is set again."""
+    _longest_silence.set(seconds)
 
 
 def make_engine(
@@ -101,6 +131,7 @@ def make_engine(
     application: str,
     pooler: str,
     waits_for_disk: bool = True,
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     **arguments: Any,
 ) -> Engine:
     """An engine as this service uses them; `arguments` are SQLAlchemy's."""
@@ -119,7 +150,11 @@ def make_engine(
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": 20_000,
-            **_session(pooler, statement_timeout_seconds, waits_for_disk=waits_for_disk),
+            **_session(
+                pooler,
+                session_defaults(statement_timeout_seconds, lock_timeout_seconds),
+                waits_for_disk=waits_for_disk,
+            ),
         },
         **arguments,
     )
@@ -127,21 +162,22 @@ def make_engine(
     return made
 
 
-def session_defaults(statement_timeout_seconds: int) -> dict[str, str]:
+def session_defaults(
+    statement_timeout_seconds: int, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS
+) -> dict[str, str]:
     """What each of our sessions has set: by itself, or where sessions are a pooler's, by its role."""
     return {
         "statement_timeout": f"{statement_timeout_seconds * 1000}",
-        "lock_timeout": "5000",
+        "lock_timeout": f"{lock_timeout_seconds * 1000:.0f}",
         "idle_in_transaction_session_timeout": "15000",
         "timezone": "UTC",
     }
 
 
-def _session(pooler: str, statement_timeout_seconds: int, *, waits_for_disk: bool) -> dict[str, Any]:
+def _session(pooler: str, values: dict[str, str], *, waits_for_disk: bool) -> dict[str, Any]:
     """The driver's arguments for what is kept in a session: nothing, where the next transaction has another one."""
     if pooler == "transaction":
         return {"prepare_threshold": None}
-    values = session_defaults(statement_timeout_seconds)
     if not waits_for_disk:
         values["synchronous_commit"] = "off"
     options = " ".join(f"-c {name}={value}" for name, value in values.items())
@@ -171,7 +207,22 @@ def _look_after(engine: Engine) -> None:
 
     A connection that was just made is not checked: of a second one that is lost, SQLAlchemy would say that it was
     used in the wrong way. Its first statement tells what has happened to it.
+
+    A server that hangs accepts connections and answers none. Whoever waits for one of the pool would try again and wait
+    in turn, so after one attempt that was not answered the next ones fail at once, for a second.
     """
+    hung_until = 0.0
+
+    @event.listens_for(engine, "do_connect")
+    def on_do_connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> Any:
+        nonlocal hung_until
+        if time.monotonic() < hung_until:
+            raise psycopg.errors.ConnectionTimeout("the database did not answer a moment ago")
+        try:
+            return dialect.connect(*arguments, **parameters)
+        except psycopg.errors.ConnectionTimeout:
+            hung_until = time.monotonic() + RETRY_SECONDS
+            raise
 
     @event.listens_for(engine, "connect")
     def on_connect(dbapi_connection: Any, record: Any) -> None:
@@ -190,7 +241,8 @@ def _look_after(engine: Engine) -> None:
         autocommit = dbapi_connection.autocommit
         try:
             dbapi_connection.autocommit = True
-            dbapi_connection.execute("")
+            with patience(None if _default_silence is None else CHECK_SECONDS):
+                dbapi_connection.execute("")
             dbapi_connection.autocommit = autocommit
         except psycopg.Error as error:
             raise exc.DisconnectionError() from error

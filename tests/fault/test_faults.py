@@ -115,6 +115,30 @@ def test_a_run_goes_on_when_its_runner_is_killed(
     assert ran == sorted(ran), "the second attempt goes on where the first one stopped"
 
 
+def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    assert sdk.threads.create()["thread_id"]
+    (postmaster,) = stack.pids("postgres")
+    server = [psutil.Process(postmaster), *psutil.Process(postmaster).children()]
+
+    def ask(number: int) -> int:
+        path = ("/v2/deployments", "/ok?ready=1", "/d/kitchen/assistants/search")[number % 3]
+        with httpx.Client(base_url=stack.url, headers={"x-api-key": stack.api_key}, timeout=25) as client:
+            return client.request("POST" if path.endswith("search") else "GET", path, json={}).status_code
+
+    for process in server:
+        process.suspend()
+    try:
+        with ThreadPoolExecutor(60) as pool:
+            statuses = list(pool.map(ask, range(60)))
+    finally:
+        for process in server:
+            process.resume()
+
+    assert set(statuses) == {503}
+    wait_until(lambda: ask(1) == 200, 30)
+    assert sdk.threads.create()["thread_id"]
+
+
 def test_a_frozen_runner_loses_its_runs_also_when_it_leads_upkeep(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:

@@ -196,7 +196,14 @@ def list_deployments() -> Response:
 
 
 @bp.delete("/v2/deployments")
-@operation("Delete deployments", role="deploy", answer=schemas.DELETED, also=(207,), query=DeploymentsDelete)
+@operation(
+    "Delete deployments",
+    role="deploy",
+    slow=True,
+    answer=schemas.DELETED,
+    also=(207,),
+    query=DeploymentsDelete,
+)
 def delete_deployments() -> tuple[Response, int]:
     """200 when all are deleted, 207 when some are not: `failed` says which and why."""
     deleted: list[UUID] = []
@@ -281,7 +288,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
 
 
 @bp.delete("/v2/deployments/<deployment_id>")
-@operation("Delete a deployment", role="deploy", query=DeploymentDelete, status=204, errors=(404,))
+@operation("Delete a deployment", role="deploy", slow=True, query=DeploymentDelete, status=204, errors=(404,))
 def delete_deployment(deployment_id: str) -> tuple[str, int]:
     """It leaves the lists and its name is free at once; its runs are cancelled."""
     load_query(DeploymentDelete)

@@ -54,6 +54,7 @@ class LogSearch(Schema):
 @operation(
     "Read a revision's build log",
     role="read",
+    slow=True,
     answer=schemas.LOG_LINES,
     body=LogSearch,
     errors=(404,),
@@ -70,6 +71,7 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
 @operation(
     "Read what one revision of a deployment logs",
     role="read",
+    slow=True,
     answer=schemas.LOG_LINES,
     body=LogSearch,
     errors=(404,),
@@ -82,6 +84,7 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
 @operation(
     "Read what a deployment logs, perhaps once there is more",
     role="read",
+    slow=True,
     long="wait",
     answer=schemas.LOG_LINES,
     query=LogRead,

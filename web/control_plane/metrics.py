@@ -59,7 +59,9 @@ class SeriesQuery(OverviewQuery):
 
 
 @bp.get("/v2/metrics/series")
-@operation("What runs came to, step by step", role="read", answer=SERIES, query=SeriesQuery, errors=(404,))
+@operation(
+    "What runs came to, step by step", role="read", slow=True, answer=SERIES, query=SeriesQuery, errors=(404,)
+)
 def get_series() -> Response:
     """60 minutes, 24 hours or 168 hours; the last one is under way, and true to the second.
 
@@ -82,6 +84,7 @@ def get_series() -> Response:
 @operation(
     "What each deployment did within a window, and does now",
     role="read",
+    slow=True,
     answer=OVERVIEW,
     query=OverviewQuery,
 )

@@ -120,7 +120,9 @@ def rename_organization(organization_id: str) -> Response:
 
 
 @bp.delete("/v2/organizations/<organization_id>")
-@operation("Delete an organization with everything in it", role="operator", status=204, errors=(400, 404))
+@operation(
+    "Delete an organization with everything in it", role="operator", slow=True, status=204, errors=(400, 404)
+)
 def delete_organization(organization_id: str) -> tuple[str, int]:
     """For operators. Its keys end and its deployments stop at once; what is left is removed soon."""
     key = uuid_path(organization_id, "organization_id")

@@ -161,7 +161,13 @@ def change_provider(provider_id: str) -> Response:
 
 
 @bp.delete("/v2/auth/providers/<provider_id>")
-@operation("Delete an OAuth provider and every token it gave", role="deploy", answer=MESSAGE, errors=(404,))
+@operation(
+    "Delete an OAuth provider and every token it gave",
+    role="deploy",
+    slow=True,
+    answer=MESSAGE,
+    errors=(404,),
+)
 def delete_provider(provider_id: str) -> Response:
     with connection() as conn:
         providers.delete(conn, caller().organization_id, provider_id)

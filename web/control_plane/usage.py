@@ -61,6 +61,7 @@ UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
 @operation(
     "Tokens and their cost, by day, key, deployment and model",
     role="read",
+    slow=True,
     answer=USAGE,
     query=UsageQuery,  # type: ignore[arg-type]
     media=("application/json", "text/csv"),

@@ -249,6 +249,7 @@ def change_assistant(assistant_id: str) -> Response:
 @operation(
     "Delete an assistant with all its versions",
     role="run",
+    slow=True,
     query=DeleteQuery,
     status=204,
     errors=(404,),
@@ -303,6 +304,7 @@ def _delete_thread(thread_id: UUID) -> None:
 @operation(
     "Search assistants",
     role="read",
+    slow=True,
     body=AssistantSearch,
     answer=schemas.ASSISTANTS,
     headers=schemas.PAGE_HEADERS,
@@ -332,7 +334,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
 
 
 @bp.post("/assistants/count")
-@operation("Count assistants", role="read", body=AssistantFilter, answer=COUNT, errors=(404, 409))
+@operation("Count assistants", role="read", slow=True, body=AssistantFilter, answer=COUNT, errors=(404, 409))
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     _allow_search(body, limit=0, offset=0)

@@ -112,7 +112,13 @@ def _reason(query: dict[str, Any], path: str) -> str:
 
 @bp.post("/runs/cancel")
 @operation(
-    "Cancel several runs", role="run", body=CancelMany, query=CancelManyQuery, status=204, errors=(404,)
+    "Cancel several runs",
+    role="run",
+    slow=True,
+    body=CancelMany,
+    query=CancelManyQuery,
+    status=204,
+    errors=(404,),
 )
 def cancel_many() -> tuple[str, int]:
     """Those of a thread that are named, or all of the deployment in a status."""

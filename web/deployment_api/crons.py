@@ -290,7 +290,14 @@ def delete_cron(cron_id: str) -> tuple[str, int]:
 
 
 @bp.post("/runs/crons/search")
-@operation("Search crons", role="read", body=CronSearch, answer=schemas.CRONS, headers=schemas.PAGE_HEADERS)
+@operation(
+    "Search crons",
+    role="read",
+    slow=True,
+    body=CronSearch,
+    answer=schemas.CRONS,
+    headers=schemas.PAGE_HEADERS,
+)
 def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}
     select = body.pop("select", None)
@@ -317,7 +324,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.V
 
 
 @bp.post("/runs/crons/count")
-@operation("Count crons", role="read", body=CronFilter, answer=COUNT)
+@operation("Count crons", role="read", slow=True, body=CronFilter, answer=COUNT)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     visible = _allow_search(body, limit=0, offset=0)

@@ -56,6 +56,7 @@ class Retry(Schema):
 @operation(
     "Search for runs, by default for those that failed, timed out or were cancelled",
     role="read",
+    slow=True,
     answer=schemas.FOUND_RUNS,
     headers=schemas.PAGE_HEADERS,
     body=Search,

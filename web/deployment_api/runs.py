@@ -255,7 +255,12 @@ def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
 
 @bp.get("/threads/<thread_id>/runs")
 @operation(
-    "List a thread's runs, newest first", role="read", query=ListQuery, answer=schemas.RUNS, errors=(400, 404)
+    "List a thread's runs, newest first",
+    role="read",
+    slow=True,
+    query=ListQuery,
+    answer=schemas.RUNS,
+    errors=(400, 404),
 )
 def list_runs(thread_id: str) -> Response:
     key = _thread(thread_id)

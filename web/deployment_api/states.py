@@ -183,6 +183,7 @@ def find_state(thread_id: str) -> Response:
 @operation(
     "List a thread's states, newest first",
     role="read",
+    slow=True,
     query=HistoryQuery,
     answer=schemas.STATES,
     errors=(404, 424, 504),
@@ -196,6 +197,7 @@ def list_history(thread_id: str) -> Response:
 @operation(
     "List a thread's states, newest first",
     role="read",
+    slow=True,
     body=History,
     answer=schemas.STATES,
     errors=(404, 424, 504),

@@ -222,6 +222,7 @@ def delete_item() -> tuple[str, int]:
 @operation(
     "Search store items",
     role="read",
+    slow=True,
     body=ItemSearch,
     answer=schemas.FOUND_ITEMS,
     errors=(400, 409, 424, 504),
@@ -263,7 +264,9 @@ def search_items() -> Response:
 
 
 @bp.post("/store/namespaces")
-@operation("List namespaces that hold items", role="read", body=NamespaceSearch, answer=schemas.NAMESPACES)
+@operation(
+    "List namespaces that hold items", role="read", slow=True, body=NamespaceSearch, answer=schemas.NAMESPACES
+)
 def list_namespaces() -> Response:
     """`*` in a prefix or suffix is any one label; `max_depth` cuts what is deeper."""
     body = load(NamespaceSearch)

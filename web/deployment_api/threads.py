@@ -206,7 +206,7 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 
 
 @bp.delete("/threads/<thread_id>")
-@operation("Delete a thread with its runs and checkpoints", role="run", status=204, errors=(404,))
+@operation("Delete a thread with its runs and checkpoints", role="run", slow=True, status=204, errors=(404,))
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     asked = allow("threads", "delete", thread_id=key)
@@ -219,7 +219,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 
 
 @bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", role="run", answer=schemas.THREAD, errors=(409,))
+@operation("Copy a thread", role="run", slow=True, answer=schemas.THREAD, errors=(409,))
 def copy_thread(thread_id: str) -> Response:
     """A new thread with the same metadata and checkpoints, without the runs. 409 where there is no thread to copy."""
     key = uuid_path(thread_id, "thread_id")
@@ -239,6 +239,7 @@ def copy_thread(thread_id: str) -> Response:
 @operation(
     "Delete threads, or all of their checkpoints but the newest",
     role="run",
+    slow=True,
     body=ThreadPrune,
     answer=schemas.PRUNED,
 )
@@ -277,6 +278,7 @@ def get_storage(thread_id: str) -> Response:
 @operation(
     "Search threads",
     role="read",
+    slow=True,
     body=ThreadSearch,
     answer=schemas.THREADS,
     headers=schemas.PAGE_HEADERS,
@@ -321,7 +323,7 @@ def _thread_id(text: str) -> Any:
 
 
 @bp.post("/threads/count")
-@operation("Count threads", role="read", body=ThreadFilter, answer=COUNT)
+@operation("Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT)
 def count_threads() -> Response:
     body = load(ThreadFilter)
     _allow_search(body, limit=0, offset=0)

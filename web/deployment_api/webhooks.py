@@ -32,6 +32,7 @@ class DeliverySearch(Schema):
 @operation(
     "Search for deliveries of webhooks, newest first",
     role="read",
+    slow=True,
     body=DeliverySearch,
     answer=schemas.DELIVERIES,
     headers=schemas.PAGE_HEADERS,

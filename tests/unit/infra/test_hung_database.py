@@ -1,0 +1,141 @@
+"""A PostgreSQL that hangs: it keeps its connections, accepts more, and answers none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import replication
+
+# A process that gevent has patched, with a server that it can stop and continue. It prints one line of JSON.
+BEGINNING = """
+from gevent import monkey
+monkey.patch_all()
+import json, logging, os, signal, sys
+import gevent
+import psutil
+from shared.errors import Unavailable
+from shared.infra import postgres
+
+attempts = []
+
+class Attempts(logging.Handler):
+    def emit(self, record):
+        if record.msg.startswith("connection attempt"):
+            attempts.append(record)
+
+logging.getLogger("psycopg").addHandler(Attempts())
+logging.getLogger("psycopg").setLevel(logging.DEBUG)
+logging.getLogger("psycopg").propagate = False
+postgres.TRUSTED_SECONDS = 0.0  # every pooled connection is checked
+
+def send(number):
+    process = psutil.Process(int(sys.argv[1]))
+    for each in (process, *process.children()):
+        each.send_signal(number)
+
+def by_driver(statement="SELECT 1 AS x"):
+    with postgres.driver() as conn:
+        return postgres.query(conn, statement, {}).fetchone()["x"]
+
+def by_connection():
+    with postgres.connection() as conn:
+        return conn.exec_driver_sql("SELECT 1").scalar_one()
+
+def outcome(call):
+    try:
+        return call()
+    except Unavailable as error:
+        return str(error)
+
+def outcomes(calls):
+    return sorted({each.value for each in gevent.joinall([gevent.spawn(outcome, call) for call in calls])}, key=str)
+"""
+HUNG = """
+postgres.connect(os.environ["DATABASE_URL"], pool_size=4, silence_seconds=0.5)
+
+def under_way():
+    with postgres.driver() as conn:
+        stopped.wait()
+        return postgres.query(conn, "SELECT 1 AS x", {}).fetchone()["x"]
+
+stopped = gevent.event.Event()
+said = {"before": outcomes([by_driver, by_connection] * 10)}
+early = gevent.spawn(outcomes, [under_way] * 2)
+gevent.idle()
+send(signal.SIGSTOP)
+stopped.set()
+attempts.clear()
+said["under way"] = early.get()
+said["hung"] = outcomes([by_driver, by_connection] * 50)
+said["attempts"] = len(attempts)
+send(signal.SIGCONT)
+with gevent.Timeout(30):
+    while outcomes([by_driver, by_connection]) != [1]:
+        gevent.sleep(0.1)
+said["after"] = outcomes([by_driver, by_connection] * 10)
+print(json.dumps(said))
+"""
+SLOW = """
+postgres.connect(os.environ["DATABASE_URL"], silence_seconds=0.5)
+
+def slow():
+    return by_driver("SELECT 2 AS x FROM pg_sleep(1.5)")
+
+def patient():
+    with postgres.patience(30):
+        return slow()
+
+def spoken():  # sends rows all the time, and takes longer than the silence may
+    with postgres.driver() as conn:
+        rows = conn.cursor().stream("SELECT repeat('x', 10000), pg_sleep(0.1) FROM generate_series(1, 15)")
+        return len(list(rows))
+
+print(json.dumps({"slow": outcomes([slow]), "patient": outcomes([patient]), "spoken": outcomes([spoken])}))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The address and the process of a PostgreSQL of its own."""
+    folder: Path = tmp_path_factory.mktemp("hung")
+    with replication.primary(folder) as url:
+        (file,) = folder.rglob("postmaster.pid")
+        yield url, int(file.read_text().split()[0])
+
+
+def said(server: tuple[str, int], program: str) -> Any:
+    url, pid = server
+    done = subprocess.run(
+        [sys.executable, "-c", BEGINNING + program, str(pid)],
+        env={**os.environ, "DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_statements_and_new_connections_fail_while_the_server_hangs(server: tuple[str, int]) -> None:
+    found = said(server, HUNG)
+
+    assert found.pop("attempts") <= 2 * 4 * 2, "not every caller waits for a connection of its own"
+    assert found == {
+        "before": [1],
+        "under way": ["database unavailable"],
+        "hung": ["database unavailable"],
+        "after": [1],
+    }
+
+
+def test_a_statement_that_is_slow_by_nature_has_a_longer_limit(server: tuple[str, int]) -> None:
+    assert said(server, SLOW) == {"slow": ["database unavailable"], "patient": [2], "spoken": [15]}
