@@ -24,6 +24,7 @@ from shared.deployments import deployments
 from shared.errors import NotFound, Unavailable
 from shared.infra import schema
 from shared.infra.postgres import Row, connection
+from shared.infra.writes import WriteCheck
 from shared.models import RunStatus, is_live, waiting_since
 from web import console, run_metrics, server_metrics
 from web.addresses import AT_ROOT
@@ -40,8 +41,9 @@ bp = Blueprint("health", __name__)
 
 
 def start(app: Flask) -> None:
-    """Begin with no figures known."""
+    """Begin with no figures known, and no check of the database made."""
     app.extensions["runyard_figures"] = {}
+    app.extensions["runyard_writes"] = WriteCheck()
 
 
 # What clients may rely on; a flag appears when its feature does.
@@ -103,7 +105,7 @@ def get_root(deployment: str | None = None) -> Response:
 @bp.get("/ok")
 @operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:
-    """With `check_db=1` the database must answer too, with `ready=1` also have the tables of this release.
+    """With `check_db=1` the database must answer too, with `ready=1` also have the tables of this release and take writes.
 
     Redis is not asked: without it requests are still answered, and runs created.
     """
@@ -113,6 +115,9 @@ def get_ok(deployment: str | None = None) -> Response:
             conn.execute(text("SELECT 1"))
             if asked["ready"] and not schema.is_current(conn):
                 raise Unavailable("the database lacks tables of this release: its migrations have not run")
+        if asked["ready"]:
+            writes: WriteCheck = current_app.extensions["runyard_writes"]
+            writes.require()
     return jsonify(ok=True, services={})
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 import tests.support.factories as make
 from shared import __version__
@@ -53,6 +55,29 @@ def test_it_is_ready_once_the_database_has_the_tables_of_this_release(
 
     postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
     assert anonymous.get("/ok?ready=1").status_code == 503
+
+
+@pytest.fixture
+def read_only(database: str) -> Iterator[None]:
+    """A database that refuses every write, as some do by themselves when their disk is nearly full."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("CREATE ROLE reader SUPERUSER LOGIN")
+        conn.execute("ALTER ROLE reader SET default_transaction_read_only = on")
+        postgres.connect(make_url(database).set(username="reader").render_as_string(hide_password=False))
+        yield
+        postgres.engine().dispose()
+        conn.execute("DROP ROLE reader")
+
+
+@pytest.mark.usefixtures("read_only")
+def test_it_is_not_ready_while_the_database_refuses_writes(settings: Settings) -> None:
+    client = create_app(settings).test_client()  # another app may have looked a moment ago
+
+    response = client.get("/ok?ready=1")
+
+    assert (response.status_code, response.json) == (503, {"detail": "the database is read-only"})
+    assert response.headers["Retry-After"] == "2"
+    assert client.get("/ok?check_db=1").status_code == 200
 
 
 def test_it_works_without_any_connection(settings: Settings) -> None:

@@ -1,0 +1,82 @@
+"""Whether PostgreSQL takes writes: a full disk and a read-only server still answer every read.
+
+A small UPDATE proves nothing on a full disk: it fits into a page that is there, while everything that needs a new page
+fails. So the check has PostgreSQL write a temporary file, which lies on the disk of the data unless `temp_tablespaces`
+says otherwise and is removed at once. It then writes a record to the log and commits, which needs the log's disk, and a
+standby where commits wait for one. No row and no page is left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import psycopg
+from sqlalchemy import Connection, exc, text
+
+from shared.errors import Unavailable
+from shared.infra.postgres import connection
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 2.0  # between two checks of a process
+DISK_FULL = "53100"
+READ_ONLY = text("SELECT current_setting('transaction_read_only') = 'on'")
+LITTLE_MEMORY = text("SET LOCAL work_mem = '64kB'")
+# 1 MiB. PostgreSQL adds pages of 8 KiB one by one: less free space than this is as good as none.
+FILL = text("SELECT count(*) FROM unnest(array_fill(repeat('x', 8192), ARRAY[128])) AS filler")
+LOG = text("SELECT pg_logical_emit_message(true, 'runyard', '')")
+
+
+class WriteCheck:
+    """What this process last learned of the database, looked at again after CHECK_SECONDS."""
+
+    def __init__(
+        self, look: Callable[[], str | None] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`look` returns why the database refuses writes, None when it takes them."""
+        self._look = look or refusal
+        self._clock = clock
+        self._checked_at: float | None = None
+        self._refusal: str | None = None
+
+    def require(self) -> None:
+        """Raise Unavailable when the database refuses writes, or does not answer."""
+        now = self._clock()
+        if self._checked_at is None or now - self._checked_at > CHECK_SECONDS:
+            self._checked_at = now  # first: requests that come meanwhile go by the check before
+            self._learn(self._look())
+        if self._refusal is not None:
+            raise Unavailable(self._refusal)
+
+    def _learn(self, refusal: str | None) -> None:
+        if refusal != self._refusal:
+            level = logging.INFO if refusal is None else logging.ERROR
+            log.log(level, "%s", refusal or "the database takes writes again")
+        self._refusal = refusal
+
+
+def refusal() -> str | None:
+    """Why the database refuses writes; None when it takes them. Raises Unavailable when it does not answer."""
+    try:
+        with connection() as conn:
+            return _refusal(conn)
+    except Unavailable as error:
+        if _sqlstate(error.__cause__) == DISK_FULL:
+            return "the database has no disk space left"
+        raise
+
+
+def _refusal(conn: Connection) -> str | None:
+    if conn.execute(READ_ONLY).scalar_one():
+        return "the database is read-only"
+    conn.execute(LITTLE_MEMORY)
+    conn.execute(FILL)
+    conn.execute(LOG)
+    return None
+
+
+def _sqlstate(error: BaseException | None) -> str | None:
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    return original.sqlstate if isinstance(original, psycopg.Error) else None
