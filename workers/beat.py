@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import time
 from typing import Any, NoReturn
 
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler, SchedulingError
 from celery.bin.base import CLIContext
 from celery.bin.beat import beat
 from celery.signals import beat_init, setup_logging
@@ -22,6 +23,8 @@ from shared.infra.health_socket import HealthSocket
 from shared.settings import Settings
 from workers import celery_app, stop_signals
 from workers.stop_signals import STOP_SIGNALS
+
+log = logging.getLogger("workers.beat")  # also where it is `__main__`
 
 SWEEP_SECONDS = 10.0
 SILENT_SECONDS = 6 * SWEEP_SECONDS
@@ -39,13 +42,41 @@ app.conf.update(
 
 
 class TimedScheduler(Scheduler):
-    """Celery's, which keeps no file: after a restart it begins anew. It knows when its loop last came around."""
+    """Celery's, which keeps no file: after a restart it begins anew. It knows when its loop last came around.
+
+    Celery logs a traceback for each task that cannot be sent. An outage of Redis is one line here, its end another.
+    """
 
     ticked_at: float | None = None
+    is_cut_off = False
 
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         TimedScheduler.ticked_at = time.monotonic()
         return super().tick(*args, **kwargs)
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except SchedulingError as error:
+            self._lose_redis(error)
+        else:
+            self._find_redis()
+
+    def _ensure_connected(self) -> Any:
+        """Wait for Redis; Celery's own would log a line for each attempt."""
+        return self.connection.ensure_connection(
+            lambda error, interval: self._lose_redis(error), self.app.conf.broker_connection_max_retries
+        )
+
+    def _lose_redis(self, error: Exception) -> None:
+        if not self.is_cut_off:
+            self.is_cut_off = True
+            log.warning("Redis is away, nobody is notified until it is back: %s", error)
+
+    def _find_redis(self) -> None:
+        if self.is_cut_off:
+            self.is_cut_off = False
+            log.info("Redis is back")
 
 
 app.conf.beat_scheduler = TimedScheduler

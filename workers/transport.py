@@ -1,13 +1,16 @@
 """How a worker consumes from the broker: it comes back soon, and takes messages of this service and nothing else.
 
 Whoever can write to Redis can put anything into a queue. Celery and kombu read a message in many places, and in
-most of them one that they cannot read ends the consumer. Here it is dropped with one line, before they see it.
+most of them one that they cannot read ends the consumer. Here it is dropped, before they see it. A flood of such messages
+must not fill the disk with log lines: of a burst the 1st, 10th, 100th … are logged.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,8 +26,29 @@ from shared.infra import broker
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
+BURST_SECONDS = 60.0
 TAKES_IDS = (broker.EXECUTE_RUNS, broker.ANSWER_QUERIES, broker.PREPARE_HOSTS, broker.BUILD_REVISION)
 TAKES_NOTHING = (broker.SWEEP, broker.CANARY)
+
+
+class Drops:
+    """Messages that are dropped, counted by queue and logged at each power of ten. A minute without one ends a burst."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._bursts: dict[str, tuple[int, float]] = {}
+
+    def add(self, queue: str, reason: object) -> None:
+        count, last_at = self._bursts.get(queue, (0, 0.0))
+        now = self._clock()
+        count = 1 if now - last_at > BURST_SECONDS else count + 1
+        self._bursts[queue] = count, now
+        if count == 1:
+            log.warning("a message in %s is dropped: %s", queue, reason)
+        elif str(count).strip("0") == "1":
+            log.warning(
+                "%d messages in %s are dropped so far, the last of them because %s", count, queue, reason
+            )
 
 
 class Malformed(Exception):
@@ -87,6 +111,9 @@ class Connection(KombuConnection):
         return super().ensure_connection(*args, **{**pauses, **options})
 
 
+drops = Drops()
+
+
 class Client(kombu_redis.PrefixedStrictRedis):
     """Answers to BRPOP are messages of ours, or none."""
 
@@ -98,7 +125,7 @@ class Client(kombu_redis.PrefixedStrictRedis):
         try:
             return queue, checked(item)
         except Malformed as error:
-            log.warning("a message in %s is dropped: %s", queue.decode(), error)
+            drops.add(queue.decode(), error)
             return None
 
 

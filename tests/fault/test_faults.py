@@ -380,7 +380,7 @@ def test_a_message_nobody_can_read_is_in_nobodys_way(stack: Stack) -> None:
 
     wait_until(has_received_another, timeout=60)
     assert stack.pids("runner") == runners
-    assert stack.log.read_text().count("a message in runs.default is dropped") == 5
+    assert stack.log.read_text().count("a message in runs.default is dropped") == 1, "a line for all five"
 
 
 def heard_seconds(stack: Stack, pid: int) -> float:

@@ -21,7 +21,7 @@ from redis import Redis
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from workers import celery_app, tasks, transport
-from workers.transport import Malformed, checked
+from workers.transport import Drops, Malformed, checked
 
 QUEUE = "runs.default"
 KEY = f"{shared_redis.PREFIX}celery:{QUEUE}"
@@ -107,9 +107,32 @@ def test_only_the_task_and_its_arguments_pass() -> None:
     assert passed["headers"].keys() == {"lang", "task", "id"}
 
 
-def test_everything_else_in_a_queue_is_dropped_with_a_line(
-    redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+def test_a_flood_of_foreign_messages_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    drops = Drops(lambda: now)
+    for _ in range(10_000):
+        drops.add(QUEUE, "no task takes it")
+        drops.add("builds", "no task takes it")
+
+    assert [line for line in caplog.messages if QUEUE in line] == [
+        f"a message in {QUEUE} is dropped: no task takes it",
+        *(
+            f"{count} messages in {QUEUE} are dropped so far, the last of them because no task takes it"
+            for count in (10, 100, 1000, 10_000)
+        ),
+    ]
+    assert len([line for line in caplog.messages if "builds" in line]) == 5
+
+    caplog.clear()
+    now = 100.0
+    drops.add(QUEUE, "it cannot be read")
+    assert caplog.messages == [f"a message in {QUEUE} is dropped: it cannot be read"]
+
+
+def test_everything_else_in_a_queue_is_dropped(
+    redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transport, "drops", Drops())
     app = celery_app.configure(redis_url, app=Celery("consumer"))
     for found in GARBAGE.values():
         redis.lpush(KEY, found)
@@ -123,7 +146,7 @@ def test_everything_else_in_a_queue_is_dropped_with_a_line(
                 connection.drain_events(timeout=20)
 
     assert heard[0].payload == [[[RUN]], {}, {}]
-    assert len([line for line in caplog.messages if "is dropped" in line]) == len(GARBAGE)
+    assert len([line for line in caplog.messages if "dropped" in line]) == len(str(len(GARBAGE)))
     assert not redis.exists(KEY)
 
 
