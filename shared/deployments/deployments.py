@@ -19,7 +19,7 @@ from shared.deployments.shares import Share
 from shared.deployments.user_code import UserCode
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps
-from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
+from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus, status_of_deployment
 
 SOURCE_CONFIG = (
     "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"
@@ -320,12 +320,7 @@ def interrupt(
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
 
-ENDS = ", ".join(f"'{status}'" for status in sorted(REVISION_ENDS))
-# What serves nothing, and has nothing on its way that could, is not READY.
-STATUS = f"""
-CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL AND NOT EXISTS
-          (SELECT FROM revision o WHERE o.deployment_id = d.id AND o.status NOT IN ({ENDS}))
-     THEN 'UNUSED' ELSE d.status END"""
+STATUS = status_of_deployment("d")
 
 SELECT = f"""
 SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, {STATUS} AS status, d.pool,

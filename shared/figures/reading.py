@@ -17,7 +17,7 @@ from shared.figures.folding import HOUR, MINUTE
 from shared.figures.histograms import percentile
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, STATUSES, summed
 from shared.infra import clock
-from shared.models import is_live, waiting_since
+from shared.models import is_live, status_of_deployment, waiting_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 DEPLOYMENTS = text(f"""
-SELECT d.id, d.name, d.status, d.pool, r.number AS revision_number,
+SELECT d.id, d.name, {status_of_deployment("d")} AS status, d.pool, r.number AS revision_number,
     coalesce(l.running, 0) AS running, coalesce(l.waiting, 0) AS waiting,
     CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds
 FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
@@ -158,8 +158,8 @@ OF_OVERVIEW = ("wait_p50", "duration_p50", "duration_p95")
 
 def overview(
     conn: Connection, organization_id: UUID, window: Window, *, now: datetime | None = None
-) -> list[dict[str, Any]]:
-    """Each deployment: what it did within the window, and what it does now."""
+) -> dict[str, Any]:
+    """The times of the window; and each deployment with what it did within them, and what it does now."""
     now = now or clock.now()
     since = window.begins_at(now)
     values = {
@@ -172,7 +172,11 @@ def overview(
     done = {row["deployment_id"]: dict(row) for row in conn.execute(BY_DEPLOYMENT, values).mappings()}
     minutes = max((now - since).total_seconds(), 1.0) / 60
     found = conn.execute(DEPLOYMENTS, {"organization_id": organization_id}).mappings()
-    return [_of_deployment(dict(row), done.get(row["id"], {}), minutes) for row in found]
+    return {
+        "from": since,
+        "until": now,
+        "deployments": [_of_deployment(dict(row), done.get(row["id"], {}), minutes) for row in found],
+    }
 
 
 def _of_deployment(row: dict[str, Any], done: Mapping[str, Any], minutes: float) -> dict[str, Any]:

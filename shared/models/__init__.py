@@ -36,6 +36,7 @@ from shared.models.statuses import (
     is_due,
     is_live,
     is_unsuccessful,
+    status_of_deployment,
     waiting_since,
 )
 from shared.models.store import STORE_ITEM
@@ -93,5 +94,6 @@ __all__ = [
     "is_live",
     "is_silent",
     "is_unsuccessful",
+    "status_of_deployment",
     "waiting_since",
 ]

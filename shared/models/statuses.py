@@ -42,6 +42,19 @@ class DeploymentStatus(enum.StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+def status_of_deployment(alias: str) -> str:
+    """The SQL expression for the status that callers see of a deployment, called so in the statement.
+
+    A deployment is UNUSED, not READY, if it serves no revision and none is on its way.
+    """
+    ends = ", ".join(f"'{status}'" for status in sorted(REVISION_ENDS))
+    return (
+        f"CASE WHEN {alias}.status = 'READY' AND {alias}.active_revision_id IS NULL AND NOT EXISTS"
+        f" (SELECT FROM revision o WHERE o.deployment_id = {alias}.id AND o.status NOT IN ({ends}))"
+        f" THEN 'UNUSED' ELSE {alias}.status END"
+    )
+
+
 class RunStatus(enum.StrEnum):
     PENDING = "pending"
     RUNNING = "running"

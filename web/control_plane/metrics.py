@@ -46,7 +46,7 @@ IN_OVERVIEW = record(
     waiting=COUNT,
     oldest_wait_seconds=SECONDS,
 )
-OVERVIEW = record("Overview", deployments=listed(IN_OVERVIEW))
+OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(IN_OVERVIEW))
 
 
 class OverviewQuery(Schema):
@@ -91,4 +91,4 @@ def get_series() -> Response:
 def get_overview() -> Response:
     """`failed` are errors and timeouts. The pools are in GET /v2/workers."""
     window = WINDOWS[load_query(OverviewQuery)["window"]]
-    return jsonify(deployments=read(reading.overview, caller().organization_id, window))
+    return jsonify(read(reading.overview, caller().organization_id, window))

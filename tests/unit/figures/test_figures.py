@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy import text
 
 from shared.access import api_keys
+from shared.deployments import deployments
 from shared.deployments.deployments import DeploymentRef
 from shared.figures import folding, reading
 from shared.figures.reading import WINDOWS
 from shared.infra.postgres import connection, driver, engine
-from shared.models import RunStatus, ThreadStatus
+from shared.models import RevisionStatus, RunStatus, ThreadStatus
 from shared.removal import deletion
 from shared.runs import cancel, claims, finish
 from shared.runs.claims import Claimed, Terms
@@ -490,7 +491,8 @@ def test_the_overview_says_what_each_deployment_did_and_does(deployment: Deploym
         conn.execute(text("UPDATE run SET created_at = now() - interval '90 s' WHERE status = 'pending'"))
         found = reading.overview(conn, deployment.organization_id, WINDOWS["hour"], now=now)
 
-    busy, other = found
+    busy, other = found["deployments"]
+    assert (found["from"], found["until"]) == (WINDOWS["hour"].begins_at(now), now)
     assert (busy["id"], busy["name"], busy["revision_number"]) == (deployment.id, "app", 1)
     assert (busy["success"], busy["failed"], busy["running"], busy["waiting"]) == (1, 1, 1, 1)
     assert busy["runs_a_minute"] == pytest.approx(2 / 60, rel=0.05)
@@ -498,3 +500,22 @@ def test_the_overview_says_what_each_deployment_did_and_does(deployment: Deploym
     assert busy["wait_p50"] == pytest.approx(1, rel=0.2)
     assert (other["id"], other["pool"], other["revision_number"]) == (idle.id, "gpu", None)
     assert (other["success"], other["running"], other["duration_p95"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("newest", "status"),
+    [
+        (RevisionStatus.BUILD_FAILED, "UNUSED"),
+        (RevisionStatus.INTERRUPTED, "UNUSED"),
+        (RevisionStatus.BUILDING, "READY"),
+    ],
+)
+def test_the_overview_has_the_status_of_the_deployments_record(newest: RevisionStatus, status: str) -> None:
+    never_served = factories.deployment(serving=False)
+    factories.revision(never_served.id, status=newest)
+
+    with connection() as conn:
+        found = reading.overview(conn, never_served.organization_id, WINDOWS["hour"])["deployments"]
+        record = deployments.get(conn, never_served.organization_id, never_served.id)
+
+    assert [row["status"] for row in found] == [status] == [record["status"]]
