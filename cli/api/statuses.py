@@ -6,6 +6,9 @@ long to start. A test holds the two together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 REVISION_FAILURES = frozenset({"CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED"})
 REVISION_ENDS = REVISION_FAILURES | {"DEPLOYED", "SKIPPED", "INTERRUPTED"}
 UNSUCCESSFUL_RUNS = frozenset({"error", "timeout", "interrupted"})
@@ -35,3 +38,17 @@ RUN_STYLES = {
 def run_style(status: str) -> str:
     """The style of a run's or a thread's status on a terminal."""
     return RUN_STYLES.get(status, "cyan")
+
+
+WAITS_FOR = {"answer": "waits for an answer", "resume": "waits to be resumed"}
+
+
+def run_state(row: Mapping[str, Any]) -> str:
+    """A run's status, and what the run waits for if it stopped at a question or at a breakpoint."""
+    waits_for = row.get("waits_for")
+    return f"{row['status']}, {WAITS_FOR.get(waits_for, waits_for)}" if waits_for else row["status"]
+
+
+def run_state_style(row: Mapping[str, Any]) -> str:
+    """The style of a run's state on a terminal."""
+    return RUN_STYLES["interrupted"] if row.get("waits_for") else run_style(row["status"])

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cli.api.client import Client
 from cli.api.ids import is_part, short, with_part
-from cli.api.statuses import UNSUCCESSFUL_RUNS, run_style
+from cli.api.statuses import UNSUCCESSFUL_RUNS, run_state, run_state_style
 from cli.deployments.deployments import Wide, id_column, show_table
 from cli.deployments.served import Deployment, Limit, Thread, echo_json, served
 from cli.errors import BadUsage, CommandFailed
@@ -103,7 +103,7 @@ def _runs(rows: list[Row], *, is_wide: bool) -> Table:
         ids = [str(row[key]) for key in ("run_id", "thread_id")]
         table.add_row(
             *(ids if is_wide else map(short, ids)),
-            Text(row["status"], run_style(row["status"])),
+            Text(run_state(row), run_state_style(row)),
             when(row["created_at"]),
             Text(printable(error_of(row)), "dim"),
         )
@@ -142,7 +142,7 @@ def show(
             "Run": found["run_id"],
             "Thread": found["thread_id"],
             "Assistant": found.get("assistant_id"),
-            "Status": found["status"],
+            "Status": run_state(found),
             "Error": error_of(found),
             "Created": when(found["created_at"]),
             "Changed": when(found["updated_at"]),

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from shared.errors import NotFound
 from shared.infra.postgres import Row, dumps, query
+from shared.runs.read import IS_FOLLOWED
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -23,11 +24,6 @@ KEY = "a2a"  # of the metadata
 
 SUBMITTED, WORKING, COMPLETED = "submitted", "working", "completed"
 FAILED, CANCELED, INPUT_REQUIRED = "failed", "canceled", "input-required"
-
-# Whether something came after it, but for what was cancelled before it began.
-_LATER = """
-EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_id = r.thread_id
-        AND o.created_seq > r.created_seq AND NOT (o.status = 'interrupted' AND o.attempt = 0))"""
 
 _STATE = f"""
 CASE r.status WHEN 'pending' THEN '{SUBMITTED}' WHEN 'running' THEN '{WORKING}'
@@ -39,7 +35,7 @@ CASE r.status WHEN 'pending' THEN '{SUBMITTED}' WHEN 'running' THEN '{WORKING}'
 _FROM = f"""
 FROM run r
 JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-CROSS JOIN LATERAL (SELECT {_LATER} AS later) l
+CROSS JOIN LATERAL (SELECT {IS_FOLLOWED} AS later) l
 CROSS JOIN LATERAL (SELECT {_STATE} AS state) s
 WHERE r.deployment_id = %(deployment_id)s AND r.assistant_id = %(assistant_id)s AND r.metadata ? '{KEY}'"""
 

@@ -18,6 +18,22 @@ COLUMNS = (
     " seq_reserved"
 )
 
+# Whether a run was created on the thread after a run, called `r`. Runs that were cancelled before they began do not count.
+IS_FOLLOWED = """
+EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_id = r.thread_id
+        AND o.created_seq > r.created_seq AND NOT (o.status = 'interrupted' AND o.attempt = 0))"""
+
+# A run that ends at a question, or before a node with a breakpoint, has the status success. While its thread rests there:
+# `answer` if the thread has an open interrupt, else `resume`.
+ANSWER, RESUME = "answer", "resume"
+WAITS_FOR = f"""
+CASE WHEN run.status = 'success' THEN (
+    SELECT CASE WHEN EXISTS (SELECT FROM json_each(t.interrupts) i WHERE json_array_length(i.value) > 0)
+                THEN '{ANSWER}' ELSE '{RESUME}' END
+    FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+    WHERE r.run_id = run.run_id AND t.rest_status = 'interrupted' AND NOT {IS_FOLLOWED}) END AS waits_for"""
+SHOWN_COLUMNS = f"{COLUMNS}, {WAITS_FOR}"
+
 # A run with this among its stream modes also writes the protocol's events into its log; callers neither name it nor
 # see it.
 PROTOCOL = "protocol"
@@ -60,6 +76,7 @@ def record(row: Row) -> dict[str, Any]:
         **{name: row.get(name) for name in LATER},
         "attempts": row.get("attempts") or [],
         "cost": prices.cost(row.get("usage")),
+        **({"waits_for": row["waits_for"]} if row.get("waits_for") else {}),
     }
 
 
@@ -68,7 +85,7 @@ def get(conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID 
     row = (
         conn.execute(
             text(
-                f"SELECT {COLUMNS} FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
+                f"SELECT {SHOWN_COLUMNS} FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
                 " AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)"
             ),
             {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
@@ -94,7 +111,7 @@ def list_of_thread(
     rows = (
         conn.execute(
             text(
-                f"SELECT {COLUMNS} FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+                f"SELECT {SHOWN_COLUMNS} FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
                 " AND (CAST(:status AS text) IS NULL OR status = :status)"
                 " ORDER BY created_seq DESC LIMIT :limit OFFSET :offset"
             ),

@@ -112,7 +112,9 @@ def _of_any_status(
         f"(SELECT {read.COLUMNS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))"
         for where in places
     )
-    page = text(f"SELECT * FROM ({found}) AS found ORDER BY run_id DESC LIMIT :limit OFFSET :offset")
+    page = text(
+        f"SELECT {read.SHOWN_COLUMNS} FROM ({found}) AS run ORDER BY run_id DESC LIMIT :limit OFFSET :offset"
+    )
     rows = conn.execute(page, {**asked.values, "last": last}).mappings().all()
     if len(rows) < asked.values["limit"] and (rows or not asked.values["offset"]):
         return list(rows), asked.values["offset"] + len(rows)  # nothing is left to be counted

@@ -50,7 +50,7 @@ bp = Blueprint("runs", __name__)
 RUN_FIELDS = (
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
     "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at",
-    "attempts", "queue",
+    "attempts", "queue", "waits_for",
 )  # fmt: skip
 
 

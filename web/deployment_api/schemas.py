@@ -6,6 +6,7 @@ from typing import Any
 
 from shared.models import RunStatus, ThreadStatus
 from shared.removal.expiry import STRATEGIES
+from shared.runs import read
 from shared.runs.webhook_records import DeliveryStatus
 from web.json_schema import (
     BOOLEAN,
@@ -141,6 +142,11 @@ COST: JsonSchema = {
     "type": ["number", "null"],
     "description": "What these tokens cost by the service's prices; null where a model has none",
 }
+WAITS_FOR: JsonSchema = {
+    "description": "There while the run has ended with success and its thread rests where it stopped: at a question"
+    " (`answer`), or before or after a node as `interrupt_before` and `interrupt_after` say (`resume`)",
+    **one_of(read.ANSWER, read.RESUME),
+}
 LOST_ATTEMPT = record(
     "LostAttempt",
     attempt={"type": "integer", "minimum": 1},
@@ -151,7 +157,7 @@ LOST_ATTEMPT = record(
 )
 RUN = record(
     "Run",
-    ("queue",),
+    ("queue", "waits_for"),
     run_id=UUID,
     thread_id=UUID,
     assistant_id=UUID,
@@ -170,11 +176,12 @@ RUN = record(
     attempts=listed(LOST_ATTEMPT),
     cost=COST,
     queue=QUEUED,
+    waits_for=WAITS_FOR,
 )
 RUNS = listed(selection(RUN))
 FOUND_RUN = record(
     "FoundRun",
-    ("queue",),
+    ("queue", "waits_for"),
     **RUN["properties"],
     error=or_null(FAILURE),
     attempt=COUNT,

@@ -102,6 +102,21 @@ def test_a_run_is_shown_with_its_input_and_its_error(served: ControlPlane, id: s
     assert json.loads(typed(served, "runs", "show", id, "--json").stdout)["run_id"] == RUN
 
 
+@pytest.mark.parametrize(
+    ("waits_for", "words"),
+    [("answer", "success, waits for an answer"), ("resume", "success, waits to be resumed")],
+)
+def test_a_run_that_stopped_for_a_person_says_what_it_waits_for(
+    served: ControlPlane, waits_for: str, words: str
+) -> None:
+    stopped = row(status="success", waits_for=waits_for)
+    served.answers[f"GET {THREAD}/runs"] = [(200, [stopped])]
+    served.answers[f"GET {THREAD}/runs/{RUN}"] = [(200, stopped)]
+
+    assert words in " ".join(typed(served, "runs", "list").stdout.split())
+    assert words in typed(served, "runs", "show", RUN).stdout
+
+
 def test_a_run_that_is_not_there_is_a_sentence(served: ControlPlane) -> None:
     ran = typed(served, "runs", "show", "dead")
     assert (ran.exit_code, "There is no run 'dead' among the newest" in ran.stderr) == (1, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.api import statuses
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
+from shared.runs import read
 
 OPEN_OR_SUCCESSFUL = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS}
 
@@ -15,6 +16,10 @@ def test_the_ends_of_a_revision_are_the_service_s() -> None:
 
 def test_the_unsuccessful_ends_of_a_run_are_the_service_s() -> None:
     assert set(RunStatus) - OPEN_OR_SUCCESSFUL == statuses.UNSUCCESSFUL_RUNS
+
+
+def test_what_a_run_waits_for_is_the_service_s() -> None:
+    assert set(statuses.WAITS_FOR) == {read.ANSWER, read.RESUME}
 
 
 def test_a_status_is_shown_by_what_it_means() -> None:

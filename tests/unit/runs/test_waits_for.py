@@ -1,0 +1,84 @@
+"""What a run that ended with success waits for: an answer, or to be resumed, as long as its thread rests there."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.deployments.deployments import DeploymentRef
+from shared.infra.postgres import connection
+from shared.models import RunStatus
+from shared.runs import read, search
+from tests.support import factories
+
+QUESTION = {"task": [{"id": "q", "value": "May I?"}]}
+
+
+def resting(deployment: DeploymentRef, **columns: Any) -> tuple[UUID, UUID]:
+    """A thread that rests as these columns say, and the run that left it so."""
+    at_rest = {"status": "interrupted", "rest_status": "interrupted", "interrupts": {}, **columns}
+    thread_id = factories.thread(deployment.id, **at_rest)
+    return thread_id, factories.run(deployment, thread_id, status=RunStatus.SUCCESS, attempt=1)
+
+
+def waits_for(deployment: DeploymentRef, thread_id: UUID) -> dict[UUID, str | None]:
+    """What each run of the thread waits for; every way to read runs says the same."""
+    every = {"status": [str(status) for status in RunStatus], "thread_id": thread_id}
+    with connection() as conn:
+        of_thread = read.list_of_thread(conn, deployment.id, thread_id, limit=9, offset=0)
+        found, _ = search.search(conn, deployment.id, every, limit=9, offset=0)
+        each = [read.get(conn, deployment.id, row["run_id"]) for row in of_thread]
+    records = [
+        {row["run_id"]: read.record(row).get("waits_for") for row in rows}
+        for rows in (of_thread, found, each)
+    ]
+    assert records[0] == records[1] == records[2]
+    return records[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"interrupts": QUESTION}, "answer"),
+        ({"interrupts": {}}, "resume"),
+        ({"interrupts": {"task": []}}, "resume"),
+        ({"interrupts": None}, "resume"),
+        ({"status": "idle", "rest_status": "idle"}, None),
+        ({"status": "error", "rest_status": "error", "interrupts": QUESTION}, None),
+    ],
+)
+def test_a_run_waits_for_what_its_thread_rests_at(
+    deployment: DeploymentRef, columns: dict[str, Any], what: str | None
+) -> None:
+    thread_id, run_id = resting(deployment, **columns)
+
+    assert waits_for(deployment, thread_id) == {run_id: what}
+
+
+@pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS])
+def test_only_the_newest_run_of_a_thread_waits(deployment: DeploymentRef, status: RunStatus) -> None:
+    thread_id, asked = resting(deployment, interrupts=QUESTION)
+    later = factories.run(deployment, thread_id, status=status, attempt=1)
+
+    newest = "answer" if status == RunStatus.SUCCESS else None
+    assert waits_for(deployment, thread_id) == {later: newest, asked: None}
+
+
+def test_a_later_run_that_was_cancelled_before_it_began_leaves_the_question_open(
+    deployment: DeploymentRef,
+) -> None:
+    thread_id, asked = resting(deployment, interrupts=QUESTION)
+    never_began = factories.run(deployment, thread_id, status=RunStatus.INTERRUPTED)
+
+    assert waits_for(deployment, thread_id) == {never_began: None, asked: "answer"}
+
+
+def test_a_run_that_failed_waits_for_nothing(deployment: DeploymentRef) -> None:
+    thread_id = factories.thread(
+        deployment.id, status="interrupted", rest_status="interrupted", interrupts=QUESTION
+    )
+    cancelled = factories.run(deployment, thread_id, status=RunStatus.INTERRUPTED, attempt=1)
+
+    assert waits_for(deployment, thread_id) == {cancelled: None}
