@@ -24,14 +24,15 @@ EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_i
         AND o.created_seq > r.created_seq AND NOT (o.status = 'interrupted' AND o.attempt = 0))"""
 
 # A run that ends at a question, or before a node with a breakpoint, has the status success. While its thread rests there:
-# `answer` if the thread has an open interrupt, else `resume`.
+# `answer` if the thread has an open interrupt, else `resume`. An update of the thread's state changes `state_updated_at`.
 ANSWER, RESUME = "answer", "resume"
 WAITS_FOR = f"""
 CASE WHEN run.status = 'success' THEN (
     SELECT CASE WHEN EXISTS (SELECT FROM json_each(t.interrupts) i WHERE json_array_length(i.value) > 0)
                 THEN '{ANSWER}' ELSE '{RESUME}' END
     FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-    WHERE r.run_id = run.run_id AND t.rest_status = 'interrupted' AND NOT {IS_FOLLOWED}) END AS waits_for"""
+    WHERE r.run_id = run.run_id AND t.rest_status = 'interrupted' AND t.state_updated_at = r.ended_at
+      AND NOT {IS_FOLLOWED}) END AS waits_for"""
 SHOWN_COLUMNS = f"{COLUMNS}, {WAITS_FOR}"
 
 # A run with this among its stream modes also writes the protocol's events into its log; callers neither name it nor

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection
-from shared.models import RunStatus
+from shared.infra.postgres import connection, dumps
+from shared.models import RunStatus, ThreadStatus
 from shared.runs import read, search
 from tests.support import factories
+from tests.support.owning import claimed, finish
 
+ENDED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 QUESTION = {"task": [{"id": "q", "value": "May I?"}]}
 
 
 def resting(deployment: DeploymentRef, **columns: Any) -> tuple[UUID, UUID]:
     """A thread that rests as these columns say, and the run that left it so."""
-    at_rest = {"status": "interrupted", "rest_status": "interrupted", "interrupts": {}, **columns}
+    at_rest = {
+        "status": "interrupted",
+        "rest_status": "interrupted",
+        "interrupts": {},
+        "state_updated_at": ENDED_AT,
+        **columns,
+    }
     thread_id = factories.thread(deployment.id, **at_rest)
-    return thread_id, factories.run(deployment, thread_id, status=RunStatus.SUCCESS, attempt=1)
+    return thread_id, ended(deployment, thread_id)
+
+
+def ended(deployment: DeploymentRef, thread_id: UUID, status: RunStatus = RunStatus.SUCCESS) -> UUID:
+    return factories.run(deployment, thread_id, status=status, attempt=1, ended_at=ENDED_AT)
 
 
 def waits_for(deployment: DeploymentRef, thread_id: UUID) -> dict[UUID, str | None]:
@@ -45,6 +58,7 @@ def waits_for(deployment: DeploymentRef, thread_id: UUID) -> dict[UUID, str | No
         ({"interrupts": {}}, "resume"),
         ({"interrupts": {"task": []}}, "resume"),
         ({"interrupts": None}, "resume"),
+        ({"interrupts": QUESTION, "state_updated_at": ENDED_AT + timedelta(seconds=1)}, None),
         ({"status": "idle", "rest_status": "idle"}, None),
         ({"status": "error", "rest_status": "error", "interrupts": QUESTION}, None),
     ],
@@ -60,7 +74,7 @@ def test_a_run_waits_for_what_its_thread_rests_at(
 @pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS])
 def test_only_the_newest_run_of_a_thread_waits(deployment: DeploymentRef, status: RunStatus) -> None:
     thread_id, asked = resting(deployment, interrupts=QUESTION)
-    later = factories.run(deployment, thread_id, status=status, attempt=1)
+    later = ended(deployment, thread_id, status)
 
     newest = "answer" if status == RunStatus.SUCCESS else None
     assert waits_for(deployment, thread_id) == {later: newest, asked: None}
@@ -75,10 +89,15 @@ def test_a_later_run_that_was_cancelled_before_it_began_leaves_the_question_open
     assert waits_for(deployment, thread_id) == {never_began: None, asked: "answer"}
 
 
-def test_a_run_that_failed_waits_for_nothing(deployment: DeploymentRef) -> None:
-    thread_id = factories.thread(
-        deployment.id, status="interrupted", rest_status="interrupted", interrupts=QUESTION
-    )
-    cancelled = factories.run(deployment, thread_id, status=RunStatus.INTERRUPTED, attempt=1)
+def test_a_run_that_was_cancelled_waits_for_nothing(deployment: DeploymentRef) -> None:
+    thread_id, _ = resting(deployment, interrupts=QUESTION)
+    cancelled = ended(deployment, thread_id, RunStatus.INTERRUPTED)
 
-    assert waits_for(deployment, thread_id) == {cancelled: None}
+    assert waits_for(deployment, thread_id)[cancelled] is None
+
+
+def test_a_run_that_ended_at_a_question_waits_for_an_answer(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    finish(run, thread_status=ThreadStatus.INTERRUPTED, interrupts=dumps(QUESTION))
+
+    assert waits_for(deployment, run.thread_id) == {run.run_id: "answer"}
