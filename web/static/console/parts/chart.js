@@ -3,6 +3,9 @@
 import { html, useEffect, useRef, useState } from "../core/dom.js";
 import { NOTHING, count } from "../core/format.js";
 
+const DAY = 86_400; // seconds
+const DAY_LENGTH = "2026-01-31".length;
+
 /**
  * @typedef {{label: string, points: [string | number, number | null][], format?: (value: number | null) => string, color?: string}} Series
  *   `color` names a custom property of the styles: "series-1" … "series-6", "good", "bad", "warn"
@@ -14,7 +17,8 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
   const [at, setAt] = useState(/** @type {number | null} */ (null));
   const [isBroken, setBroken] = useState(false);
   const theme = useTheme();
-  const shape = JSON.stringify([kind, height, theme, series.map((one) => [one.label, one.color])]);
+  const isByDay = series.every((one) => one.points.every(([time]) => isDay(time)));
+  const shape = JSON.stringify([kind, height, theme, series.map((one) => [one.label, one.color]), isByDay]);
   const data = columns(series);
   const newest = useRef(data);
   newest.current = data;
@@ -24,7 +28,7 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
     let isThere = true;
     void import("../../vendor/uplot.js").then(({ default: Plot }) => {
       if (!isThere || !box.current) return;
-      plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, onCursor: setAt }), current(), box.current);
+      plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, isByDay, onCursor: setAt }), current(), box.current);
     }).catch(() => setBroken(true));
     const resized = new ResizeObserver(() => plot.current?.setSize({ width: box.current?.clientWidth ?? 300, height }));
     if (box.current) resized.observe(box.current);
@@ -37,11 +41,12 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
   }, [shape]);
   useEffect(() => plot.current?.setData(current()), [JSON.stringify(data)]);
 
-  const values = series.map((one, index) => ({ one, index, value: valueAt(data, index, at) }));
+  const legend = legendOf(data, kind, at);
   return html`
     <figure class="chart" aria-label=${label}>
-      <figcaption><span class="chart-label">${label}</span>${values.map(({ one, index, value }) => html`
-        <span key=${one.label} class="chart-key"><i class=${`swatch ${colorOf(one, index)}`}></i>${one.label} <b>${(one.format ?? format)(value)}</b></span>`)}
+      <figcaption><span class="chart-label">${label}</span>${series.map((one, index) => html`
+        <span key=${one.label} class="chart-key"><i class=${`swatch ${colorOf(one, index)}`}></i>${one.label} <b>${(one.format ?? format)(legend.values[index])}</b></span>`)}
+        <span class="chart-key">${legend.at === null ? legend.isSum && "in all" : `at ${timeText(legend.at, isByDay ? DAY : 0, isByDay)}`}</span>
       </figcaption>
       ${isBroken && html`<p class="quiet">This browser cannot draw it.</p>`}
       <div ref=${box} class="chart-box" aria-hidden="true" style=${{ height: `${height}px` }}></div>
@@ -51,12 +56,25 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
 /** @param {Series} one @param {number} index */
 const colorOf = (one, index) => one.color ?? `series-${(index % 6) + 1}`;
 
-/** Under the cursor, else the newest that is known. @param {any[]} data @param {number} index @param {number | null} at */
-function valueAt(data, index, at) {
-  const values = data[index + 1] ?? [];
-  if (at !== null) return values[at] ?? null;
-  return values.findLast((/** @type {number | null} */ value) => value !== null) ?? null;
+/**
+ * The values beside the series' names: those under the cursor; without one the sums of bars, and of lines the values of the
+ * newest point that has any, for sums of percentiles mean nothing. `at` is the time of these values, null for sums.
+ * @param {any[]} data
+ * @param {string} kind
+ * @param {number | null} cursor
+ * @returns {{values: (number | null)[], at: number | null, isSum: boolean}}
+ */
+export function legendOf([times, ...columns], kind, cursor) {
+  if (kind === "bars" && cursor === null) return { values: columns.map(sumOf), at: null, isSum: true };
+  const place = cursor ?? times.findLastIndex((/** @type {number} */ _time, /** @type {number} */ index) => columns.some((values) => values[index] !== null));
+  return { values: columns.map((values) => values[place] ?? null), at: times[place] ?? null, isSum: false };
 }
+
+/** Null where nothing is known. @param {(number | null)[]} values @returns {number | null} */
+const sumOf = (values) => values.reduce((sum, value) => (value === null ? sum : (sum ?? 0) + value), null);
+
+/** Whether a time is a day without a time, as the service has days: in UTC. @param {string | number} at */
+const isDay = (at) => typeof at === "string" && at.length === DAY_LENGTH;
 
 /** As they are drawn: bars stand on each other, the first at the back. @param {any[]} data @param {string} kind */
 function drawnData([times, ...values], kind) {
@@ -79,17 +97,18 @@ function columns(series) {
 const seconds = (at) => (typeof at === "number" ? at : new Date(at).getTime()) / 1000;
 
 /** @param {any} Plot @param {HTMLElement} box @param {any} chart @returns {any} */
-function options(Plot, box, { series, kind, height, format, onCursor }) {
+function options(Plot, box, { series, kind, height, format, isByDay, onCursor }) {
   const color = (/** @type {string} */ name) => colorFrom(box, name);
   const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return {
     width: box.clientWidth || 300,
     height,
+    ...(isByDay && { tzDate: (/** @type {number} */ at) => Plot.tzDate(new Date(at * 1000), "Etc/UTC") }),
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
     padding: [8, 8, 0, 0],
     scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...axis, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ splits, /** @type {any} */ __, /** @type {any} */ ___, /** @type {number} */ step) => splits.map((at) => timeText(at, step)) }, { ...axis, size: 56, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
+    axes: [{ ...axis, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ splits, /** @type {any} */ __, /** @type {any} */ ___, /** @type {number} */ step) => splits.map((at) => timeText(at, step, isByDay)) }, { ...axis, size: 68, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
     series: [{}, ...series.map((/** @type {Series} */ one, /** @type {number} */ index) => drawn(Plot, one, kind, color(colorOf(one, index))))],
     hooks: { setCursor: [(/** @type {any} */ self) => onCursor(self.cursor.idx ?? null)] },
   };
@@ -108,10 +127,10 @@ function alone(plot, series) {
   return values.flatMap((/** @type {number | null} */ value, /** @type {number} */ at) => (value !== null && values[at - 1] == null && values[at + 1] == null ? [at] : []));
 }
 
-/** @param {number} at in seconds @param {number} step between two of them */
-function timeText(at, step) {
+/** @param {number} at in seconds @param {number} step between two of them @param {boolean} isByDay */
+function timeText(at, step, isByDay) {
   const time = new Date(at * 1000);
-  if (step >= 86_400) return time.toLocaleDateString("en", { month: "short", day: "numeric" });
+  if (step >= DAY || isByDay) return time.toLocaleDateString("en", { month: "short", day: "numeric", ...(isByDay && { timeZone: "UTC" }) });
   return `${String(time.getHours()).padStart(2, "0")}:${String(time.getMinutes()).padStart(2, "0")}`;
 }
 
