@@ -97,6 +97,36 @@ scenario("a state is edited at a checkpoint, and the fork runs on", async (it) =
   assert.deepEqual([kept.n, kept.log], [3, [0, 1, 2]]);
 });
 
+scenario("a node that a Command(goto) chose is run after an edit, and nothing else is announced", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "goes");
+  const runs = async () => (await it.api("GET", at(it, `/threads/${id}/runs`))).length;
+  const edit = async (text) => {
+    await page.getByRole("button", { name: "Edit and fork…" }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByLabel("Values").fill(JSON.stringify({ log: [text] }));
+    await dialog.getByText("Writes").waitFor();
+    await dialog.getByRole("button", { name: "Save and run on" }).click();
+  };
+  await open(at(it, `/threads/${id}`));
+  await option(page, "choose").click();
+  await changes(page).getByText("log[0]").waitFor();
+  await edit("edited");
+  await page.getByRole("heading", { name: "Run after?" }).waitFor();
+  await it.check();
+  await page.getByRole("button", { name: "Run after", exact: true }).click();
+  await page.getByText("A new run goes on with after").waitFor();
+  const log = async () => (await it.api("GET", at(it, `/threads/${id}/state`))).values.log;
+  await until(async () => (await log()).at(-1) === "after", "it ran on");
+  assert.deepEqual(await log(), ["chosen", "edited", "after"]);
+  await until(async () => (await status(it, id)) === "idle", "the run ended");
+  await page.getByText("6 checkpoints").waitFor();
+  await changes(page).getByText("log[2]").waitFor();
+  await edit("last");
+  await page.getByText("No run was started: nothing comes after the changed state.").waitFor();
+  assert.equal(await runs(), 2);
+});
+
 scenario("a run is replayed from a checkpoint", async (it) => {
   const { page, open } = it;
   const id = await threadOf(it, "counts", { n: 2, seconds: 0 });
@@ -127,6 +157,9 @@ scenario("a thread that asks leads to where it is answered", async (it) => {
   await open(at(it, `/threads/${id}`));
   await page.getByRole("heading", { name: "Waits for an answer" }).waitFor();
   await page.getByText("may I?").first().waitFor();
+  await option(page, "before then ask waits for an answer").waitFor();
+  await page.getByRole("tab", { name: "Runs" }).click();
+  await page.getByRole("row").getByText("waits for an answer").waitFor();
   const link = await page.getByRole("link", { name: "Answer in the playground" }).getAttribute("href");
   assert.equal(link, `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
 });

@@ -12,7 +12,7 @@ import signal
 import time
 import urllib.request
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import orjson
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -21,7 +21,7 @@ from langgraph.config import get_store, get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 from langgraph_sdk import get_client, get_sync_client
 
 
@@ -80,6 +80,16 @@ async def after(state: State) -> State:
 
 
 asks = chain(before, ask, after)
+
+async def choose(state: State) -> Command[Literal["after"]]:
+    return Command(goto="after", update={"log": ["chosen"]})
+
+
+_goes = StateGraph(State)
+_goes.add_node(choose)
+_goes.add_node(after)
+_goes.add_edge(START, "choose")
+goes = _goes.compile()
 
 _outer = StateGraph(State)
 _outer.add_node("child", chain(before, after))

@@ -9,16 +9,19 @@ import { can } from "../core/session.js";
 import { idOf } from "../parts/checkpoints.js";
 import { CheckpointDetail } from "../parts/checkpoint_detail.js";
 import { CheckpointList } from "../parts/checkpoint_list.js";
-import { EditState } from "../parts/edit_state.js";
+import { EditState, followers } from "../parts/edit_state.js";
 import { RunTable } from "../parts/run_table.js";
 import { createHistory, createStates } from "../parts/thread_history.js";
-import { Ago, Button, Confirm, Empty, ErrorBox, Id, Json, Loading, Page, Pill, Tabs, notify } from "../parts/index.js";
+import { Ago, Button, Confirm, Empty, ErrorBox, Id, Json, Loading, Page, Pill, Tabs, ask, notify } from "../parts/index.js";
 
 /** @typedef {import("../parts/checkpoints.js").State} State */
 /** @typedef {Record<string, any>} Thread */
 
 const LOOK_AGAIN_MS = 2_000;
 const RUNS = 50;
+const RUNS_TIMED = 1_000;
+/** @type {Map<string, any>} */
+const NO_TIMES = new Map();
 const TABS = [{ id: "timeline", label: "Timeline" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
 
 /** @param {Record<string, string>} params */
@@ -125,31 +128,44 @@ function Checkpoints({ name, thread, query, reload }) {
     return () => clearInterval(timer);
   }, [history, isBusy]);
 
+  const { data: runs } = useResource(async (signal) => timesOf(await api.call("GET", `/threads/${encodeURIComponent(id)}/runs`, { signal, query: { limit: RUNS_TIMED, select: ["run_id", "started_at", "ended_at", "attempts"] } })),
+    [name, id, thread.updated_at, thread.status]);
+  const times = runs ?? NO_TIMES;
+
   const rows = history.rows.value;
   const chosen = query.checkpoint ?? (rows.length ? idOf(rows[0]) : null);
   const row = rows.find((state) => idOf(state) === chosen);
   const choose = (/** @type {string} */ checkpoint) => setQuery({ checkpoint });
-  const start = async (/** @type {string} */ checkpoint) => {
-    const run = await api.call("POST", `/threads/${encodeURIComponent(id)}/runs`, { body: replayOf(thread, checkpoint) });
-    setQuery({ checkpoint: null });
-    notify("A new run goes on from there");
-    reload();
-    return run;
-  };
-  const replay = async (/** @type {State} */ state) => {
+  const start = async (/** @type {string} */ checkpoint, /** @type {{text: string, goto?: string[]}} */ { text, goto }) => {
     try {
-      await start(idOf(state));
+      await api.call("POST", `/threads/${encodeURIComponent(id)}/runs`, { body: replayOf(thread, checkpoint, goto) });
+      setQuery({ checkpoint: null });
+      notify(text);
     } catch (error) {
       notify(/** @type {Error} */ (error).message, "error");
     }
+    reload();
   };
+  const replay = (/** @type {State} */ state) => start(idOf(state), { text: "A new run goes on from there" });
   const save = async (/** @type {any} */ body, /** @type {boolean} */ andRun) => {
-    const made = await api.call("POST", `/threads/${encodeURIComponent(id)}/state`, { body });
+    const path = `/threads/${encodeURIComponent(id)}/state`;
+    const { checkpoint_id: made } = await api.call("POST", path, { body });
+    const { next } = await api.call("GET", `${path}/${made}`, { query: { select: ["next"] } });
+    const after = followers(/** @type {State} */ (edited), next);
     setEdited(null);
-    if (andRun) await start(made.checkpoint_id);
-    else setQuery({ checkpoint: null });
+    setQuery({ checkpoint: null });
+    if (andRun) await runOn(made, after, body.as_node !== null);
+    else notify(`Saved. ${followedBy(after)}`);
     reload();
     await history.refresh();
+  };
+  const runOn = async (/** @type {string} */ made, /** @type {ReturnType<typeof followers>} */ after, /** @type {boolean} */ isNodeChosen) => {
+    if (after.next.length) return start(made, { text: `A new run begins. ${followedBy(after)}` });
+    if (isNodeChosen || !after.lost.length) return notify("Saved. No run was started: nothing comes after the changed state.");
+    const names = inWords(after.lost);
+    const isWanted = await ask({ title: `Run ${names}?`, text: `Before the change ${names} came next. Nothing comes after the changed state by itself: a Command(goto) is not repeated, and an edge may now lead to the end.`, action: `Run ${names}` });
+    if (isWanted) await start(made, { text: `A new run goes on with ${names}`, goto: after.lost });
+    else notify("Saved. No run was started.");
   };
   if (history.error.value && !rows.length) return html`<${ErrorBox} error=${history.error.value} />`;
   if (!rows.length) return history.isLoading.value || !history.isWhole.value ? html`<${Loading} />` : html`<${None} name=${name} thread=${thread} />`;
@@ -158,22 +174,35 @@ function Checkpoints({ name, thread, query, reload }) {
     <div class="thread-split">
       <div>
         <p class="quiet" aria-live="polite">${count(rows.length)}${history.isWhole.value ? "" : "+"} ${rows.length === 1 ? "checkpoint" : "checkpoints"}, newest first</p>
-        <${CheckpointList} rows=${rows} isWhole=${history.isWhole.value} chosen=${chosen} onChoose=${choose} onEnd=${history.more} />
+        <${CheckpointList} rows=${rows} runs=${times} isWhole=${history.isWhole.value} chosen=${chosen} onChoose=${choose} onEnd=${history.more} />
       </div>
-      ${chosen && html`<${CheckpointDetail} name=${name} thread=${id} checkpoint=${chosen} row=${row} states=${states} isBusy=${isBusy} tab=${query.part || "difference"}
+      ${chosen && html`<${CheckpointDetail} name=${name} thread=${id} checkpoint=${chosen} row=${row} runs=${times} states=${states} isBusy=${isBusy} tab=${query.part || "difference"}
         onTab=${(/** @type {string} */ to) => setQuery({ part: to === "difference" ? null : to })} onEdit=${setEdited} onReplay=${replay} />`}
     </div>
     ${edited && html`<${Editor} name=${name} thread=${thread} state=${edited} onSave=${save} onClose=${() => setEdited(null)} />`}`;
 }
 
+/** @param {Record<string, any>[]} runs @returns {Map<string, any>} by id */
+const timesOf = (runs) => new Map(runs.map((run) => [run.run_id, run]));
+
+/** @param {string[]} names */
+const inWords = (names) => plain(names.map((name) => name.slice(0, 60)).join(", ").slice(0, 200));
+
+/** @param {ReturnType<typeof followers>} after */
+function followedBy({ next, lost }) {
+  const comes = next.length ? `${inWords(next)} comes next` : "Nothing comes next";
+  return lost.length ? `${comes}; before the change it was ${inWords(lost)}.` : `${comes}.`;
+}
+
 /**
- * A run that goes on from a checkpoint, with the thread's own assistant.
+ * A run that goes on from a checkpoint, with the thread's own assistant; at these nodes if some are named.
  * @param {Thread} thread
  * @param {string} checkpoint
+ * @param {string[]} [goto]
  */
-const replayOf = (thread, checkpoint) => ({
+const replayOf = (thread, checkpoint, goto) => ({
   assistant_id: thread.metadata?.assistant_id ?? thread.metadata?.graph_id,
-  input: null,
+  ...(goto ? { command: { goto } } : { input: null }),
   checkpoint: { checkpoint_id: checkpoint, checkpoint_ns: "" },
   stream_mode: ["values", "updates", "messages-tuple"],
   stream_resumable: true,

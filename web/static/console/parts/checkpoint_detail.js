@@ -5,7 +5,7 @@ import { duration, plain } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { href } from "../core/router.js";
 import { can } from "../core/session.js";
-import { makerOf, parentOf } from "./checkpoints.js";
+import { makerOf, parentOf, secondsOf } from "./checkpoints.js";
 import { Diff } from "./diff.js";
 import { StateTree } from "./state_tree.js";
 import { Ago, Button, ErrorBox, Id, Json, Loading, Tabs } from "./index.js";
@@ -15,10 +15,10 @@ import { Ago, Button, ErrorBox, Id, Json, Loading, Tabs } from "./index.js";
 const TABS = [{ id: "difference", label: "Difference" }, { id: "state", label: "State" }, { id: "next", label: "Next" }, { id: "metadata", label: "Metadata" }];
 
 /**
- * @param {{name: string, thread: string, checkpoint: string, row?: State, states: {load: (id: string) => Promise<State>}, tab: string, isBusy: boolean,
+ * @param {{name: string, thread: string, checkpoint: string, row?: State, runs: Map<string, import("./checkpoints.js").RunTimes>, states: {load: (id: string) => Promise<State>}, tab: string, isBusy: boolean,
  *   onTab: (tab: string) => void, onEdit: (state: State) => void, onReplay: (state: State) => void}} props
  */
-export function CheckpointDetail({ name, thread, checkpoint, row, states, tab, isBusy, onTab, onEdit, onReplay }) {
+export function CheckpointDetail({ name, thread, checkpoint, row, runs, states, tab, isBusy, onTab, onEdit, onReplay }) {
   const { data, error } = useResource(async () => {
     const state = await states.load(checkpoint);
     const parent = parentOf(state);
@@ -29,13 +29,14 @@ export function CheckpointDetail({ name, thread, checkpoint, row, states, tab, i
   const state = { ...data.state, ...row, values: data.state.values };
   if (!state.metadata) return html`<p class="quiet">There is no such checkpoint. It may have been pruned.</p>`;
   const { names, isNode } = makerOf(state, data.before ?? undefined);
+  const seconds = secondsOf(state, data.before ?? undefined, runs);
   return html`
     <section class="checkpoint-detail" aria-label="Checkpoint">
       <header>
         <h2>${plain(names.join(", ").slice(0, 120))} <span class="quiet">step ${state.metadata.step ?? "–"}${isNode ? "" : ` · ${state.metadata.source ?? ""}`}</span></h2>
         <p class="facts">
           <${Id} value=${checkpoint} /> <${Ago} at=${state.created_at} />
-          ${data.before?.created_at && state.created_at && isNode && html`<span>after ${duration((Date.parse(state.created_at) - Date.parse(data.before.created_at)) / 1000)}</span>`}
+          ${isNode && seconds !== null && html`<span>worked ${duration(seconds)}</span>`}
           ${state.metadata.run_id && html`<a href=${href(["d", name, "runs", thread, String(state.metadata.run_id)])}>its run</a>`}
         </p>
         ${can("run") && html`
@@ -62,7 +63,7 @@ function Next({ state }) {
         <li key=${task.id ?? at}>
           <strong>${plain(task.name.slice(0, 120))}</strong>
           ${task.error && html`<pre class="bad">${plain(String(task.error).slice(0, 5_000))}</pre>`}
-          ${task.interrupts?.map((interrupt) => html`<div class="waits" key=${interrupt.id}>asks <${Json} value=${interrupt.value} /></div>`)}
+          ${task.interrupts?.map((interrupt) => html`<div class="waits" key=${interrupt.id}>${task.result == null ? "asks" : "asked"} <${Json} value=${interrupt.value} /></div>`)}
           ${task.result != null && html`<${Json} value=${task.result} collapsed=${0} />`}
           ${task.result == null && !task.error && !task.interrupts?.length && html` <span class="quiet">no result kept</span>`}
         </li>`)}

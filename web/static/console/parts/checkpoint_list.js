@@ -2,7 +2,7 @@
 
 import { html, useMemo } from "../core/dom.js";
 import { duration, plain } from "../core/format.js";
-import { idOf, lanesOf, mainLine, makerOf, parentOf, writtenBy } from "./checkpoints.js";
+import { failedTask, idOf, lanesOf, mainLine, makerOf, parentOf, questionsOf, secondsOf, writtenBy } from "./checkpoints.js";
 import { Ago } from "./index.js";
 import { Windowed } from "./windowed.js";
 
@@ -13,11 +13,12 @@ const ROW_HEIGHT = 44;
 const LANE_WIDTH = 14;
 const MOST_LANES = 6;
 const AHEAD = 30;
+const MOST_QUESTIONS = 3;
 
 /**
- * @param {{rows: State[], isWhole: boolean, chosen: string | null, onChoose: (id: string) => void, onEnd: () => void}} props
+ * @param {{rows: State[], runs: Map<string, import("./checkpoints.js").RunTimes>, isWhole: boolean, chosen: string | null, onChoose: (id: string) => void, onEnd: () => void}} props
  */
-export function CheckpointList({ rows, isWhole, chosen, onChoose, onEnd }) {
+export function CheckpointList({ rows, runs, isWhole, chosen, onChoose, onEnd }) {
   const drawn = useMemo(() => {
     const family = rows.map((state) => ({ id: idOf(state), parent: parentOf(state) }));
     const lanes = lanesOf(family);
@@ -35,31 +36,31 @@ export function CheckpointList({ rows, isWhole, chosen, onChoose, onEnd }) {
     const parent = rows[drawn.places.get(parentOf(rows[at]) ?? "") ?? -1];
     const id = idOf(rows[at]);
     return html`<${Row} key=${id} state=${rows[at]} parent=${parent} lane=${drawn.lanes[at]} width=${drawn.width}
-      isLeft=${!drawn.main.has(id)} isChosen=${at === active} onChoose=${onChoose} />`;
+      isLeft=${!drawn.main.has(id)} isNewest=${at === 0} seconds=${secondsOf(rows[at], parent, runs)} isChosen=${at === active} onChoose=${onChoose} />`;
   };
   return html`
     <${Windowed} class="checkpoints" role="listbox" label="Checkpoints, newest first" count=${rows.length} rowHeight=${ROW_HEIGHT} render=${render}
       active=${active} onKeyDown=${onKeyDown} onRange=${(/** @type {number} */ _first, /** @type {number} */ last) => !isWhole && last > rows.length - AHEAD && onEnd()} />`;
 }
 
-/** @param {{state: State, parent?: State, lane: Lane, width: number, isLeft: boolean, isChosen: boolean, onChoose: (id: string) => void}} props */
-function Row({ state, parent, lane, width, isLeft, isChosen, onChoose }) {
+/** @param {{state: State, parent?: State, lane: Lane, width: number, isLeft: boolean, isNewest: boolean, seconds: number | null, isChosen: boolean, onChoose: (id: string) => void}} props */
+function Row({ state, parent, lane, width, isLeft, isNewest, seconds, isChosen, onChoose }) {
   const { names, isNode } = makerOf(state, parent);
-  const failed = state.tasks.find((task) => task.error);
-  const asks = state.tasks.some((task) => task.interrupts?.length && task.result == null);
+  const failed = failedTask(state);
+  const questions = questionsOf(state);
+  const asks = questions.some(({ isOpen }) => isOpen);
   const keys = (state.metadata?.source ?? "loop") === "loop" ? writtenBy(parent) : [];
-  const took = isNode && parent?.created_at && state.created_at ? (Date.parse(state.created_at) - Date.parse(parent.created_at)) / 1000 : null;
   return html`
     <div class=${`checkpoint${isChosen ? " chosen" : ""}${isLeft ? " left" : ""}`} role="option" aria-selected=${isChosen} onClick=${() => onChoose(idOf(state))}>
       <${Lines} lane=${lane} width=${width} kind=${failed ? "error" : asks ? "interrupted" : isNode ? "node" : "source"} />
       <span class="checkpoint-step">${state.metadata?.step ?? ""}</span>
       <span class="checkpoint-what">
         <span class=${isNode ? "checkpoint-node" : "checkpoint-source"}>${plain(names.join(", ").slice(0, 120))}</span>
-        ${failed && html` <span class="bad">${plain(failed.name.slice(0, 60))} failed</span>`}
-        ${asks && html` <span class="waits">asks</span>`}
+        ${failed && html` <span class="bad">then ${plain(failed.name.slice(0, 60))} failed</span>`}
+        ${questions.slice(0, MOST_QUESTIONS).map(({ name, isOpen }) => html` <span class=${isOpen && isNewest ? "waits" : "quiet"}>then ${plain(name.slice(0, 60))} ${isOpen && isNewest ? "waits for an answer" : "asked"}</span>`)}
         <span class="checkpoint-keys">${keys.slice(0, 6).map((key) => html`<code key=${key}>${plain(key.slice(0, 40))}</code>`)}${keys.length > 6 && ` +${keys.length - 6}`}</span>
       </span>
-      <span class="checkpoint-when">${took === null ? "" : duration(took)}<small><${Ago} at=${state.created_at} /></small></span>
+      <span class="checkpoint-when">${isNode && seconds !== null ? html`<span title="How long its nodes worked">${duration(seconds)}</span>` : ""}<small><${Ago} at=${state.created_at} /></small></span>
     </div>`;
 }
 

@@ -9,6 +9,7 @@ import { Button, Dialog, ErrorBox, Field, JsonEditor } from "./index.js";
 /** @typedef {import("./checkpoints.js").State} State */
 
 const LONGEST_TEXT = 200_000;
+const PUSH = "__pregel_push"; // begins the path of a task that was sent its input
 
 /**
  * The keys of `after` that are not as they were, which are those that are sent.
@@ -18,6 +19,19 @@ const LONGEST_TEXT = 200_000;
 export function changedKeys(before, after) {
   const object = typeof after === "object" && after !== null && !Array.isArray(after) ? after : {};
   return Object.fromEntries(Object.entries(object).filter(([key, value]) => !isSame(before?.[key], value)));
+}
+
+/**
+ * What comes after a checkpoint that was written over `edited`, in comparison with what came before. `lost` are nodes that
+ * do not come any more: a node that a `Command(goto)` chose is not chosen again by an update. Nodes that were sent an input
+ * of their own are no part of it, for their input is not known.
+ * @param {State} edited
+ * @param {string[]} next nodes that come after the new checkpoint
+ */
+export function followers(edited, next) {
+  const pulled = edited.tasks.filter((task) => task.path?.[0] !== PUSH && task.name !== "__start__");
+  const lost = new Set(pulled.map((task) => task.name).filter((name) => !next.includes(name)));
+  return { next: [...new Set(next)], lost: [...lost] };
 }
 
 /**

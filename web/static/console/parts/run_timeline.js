@@ -41,10 +41,20 @@ export function RunTimeline({ name, run }) {
   }, [name, thread, before]);
 
   const known = rows.some((state) => idOf(state) === before) || !start ? rows : [...rows, start];
-  const spans = useMemo(() => spansOf(known, { runId: id, startedAt: run.started_at ?? null, endedAt: live ? null : (run.ended_at ?? run.updated_at) }), [known.length, rows, start, run.started_at, run.ended_at, live]);
+  const spans = useMemo(() => spansOf(known, { runId: id, status: run.status, startedAt: run.started_at ?? null, endedAt: live ? null : (run.ended_at ?? run.updated_at), lost: run.attempts }), [known.length, rows, start, run.started_at, run.ended_at, run.status]);
+  const steps = spans.filter((span) => span.status !== "rest").length;
   if (history.error.value && !rows.length) return html`<${ErrorBox} error=${history.error.value} />`;
-  if (!spans.length) return history.isLoading.value ? html`<${Loading} />` : html`<p class="quiet">${live ? "No node has worked yet." : "No node has worked: the run has written no checkpoint."}</p>`;
+  if (!spans.length) return history.isLoading.value ? html`<${Loading} />` : html`<p class="quiet">${nothingIn(rows, live)}</p>`;
   return html`
-    <p class="quiet">${count(spans.length)} ${spans.length === 1 ? "step of a node" : "steps of nodes"}, from the checkpoints that the run wrote. <a href=${href(["d", name, "threads", thread])}>What each changed</a></p>
+    <p class="quiet">${count(steps)} ${steps === 1 ? "step of a node" : "steps of nodes"}, from the checkpoints that the run wrote${history.isWhole.value ? "" : "; earlier ones are not shown"}.${areParallel(spans) ? " Nodes that work side by side end here with the last of them." : ""} <a href=${href(["d", name, "threads", thread])}>What each changed</a></p>
     <${Timeline} spans=${spans} now=${Date.now()} linkOf=${(/** @type {any} */ span) => span.checkpoint && href(["d", name, "threads", thread], { checkpoint: span.checkpoint })} />`;
+}
+
+/** @param {import("./checkpoints.js").Span[]} spans */
+const areParallel = (spans) => new Set(spans.map((span) => span.from)).size < spans.length;
+
+/** Why there is no step to show. @param {State[]} rows @param {boolean} live */
+function nothingIn(rows, live) {
+  if (live) return "No node has worked yet.";
+  return rows.length ? "Its steps are not known: the checkpoints that name its nodes were not written, or were removed." : "The run has written no checkpoint.";
 }

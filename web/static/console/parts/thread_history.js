@@ -40,9 +40,18 @@ export function createHistory(api, thread, filter) {
     }
   }
 
+  let last = Promise.resolve();
+  let newer = /** @type {Promise<void> | null} */ (null); // a refresh that has not begun
+  let older = /** @type {Promise<void> | null} */ (null); // a page that is not there yet
+
+  /** One after the other: none is left out, for the last refresh shows how a run ended. @param {() => Promise<void>} read */
+  function next(read) {
+    last = last.then(() => run(read));
+    return last;
+  }
+
   /** @param {() => Promise<void>} read */
-  async function once(read) {
-    if (isLoading.value) return;
+  async function run(read) {
     isLoading.value = true;
     try {
       await read();
@@ -65,7 +74,7 @@ export function createHistory(api, thread, filter) {
   return {
     rows, isWhole, error, isLoading,
     /** Read the next older page. */
-    more: () => once(async () => {
+    more: () => (older ??= next(async () => {
       const oldest = rows.value.at(-1);
       if (!oldest) return begin();
       if (isWhole.value) return;
@@ -74,15 +83,16 @@ export function createHistory(api, thread, filter) {
         rows.value = [...rows.value, ...states];
         isWhole.value = isLast;
       });
-    }),
+    }).finally(() => { older = null; })),
     /** Read what is newer than the newest. */
-    refresh: () => once(async () => {
+    refresh: () => (newer ??= next(async () => {
+      newer = null;
       if (!rows.value.length) return begin();
       const { states } = await page({ limit: NEWEST });
       const all = withNewer(rows.value, states);
       if (all) rows.value = all;
       else await begin();
-    }),
+    })),
     leave: () => leaving.abort(),
   };
 }

@@ -8,6 +8,8 @@ import { Windowed } from "./windowed.js";
 
 const ROW_HEIGHT = 28;
 const TICKS = 4;
+/** @type {Record<string, string>} */
+const WORDS = { error: "failed", asked: "asked", stopped: "stopped", lost: "attempt lost", running: "works" };
 
 /**
  * `now` (ms) is where bars of what still works end; `linkOf` gives the address of a span's checkpoint.
@@ -35,8 +37,8 @@ function Bar({ span, start, whole, now, link }) {
   const name = span.name.slice(0, 200);
   return html`
     <div class="timeline-row" role="listitem">
-      <span class="timeline-name" title=${name}>${link ? html`<a href=${link}>${name}</a>` : name}</span>
+      <span class=${span.status === "rest" ? "timeline-name quiet" : "timeline-name"} title=${name}>${link ? html`<a href=${link}>${name}</a>` : name}</span>
       <span class="timeline-track"><span class=${`span-bar ${span.status}`} style=${{ left: `${Math.min(left, 99.6)}%`, width: `${Math.min(width, 100 - Math.min(left, 99.6))}%` }}></span></span>
-      <span class="timeline-duration">${duration(seconds)}${span.status === "success" ? "" : ` · ${span.status}`}</span>
+      <span class="timeline-duration">${duration(seconds)}${WORDS[span.status] ? ` · ${WORDS[span.status]}` : ""}</span>
     </div>`;
 }
