@@ -4,13 +4,16 @@ import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 
 globalThis.document = { documentElement: { dataset: {} } }; // which modules look at when they are loaded
-const { lanesOf, mainLine, makerOf, spansOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
+const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, spansOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
+const { legendOf } = await import("../../../web/static/console/parts/chart.js");
 const { difference } = await import("../../../web/static/console/parts/diff.js");
-const { changedKeys } = await import("../../../web/static/console/parts/edit_state.js");
+const { changedKeys, followers } = await import("../../../web/static/console/parts/edit_state.js");
 const { preview } = await import("../../../web/static/console/parts/event_log.js");
 const { filterOf, since } = await import("../../../web/static/console/parts/filters.js");
 const { isMessages, textOf } = await import("../../../web/static/console/parts/message.js");
-const { queueInWords, reasonOf, tookOf } = await import("../../../web/static/console/parts/runs.js");
+const { queueInWords, reasonOf, tookOf, waitsInWords } = await import("../../../web/static/console/parts/runs.js");
+const { standingOf } = await import("../../../web/static/console/parts/standing.js");
+const { createHistory } = await import("../../../web/static/console/parts/thread_history.js");
 
 const shown = (before, after) => difference(before, after).changes.map(({ kind, path }) => `${kind} ${path}`);
 
@@ -59,7 +62,8 @@ suite("parts", () => {
     assert.deepEqual(makerOf(state("2", "1"), parent), { names: ["a", "b × 2"], isNode: true });
     assert.deepEqual(writtenBy(parent), ["x", "y"]);
     assert.deepEqual(makerOf(state("2", "1", { metadata: { source: "update" } }), parent), { names: ["update"], isNode: false });
-    assert.deepEqual(makerOf(state("1", "0"), state("0", null, { tasks: [{ name: "__start__" }] })).isNode, false);
+    assert.deepEqual(makerOf(state("1", "0"), state("0", null, { tasks: [{ name: "__start__" }] })), { names: ["start"], isNode: false });
+    assert.deepEqual([makerOf(state("1", "0"), state("0", null)), makerOf(state("1", "0"), undefined)].map(({ names }) => names), [["step"], ["step"]]);
   });
 
   test("a fork has a lane of its own until it meets the line it left", () => {
@@ -76,18 +80,123 @@ suite("parts", () => {
     assert.equal(withNewer(known, [state("9", "8")]), null);
   });
 
+  const at = (seconds) => new Date(seconds * 1000).toISOString();
+  const shownSpans = (states, run) => spansOf(states, run).map(({ name, from, until, status }) => [name, from / 1000, until && until / 1000, status]);
+
   test("a node works from the checkpoint that names it until the next", () => {
-    const at = (seconds) => new Date(seconds * 1000).toISOString();
     const states = [
       state("3", "2", { created_at: at(4), tasks: [{ name: "b", error: "ValueError('x')" }] }),
-      state("2", "1", { created_at: at(2), tasks: [{ name: "a" }] }),
+      state("2", "1", { created_at: at(2), tasks: [{ name: "a", result: {} }] }),
       state("1", null, { created_at: at(1), metadata: { source: "input", run_id: "r" }, tasks: [{ name: "__start__" }] }),
     ];
-    const spans = spansOf(states, { runId: "r", startedAt: at(0), endedAt: at(9) });
-    assert.deepEqual(spans.map(({ name, from, until, status }) => [name, from, until, status]), [["a", 2000, 4000, "success"], ["b", 4000, 9000, "error"]]);
-    assert.equal(spansOf(states.slice(1), { runId: "r", startedAt: at(0), endedAt: null })[0].status, "running");
-    const resumed = [state("2", "1", { created_at: at(12), tasks: [] }), state("1", null, { created_at: at(1), metadata: { run_id: "earlier" }, tasks: [{ name: "ask" }] })];
-    assert.deepEqual(spansOf(resumed, { runId: "r", startedAt: at(10), endedAt: at(12) }).map(({ name, from }) => [name, from]), [["ask", 10_000]]);
+    assert.deepEqual(shownSpans(states, { runId: "r", status: "error", startedAt: at(2), endedAt: at(9) }), [["a", 2, 4, "success"], ["b", 4, 9, "error"]]);
+    const live = spansOf(states.slice(1), { runId: "r", status: "running", startedAt: at(2), endedAt: null });
+    assert.deepEqual(live.map(({ status, until }) => [status, until]), [["success", null]]);
+    const working = [state("2", "1", { created_at: at(2), tasks: [{ name: "a" }] })];
+    assert.deepEqual(shownSpans(working, { runId: "r", status: "running", startedAt: at(2), endedAt: null }), [["a", 2, null, "running"]]);
+    assert.deepEqual(shownSpans(working, { runId: "r", status: "interrupted", startedAt: at(2), endedAt: at(3) }), [["a", 2, 3, "stopped"]]);
+  });
+
+  test("a run is shown from its start to its end, with what it did beside its nodes", () => {
+    const states = [state("3", "2", { created_at: at(5) }), state("2", "1", { created_at: at(2), tasks: [{ name: "a", result: {} }] })];
+    const whole = [["before the first step", 0, 2, "rest"], ["a", 2, 5, "success"], ["after the last step", 5, 9, "rest"]];
+    assert.deepEqual(shownSpans(states, { runId: "r", status: "success", startedAt: at(0), endedAt: at(9) }), whole);
+    assert.deepEqual(shownSpans(states, { runId: "r", status: "success", startedAt: at(2), endedAt: at(5.02) }), [["a", 2, 5, "success"]]);
+  });
+
+  const asking = (result) => [{ name: "slow", result: {} }, { name: "ask", interrupts: [{ id: "q", value: "?" }], result }];
+
+  test("a question is its node's, and nodes beside it that had ended are no part of the answering run", () => {
+    const asked = state("2", "1", { created_at: at(1), tasks: asking({}) });
+    const first = { runId: "r", status: "success", startedAt: at(1), endedAt: at(3) };
+    assert.deepEqual(shownSpans([asked], first), [["slow", 1, 3, "success"], ["ask", 1, 3, "asked"]]);
+    const answered = state("3", "2", { created_at: at(12), metadata: { run_id: "later" } });
+    assert.deepEqual(shownSpans([answered, asked], { runId: "later", status: "success", startedAt: at(10), endedAt: at(12) }), [["ask", 10, 12, "success"]]);
+    assert.deepEqual([questionsOf(asked), questionsOf({ ...asked, tasks: asking(null) })], [[{ name: "ask", isOpen: false }], [{ name: "ask", isOpen: true }]]);
+  });
+
+  test("a node that failed and then succeeded in a later run has not failed", () => {
+    const failed = state("2", "1", { created_at: at(1), tasks: [{ name: "a", error: "ValueError()", result: {} }] });
+    const again = state("3", "2", { created_at: at(12), metadata: { run_id: "later" } });
+    assert.deepEqual(shownSpans([again, failed], { runId: "later", status: "success", startedAt: at(10), endedAt: at(12) }), [["a", 10, 12, "success"]]);
+    assert.equal(failedTask(failed), undefined);
+    assert.equal(failedTask({ ...failed, tasks: [{ name: "a", error: "ValueError()" }] }).name, "a");
+  });
+
+  test("a node before a breakpoint has not worked, and one that a later run ended was stopped in its own", () => {
+    const stands = state("2", "1", { created_at: at(1), tasks: [{ name: "next" }] });
+    assert.deepEqual(shownSpans([stands], { runId: "r", status: "success", startedAt: at(1), endedAt: at(2) }), []);
+    const ended = state("2", "1", { created_at: at(1), tasks: [{ name: "sleep", result: {} }] });
+    assert.deepEqual(shownSpans([ended], { runId: "r", status: "interrupted", startedAt: at(1), endedAt: at(2) }), [["sleep", 1, 2, "stopped"]]);
+  });
+
+  test("a node works anew from the end of an attempt that was lost", () => {
+    const states = [state("3", "2", { created_at: at(9) }), state("2", "1", { created_at: at(1), tasks: [{ name: "a" }] })];
+    assert.deepEqual(shownSpans(states, { runId: "r", status: "success", startedAt: at(1), endedAt: at(9), lost: [{ ended_at: at(4) }] }), [["a", 1, 4, "lost"], ["a", 4, 9, "success"]]);
+  });
+
+  test("the time until somebody answered is none of a node's", () => {
+    const parent = state("2", "1", { created_at: at(1), tasks: asking({}) });
+    const child = state("3", "2", { created_at: at(102), metadata: { run_id: "later" } });
+    const runs = new Map([["r", { started_at: at(0), ended_at: at(3) }], ["later", { started_at: at(100), ended_at: at(103) }]]);
+    assert.equal(secondsOf(child, parent, runs), 4);
+    assert.equal(secondsOf(child, parent, new Map()), null);
+    const same = state("3", "2", { created_at: at(7) });
+    assert.equal(secondsOf(same, parent, new Map()), 6);
+    const lost = [{ started_at: at(0), ended_at: at(2) }];
+    assert.equal(secondsOf(same, { ...parent, tasks: [] }, new Map([["r", { started_at: at(0), ended_at: at(9), attempts: lost }]])), 6);
+    const forked = { ...parent, tasks: [{ name: "a", result: {} }] };
+    assert.equal(secondsOf(child, forked, runs), 2);
+  });
+
+  test("a history that is read while it is asked for anew is read once more afterwards", async () => {
+    let release;
+    const held = new Promise((done) => { release = done; });
+    const bodies = [];
+    const api = { call: async (_method, _path, { body }) => {
+      bodies.push(body);
+      if (bodies.length === 1) await held;
+      return [state("1", null, { created_at: String(bodies.length) })];
+    } };
+    const history = createHistory(api, "t");
+    const first = history.refresh();
+    await Promise.resolve(); // now it reads
+    const later = [history.refresh(), history.refresh()];
+    release();
+    await Promise.all([first, ...later]);
+    assert.equal(bodies.length, 2);
+    assert.equal(history.rows.value[0].created_at, "2");
+  });
+
+  test("bars are summed beside their names, and of lines a time is named", () => {
+    const data = [[10, 20, 30], [1, null, 3], [null, 4, null]];
+    assert.deepEqual(legendOf(data, "bars", null), { values: [4, 4], at: null, isSum: true });
+    assert.deepEqual(legendOf(data, "bars", 0), { values: [1, null], at: 10, isSum: false });
+    assert.deepEqual(legendOf(data, "line", null), { values: [3, null], at: 30, isSum: false });
+    assert.deepEqual(legendOf([[10, 20], [1, null]], "line", null), { values: [1], at: 10, isSum: false });
+    assert.deepEqual(legendOf([[], []], "bars", null), { values: [null], at: null, isSum: true });
+    assert.deepEqual(legendOf([[10], [null]], "line", null), { values: [null], at: null, isSum: false });
+  });
+
+  test("a deployment that never served is not ready", () => {
+    const words = (...of) => standingOf({ status: of[0], serving: of[1], newest: of[2], newestStatus: of[3] }).map(({ status }) => status);
+    assert.deepEqual(words("READY", null, 1, "BUILDING"), ["BUILDING"]);
+    assert.deepEqual(words("UNUSED", null, 1, "BUILD_FAILED"), ["BUILD_FAILED"]);
+    assert.deepEqual(words("UNUSED", null, null, null), ["UNUSED"]);
+    assert.deepEqual(words("READY", 1, 1, "DEPLOYED"), ["READY"]);
+    assert.deepEqual(words("READY", 1, 2, "BUILD_FAILED"), ["READY", "BUILD_FAILED"]);
+    assert.deepEqual(words("AWAITING_DELETE", null, 1, "BUILDING"), ["AWAITING_DELETE", "BUILDING"]);
+  });
+
+  test("what an update leaves out of what came next is named", () => {
+    const edited = state("1", null, { tasks: [{ name: "right", path: ["__pregel_pull", "right"] }, { name: "each", path: ["__pregel_push", 0] }, { name: "left" }] });
+    assert.deepEqual(followers(edited, ["left", "left"]), { next: ["left"], lost: ["right"] });
+    assert.deepEqual(followers(edited, []), { next: [], lost: ["right", "left"] });
+  });
+
+  test("a run that stopped for a person says what it waits for", () => {
+    const words = (waits_for) => waitsInWords({ status: "success", waits_for });
+    assert.deepEqual([words("answer"), words("resume"), words(undefined)], ["waits for an answer", "waits to be resumed", ""]);
   });
 
   test("a filter is JSON or key=value", () => {

@@ -55,7 +55,7 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await page.getByText("ValueError: boom happened").waitFor();
   await page.getByRole("link", { name: failed.run_id.slice(-12) }).click();
   await page.getByText("boom happened").first().waitFor();
-  await page.getByRole("list", { name: "Nodes over time" }).getByText("error").waitFor();
+  await page.getByRole("list", { name: "Nodes over time" }).getByText("failed").waitFor();
   await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
   await page.getByText("Again of").waitFor();
@@ -69,6 +69,27 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await page.getByRole("button", { name: "Fork and run again" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
   assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 3);
+});
+
+scenario("a run that asked waits for an answer until there is one", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  const asked = await start(it, id, { assistant_id: "asks", input: {} });
+  await ended(it, asked);
+  await open(at(it, `/runs?thread=${id}`));
+  await page.getByRole("row").getByText("waits for an answer").waitFor();
+  await page.getByRole("link", { name: asked.run_id.slice(-12) }).click();
+  const nodes = page.getByRole("list", { name: "Nodes over time" });
+  await nodes.getByRole("listitem").filter({ hasText: /^ask.*asked$/s }).waitFor();
+  await page.getByText("for an answer to what it asked").waitFor();
+  assert.equal(await page.getByRole("link", { name: "Go on in the playground" }).getAttribute("href"), `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
+  await it.check();
+  const answer = await start(it, id, { assistant_id: "asks", command: { resume: "yes" } });
+  await ended(it, answer);
+  await page.getByText("waits for an answer").waitFor({ state: "detached" });
+  await open(pageOf(it, answer));
+  await nodes.getByText("after", { exact: true }).waitFor();
+  assert.equal(await nodes.getByText("before", { exact: true }).count(), 0);
 });
 
 scenario("a run's traceback is in its log, and no other run's lines are", async (it) => {

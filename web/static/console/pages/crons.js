@@ -7,7 +7,7 @@ import { useResource } from "../core/resource.js";
 import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
 import { CronForm } from "../parts/cron_form.js";
-import { Ago, Button, Empty, ErrorBox, Id, Json, Loading, Page, Pager, Pill, Select, Table, ask, notify } from "../parts/index.js";
+import { Ago, Button, Empty, ErrorBox, Id, Json, Loading, Page, Pager, Pill, RunStatus, Select, Table, ask, notify } from "../parts/index.js";
 import { inWords } from "../parts/schedule.js";
 
 const PAGE = 20;
@@ -157,5 +157,5 @@ function LastRuns({ name, cron }) {
   if (!found.data) return html`<${Loading} />`;
   if (!found.data.length) return html`<p class="quiet">No runs are kept. What they leave behind says “When a run has ended”.</p>`;
   return html`<ul class="plain-list">${found.data.map((/** @type {any} */ run) => html`<li key=${run.run_id}>
-    <${Pill} status=${run.status} /> <a href=${href(["d", name, "runs", run.thread_id, run.run_id])}><code>${short(run.run_id)}</code></a> <span class="quiet"><${Ago} at=${run.created_at} /></span></li>`)}</ul>`;
+    <${RunStatus} run=${run} /> <a href=${href(["d", name, "runs", run.thread_id, run.run_id])}><code>${short(run.run_id)}</code></a> <span class="quiet"><${Ago} at=${run.created_at} /></span></li>`)}</ul>`;
 }

@@ -5,7 +5,7 @@ import { deployment } from "../core/api.js";
 import { useDeploymentResource } from "../core/deployments.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
-import { Ago, Copy, Empty, ErrorBox, Id, Loading, Page, Pill, Select, Tabs } from "../parts/index.js";
+import { Ago, Copy, Empty, ErrorBox, Id, Loading, Page, Pill, Select, Standing, Tabs } from "../parts/index.js";
 import { DeploymentGraph } from "../parts/deployment_graph.js";
 import { DeploymentLog } from "../parts/deployment_log.js";
 import { DeploymentSettings } from "../parts/deployment_settings.js";
@@ -30,7 +30,7 @@ export default function DeploymentPage({ params, query }) {
   if (data.status === "AWAITING_DELETE") return html`<${Page} title=${data.name} crumbs=${CRUMBS}><${Empty} title="This deployment is being deleted" text="Upkeep removes what is left of it." /><//>`;
   const tab = TABS.some(({ id }) => id === query.tab) ? query.tab : "revisions";
   return html`
-    <${Page} title=${data.display_name ?? data.name} crumbs=${CRUMBS} status=${html`<${Pill} status=${data.status} />`}
+    <${Page} title=${data.display_name ?? data.name} crumbs=${CRUMBS} status=${html`<${Standing} ...${statusesOf(data)} />`}
       actions=${data.active_revision_id && html`<a href=${href(["d", data.name, "playground"])}>Playground</a><a href=${href(["d", data.name, "threads"])}>Threads</a><a href=${href(["d", data.name, "runs"])}>Runs</a>`}>
       <${ErrorBox} error=${error} />
       <${Facts} record=${data} />
@@ -39,6 +39,9 @@ export default function DeploymentPage({ params, query }) {
       <//>
     <//>`;
 }
+
+/** @param {any} record */
+const statusesOf = (record) => ({ status: record.status, serving: record.active_revision_number, newest: record.latest_revision_number, newestStatus: record.latest_revision_status });
 
 const CRUMBS = [{ label: "Overview", href: href("/") }];
 

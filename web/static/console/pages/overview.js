@@ -5,12 +5,12 @@ import { control, pages } from "../core/api.js";
 import { NOTHING, count, duration, percent } from "../core/format.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
-import { Chart, Code, Empty, ErrorBox, Loading, Page, Pill, Select, Table } from "../parts/index.js";
+import { Chart, Code, Empty, ErrorBox, Loading, Page, Select, Standing, Table } from "../parts/index.js";
 
 const WINDOWS = [{ value: "hour", label: "Last hour" }, { value: "day", label: "Last day" }, { value: "week", label: "Last week" }];
 const LOOK_AGAIN_MS = 5000;
 
-/** @typedef {{id: string, name: string, status: string, pool: string, revision_number: number | null, runs_a_minute: number, success: number, failed: number, wait_p50: number | null, duration_p50: number | null, duration_p95: number | null, running: number, waiting: number, oldest_wait_seconds: number, newest?: any}} Figures */
+/** @typedef {{id: string, name: string, status: string, pool: string, revision_number: number | null, runs_a_minute: number, success: number, failed: number, wait_p50: number | null, duration_p50: number | null, duration_p95: number | null, running: number, waiting: number, oldest_wait_seconds: number, since: string, newest?: any}} Figures */
 
 export const title = () => "Overview";
 
@@ -31,8 +31,8 @@ export default function OverviewPage({ query }) {
 
 /** @param {string} window @param {AbortSignal} signal @returns {Promise<Figures[]>} */
 async function figures(window, signal) {
-  const [{ deployments }, newest] = await Promise.all([control("GET", "/v2/metrics/overview", { query: { window }, signal }), records(signal)]);
-  return deployments.map((/** @type {Figures} */ one) => ({ ...one, newest: newest.get(one.id) }));
+  const [{ deployments, from: since }, newest] = await Promise.all([control("GET", "/v2/metrics/overview", { query: { window }, signal }), records(signal)]);
+  return deployments.map((/** @type {Figures} */ one) => ({ ...one, since, newest: newest.get(one.id) }));
 }
 
 /** The record of each deployment, by id. @param {AbortSignal} signal @returns {Promise<Map<string, any>>} */
@@ -53,25 +53,25 @@ const COLUMNS = [
   { title: "Runs a minute", key: "rate", align: "right", cell: (row) => (row.runs_a_minute < 10 ? Number(row.runs_a_minute.toFixed(2)) : count(Math.round(row.runs_a_minute))) },
   { title: "Succeeded", key: "success", align: "right", cell: (row) => count(row.success) },
   { title: "Failed", key: "failed", align: "right", cell: failed },
-  { title: "p50", key: "p50", align: "right", cell: (row) => duration(row.duration_p50) },
+  { title: "Duration p50", key: "p50", align: "right", cell: (row) => duration(row.duration_p50) },
   { title: "p95", key: "p95", align: "right", cell: (row) => duration(row.duration_p95) },
   { title: "Running", key: "running", align: "right", cell: (row) => count(row.running) },
   { title: "Waiting", key: "waiting", align: "right", cell: waiting },
   { title: "Pool", key: "pool" },
 ];
 
-/** The newest revision's where another serves: a build that failed is not to be missed. @param {Figures} row */
+/** @param {Figures} row */
 function statusOf(row) {
-  const newest = row.newest?.latest_revision_status;
-  const isOther = newest && newest !== "DEPLOYED" && row.newest.latest_revision_number !== row.revision_number;
-  return html`<${Pill} status=${row.status} />${isOther && html` <${Pill} status=${newest} title=${`v${row.newest.latest_revision_number}`} />`}`;
+  const { latest_revision_number: newest = null, latest_revision_status: newestStatus = null } = row.newest ?? {};
+  return html`<${Standing} ...${{ status: row.status, serving: row.revision_number, newest, newestStatus }} />`;
 }
 
 /** @param {Figures} row */
 function failed(row) {
   if (!row.failed) return "0";
   const share = percent(row.failed / (row.failed + row.success));
-  return html`<a href=${href(["d", row.name, "runs"], { status: "error" })}>${count(row.failed)}</a> <span class="quiet">${share}</span>`;
+  const list = href(["d", row.name, "runs"], { status: "failures", since: row.since });
+  return html`<a href=${list} title="Failed or timed out in this time">${count(row.failed)}</a> <span class="quiet">${share}</span>`;
 }
 
 /** @param {Figures} row */

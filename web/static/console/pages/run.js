@@ -10,15 +10,17 @@ import { can } from "../core/session.js";
 import { EventLog, createLog } from "../parts/event_log.js";
 import { CancelRun, RetryRun } from "../parts/run_actions.js";
 import { RunTimeline } from "../parts/run_timeline.js";
-import { hasFailed, isLive, queueInWords, reasonOf, tookOf } from "../parts/runs.js";
+import { hasFailed, isLive, queueInWords, reasonOf, tookOf, waitsInWords } from "../parts/runs.js";
 import { StateTree } from "../parts/state_tree.js";
-import { Ago, Button, Empty, ErrorBox, Id, Json, Loading, LogView, Page, Pill, Table, Tabs, notify } from "../parts/index.js";
+import { Ago, Button, Empty, ErrorBox, Id, Json, Loading, LogView, Page, Pill, RunStatus, Table, Tabs, notify } from "../parts/index.js";
 
 /** @typedef {Record<string, any>} Run */
 
 const LOOK_AGAIN_MS = 1_500;
 const LOG_LINES = 1_000;
 const FROM_START = "-";
+/** @type {Record<string, string>} */
+const WAITS = { answer: "for an answer to what it asked", resume: "to be resumed: it stopped at a breakpoint" };
 
 /** @param {Record<string, string>} params */
 export const title = (params) => `Run ${params.run}`;
@@ -28,7 +30,7 @@ export default function RunPage({ params, query }) {
   const { name, thread, run: id } = params;
   const [isOver, setOver] = useState(false);
   const { data: run, error, reload } = useResource((signal) => read(name, thread, id, signal), [name, thread, id], { every: isOver ? undefined : LOOK_AGAIN_MS });
-  useEffect(() => { if (run) setOver(!isLive(run)); }, [run]);
+  useEffect(() => { if (run) setOver(!isLive(run) && !run.waits_for); }, [run]);
   const crumbs = [{ label: name }, { label: "Runs", href: href(["d", name, "runs"]) }];
   if (!run) return html`<${Page} title="Run" crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
   const tab = query.tab || "timeline";
@@ -43,7 +45,7 @@ export default function RunPage({ params, query }) {
   };
   const actions = can("run") && html`<${CancelRun} name=${name} run=${run} onDone=${again} /><${RetryRun} name=${name} run=${run} onDone=${again} />`;
   return html`
-    <${Page} title="Run" crumbs=${crumbs} status=${html`<${Pill} status=${run.status} />${isLive(run) && html` <span class="live" role="status">live</span>`}`} actions=${actions}>
+    <${Page} title="Run" crumbs=${crumbs} status=${html`<${RunStatus} run=${run} />${isLive(run) && html` <span class="live" role="status">live</span>`}`} actions=${actions}>
       <${Facts} name=${name} run=${run} />
       <${Failure} run=${run} />
       <${Usage} run=${run} />
@@ -84,8 +86,9 @@ function Facts({ name, run }) {
       <dt>Graph</dt><dd>${plain(String(run.metadata?.graph_id ?? "–").slice(0, 100))} <a href=${href(["d", name, "assistants", run.assistant_id])}>its assistant</a></dd>
       ${run.revision_id && html`<dt>Revision</dt><dd><${Id} value=${run.revision_id} /></dd>`}
       <dt>Created</dt><dd><${Ago} at=${run.created_at} />${waited !== null && waited >= 0 && html`, waited ${duration(waited)}`}</dd>
-      ${run.started_at && html`<dt>Took</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` in its last of ${run.attempts.length + 1} attempts`}</dd>`}
+      ${run.started_at && html`<dt>Took</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` over ${run.attempts.length + 1} attempts, with the time between them`}</dd>`}
       ${run.queue && html`<dt>Waits</dt><dd class="waits">${queueInWords(run.queue)}, for ${duration(run.queue.waiting_seconds)} so far</dd>`}
+      ${run.waits_for && html`<dt>Waits</dt><dd class="waits">${WAITS[run.waits_for] ?? waitsInWords(run)}. <a href=${href(["d", name, "playground", String(run.metadata?.graph_id ?? "")], { thread: run.thread_id })}>Go on in the playground</a></dd>`}
       ${typeof retried === "string" && html`<dt>Again of</dt><dd><a class="mono" href=${href(["d", name, "runs", run.thread_id, retried])}>${plain(retried.slice(0, 40))}</a></dd>`}
     </dl>`;
 }
@@ -157,11 +160,11 @@ function Output({ name, run }) {
   return html`${live && html`<p class="quiet">So far.</p>`}<${StateTree} values=${data.values} />`;
 }
 
-/** Those that were lost, and the last. @param {Run} run @returns {any[]} */
+/** Those that were lost, and the last; `started_at` of a run is that of its first one. @param {Run} run @returns {any[]} */
 function attemptsOf(run) {
   const lost = run.attempts ?? [];
   if (!run.started_at) return lost;
-  const last = { attempt: (lost.at(-1)?.attempt ?? 0) + 1, worker: run.worker ?? null, started_at: run.started_at, ended_at: run.ended_at, reason: run.status };
+  const last = { attempt: (lost.at(-1)?.attempt ?? 0) + 1, worker: run.worker ?? null, started_at: lost.length ? null : run.started_at, ended_at: run.ended_at, reason: run.status };
   return [...lost, last];
 }
 

@@ -22,6 +22,7 @@ const GROUPS = {
   "": ["pending", "running", "success", "error", "timeout", "interrupted"],
   live: ["pending", "running"],
   failed: ["error", "timeout", "interrupted"],
+  failures: ["error", "timeout"],
 };
 const STATUSES = [
   { value: "", label: "All" },
@@ -29,6 +30,7 @@ const STATUSES = [
   { value: "pending", label: "Waiting" },
   { value: "running", label: "Running" },
   { value: "failed", label: "Failed or cancelled" },
+  { value: "failures", label: "Failed or timed out" },
   { value: "error", label: "Failed" },
   { value: "timeout", label: "Timed out" },
   { value: "interrupted", label: "Cancelled" },
@@ -60,7 +62,7 @@ export default function RunsPage({ params, query }) {
       <${FilterBar} label="Search runs">
         <${ChoiceFilter} label="Status" name="status" value=${query.status} options=${STATUSES} />
         <${ChoiceFilter} label="Assistant" name="assistant" value=${query.assistant} options=${choices} />
-        <${ChoiceFilter} label="Time" name="since" value=${query.since} options=${PERIODS} />
+        <${ChoiceFilter} label="Time" name="since" value=${query.since} options=${periods(query.since)} />
         <${TextFilter} label="Error" name="error" value=${query.error} placeholder="ValueError" />
         <${TextFilter} label="Metadata" name="metadata" value=${query.metadata} placeholder="user=ann, or JSON" error=${errors.metadata} wide />
         <${TextFilter} label="Thread" name="thread" value=${query.thread} placeholder="its id" error=${errors.thread} wide />
@@ -69,6 +71,12 @@ export default function RunsPage({ params, query }) {
       ${!data && loading && html`<${Loading} />`}
       ${data && html`<${Found} name=${name} found=${data} offset=${offset} reload=${reload} isFiltered=${Object.keys(query).length > 0} />`}
     <//>`;
+}
+
+/** The periods to choose from, with the time that a link names. @param {string | undefined} chosen */
+function periods(chosen) {
+  const isTime = chosen && !PERIODS.some(({ value }) => value === chosen) && since(chosen);
+  return isTime ? [...PERIODS, { value: chosen, label: `Since ${new Date(chosen).toLocaleString("en", { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" })}` }] : PERIODS;
 }
 
 /** @param {{name: string, graph_id: string}} assistant */
@@ -151,6 +159,7 @@ function Found({ name, found: { runs, total }, offset, reload, isFiltered }) {
       <span class="quiet" aria-live="polite">${total === null ? "" : `${count(total)} ${total === 1 ? "run" : "runs"}`}</span>
       ${chosen.size > 0 && html`<${Button} kind="danger" onClick=${() => setAsking(true)}>Cancel ${chosen.size}…<//>`}
     </div>
+    <p class="quiet">Runs that were created without a thread are removed when they end, unless created with on_completion "keep".</p>
     <${RunTable} name=${name} runs=${runs} reload=${reload} chosen=${can("run") ? new Set(chosen.keys()) : undefined} onChoose=${choose} />
     <${PageBar} offset=${offset} limit=${LIMIT} found=${runs.length} total=${total} />
     <${Confirm} open=${isAsking} title=${chosen.size === 1 ? "Cancel this run?" : `Cancel ${chosen.size} runs?`} action="Cancel" kind="danger" onConfirm=${cancel} onClose=${() => setAsking(false)}>
@@ -168,7 +177,7 @@ function byThread(runs) {
 /** @param {{name: string, isFiltered: boolean}} props */
 function None({ name, isFiltered }) {
   if (isFiltered) {
-    return html`<${Empty} title="No run matches" text="Take a filter away, or look further back."
+    return html`<${Empty} title="No run matches" text="Take a filter away, or look further back. Runs that were created without a thread are removed when they end."
       action=${html`<button type="button" onClick=${() => setQuery({ status: null, assistant: null, since: null, error: null, metadata: null, thread: null, offset: null })}>Show all runs</button>`} />`;
   }
   return html`<${Empty} title="No runs yet" text="A run is one execution of a graph. Start one in the playground, or with a client."

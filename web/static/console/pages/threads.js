@@ -136,7 +136,7 @@ function Found({ name, found: { threads, total }, offset, reload, isFiltered }) 
 }
 
 /** @param {Thread} thread */
-const asks = (thread) => Object.values(thread.interrupts ?? {}).some((each) => each.length > 0);
+const asks = (thread) => thread.status !== "busy" && Object.values(thread.interrupts ?? {}).some((each) => each.length > 0);
 
 /** @param {unknown} value */
 const short = (value) => (value == null ? "" : plain((typeof value === "string" ? value : JSON.stringify(value)).slice(0, 80)));

@@ -4,7 +4,7 @@ export { Page } from "./page.js";
 export { Table, Pager, Tabs } from "./table.js";
 export { Button, Field, SearchBox, Select, TextField, TextArea, Check } from "./forms.js";
 export { Dialog, Confirm, Questions, ask } from "./dialog.js";
-export { Ago, Copy, Duration, Empty, ErrorBox, Id, Loading, Pill } from "./small.js";
+export { Ago, Copy, Duration, Empty, ErrorBox, Id, Loading, Pill, RunStatus, Standing } from "./small.js";
 export { Code, LongText } from "./code.js";
 export { Json } from "./json.js";
 export { JsonEditor } from "./json_editor.js";

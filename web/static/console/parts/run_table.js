@@ -7,7 +7,7 @@ import { href, navigate } from "../core/router.js";
 import { can } from "../core/session.js";
 import { CancelRun, RetryRun } from "./run_actions.js";
 import { isLive, queueInWords, reasonOf, tookOf } from "./runs.js";
-import { Ago, Pill, Table } from "./index.js";
+import { Ago, RunStatus, Table } from "./index.js";
 
 /** @typedef {Record<string, any>} Run */
 
@@ -25,7 +25,7 @@ export function RunTable({ name, runs, reload, isOfThread = false, chosen, onCho
         onChange=${(/** @type {Event} */ event) => onChoose(run, /** @type {HTMLInputElement} */ (event.currentTarget).checked)} />`,
     }] : []),
     { title: "Run", key: "run", cell: (/** @type {Run} */ run) => html`<a class="mono" title=${run.run_id} href=${href(link(run))}>${isOfThread ? run.run_id : `…${run.run_id.slice(-12)}`}</a>` },
-    { title: "Status", key: "status", cell: (/** @type {Run} */ run) => html`<${Pill} status=${run.status} />` },
+    { title: "Status", key: "status", cell: (/** @type {Run} */ run) => html`<${RunStatus} run=${run} />` },
     { title: "Why", key: "why", cell: (/** @type {Run} */ run) => html`<${Why} run=${run} />` },
     { title: "Graph", key: "graph", cell: (/** @type {Run} */ run) => plain(String(run.metadata?.graph_id ?? "").slice(0, 80)) },
     ...(isOfThread ? [] : [{ title: "Thread", key: "thread", cell: (/** @type {Run} */ run) => html`<a class="mono" title=${run.thread_id} href=${href(["d", name, "threads", run.thread_id])}>…${run.thread_id.slice(-12)}</a>` }]),

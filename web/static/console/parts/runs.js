@@ -29,6 +29,12 @@ export function queueInWords({ position, reason }) {
   return position && position > 1 ? `${said}, ${position - 1} before it` : position === 1 && reason !== "not picked up yet" ? `${said}, next in line` : said;
 }
 
+/** @type {Record<string, string>} */
+const WAITS_FOR = { answer: "waits for an answer", resume: "waits to be resumed" };
+
+/** What a run that stopped at a question or at a breakpoint waits for; empty if for nothing. @param {Run} run @returns {string} */
+export const waitsInWords = (run) => (run.waits_for ? (WAITS_FOR[run.waits_for] ?? `waits for ${run.waits_for}`) : "");
+
 /**
  * Why a run ended without success.
  * @param {Run} run

@@ -2,6 +2,8 @@
 
 import { html, signal, useState } from "../core/dom.js";
 import { NOTHING, ago, duration, iso, short } from "../core/format.js";
+import { waitsInWords } from "./runs.js";
+import { standingOf } from "./standing.js";
 import { notify } from "./toasts.js";
 
 const GOOD = new Set(["success", "idle", "ready", "deployed", "delivered", "enabled", "active", "completed", "serving", "ok"]);
@@ -21,6 +23,15 @@ function kindOf(status) {
 export function Pill({ status, title }) {
   if (!status) return html`<span class="quiet">${NOTHING}</span>`;
   return html`<span class=${`pill ${kindOf(status)}`} title=${title}>${status}</span>`;
+}
+
+/** @param {Parameters<typeof standingOf>[0]} props */
+export const Standing = (props) => html`${standingOf(props).map(({ status, title }) => html`<${Pill} key=${title} status=${status} title=${title} /> `)}`;
+
+/** A run's status, and what it waits for if it stopped for a person. @param {{run: Record<string, any>}} props */
+export function RunStatus({ run }) {
+  const waits = waitsInWords(run);
+  return html`<${Pill} status=${run.status} />${waits && html` <span class="pill warn">${waits}</span>`}`;
 }
 
 const now = signal(Date.now());
