@@ -19,7 +19,7 @@ from shared import store_vectors
 from shared.errors import Invalid
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
-from shared.store_vectors import Indexed
+from shared.store_vectors import ItemVectors
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
 MAX_VALUE_BYTES = 4 * 1024 * 1024
@@ -131,7 +131,7 @@ def put(
     value: Mapping[str, Any],
     *,
     ttl_minutes: float | None = None,
-    indexed: Indexed | None = None,
+    indexed: ItemVectors | None = None,
 ) -> None:
     """Store a value, in place of what was there; `indexed` makes it found by meaning. Raises Invalid."""
     check_namespace(namespace)
@@ -338,7 +338,7 @@ def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any
         if op["value"] is None:
             delete(conn, deployment_id, op["namespace"], op["key"])
         else:
-            indexed = Indexed.of(op, op)
+            indexed = ItemVectors.of(op, op)
             options = {"ttl_minutes": op["ttl"], "indexed": indexed}
             put(conn, deployment_id, op["namespace"], op["key"], op["value"], **options)
     return results

@@ -29,7 +29,7 @@ MARK = -1  # the number of the row that says how an item was indexed
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class ItemVectors:
     """An item's vectors. `index` is what its put said of them: None as configured, False none, or paths."""
 
     vectors: Vectors
@@ -37,8 +37,8 @@ class Indexed:
     index: Any = None
 
     @classmethod
-    def of(cls, op: Mapping[str, Any], answer: Mapping[str, Any]) -> Indexed | None:
-        """What a graph host's answer says of a put; None without an index."""
+    def of(cls, op: Mapping[str, Any], answer: Mapping[str, Any]) -> ItemVectors | None:
+        """Return the vectors of a put from a graph host's answer; None without an index."""
         vectors = answer.get("vectors")
         return None if vectors is None else cls(vectors, answer.get("indexed_by"), op.get("index"))
 
@@ -83,7 +83,7 @@ def is_prepared(conn: Connection) -> bool:
 
 
 def replace(
-    conn: Connection, deployment_id: UUID, path: str, key: str, indexed: Indexed, written_at: datetime
+    conn: Connection, deployment_id: UUID, path: str, key: str, indexed: ItemVectors, written_at: datetime
 ) -> None:
     """Store the vectors of the value that was written then, in place of earlier ones."""
     place = {"deployment_id": deployment_id, "path": path, "key": key}
@@ -148,7 +148,7 @@ def unindexed(
     return conn.execute(UNINDEXED, {**parameters, "after_path": after[0], "after_key": after[1]}).all()
 
 
-def add(conn: Connection, deployment_id: UUID, item: Any, indexed: Indexed) -> None:
+def add(conn: Connection, deployment_id: UUID, item: Any, indexed: ItemVectors) -> None:
     """Store the vectors of an item of `unindexed`, unless it was written meanwhile."""
     place = {"deployment_id": deployment_id, "path": item.path, "key": item.key}
     if conn.execute(HOLD, {**place, "updated_at": item.updated_at}).first():

@@ -140,7 +140,7 @@ def put_item() -> tuple[str, int]:
     indexed = None
     if config.has_index:
         op = {"op": "put", "value": body["value"], "index": body.get("index")}
-        indexed = store_vectors.Indexed.of(op, _embedded(op))
+        indexed = store_vectors.ItemVectors.of(op, _embedded(op))
     with connection() as conn:
         store.put(
             conn,

@@ -80,7 +80,7 @@ def read_all(
 
 @dataclass
 class DeltaHistory:
-    """What a checkpoint's ancestors say of some channels, collected from the nearest to the oldest."""
+    """The writes and values that a checkpoint's ancestors have of some channels, collected from the nearest on."""
 
     channels: Collection[str]
     _writes: dict[str, list[PendingWrite]] = field(init=False)

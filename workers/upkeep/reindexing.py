@@ -18,7 +18,7 @@ from shared import graph_queries, store_vectors
 from shared.errors import HostUnusable, RunyardError
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
-from shared.store_vectors import Indexed
+from shared.store_vectors import ItemVectors
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,6 @@ def _index(index: Any, items: Sequence[Any]) -> None:
     )
     with connection() as conn:
         for item, op, answer in zip(items, ops, answers, strict=True):
-            indexed = Indexed.of(op, answer)
+            indexed = ItemVectors.of(op, answer)
             if indexed is not None:
                 store_vectors.add(conn, index.id, item, indexed)

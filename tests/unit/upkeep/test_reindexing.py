@@ -207,7 +207,7 @@ def test_an_item_that_is_written_meanwhile_keeps_what_it_got(deployment: Deploym
     put_indexed(deployment, host, "k", {"text": "y"}, ["text"])
 
     with connection() as conn:
-        store_vectors.add(conn, deployment.id, item, store_vectors.Indexed([("$", [1, 0, 0])], "old"))
+        store_vectors.add(conn, deployment.id, item, store_vectors.ItemVectors([("$", [1, 0, 0])], "old"))
 
     assert scores(deployment, [0, 1, 0]) == {"k": 1.0}
 
