@@ -257,7 +257,9 @@ def test_a_strangers_tool_is_none(ann: Api, bob: Api, played: PlayedAuth) -> Non
         for arguments in ({"n": 1}, {"n": "no number"}):
             answer = rpc(bob, "/mcp", "tools/call", name=name, arguments=arguments)
             assert answer["error"]["message"] == f"Unknown tool: {name}"
-    assert "do not fit" in rpc(ann, "/mcp", "tools/call", name="mine", arguments={})["error"]["message"]
+    refused = rpc(ann, "/mcp", "tools/call", name="mine", arguments={})["result"]
+    assert refused["isError"]
+    assert "do not fit" in refused["content"][0]["text"]
     assert runs() == []
 
 

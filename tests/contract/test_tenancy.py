@@ -65,6 +65,7 @@ ANSWERS: dict[Route, int] = {
     ("GET", "/v1/integrations/github/<integration_id>/repos"): 200,  # nobody has any
     ("GET", "/v2/auth/wait/<auth_id>"): 200,  # with the status not_found
     ("PATCH", "/v2/organizations/<organization_id>"): 403,  # for operators
+    ("POST", "/d/<deployment>/threads/<thread_id>/copy"): 409,  # as the published API has it
     ("POST", "/d/<deployment>/threads/<thread_id>/commands"): 200,  # a refusal: no such run
     ("POST", SOCKET): 400,  # tests/contract/test_protocol_events.py has more
     ("GET", SOCKET): 426,  # it is for WebSockets: tests/contract/test_protocol_socket.py
