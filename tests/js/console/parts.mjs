@@ -5,6 +5,7 @@ import { suite, test } from "node:test";
 
 globalThis.document = { documentElement: { dataset: {} } }; // which modules look at when they are loaded
 const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, spansOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
+const { rate, short } = await import("../../../web/static/console/core/format.js");
 const { legendOf } = await import("../../../web/static/console/parts/chart.js");
 const { difference } = await import("../../../web/static/console/parts/diff.js");
 const { changedKeys, followers } = await import("../../../web/static/console/parts/edit_state.js");
@@ -12,7 +13,7 @@ const { preview } = await import("../../../web/static/console/parts/event_log.js
 const { filterOf, since } = await import("../../../web/static/console/parts/filters.js");
 const { isMessages, textOf } = await import("../../../web/static/console/parts/message.js");
 const { queueInWords, reasonOf, tookOf, waitsInWords } = await import("../../../web/static/console/parts/runs.js");
-const { standingOf } = await import("../../../web/static/console/parts/standing.js");
+const { servedInWords, standingOf } = await import("../../../web/static/console/parts/standing.js");
 const { createHistory } = await import("../../../web/static/console/parts/thread_history.js");
 
 const shown = (before, after) => difference(before, after).changes.map(({ kind, path }) => `${kind} ${path}`);
@@ -186,6 +187,17 @@ suite("parts", () => {
     assert.deepEqual(words("READY", 1, 1, "DEPLOYED"), ["READY"]);
     assert.deepEqual(words("READY", 1, 2, "BUILD_FAILED"), ["READY", "BUILD_FAILED"]);
     assert.deepEqual(words("AWAITING_DELETE", null, 1, "BUILDING"), ["AWAITING_DELETE", "BUILDING"]);
+  });
+
+  test("all revisions that get runs are named", () => {
+    const traffic = [{ revision_number: 1, percent: 90 }, { revision_number: 4, percent: 10 }];
+    assert.deepEqual([servedInWords(traffic, 4), servedInWords(traffic.slice(1), 4), servedInWords(null, 4)], ["v1 90 %, v4 10 %", "v4", "v4"]);
+  });
+
+  test("ids that were made in the same minute are told apart, and what is rare is not none", () => {
+    assert.deepEqual([short("01a20cbf-a17f-7091-9e4b-211702f71247"), short("01a20cbf-a185-7451-99a0-2ec3e0da5ea0")], ["…02f71247", "…e0da5ea0"]);
+    assert.deepEqual([short("0123456789abcdef"), short("tEBOgmAi"), short(null)], ["01234567", "tEBOgmAi", "–"]);
+    assert.deepEqual([rate(0), rate(0.002), rate(0.5), rate(123.4)], ["0", "< 0.01", "0.5", "123"]);
   });
 
   test("what an update leaves out of what came next is named", () => {

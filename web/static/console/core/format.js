@@ -48,8 +48,15 @@ export const money = (n) => (n === null || n === undefined ? NOTHING : n !== 0 &
 /** A part from 0 to 1. @param {number | null | undefined} part */
 export const percent = (part) => (part === null || part === undefined || Number.isNaN(part) ? NOTHING : `${(part * 100).toFixed(part < 0.1 && part > 0 ? 1 : 0)} %`);
 
-/** The first characters of an id. @param {string | null | undefined} id */
-export const short = (id) => (id ? (id.length > 12 ? id.slice(0, 8) : id) : NOTHING);
+/**
+ * A part of an id that tells it from others: the last characters of a UUID, for the first ones are its time and the same for
+ * all of a minute; of others the first ones.
+ * @param {string | null | undefined} id
+ */
+export const short = (id) => (!id ? NOTHING : id.length <= 12 ? id : id.includes("-") ? `…${id.slice(-8)}` : id.slice(0, 8));
+
+/** How often something happens; of what is rarer than is written, that it is. @param {number} n a minute */
+export const rate = (n) => (n >= 10 ? count(Math.round(n)) : n > 0 && n < 0.01 ? "< 0.01" : String(Number(n.toFixed(2))));
 
 /** Any value on one line, cut. @param {any} value */
 export function text(value, limit = 200) {

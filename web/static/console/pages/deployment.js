@@ -10,6 +10,7 @@ import { DeploymentGraph } from "../parts/deployment_graph.js";
 import { DeploymentLog } from "../parts/deployment_log.js";
 import { DeploymentSettings } from "../parts/deployment_settings.js";
 import { Revisions } from "../parts/revisions.js";
+import { servedInWords } from "../parts/standing.js";
 import { Snippets } from "../parts/snippets.js";
 import { Series } from "./overview.js";
 
@@ -62,15 +63,12 @@ function Facts({ record }) {
   return html`
     <dl class="facts">
       <dt>Address</dt><dd>${address ? html`<code>${address}</code> <${Copy} text=${address} />` : "It serves nothing yet."}</dd>
-      <dt>Serves</dt><dd>${record.traffic?.length > 1 ? record.traffic.map(inWords).join(", ") : record.active_revision_number ? `v${record.active_revision_number}` : "–"}${record.latest_revision_number > (record.active_revision_number ?? 0) && html`, newest v${record.latest_revision_number} <${Pill} status=${record.latest_revision_status} />`}</dd>
+      <dt>Serves</dt><dd>${record.active_revision_number ? servedInWords(record.traffic, record.active_revision_number) : "–"}${record.latest_revision_number > (record.active_revision_number ?? 0) && html`, newest v${record.latest_revision_number} <${Pill} status=${record.latest_revision_status} />`}</dd>
       ${record.source_config.repo_url && html`<dt>Repository</dt><dd><code>${record.source_config.repo_url}</code></dd>`}
       <dt>Pool</dt><dd>${record.pool}${limits.length > 0 && html`<span class="quiet"> · ${limits.map(([name, value]) => `${name} ${value}`).join(", ")}</span>`}</dd>
       <dt>Changed</dt><dd><${Ago} at=${record.updated_at} /> <span class="quiet">· id </span><${Id} value=${record.id} /></dd>
     </dl>`;
 }
-
-/** @param {{revision_number: number, percent: number}} share */
-const inWords = (share) => `v${share.revision_number} ${share.percent} %`;
 
 /** What needs the assistants of a deployment that serves. @param {{record: any, children?: any}} props */
 function Served({ record, children }) {

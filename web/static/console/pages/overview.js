@@ -2,10 +2,11 @@
 
 import { html } from "../core/dom.js";
 import { control, pages } from "../core/api.js";
-import { NOTHING, count, duration, percent } from "../core/format.js";
+import { NOTHING, count, duration, percent, rate } from "../core/format.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { Chart, Code, Empty, ErrorBox, Loading, Page, Select, Standing, Table } from "../parts/index.js";
+import { servedInWords } from "../parts/standing.js";
 
 const WINDOWS = [{ value: "hour", label: "Last hour" }, { value: "day", label: "Last day" }, { value: "week", label: "Last week" }];
 const LOOK_AGAIN_MS = 5000;
@@ -49,8 +50,8 @@ const NONE = html`<${Empty} title="Nothing is deployed yet" text="Deploy a proje
 const COLUMNS = [
   { title: "Deployment", key: "name", cell: (row) => html`<a href=${href(["deployments", row.id])}>${row.name}</a>` },
   { title: "Status", key: "status", cell: statusOf },
-  { title: "Revision", key: "revision", cell: (row) => (row.revision_number ? `v${row.revision_number}` : html`<span class="quiet">none serves</span>`) },
-  { title: "Runs a minute", key: "rate", align: "right", cell: (row) => (row.runs_a_minute < 10 ? Number(row.runs_a_minute.toFixed(2)) : count(Math.round(row.runs_a_minute))) },
+  { title: "Revision", key: "revision", cell: (row) => (row.revision_number ? servedInWords(row.newest?.traffic, row.revision_number) : html`<span class="quiet">none serves</span>`) },
+  { title: "Runs a minute", key: "rate", align: "right", cell: (row) => rate(row.runs_a_minute) },
   { title: "Succeeded", key: "success", align: "right", cell: (row) => count(row.success) },
   { title: "Failed", key: "failed", align: "right", cell: failed },
   { title: "Duration p50", key: "p50", align: "right", cell: (row) => duration(row.duration_p50) },

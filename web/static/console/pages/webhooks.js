@@ -2,7 +2,7 @@
 
 import { deployment } from "../core/api.js";
 import { html } from "../core/dom.js";
-import { text } from "../core/format.js";
+import { short, text } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
@@ -73,7 +73,7 @@ function whenOf(one) {
 /** @param {{name: string, of: any}} props */
 function RunLink({ name, of: one }) {
   if (!one.thread_id) return html`<${Id} value=${one.run_id} />`;
-  return html`<a href=${href(["d", name, "runs", one.thread_id, one.run_id])} title=${one.run_id}><code>${one.run_id.slice(0, 8)}</code></a>`;
+  return html`<a href=${href(["d", name, "runs", one.thread_id, one.run_id])} title=${one.run_id}><code>${short(one.run_id)}</code></a>`;
 }
 
 /** @param {{name: string, of: any, onDone: () => void}} props */

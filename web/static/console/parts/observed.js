@@ -30,7 +30,7 @@ function StepsOf({ name, threadId, view }) {
   const items = view.items.value;
   const link = threadId && html`<a href=${href(["d", name, "threads", threadId])}>All steps of the thread</a>`;
   const runLink = threadId && view.runId.value && html`<a href=${href(["d", name, "runs", threadId, view.runId.value])}>This run</a>`;
-  if (!items.length) return html`<${Empty} title="No steps yet" text="What the nodes do appears here while a run works." action=${link} />`;
+  if (!items.length) return html`<${Empty} title=${hasState(view) ? "No steps are kept" : "No steps yet"} text="What the nodes do appears here while a run works, and for some minutes after its end." action=${link} />`;
   return html`
     ${view.attempt.value > 1 && html`<p class="hint">Attempt ${view.attempt.value}: an earlier one was lost, and this one went on from its last checkpoint.</p>`}
     ${view.dropped.value > 0 && html`<p class="hint">${view.dropped.value} earlier steps are no longer shown here.</p>`}
@@ -38,9 +38,12 @@ function StepsOf({ name, threadId, view }) {
     <p class="play-links">${runLink} ${link}</p>`;
 }
 
+/** Whether a run has written anything. @param {import("./run_view.js").RunView} view */
+const hasState = (view) => Object.keys(view.values.value ?? {}).length > 0;
+
 /** @param {{view: import("./run_view.js").RunView}} props */
 function StateOf({ view }) {
   const values = view.values.value;
-  if (!values || !Object.keys(values).length) return html`<${Empty} title="No state yet" text="The thread's values appear here once a run has begun." />`;
+  if (!hasState(view)) return html`<${Empty} title="No state yet" text="The thread's values appear here once a run has begun." />`;
   return html`<${Json} value=${values} collapsed=${2} label="State" />`;
 }

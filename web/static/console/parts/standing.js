@@ -13,3 +13,13 @@ export function standingOf({ status, serving, newest, newestStatus }) {
   if (serving !== null || isLeaving || !isNewer) return [{ status }, ...ofNewest];
   return ofNewest;
 }
+
+/**
+ * The revisions that get new runs.
+ * @param {{revision_number: number, percent: number}[] | null | undefined} traffic
+ * @param {number} serving
+ */
+export function servedInWords(traffic, serving) {
+  if (!traffic || traffic.length < 2) return `v${serving}`;
+  return traffic.map(({ revision_number: number, percent }) => `v${number} ${percent} %`).join(", ");
+}

@@ -9,7 +9,7 @@ import { Windowed } from "./windowed.js";
 const ROW_HEIGHT = 28;
 const TICKS = 4;
 /** @type {Record<string, string>} */
-const WORDS = { error: "failed", asked: "asked", stopped: "stopped", lost: "attempt lost", running: "works" };
+const WORDS = { error: "failed", asked: "asked", stopped: "stopped", lost: "lost", running: "works" };
 
 /**
  * `now` (ms) is where bars of what still works end; `linkOf` gives the address of a span's checkpoint.
