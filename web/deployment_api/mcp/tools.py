@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from shared import agents
-from shared.errors import Denied
+from shared.errors import Denied, Refused
 from shared.infra.postgres import Row, connection
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
@@ -116,7 +116,7 @@ def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-class ArgumentsMisfit(Exception):
+class ArgumentsMisfit(Refused):
     """The arguments of a call do not fit the schema of the tool. The model that sent them can correct them."""
 
 
