@@ -284,6 +284,18 @@ def test_an_answer_without_a_body_has_none(played: Played, api: Api, status: int
     assert "Content-Type" not in response.headers
 
 
+@pytest.mark.parametrize("headers", [[], [("content-length", "4")], [("transfer-encoding", "chunked")]])
+@pytest.mark.parametrize("status", [204, 205, 304])
+def test_a_body_that_a_browser_would_take_for_the_next_response_is_dropped(
+    played: Played, api: Api, status: int, headers: list[tuple[str, str]]
+) -> None:
+    played(lambda side: side.answer(b"HTTP", status, headers), "GET /none")
+    response = api.client.get("/d/chat/none", buffered=False)
+    assert (response.status_code, list(response.iter_encoded())) == (status, [])
+    if status == 205:
+        assert response.headers.getlist("Content-Length") == ["0"]
+
+
 def test_head_is_answered_with_the_length_and_no_body(played: Played, api: Api) -> None:
     stage = played(hello, "GET /hello")
     response = api.client.head("/d/chat/hello")

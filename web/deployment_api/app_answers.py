@@ -33,7 +33,8 @@ OWN = frozenset({"x-request-id", "server", "date"})
 
 NEVER = HOP_BY_HOP | OWN | FOR_PROXIES
 SANDBOX = "sandbox allow-scripts allow-forms allow-popups allow-popups-to-escape-sandbox allow-modals allow-downloads"
-WITHOUT_BODY = (204, 304)
+RESET_CONTENT = 205
+WITHOUT_BODY = (204, RESET_CONTENT, 304)
 
 
 class BadAnswer(Exception):
@@ -59,6 +60,10 @@ class AppResponse(ForeignResponse):
 
     def __init__(self, head: AnswerHead, stream: sse.Stream) -> None:
         super().__init__(stream, status=head.status, headers=Headers(head.headers), direct_passthrough=True)
+        self._has_body = head.has_body
+
+    def get_app_iter(self, environ: Any) -> Iterable[bytes]:
+        return super().get_app_iter(environ) if self._has_body else ()
 
     def get_wsgi_headers(self, environ: Any) -> Headers:
         return self.headers
@@ -73,7 +78,20 @@ def read_head(data: bytes, target: Target) -> AnswerHead:
         raise BadAnswer("its head cannot be read") from error
     if type(status) is not int or not 200 <= status <= 599:
         raise BadAnswer(f"its status is {status!r}")
-    return AnswerHead(status, tuple(passed_on(sent, target)), _length(sent))
+    headers = tuple(passed_on(sent, target))
+    return AnswerHead(status, _framed(headers) if status == RESET_CONTENT else headers, _length(sent))
+
+
+def _framed(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """The headers of a 205, with the length 0.
+
+    Browsers end a 205 at its head, whatever its length, and HTTP servers do not. A browser would read the bytes of a body
+    as the response to its next request on the connection, which may be one for the console.
+    """
+    return [
+        *((name, value) for name, value in headers if name.lower() != "content-length"),
+        ("Content-Length", "0"),
+    ]
 
 
 def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple[str, str]]:

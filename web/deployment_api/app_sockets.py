@@ -113,6 +113,7 @@ class _Socket:
             body += piece
             if len(body) > MOST_REFUSAL_BYTES:
                 raise BadAnswer("its refusal is too long")
+        body = body if head.has_body else b""
         response = ForeignResponse(body, status=head.status, headers=Headers(head.headers))
         response.headers["Content-Length"] = str(len(body))
         return response
