@@ -334,6 +334,8 @@ def test_headers_of_the_connection_are_dropped_and_others_left(played: Played, a
         ("a=1; Path=/admin", "a=1; Path=/d/chat/admin"),
         ("a=1; path=/d/chat/x; Secure", "a=1; Secure; Path=/d/chat/x"),
         ("a=1; path=/d/chatter", "a=1; Path=/d/chat/d/chatter"),
+        (f"a=1; Path=/{1100 * 'a'}", "a=1; Path=/d/chat"),
+        (f"a=1; Path=/d/chat/{1100 * 'a'}", "a=1; Path=/d/chat"),
         ("a=1; Domain=localhost", "a=1; Domain=localhost; Path=/d/chat"),
         ("a=1; Domain=.example.com", None),
         ("a=1; Domain=localhost; domain=example.com", None),

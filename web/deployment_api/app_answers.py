@@ -29,6 +29,7 @@ VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 LENGTH = re.compile(r"[0-9]{1,18}")
 MOST_HEADERS = 256
 MOST_BYTES = 128 * 1024
+MOST_PATH = 1024  # characters: browsers ignore a longer Path and use the folder of the request, which may be above ours
 OWN = frozenset({"x-request-id", "server", "date"})
 
 NEVER = HOP_BY_HOP | OWN | FOR_PROXIES
@@ -146,11 +147,10 @@ def host() -> str:
 
 
 def _below(mount: str, path: str) -> str:
-    if not path.startswith("/"):
+    if not path.startswith("/") or path == "/":
         return mount
-    if path == mount or path.startswith(mount + "/"):
-        return path
-    return mount if path == "/" else mount + path
+    inner = path if path == mount or path.startswith(mount + "/") else mount + path
+    return inner if len(inner) <= MOST_PATH else mount
 
 
 def _check(sent: Sequence[tuple[Any, Any]]) -> None:
