@@ -6,6 +6,7 @@ treats the document as hostile:
 - The page loads nothing. The viewer and the document are inside it, because a project can have a route at any address
   of its deployment.
 - The policy names the viewer's script by its hash. No other script runs, also not in a frame that the document brings.
+- Its requests go below the deployment's address and follow no redirect, so that a key that a person types stays there.
 - The page of a deployment has an opaque origin (`sandbox` without `allow-same-origin`). It can read neither the storage
   nor the windows of the console, and calls the deployment as a page of another site does. Under `runyard dev` a developer
   without a key is recognized by the origin, and so keeps it.

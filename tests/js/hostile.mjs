@@ -33,6 +33,14 @@ async function signedIn() {
   return { context, page, said, answered, loot: () => said.filter((line) => STOLEN.test(line)) };
 }
 
+async function madeKey() {
+  const headers = { "x-api-key": key, "content-type": "application/json" };
+  const answer = await fetch(`${url}/v2/keys`, { method: "POST", headers, body: JSON.stringify({ name: "victim", role: "read" }) });
+  return answer.json();
+}
+
+const statusOf = async (of) => (await fetch(`${url}/v2/me`, { headers: { "x-api-key": of } })).status;
+
 const docs = (page) => page.locator("rapi-doc").first();
 
 // The document is drawn, so whatever would run in it has been put into the page.
@@ -95,6 +103,46 @@ suite("hostile", () => {
     assert.equal((await (await answer).request().allHeaders())["x-api-key"], key);
   });
 
+  test("the docs page calls no other deployment", async () => {
+    const it = await signedIn();
+    await readDocs(it);
+    const outcome = await it.page.evaluate(([path, key]) =>
+      fetch(path, { method: "POST", headers: { "x-api-key": key } }).then((answer) => answer.status, (error) => error.message),
+    [`${new URL(deployment).pathname}/%2e%2e/other/threads/search`, key]);
+    assert.match(String(outcome), /^Only addresses below/);
+    assert.ok(!it.answered.some((one) => one.includes("/other/")), it.answered.join("\n"));
+  });
+
+  test("a redirect does not turn a request of the docs page of the service into another", async () => {
+    const it = await signedIn();
+    const victim = await madeKey();
+    await it.page.goto(`${url}/docs`);
+    const page = docs(it.page);
+    await page.locator("[part~=section-auth] input[type=text]").first().fill(key);
+    await page.locator("[part~=section-auth] button", { hasText: "SET" }).first().click();
+    const operation = page.locator("[id='delete-/d/-deployment-/threads/-thread_id-']");
+    await operation.locator("[data-pname=deployment]").first().fill(new URL(deployment).pathname.split("/").at(-1));
+    await operation.locator("[data-pname=thread_id]").first().fill(victim.id);
+    const failed = it.page.waitForEvent("requestfailed", WAIT);
+    await operation.locator("button", { hasText: "TRY" }).click();
+    assert.equal((await failed).url(), `${deployment}/threads/${victim.id}`);
+    assert.equal(await statusOf(victim.key), 200, "the key was revoked");
+  });
+
+  test("a body after a 205 is not the response to a call of the console", async () => {
+    const it = await signedIn();
+    await it.page.goto(`${deployment}/leak.css`);
+    const reset = it.page.waitForEvent("requestfailed", WAIT); // the browser stays at its page
+    await it.page.evaluate((to) => void (location = to), `${deployment}/reset`);
+    await reset;
+    const console_ = it.page.waitForRequest(`${url}/`, WAIT);
+    await it.page.evaluate((to) => void (location = to), `${url}/`);
+    await console_;
+    await fetch(`${deployment}/release`, { method: "POST" });
+    await it.page.getByRole("heading", { name: "Overview" }).waitFor(WAIT);
+    assert.deepEqual(it.loot(), []);
+  });
+
   test("no page and no picture of the deployment reads the key in the console's tab", async () => {
     for (const path of ["page", "picture.svg"]) {
       const it = await signedIn();
@@ -155,16 +203,14 @@ suite("hostile", () => {
 
   test("a redirect of the deployment's app does not turn a call of the console into another", async () => {
     const it = await signedIn();
-    const headers = { "x-api-key": key, "content-type": "application/json" };
-    const made = await (await fetch(`${url}/v2/keys`, { method: "POST", headers, body: JSON.stringify({ name: "victim", role: "read" }) })).json();
+    const victim = await madeKey();
     const name = new URL(deployment).pathname.split("/").at(-1);
     const outcome = await it.page.evaluate(async ([name, id]) => {
       const files = document.querySelector("script[type=module]").src.replace(/main\.js$/, "core/api.js");
       const { deployment } = await import(files);
       return deployment(name).call("DELETE", `/threads/${id}`).then(() => "done", (error) => error.detail);
-    }, [name, made.id]);
-    const after = await fetch(`${url}/v2/me`, { headers: { "x-api-key": made.key } });
-    assert.equal(after.status, 200, "the key was revoked");
+    }, [name, victim.id]);
+    assert.equal(await statusOf(victim.key), 200, "the key was revoked");
     assert.notEqual(outcome, "done");
   });
 });

