@@ -305,6 +305,11 @@ class Settings:
         "RUNYARD_HOST_STALL_SECONDS", 60.0, "a host whose event loop is blocked for this long is killed"
     )
     host_memory_mb: int = setting("RUNYARD_HOST_MEMORY_MB", 1024, "a host that uses more is killed")
+    host_home_mb: int = setting(
+        "RUNYARD_HOST_HOME_MB",
+        1024,
+        "what the home folder of a revision may hold on a machine: a host over it is killed and the folder emptied. No file that a host writes may be larger",
+    )
     host_processes: int = setting(
         "RUNYARD_HOST_PROCESSES",
         256,

@@ -48,6 +48,7 @@ def start(app: Flask) -> None:
 
 # What clients may rely on; a flag appears when its feature does.
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
+SANDBOX = 2  # the level at which user code has temporary folders of its own
 KNOWN_SECONDS = 1.0  # how long figures are not looked up again
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -143,12 +144,16 @@ def get_info(deployment: str | None = None) -> Response:
 
 
 def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
-    """The level of isolation, and who holds the limits: the kernel at once, or the service, which counts."""
+    """The level of isolation, and who holds the limits: the kernel at once, the service, which counts, or nobody.
+
+    `home` is what a revision's home folder holds, `temporary` what `/tmp` and `/dev/shm` of a graph host do.
+    """
     if found.isolation is None:
         return {"isolation": None}
     bounds = {"processes": found.bounds_tasks, "memory": found.bounds_memory}
     limits = {name: "kernel" if by_kernel else "counted" for name, by_kernel in bounds.items()}
-    return {"isolation": found.isolation, "limits": limits}
+    limits |= {"home": "counted", "temporary": "kernel" if found.isolation >= SANDBOX else "none"}
+    return {"isolation": found.isolation, "limits": limits, "home_mb": settings().host_home_mb}
 
 
 @bp.get("/metrics")

@@ -263,12 +263,14 @@ def test_info_shows_the_weakest_isolation_to_who_has_a_key(
 ) -> None:
     heartbeat(isolation=2, bounds_tasks=True)
     told: Any = client.get("/info").json
-    assert told["host"]["limits"] == {"processes": "kernel", "memory": "counted"}
+    limits = {"memory": "counted", "home": "counted"}
+    assert told["host"]["limits"] == {**limits, "processes": "kernel", "temporary": "kernel"}
+    assert told["host"]["home_mb"] == 1024
 
     heartbeat("b", isolation=1)
     told = client.get("/info").json
     assert told["host"]["isolation"] == 1
-    assert told["host"]["limits"] == {"processes": "counted", "memory": "counted"}
+    assert told["host"]["limits"] == {**limits, "processes": "counted", "temporary": "none"}
     assert "isolation" not in anonymous.get("/info").text
 
 

@@ -81,6 +81,19 @@ while True:
             time.sleep(60)
         elif part == "hoards":
             held.append(b"x" * 200 * 1024 * 1024)
+        elif part in ("fills its home", "fills it with removed files"):
+            for number in range(40):
+                held.append(open(os.path.join(os.environ["HOME"], str(number)), "wb", 0))
+                if part == "fills it with removed files":
+                    os.unlink(held[-1].name)
+                held[-1].write(bytes(100_000))
+        elif part == "writes a large file":
+            try:
+                with open(os.path.join(os.environ["HOME"], "large"), "wb", 0) as file:
+                    while True:
+                        file.write(bytes(100_000))
+            except OSError as error:
+                say(frames.EVENT, id, f"values\\n{error.strerror}".encode())
         elif part == "multiplies":
             import threading
             threading.Thread(target=multiply, daemon=True).start()  # as a node does that is not asynchronous
@@ -135,6 +148,8 @@ class Stage:
         self.note = world.tmp_path / "note"
         self.lines: list[tuple[str, str, UUID | None]] = []
         self.output: Callable[..., None] = lambda *line: self.lines.append(line)
+        self.home = world.tmp_path / "home"
+        self.home.mkdir()
         self.pids: list[int] = []
         self.starts = 0
         self.revision = uuid4()
@@ -144,7 +159,8 @@ class Stage:
     def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
         self.starts += 1
         argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), self.part, str(self.note)]
-        command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
+        command = HostCommand(argv, str(ROOT), env, home=self.home)
         return command, self.output
 
     @property

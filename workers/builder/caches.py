@@ -12,8 +12,9 @@ from sqlalchemy import text
 
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import steps, untrusted_files, workspaces
+from workers.builder import untrusted_files, workspaces
 from workers.builder.packages import Packages
+from workers.isolation import disk
 
 MAX_CACHE_BYTES = 2 * 1024**3
 MAX_NAME_BYTES = 1024  # of shared packages
@@ -48,7 +49,7 @@ def remove_unused(settings: Settings) -> int:
     for path in workspaces.folder(settings).glob("*/packages"):
         with suppress(OSError, UnicodeDecodeError):
             used.add(untrusted_files.read(path, MAX_NAME_BYTES).decode())
-    large = [path for path in _by_deployment(settings).values() if steps.disk_bytes(path) > MAX_CACHE_BYTES]
+    large = [path for path in _by_deployment(settings).values() if disk.excess([path], (), MAX_CACHE_BYTES)]
     return _remove(large) + Packages(settings).keep_tidy(used)
 
 

@@ -8,7 +8,6 @@ and a mark says that it is whole: what a dead process left half-done is removed.
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from workers.builder.packages import Packages
 from workers.builder.requirements import Requirements, from_lock
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
-from workers.isolation import sandbox
+from workers.isolation import disk, sandbox
 
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
 
@@ -84,10 +83,10 @@ def make(
         try:
             return maker.find() or maker.make(settled)
         except OSError as error:
-            shutil.rmtree(workspace.root, ignore_errors=True)
+            disk.remove(workspace.root)
             raise BuildFailed("files", f"cannot write the environment: {error.strerror}") from error
         except BaseException:
-            shutil.rmtree(workspace.root, ignore_errors=True)
+            disk.remove(workspace.root)
             raise
 
 
@@ -118,7 +117,7 @@ class _Maker:
         return made if _is_linked(made) else None
 
     def make(self, settled: Settled) -> Environment:
-        shutil.rmtree(self._workspace.root, ignore_errors=True)
+        disk.remove(self._workspace.root)
         self._workspace.root.mkdir(parents=True, mode=0o700)
         self._workspace.home.mkdir()
         sandbox.give(self._workspace.root)
@@ -181,7 +180,7 @@ class _Maker:
         env = self._workspace.env
         self._write_line("INFO", f"creating an environment with Python {made.python_version}")
         # What build steps may have put in its place is gone before we write below it.
-        shutil.rmtree(env, ignore_errors=True)
+        disk.remove(env)
         installer.create_environment(env, self._write_line)
         if made.packages is not None:
             untrusted_files.write(*_link(made, made.packages))

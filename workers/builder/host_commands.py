@@ -70,7 +70,7 @@ def host_command(
         cwd=cwd,
         memory_bytes=settings.host_memory_mb * MIB,
     )
-    return HostCommand(argv, str(cwd), env)
+    return HostCommand(argv, str(cwd), env, home=workspace.home)
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from shared.settings import Settings
 from workers.builder import commands, steps, workspaces
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
-from workers.isolation import sandbox
+from workers.isolation import disk, sandbox
 
 STEP = "source"
 LONGEST_SUBJECT = 200
@@ -79,7 +79,7 @@ def fetch(
     """The revision with its archive; raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, claimed.build_id)
     with workspaces.exclusive(workspace):
-        shutil.rmtree(workspace.root, ignore_errors=True)
+        disk.remove(workspace.root)
         try:
             workspace.root.mkdir(parents=True, mode=0o700)
             workspace.home.mkdir()
@@ -90,7 +90,7 @@ def fetch(
         except OSError as error:
             raise BuildFailed(STEP, f"cannot write the source: {error.strerror}") from error
         finally:
-            shutil.rmtree(workspace.root, ignore_errors=True)
+            disk.remove(workspace.root)
 
 
 def _keep(claimed: ClaimedRevision, archive: Path, commit: str, subject: str) -> ClaimedRevision:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import resource
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import gevent
@@ -20,7 +21,7 @@ import shared
 import workers
 from shared.errors import BuildFailed
 from shared.settings import Settings
-from workers.isolation import sandbox, usage
+from workers.isolation import disk, sandbox, usage
 
 OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
 LAST_LINES = 30
@@ -121,14 +122,13 @@ def execute(
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_bound if is_ours else _confine,
+        preexec_fn=partial(sandbox.bound if is_ours else sandbox.confine, file_bytes=MAX_DISK_BYTES),
     )
     stream = process.stdout
     assert stream is not None
     last: deque[str] = deque(maxlen=LAST_LINES)
     program = usage.Program(process.pid)
-    folders = [folder] if is_ours or cache is None else [folder, cache]
-    watcher = gevent.spawn(_watch, program, folders)
+    watcher = gevent.spawn(_watch, program, partial(_folders, folder, cache, time.time(), is_shared=is_ours))
     try:
         for raw in iter(lambda: stream.readline(LINE_BYTES), b""):
             line = raw.decode("utf-8", "replace").rstrip()
@@ -152,22 +152,19 @@ def _ended(code: int) -> str:
     )
 
 
-def _confine() -> None:
-    sandbox.confine()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_DISK_BYTES, MAX_DISK_BYTES))
-
-
-def _bound() -> None:
-    sandbox.bound()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_DISK_BYTES, MAX_DISK_BYTES))
-
-
 def _end_group(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
-def _watch(program: usage.Program, folders: Sequence[Path]) -> str:
+def _folders(folder: Path, cache: Path | None, began_at: float, *, is_shared: bool) -> list[Path]:
+    """What a step fills. Of a cache that other builds share, only what came since it began."""
+    if cache is None:
+        return [folder]
+    return [folder, *(disk.changed_since(cache, began_at) if is_shared else [cache])]
+
+
+def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str:
     """End a step that takes too much; why."""
     while True:
         gevent.sleep(WATCH_SECONDS)
@@ -176,22 +173,17 @@ def _watch(program: usage.Program, folders: Sequence[Path]) -> str:
             reason = f"the step took more than {MAX_MEMORY_BYTES // 2**20} MiB of memory"
         elif len(program.processes) > MAX_PROCESSES:
             reason = f"the step had more than {MAX_PROCESSES} processes"
-        elif sum(map(disk_bytes, folders)) > MAX_DISK_BYTES:
-            reason = f"the build took more than {MAX_DISK_BYTES // 2**20} MiB of disk"
         else:
-            continue
+            held = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # it may be many files
+            if held is None:
+                continue
+            reason = f"the build took {held}"
         program.end()
         return reason
 
 
-def disk_bytes(folder: Path) -> int:
-    """What a folder takes of the disk."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
-    return total
+def _excess(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str | None:
+    return disk.excess(folders(), [process.pid for process in program.processes], MAX_DISK_BYTES)
 
 
 def cause(last: Iterable[str]) -> str:

@@ -11,7 +11,6 @@ import fcntl
 import logging
 import os
 import secrets
-import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from shared.infra.hardening import owners_alone
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, is_live
 from shared.settings import Settings
+from workers.isolation import disk
 
 log = logging.getLogger(__name__)
 
@@ -153,8 +153,8 @@ def _locked_anew(path: Path) -> Iterator[bool]:
 
 
 def delete(path: Path) -> None:
-    """Thousands of files: in a thread, so that no greenlet waits for them."""
-    gevent.get_hub().threadpool.apply(shutil.rmtree, (path,), {"ignore_errors": True})
+    """Thousands of files: by another process, so that no greenlet waits for them."""
+    disk.remove(path)
 
 
 def remove_unneeded(settings: Settings) -> int:

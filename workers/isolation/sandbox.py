@@ -294,19 +294,26 @@ def host_group(settings: Settings) -> ControlGroup | None:
     return _settled.groups.make(tasks=_settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
 
 
-def confine(group: ControlGroup | None = None) -> None:
-    """Called in a child before its program starts: it dies with us, and has limits and few rights."""
+def confine(group: ControlGroup | None = None, *, file_bytes: int | None = None) -> None:
+    """Called in a child before its program starts: it dies with us, and has limits and few rights.
+
+    `file_bytes`: no file that it writes may be larger.
+    """
     if group is not None:
         group.enter()
     confinement.limit_files()
+    if file_bytes is not None:
+        confinement.limit(resource.RLIMIT_FSIZE, file_bytes)
     if _settled is not None:
         _enter(_settled)
     confinement.die_with_parent()
 
 
-def bound() -> None:
+def bound(*, file_bytes: int | None = None) -> None:
     """The same for a program that runs nothing of a deployment: it stays our user."""
     confinement.limit_files()
+    if file_bytes is not None:
+        confinement.limit(resource.RLIMIT_FSIZE, file_bytes)
     confinement.die_with_parent()
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, Protocol, cast
 from uuid import UUID
 
@@ -26,8 +27,7 @@ from shared.deployments.logs import clean
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import MIB, Settings
 from workers.graph_host import frames
-from workers.isolation import sandbox, usage
-from workers.isolation.cgroups import ControlGroup
+from workers.isolation import disk, sandbox, usage
 from workers.runner.quarantine import OPEN, Group
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class HostCommand:
     cwd: str
     env: dict[str, str]
     hold: IO[str] | None = None  # keeps its files here until the host is gone
+    home: Path | None = None  # the folder that it may fill
 
 
 class Output(Protocol):
@@ -109,6 +110,7 @@ class Host:
         self._settings = settings
         self._output = output
         self._hold = command.hold
+        self._home = command.home
         self._changed = changed
         self._opened = opened
         self._active: set[bytes] = set()  # runs of which frames have come since the last ping
@@ -122,7 +124,11 @@ class Host:
         self._group = sandbox.host_group(settings)
         ours, theirs = socket.socketpair()
         try:
-            self._process = _start(command, theirs, self._group)
+            self._process = _start(
+                command,
+                theirs,
+                partial(sandbox.confine, self._group, file_bytes=settings.host_home_mb * MIB),
+            )
         except OSError as error:
             ours.close()
             self._let_go()
@@ -270,6 +276,17 @@ class Host:
             self.kill(f"had more than {most} processes")
         elif self.used_bytes > self.memory_mb * MIB:
             self.kill(f"used {self.used_bytes // MIB} MiB, more than {self.memory_mb} MiB")
+        elif self._home is not None:
+            self._measure_home(self._home)
+
+    def _measure_home(self, home: Path) -> None:
+        """In a thread, since it may hold many files; the folder is emptied, or the next host would be killed too."""
+        pids = [process.pid for process in self.usage.processes]
+        most_bytes = self._settings.host_home_mb * MIB
+        reason = gevent.get_hub().threadpool.apply(disk.excess, ([home], pids, most_bytes))
+        if reason is not None and self.died is None:
+            self.kill(f"its home folder held {reason}")
+            disk.empty(home)
 
     def stop(self) -> None:
         """End an idle host in good order."""
@@ -421,7 +438,7 @@ class Host:
 
 
 def _start(
-    command: HostCommand, theirs: socket.socket, group: ControlGroup | None
+    command: HostCommand, theirs: socket.socket, confine: Callable[[], None]
 ) -> gevent.subprocess.Popen:
     argv = [part if part != "{socket}" else str(theirs.fileno()) for part in command.argv]
     return gevent.subprocess.Popen(
@@ -434,5 +451,5 @@ def _start(
         stderr=gevent.subprocess.STDOUT,
         pass_fds=(theirs.fileno(),),
         start_new_session=True,
-        preexec_fn=partial(sandbox.confine, group),
+        preexec_fn=confine,
     )

@@ -87,7 +87,18 @@ def test_a_step_that_takes_too_much_is_ended(world: World) -> None:
     hoard = "x = bytearray(200 * 2**20); import time; time.sleep(300)"
     fill = "[open(str(n), 'wb').write(bytes(10**5)) for n in range(20)]; import time; time.sleep(300)"
 
+    hide = """
+import os, time
+held = [open(str(number), "wb", 0) for number in range(20)]
+for file in held:
+    os.unlink(file.name)
+    file.write(bytes(10**5))
+time.sleep(300)
+"""
+
     def reason(code: str) -> str | None:
+        for path in world.tmp_path.iterdir():
+            path.unlink()
         return steps.execute([sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: None)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -96,6 +107,7 @@ def test_a_step_that_takes_too_much_is_ended(world: World) -> None:
         assert reason(hoard) == "the step took more than 100 MiB of memory"
         patch.setattr(steps, "MAX_DISK_BYTES", 2**20)
         assert reason(fill) == "the build took more than 1 MiB of disk"
+        assert reason(hide) == "the build took more than 1 MiB of disk"
 
 
 @greened

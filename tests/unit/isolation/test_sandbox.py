@@ -336,6 +336,87 @@ def test_what_a_sandbox_holds_in_memory_counts(level: int, folder: Path) -> None
     assert 1_800_000 <= int(done.stdout) <= 1_810_000
 
 
+REMOVED = """
+import json, os, subprocess, sys
+from pathlib import Path
+from shared.settings import Settings
+from workers.isolation import disk, sandbox, usage
+settings = Settings.from_env(os.environ)
+sandbox.settle(settings)
+home = settings.data_dir / "given"
+home.mkdir(exist_ok=True, mode=0o700)
+sandbox.give(home)
+writer = '''
+import ctypes, mmap, os, sys
+is_secretive = sys.argv[1] == "2"
+if is_secretive:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: closes its /proc to others of its user
+held = []
+for name in "ab":
+    file = open(name, "w+b", 0)
+    file.write(bytes(3 << 20))
+    held.append(file if name == "a" else mmap.mmap(file.fileno(), 3 << 20))
+    os.unlink(name)
+del file
+print("ready", flush=True)
+sys.stdin.read()
+'''
+argv = sandbox.wrap(
+    [sys.executable, "-c", writer, str(sandbox.level(settings))], settings, readonly=[Path(sys.prefix)],
+    writable=[home], cwd=home, memory_bytes=2**21,
+)
+program = subprocess.Popen(
+    argv, preexec_fn=sandbox.confine, cwd=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+program.stdout.readline()
+used = usage.Program(program.pid)
+used.measure()
+print(json.dumps([os.listdir(home), disk.held([home], [each.pid for each in used.processes])]))
+program.communicate(b"")
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_files_that_user_code_has_removed_and_keeps_are_counted(level: int, folder: Path) -> None:
+    (folder / "data").mkdir(mode=0o700)
+
+    done = subprocess.run(
+        [sys.executable, "-c", REMOVED],
+        env=os.environ | {"RUNYARD_DATA_DIR": str(folder / "data")} | LEVELS[level],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    names, held = json.loads(done.stdout)
+    assert names == []
+    assert 6 * 2**20 <= held < 7 * 2**20
+
+
+EVERYWHERE = """
+for folder in / /bin /usr /usr/local /opt /etc /var /var/tmp /var/cache /home /root /run /run/user /srv /mnt /media \
+    /dev /dev/pts /dev/mqueue /proc /proc/self /sys /sys/fs/cgroup /tmp /dev/shm . "$SECRET"; do
+    (echo x > "$folder/x") 2> /dev/null && echo "$folder"
+done
+awk '$4 ~ /(^|,)rw(,|$)/ {print "mount", $2}' /proc/self/mounts
+"""
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form]["level"] == 2])
+def test_a_sandbox_lets_user_code_write_to_its_home_and_its_temporary_folders_alone(
+    form: str, platform: str, folder: Path
+) -> None:
+    forced = None if form.startswith("as found") else FORMS[form]
+
+    said = snoop(folder / "data", {}, platform, forced, script=EVERYWHERE)["said"].splitlines()
+
+    assert [line for line in said if not line.startswith("mount")] == ["/tmp", "/dev/shm", "."], said
+    writable = {line.partition(" ")[2] for line in said if line.startswith("mount")}
+    home = str(folder / "data" / "given")
+    assert {path for path in writable if not path.startswith(("/proc", "/dev/"))} == {"/tmp", home}, said
+
+
 FILL = """
 head -c 3000000 /dev/zero 2> /dev/null > /tmp/x; wc -c < /tmp/x
 head -c 3000000 /dev/zero 2> /dev/null > /dev/shm/x; wc -c < /dev/shm/x

@@ -149,6 +149,32 @@ def test_a_host_over_its_memory_is_killed(world: World) -> None:
 
 
 @greened
+def test_a_host_whose_home_holds_too_much_is_killed_and_the_home_emptied(world: World) -> None:
+    with stage(world, host_home_mb=2) as s:
+        for part in ("fills its home", "fills it with removed files"):
+            s.part = part
+            occupant = Occupant().enter(s.acquire())
+            until(lambda occupant=occupant: occupant.deaths)
+            assert occupant.deaths[0].message == "its home folder held more than 2 MiB of disk"
+            until(lambda: not list(s.home.iterdir()))
+
+        s.part = "plays along"
+        last = Occupant().enter(s.acquire())
+        until(lambda: last.frames)
+        assert not last.deaths
+
+
+@greened
+def test_no_file_of_a_host_is_larger_than_its_home_may_be(world: World) -> None:
+    with stage(world, host_home_mb=2) as s:
+        s.part = "writes a large file"
+        occupant = Occupant().enter(s.acquire())
+        until(lambda: occupant.frames or occupant.deaths)
+        assert occupant.frames[0][1] == b"values\nFile too large"
+        assert (s.home / "large").stat().st_size == 2 * 2**20
+
+
+@greened
 def test_what_a_host_started_ends_with_it(world: World) -> None:
     with stage(world) as s:
         s.part = "has a child"

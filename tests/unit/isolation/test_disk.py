@@ -1,0 +1,147 @@
+"""What user code holds on a disk is counted wherever it hides it, and all of it can be removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.isolation import disk
+
+MIB = 2**20
+HIDDEN = """
+import mmap, os, sys
+def write(name):
+    file = open(name, "w+b", 0)
+    file.write(bytes(3 << 20))
+    os.unlink(name)
+    return file
+if sys.argv[1] == "open":
+    held = write("x")
+else:
+    file = write("x")
+    held = mmap.mmap(file.fileno(), 3 << 20)
+    file.close()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def plain(folder: Path) -> None:
+    (folder / "large").write_bytes(bytes(3 * MIB))
+
+
+def in_a_folder(folder: Path) -> None:
+    (folder / "a" / ".b").mkdir(parents=True)
+    plain(folder / "a" / ".b")
+
+
+def closed(folder: Path) -> None:
+    in_a_folder(folder)
+    (folder / "a").chmod(0)
+
+
+def empty_files(folder: Path) -> None:
+    for number in range(800):
+        (folder / str(number)).touch()
+
+
+def empty_folders(folder: Path) -> None:
+    for number in range(800):
+        (folder / str(number)).mkdir()
+
+
+def links_to_nothing(folder: Path) -> None:
+    for number in range(800):
+        (folder / str(number)).symlink_to("nothing")
+
+
+def sockets(folder: Path) -> None:
+    for number in range(800):
+        os.mkfifo(folder / str(number))
+
+
+def deep(folder: Path) -> None:
+    """Deeper than a path can be long, and than Python's own functions go."""
+    before = os.open(".", os.O_RDONLY)
+    os.chdir(folder)
+    for _ in range(3000):
+        os.mkdir("folder")
+        os.chdir("folder")
+    os.fchdir(before)
+    os.close(before)
+
+
+@pytest.mark.parametrize(
+    "fill", [plain, in_a_folder, closed, empty_files, empty_folders, links_to_nothing, sockets, deep]
+)
+def test_too_much_is_noticed_and_can_be_removed(fill: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    assert disk.excess([folder], (), 2 * MIB) is None
+
+    fill(folder)
+    assert disk.excess([folder], (), 2 * MIB) is not None
+
+    disk.empty(folder)
+    assert list(folder.iterdir()) == []
+    fill(folder)
+    disk.remove(folder)
+    assert not folder.exists()
+
+
+@pytest.fixture(params=["open", "mapped"])
+def hider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """A process that keeps a file of 3 MiB that it has removed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HIDDEN, request.param],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield process.pid
+    process.communicate(b"")
+
+
+def test_removed_files_that_a_process_keeps_count(hider: int, tmp_path: Path) -> None:
+    assert list(tmp_path.iterdir()) == []
+    assert 3 * MIB <= disk.held([tmp_path], [hider]) < 4 * MIB
+    assert disk.excess([tmp_path], [hider], 2 * MIB) == "more than 2 MiB of disk"
+
+
+def test_what_is_elsewhere_or_twice_is_not_counted(tmp_path: Path) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    plain(elsewhere)
+    (home / "link").symlink_to(elsewhere)
+    with open(home / "sparse", "wb") as file:
+        file.truncate(100 * MIB)
+    assert disk.held([home], [os.getpid()]) < MIB
+
+    plain(home)
+    os.link(home / "large", home / "another name")
+    assert 3 * MIB <= disk.held([home, home]) < 4 * MIB
+    assert 6 * MIB <= disk.held([tmp_path, home]) < 7 * MIB
+
+
+def test_of_a_shared_cache_only_what_is_new_counts(tmp_path: Path) -> None:
+    for name in ("archive/old", "archive/older"):
+        (tmp_path / name).mkdir(parents=True)
+        plain(tmp_path / name)
+    began_at = max(path.lstat().st_ctime for path in tmp_path.rglob("*")) + 1e-6
+    while os.stat(tmp_path / "archive").st_ctime < began_at:
+        (tmp_path / "archive" / "new").mkdir(exist_ok=True)
+        (tmp_path / "archive" / "new").rmdir()
+    (tmp_path / "archive" / "new").mkdir()
+    plain(tmp_path / "archive" / "new")
+    (tmp_path / ".tmpAbC").mkdir()
+    plain(tmp_path / ".tmpAbC")
+
+    assert 6 * MIB <= disk.held(disk.changed_since(tmp_path, began_at)) < 7 * MIB
