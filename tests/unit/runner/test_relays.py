@@ -108,7 +108,7 @@ def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(world: World) ->
 def test_a_host_that_heeds_no_credit_is_killed(world: World) -> None:
     with scene(world) as s, s.open("flood") as exchange:
         with pytest.raises(Lost, match="more parts than may be on their way"):
-            list(exchange.parts())
+            list(exchange.parts(timeout_seconds=10))
         with s.open("pour", parts=1, size=1) as another:
             assert rest(another) == b"\0"
 
