@@ -71,18 +71,21 @@ RUN = Table(
     Index("ix_run_thread", "deployment_id", "thread_id", "created_seq"),
     # who waits in a pool, and for whom: see shared/runs/queue_position.py
     Index(
-        "ix_run_pending",
+        "ix_run_waiting",
         "pool",
         "deployment_id",
         "key_id",
+        "depth",
         "run_id",
         postgresql_where=text("status = 'pending'"),
     ),
-    # nested runs that wait: few of all that wait
+    # the depths, deployments and keys of nested runs that wait: see shared/runs/nesting.py
     Index(
-        "ix_run_nested",
+        "ix_run_waiting_nested",
         "pool",
         "depth",
+        "deployment_id",
+        "key_id",
         "run_id",
         postgresql_where=text("status = 'pending' AND depth > 0"),
     ),

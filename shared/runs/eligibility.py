@@ -186,13 +186,14 @@ def pools(conn: Connection) -> list[str]:
     return list(conn.execute(query).scalars())
 
 
-# Of each pair of deployment and key only its oldest: however many more wait, the look costs the same.
+# Of each pair of deployment and key only its oldest: however many more wait, the look costs the same. Runners look for
+# nested runs themselves (`shared/runs/nesting.py`).
 TO_NOTIFY = text(f"""
 UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({ALL_LANES}), eligible AS (
         SELECT c.run_id FROM lane l CROSS JOIN LATERAL (
             SELECT w.run_id, w.notified_at, w.notifications FROM run w WHERE w.status = 'pending' AND w.pool = l.pool
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {eligible("w")}
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.depth = 0 AND {eligible("w")}
             ORDER BY w.run_id LIMIT 2 * :limit) c
         WHERE l.pool <> ALL(:full_pools) AND {unlimited("l")}
           AND {notification_lost("c")}

@@ -35,7 +35,6 @@ from shared.runs.eligibility import eligible, free_deployment, unlimited
 
 HEADER = "X-Runyard-Parent-Run"
 MAX_DEPTH = 10
-LOOKED_AT = 500  # waiting runs, the deepest first: those behind them have their turn when these have started
 
 DEPTH = "SELECT depth + 1 AS depth FROM run WHERE run_id = %(id)s AND status = 'running'"
 
@@ -65,15 +64,29 @@ class WaitingDepth:
     keys: Sequence[str]  # limited ones, of runs in deployments without limit
 
 
+# Each triple of depth, deployment and key is found by one leap over the index, however many runs wait in it. So the
+# runs of a limited deployment or key hide nobody else's.
+_LANES = """
+    (SELECT l.depth, l.deployment_id, l.key_id FROM run l
+     WHERE l.status = 'pending' AND l.depth > 0 AND l.pool = %(pool)s
+     ORDER BY l.depth, l.deployment_id, l.key_id LIMIT 1)
+    UNION ALL
+    SELECT n.depth, n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
+        SELECT m.depth, m.deployment_id, m.key_id FROM run m
+        WHERE m.status = 'pending' AND m.depth > 0 AND m.pool = %(pool)s
+          AND (m.depth, m.deployment_id, m.key_id) > (l.depth, l.deployment_id, l.key_id)
+        ORDER BY m.depth, m.deployment_id, m.key_id LIMIT 1) n
+"""
 WAITING = f"""
+WITH RECURSIVE lane AS ({_LANES})
 SELECT w.depth, coalesce(bool_or({unlimited("w")}), false) AS has_unlimited,
     coalesce(array_agg(DISTINCT w.deployment_id) FILTER (WHERE NOT ({free_deployment("w")})), '{{}}') AS deployments,
     coalesce(array_agg(DISTINCT w.key_id)
         FILTER (WHERE {free_deployment("w")} AND NOT ({unlimited("w")})), '{{}}') AS keys
-FROM (
-    SELECT r.depth, r.deployment_id, r.key_id FROM run r
-    WHERE r.status = 'pending' AND r.depth > 0 AND r.pool = %(pool)s AND {eligible("r")}
-    ORDER BY r.depth DESC, r.run_id LIMIT {LOOKED_AT}) w
+FROM lane w
+WHERE EXISTS (
+    SELECT FROM run r WHERE r.status = 'pending' AND r.pool = %(pool)s AND r.deployment_id = w.deployment_id
+      AND r.key_id = w.key_id AND r.depth = w.depth AND {eligible("r")} OFFSET 0)
 GROUP BY w.depth ORDER BY w.depth DESC
 """
 

@@ -18,6 +18,18 @@ from shared.runs import claims, deployment_limits, key_limits, nesting
 from shared.runs.claims import Terms
 from tests.support import factories
 
+# As many more runs like this one, each on a thread of its own.
+MORE = """
+WITH added AS (
+    INSERT INTO thread (deployment_id, thread_id)
+    SELECT deployment_id, gen_random_uuid() FROM run, generate_series(1, :number) WHERE run_id = :id
+    RETURNING deployment_id, thread_id)
+INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
+    created_seq, depth)
+SELECT gen_random_uuid(), deployment_id, a.thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
+    created_seq, depth
+FROM run JOIN added a USING (deployment_id) WHERE run_id = :id
+"""
 TERMS = Terms("w", 30, 3600, "default")
 
 
@@ -158,3 +170,17 @@ def test_a_limited_key_within_a_limited_deployment_has_capacity_for_each_depth(
     with driver() as conn:
         found = deployment_limits.claim(conn, deployment.id, "default", TERMS, most=9, depth=1)
     assert claimed(found) == nested[:1]
+
+
+def test_runs_that_wait_for_a_limit_hide_none_of_another_deployment(deployment: DeploymentRef) -> None:
+    bounded = factories.deployment("bounded")
+    limit(bounded, 1)
+    first = factories.run(bounded, depth=2)
+    with connection() as conn:
+        conn.execute(text(MORE), {"id": first, "number": 1_000})
+    factories.run(deployment, depth=1)
+
+    assert waiting() == [
+        nesting.WaitingDepth(2, has_unlimited=False, deployments=[bounded.id], keys=[]),
+        nesting.WaitingDepth(1, has_unlimited=True, deployments=[], keys=[]),
+    ]

@@ -13,7 +13,17 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry, history
-from shared.runs import claims, commits, create, deployment_limits, eligibility, finish, key_limits, read
+from shared.runs import (
+    claims,
+    commits,
+    create,
+    deployment_limits,
+    eligibility,
+    finish,
+    key_limits,
+    nesting,
+    read,
+)
 from shared.runs import search as run_search
 from shared.runs.claims import Terms
 from shared.runs.create import RunRequest
@@ -297,3 +307,39 @@ def test_what_is_over_is_found_without_reading_what_is_kept() -> None:
     by_scan, by_index = read_by(sweep)
     assert by_scan <= 20
     assert by_index <= 10 * expiry.SWEPT_AT_ONCE
+
+
+DEEPER = """
+UPDATE run SET depth = :depth
+WHERE run_id = ANY(ARRAY(SELECT run_id FROM run WHERE status = 'pending' AND depth = 0 ORDER BY run_id LIMIT :number))
+"""
+
+
+def test_claims_at_one_depth_do_not_read_what_waits_at_others() -> None:
+    deployment = factories.deployment()
+    fill(deployment)
+    with connection() as conn:
+        conn.execute(text(WAIT), {"deployment_id": deployment.id, "is_rung": True})
+        for depth, number in ((1, 8_000), (2, 60), (3, 60)):
+            conn.execute(text(DEEPER), {"depth": depth, "number": number})
+        conn.execute(text("SELECT pg_stat_force_next_flush()"))
+    with connection() as conn:
+        assert eligibility.refresh_statistics(conn, pause_seconds=0)
+    terms = Terms("me", 30.0, 3600.0, "default")
+
+    def claim(depth: int) -> Work:
+        return lambda conn: claims.claim_round_robin(
+            conn.connection.driver_connection, "default", terms, limit=50, served=[], depth=depth
+        )
+
+    cases: dict[str, tuple[Work, int]] = {
+        "at which depths runs wait": (
+            lambda conn: nesting.waiting(conn.connection.driver_connection, "default"),
+            20,
+        ),
+        **{f"fifty claims at depth {depth}": (claim(depth), 500) for depth in range(4)},
+    }
+    counted = {name: read_by(work) for name, (work, _) in cases.items()}
+
+    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 10} == {}
+    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
