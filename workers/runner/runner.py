@@ -5,7 +5,7 @@ Notifications bring run ids; those that are ours to claim are executed, each in 
 no notification looks for itself, and one that stops hands over what still runs.
 
 Runs of each depth have slots of their own (`shared/runs/nesting.py`). Notifications do not name depths: a loop looks for
-nested runs every second, and at once after a notification whose runs could not all be claimed.
+nested runs every second, and at once after a notification whose runs could not all be claimed. It continues in a drain.
 """
 
 from __future__ import annotations
@@ -188,16 +188,28 @@ class Runner:
     def _claim_nested(self) -> None:
         """Claim nested runs, as many of each depth as there are slots for it. The deepest go first."""
         self._may_have_nested.clear()
-        if self.draining:
+        if self.draining and not self._drain_seconds_left:
             return
         for waiting in self._claiming.nested_waiting():
             most = self._free_slots(waiting.depth)
-            if most > 0 and not self.draining:
-                self._claim_in_group(partial(self._claiming.nested, waiting, most), most, waiting.depth)
+            if most > 0 and self._may_claim_nested(waiting.depth):
+                claim = partial(self._claiming.nested, waiting, most)
+                if len(self._claim_in_group(claim, most, waiting.depth)) >= AT_ONCE:
+                    self._may_have_nested.set()
 
-    def _claim_in_group(self, claim: Callable[[], Taken], slots: int, depth: int = 0) -> None:
+    def _may_claim_nested(self, depth: int) -> bool:
+        """Whether nested runs of this depth may be claimed.
+
+        A draining runner claims those that its own runs may wait for: where no other runner is, those would wait until
+        the drain ends, and call the same runs again elsewhere.
+        """
+        return not self.draining or (self._busy[depth - 1] > 0 and self._drain_seconds_left > 0)
+
+    def _claim_in_group(
+        self, claim: Callable[[], Taken], slots: int, depth: int = 0
+    ) -> list[gevent.Greenlet]:
         """Claim in a greenlet that `close` waits for: what was claimed is executed or handed over."""
-        self._group.spawn(self._claim, claim, slots, depth).get()
+        return self._group.spawn(self._claim, claim, slots, depth).get()
 
     def _give_back_unanswered(self) -> None:
         """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
@@ -360,7 +372,7 @@ class Runner:
             self.hosts.warm(revision_id)
 
     def drain(self) -> None:
-        """Take nothing new; after a while hand over what still runs."""
+        """Take nothing new but nested runs of those that run here; after a while hand over what still runs."""
         if self.draining:
             return
         self.draining = True

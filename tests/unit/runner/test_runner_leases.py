@@ -88,6 +88,35 @@ def test_a_draining_runner_waits_no_longer_than_its_limit(world: World) -> None:
 
 
 @greened
+def test_a_draining_runner_executes_the_nested_runs_that_its_runs_may_wait_for(world: World) -> None:
+    with bench(world, drain_seconds=60.0) as b:
+        caller = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(caller, b"asleep")
+        b.runner.drain()
+        ids = [b.create("echo", depth=depth) for depth in (0, 2, 1)]
+        b.wait(ids[2])
+        assert [b.status(run_id) for run_id in ids] == ["pending", "pending", "success"]
+
+        b.cancel(caller, "interrupt")
+        b.wait(caller)
+        until(lambda: not b.runner._executions)
+        late = b.create("echo", depth=1)
+        b.runner._claim_nested()
+        assert b.status(late) == "pending"
+
+
+@greened
+def test_a_runner_whose_time_to_drain_is_over_claims_no_nested_runs(world: World) -> None:
+    with bench(world, drain_seconds=0.0) as b:
+        caller = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(caller, b"asleep")
+        b.runner.drain()
+        nested = b.create("echo", depth=1)
+        b.runner._claim_nested()
+        assert b.status(nested) == "pending"
+
+
+@greened
 def test_a_draining_runner_takes_nothing(world: World) -> None:
     with bench(world) as b:
         b.runner.drain()
