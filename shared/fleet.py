@@ -176,18 +176,21 @@ def pools(conn: Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in conn.execute(POOLS).mappings()]
 
 
+# Nested runs take none of the slots that a runner says it has (`shared/runs/nesting.py`).
 COUNTED = text(f"""
-WITH known AS (
-    SELECT kind, pool, state, slots, running, ended_a_minute, json_array_length(hosts) AS hosts
+WITH nested AS (SELECT owner, count(*) AS runs FROM run WHERE status = 'running' AND depth > 0 GROUP BY owner),
+known AS (
+    SELECT id, kind, pool, state, slots, running, ended_a_minute, json_array_length(hosts) AS hosts
     FROM worker WHERE NOT {is_silent()}
     UNION ALL
-    SELECT kind, pool, '{SILENT}', 0, 0, 0, 0 FROM worker WHERE {is_silent()}
+    SELECT id, kind, pool, '{SILENT}', 0, 0, 0, 0 FROM worker WHERE {is_silent()}
 )
 SELECT kind, pool, state, count(*) AS workers, CAST(sum(slots) AS bigint) AS slots,
     CAST(sum(running) AS bigint) AS running, CAST(sum(ended_a_minute) AS bigint) AS ended,
-    CAST(sum(CASE state WHEN 'ready' THEN greatest(slots - running, 0) ELSE 0 END) AS bigint) AS available,
+    CAST(sum(CASE state WHEN 'ready' THEN
+        greatest(slots - greatest(running - coalesce(n.runs, 0), 0), 0) ELSE 0 END) AS bigint) AS available,
     CAST(sum(hosts) AS bigint) AS hosts
-FROM known GROUP BY kind, pool, state ORDER BY kind, pool, state
+FROM known LEFT JOIN nested n ON n.owner = known.id GROUP BY kind, pool, state ORDER BY kind, pool, state
 """)
 
 

@@ -2,12 +2,13 @@
 
 All of it is read when somebody asks: nothing is written for it when runs come and go. A position in a pool's
 or a deployment's line counts the runs of other keys as far as round robin (`shared/runs/eligibility.py`) puts them
-before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED.
+before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED. Runs of
+each depth stand in a line of their own (`shared/runs/nesting.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -68,7 +69,7 @@ _OF_POOL = f"""
 _RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
 
 CAPACITY_OF_RUN = text(f"""
-SELECT r.run_id, r.pool, r.key_id, d.max_concurrent_runs AS "limit", k.max_concurrent_runs AS key_limit,
+SELECT r.run_id, r.pool, r.key_id, r.depth, d.max_concurrent_runs AS "limit", k.max_concurrent_runs AS key_limit,
     ({_RUNNING} AND e.depth = r.depth) AS running,
     CASE WHEN k.max_concurrent_runs IS NULL THEN 0 ELSE (
         SELECT count(*) FROM run e
@@ -93,14 +94,15 @@ WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
     SELECT least(sum(c.n), :most) AS n FROM line l CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM (
             SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.run_id <= :run_id
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.depth = :depth
+              AND w.run_id <= :run_id
               AND {is_due("w")} LIMIT :most) x) c
     WHERE l.key_id = :own_key
 ), others AS (
     SELECT l.key_id, sum(c.n) AS n FROM own CROSS JOIN line l CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM (
             SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.depth = :depth
               AND {is_due("w")} LIMIT greatest(own.n - 1, 0)) x) c
     WHERE l.key_id <> :own_key GROUP BY l.key_id
 )
@@ -167,7 +169,14 @@ def _first_of_thread(conn: Connection, deployment_id: UUID, run_id: UUID) -> tup
     }
     position = conn.execute(
         POSITION,
-        {"run_id": run_id, "pool": row["pool"], "own_key": row["key_id"], "most": MOST_COUNTED, **line},
+        {
+            "run_id": run_id,
+            "pool": row["pool"],
+            "own_key": row["key_id"],
+            "depth": row["depth"],
+            "most": MOST_COUNTED,
+            **line,
+        },
     ).scalar()
     return position or 1, reason
 
@@ -177,18 +186,20 @@ def _capacity(row: RowMapping, **more: Any) -> Capacity:
 
 
 CAPACITY_OF_DEPLOYMENT = text(f"""
-SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING} AND e.depth = 0) AS running,{_OF_POOL.format(depth="0")}
+SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING} AND e.depth = :depth) AS running,
+    ({_RUNNING}) AS running_in_all,
+    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool) AS busy_in_all,{_OF_POOL.format(depth=":depth")}
 FROM deployment d WHERE d.id = :deployment_id
 """)
 
 WAITING = f"""
-SELECT r.key_id, r.why, count(*) AS runs,
+SELECT r.key_id, r.depth, r.why, count(*) AS runs,
     extract(epoch FROM greatest(now() - min({waiting_since("r")}), '0')) AS seconds
 FROM (
     SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
         WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
     FROM run w WHERE w.deployment_id = :deployment_id AND {is_live("w")}) r
-WHERE r.status = 'pending' AND {{visible}} GROUP BY r.key_id, r.why
+WHERE r.status = 'pending' AND {{visible}} GROUP BY r.key_id, r.depth, r.why
 """
 
 RUNNING = """
@@ -197,7 +208,7 @@ SELECT count(*) FROM run r WHERE r.deployment_id = :deployment_id AND r.status =
 
 KEYS = text("""
 SELECT k.id, k.max_concurrent_runs AS key_limit,
-    (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running') AS key_running
+    (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = :depth) AS key_running
 FROM api_key k WHERE k.max_concurrent_runs IS NOT NULL AND k.id = ANY(:ids)
 """)
 
@@ -212,19 +223,15 @@ def of_deployment(
 
     Runs on threads that the filter hides, or without this metadata, are not counted, but in what the pool has to do.
     """
-    capacity = conn.execute(CAPACITY_OF_DEPLOYMENT, {"deployment_id": deployment.id}).mappings().one()
+    capacity = _capacity_at(conn, deployment.id, 0)
     visible, values = visibility.of_visible_threads(filter, "r", metadata)
     values |= {"deployment_id": deployment.id}
     groups = list(conn.execute(text(WAITING.format(visible=visible)), values).mappings())
-    running = capacity["running"]
+    running = capacity["running_in_all"]
     if filter or metadata:
         running = conn.execute(text(RUNNING.format(visible=visible)), values).scalar_one()
-    keys = conn.execute(KEYS, {"ids": list({group["key_id"] for group in groups})}).mappings()
-    of_key = {key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]} for key in keys}
     waiting: dict[str, dict[str, Any]] = {}
-    for group in groups:
-        reason = {"thread": EARLIER, "early": NOT_DUE}.get(group["why"])
-        reason = reason or _capacity(capacity, **of_key.get(group["key_id"], {})).reason
+    for group, reason in _with_reasons(conn, deployment.id, groups):
         said = waiting.setdefault(reason, {"reason": reason, "runs": 0, "oldest_wait_seconds": 0.0})
         said["runs"] += group["runs"]
         said["oldest_wait_seconds"] = max(said["oldest_wait_seconds"], round(float(group["seconds"]), 3))
@@ -239,6 +246,29 @@ def of_deployment(
             "name": capacity["pool"],
             "runners": capacity["runners"],
             "slots": capacity["slots"],
-            "running": capacity["busy"],
+            "running": capacity["busy_in_all"],
         },
     }
+
+
+def _capacity_at(conn: Connection, deployment_id: UUID, depth: int) -> RowMapping:
+    """What runs of this depth meet in a deployment."""
+    values = {"deployment_id": deployment_id, "depth": depth}
+    return conn.execute(CAPACITY_OF_DEPLOYMENT, values).mappings().one()
+
+
+def _with_reasons(
+    conn: Connection, deployment_id: UUID, groups: Sequence[RowMapping]
+) -> Iterator[tuple[RowMapping, str]]:
+    """Each group of waiting runs with its reason; two statements for each depth at which runs wait."""
+    for depth in sorted({group["depth"] for group in groups}):
+        capacity = _capacity_at(conn, deployment_id, depth)
+        at_depth = [group for group in groups if group["depth"] == depth]
+        keys = conn.execute(KEYS, {"ids": list({group["key_id"] for group in at_depth}), "depth": depth})
+        of_key = {
+            key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]}
+            for key in keys.mappings()
+        }
+        for group in at_depth:
+            reason = {"thread": EARLIER, "early": NOT_DUE}.get(group["why"])
+            yield group, reason or _capacity(capacity, **of_key.get(group["key_id"], {})).reason

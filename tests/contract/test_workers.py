@@ -20,6 +20,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.fleet import Heartbeat
 from shared.infra import broker
 from shared.infra.postgres import connection
+from shared.models import RunStatus
 from tests.contract.conftest import caller
 
 
@@ -239,6 +240,16 @@ def test_an_organization_sees_the_hosts_of_its_own_deployments_alone(
     assert (row["hosts"], row["host_count"]) == ([], 2)
     assert "secret-project" not in foreign_client.get("/v2/workers").text
     assert [found["deployment"] for found in seen(client)["workers"][0]["hosts"]] == ["secret-project"]
+
+
+def test_nested_runs_take_none_of_the_slots_that_metrics_count(client: FlaskClient) -> None:
+    heartbeat("a", running=4, slots=3)
+    deployment = make.deployment()
+    for depth in (0, 1, 1, 2):
+        make.run(deployment, status=RunStatus.RUNNING, owner="a", depth=depth)
+
+    metrics: Any = client.get("/metrics?format=json").json
+    assert metrics["workers"] == {"max": 3, "active": 4, "available": 2}
 
 
 def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None:
