@@ -26,7 +26,6 @@ from workers.isolation import disk, sandbox, usage
 OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
-MAX_CAUSE = 1000
 MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
@@ -198,7 +197,7 @@ def cause(last: Iterable[str]) -> str:
         if not line:
             break
         reasons.append(CAUSE.sub("", line, count=1))
-    return ": ".join((*reasons, *_quoted(after)))[:MAX_CAUSE]
+    return ": ".join((*reasons, *_quoted(after)))
 
 
 def _quoted(lines: Iterator[str]) -> list[str]:

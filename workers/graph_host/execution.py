@@ -19,13 +19,13 @@ from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
 from .loader import RUN, LoadedGraph
-from .outcome import Outcome, describe_error, finished_state, is_over, read_state
+from .outcome import Outcome, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .protocol import input_events
 from .protocol.log import PROTOCOL
 from .protocol.transforming import transformed
 from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
-from .serialization import dumps, loads
+from .serialization import dumps, error_record, loads
 from .storage import MemoryStorage, Storage
 from .threads import current_depth
 from .tracing import traced_as
@@ -143,11 +143,11 @@ class Execution:
                 with traced_as(self._spec.get("langsmith_tracer")):
                     await self._stream_graph()
         except UnknownInterruptError as error:
-            outcome = Outcome("error", describe_error(error), keeps_thread=True)
+            outcome = Outcome("error", error_record(error), keeps_thread=True)
         except asyncio.CancelledError as error:
-            outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
+            outcome = Outcome("cancelled") if self._cancelled else Outcome("error", error_record(error))
         except BaseException as error:  # whatever the graph raises is the run's outcome
-            outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
+            outcome = Outcome("cancelled") if self._cancelled else Outcome("error", error_record(error))
             log.error("run failed", exc_info=error)
         else:
             outcome = Outcome("cancelled" if self._cancelled else "success")
@@ -304,7 +304,7 @@ class Execution:
         except BaseException as error:  # reading the state runs user code: serializers, reducers, schemas
             log.exception("the state after the run could not be read")
             if outcome.status == "success":
-                outcome.fail(describe_error(error))
+                outcome.fail(error_record(error))
             outcome.unchanged = True
         self._report(outcome)
 

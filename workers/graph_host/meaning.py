@@ -13,6 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path
 
 from .loader import LoadFailed, load_attribute, user_traceback
+from .masking import masked
 
 MAX_TEXTS = 1_000  # of one batch
 MAX_REASON = 500
@@ -100,7 +101,7 @@ def digest(config: Mapping[str, Any]) -> str:
 
 def _why(error: Exception, *, is_own: bool) -> str:
     """Why it cannot be used: a sentence, and a traceback where the project's own code is to blame."""
-    reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
+    reason = " ".join(masked(str(error)).split())[:MAX_REASON] or type(error).__name__
     if LACKS_KEY.search(reason):
         return f"needs its key when the project is built, among the deployment's variables: {reason}"
     if is_own:

@@ -13,7 +13,7 @@ from .events import INTERRUPT, coordinates
 from .masking import masked
 from .protocol.input_events import OpenInterrupt, open_interrupts
 from .run_checkpoints import Saved
-from .serialization import dumps, error_text, loads, text_of
+from .serialization import dumps, loads, text_of
 
 TASKS = "__pregel_tasks"  # the channel of what is sent to nodes
 DELTA = "DeltaChannel"  # by name: not every library that is supported has it
@@ -205,11 +205,6 @@ def interrupts_by_task(tasks: tuple[PregelTask, ...]) -> dict[str, list[dict[str
 
 def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
     return {"id": interrupt.id, "value": interrupt.value}
-
-
-def describe_error(error: BaseException) -> dict[str, str]:
-    """An exception's class and text, without secrets of the deployment."""
-    return {"error": type(error).__name__, "message": error_text(error)}
 
 
 def _error_text(error: Any) -> str:

@@ -28,10 +28,10 @@ from .commands import command_of
 from .connection import Connection
 from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
 from .meaning import MeaningIndex
-from .outcome import describe_error, interrupts_by_task, read_state, state_record
+from .outcome import interrupts_by_task, read_state, state_record
 from .output import current_run_id
 from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
-from .serialization import dumps, without_nul
+from .serialization import dumps, error_record, without_nul
 from .standard import json_dumps
 from .storage import Overlay
 from .user_code.loopback import current_user
@@ -84,9 +84,9 @@ class Query:
         except asyncio.CancelledError:
             raise
         except InvalidUpdateError as error:
-            parts = [refusal(describe_error(error), "invalid")]
+            parts = [refusal(error_record(error), "invalid")]
         except BaseException as error:  # schemas, reducers and factories are the user's
-            parts = [refusal(describe_error(error), "failed")]
+            parts = [refusal(error_record(error), "failed")]
         self._connection.send(frames.ANSWER, self._id, frames.pack(parts))
 
     async def _answered(self) -> list[bytes]:
@@ -186,7 +186,7 @@ async def embedded(
         await index.aadd_vectors(ops)
         answer = dumps([{name: op.get(name) for name in ("vectors", "indexed_by", "near")} for op in ops])
     except Exception as error:  # the embeddings are the user's
-        answer = refusal(describe_error(error))
+        answer = refusal(error_record(error))
     connection.send(frames.ANSWER, id, frames.pack([answer]))
 
 

@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (AbstractSet, deque, tuple)):
         return list(value)
     if isinstance(value, BaseException):
-        return {"error": type(value).__name__, "message": error_text(value)}
+        return error_record(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Send):
@@ -110,6 +110,11 @@ def text_of(value: Any, how: Any = str) -> str:
         return text if isinstance(text, str) else type(value).__name__
     except Exception:  # the object's own code, of any kind
         return f"<{type(value).__name__}>"
+
+
+def error_record(error: BaseException) -> dict[str, str]:
+    """An exception's class and text, without secrets of the deployment."""
+    return {"error": masked(type(error).__name__), "message": error_text(error)}
 
 
 def error_text(error: Any) -> str:

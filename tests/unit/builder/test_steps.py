@@ -68,6 +68,10 @@ def test_the_installer_s_causes_become_one_line() -> None:
     assert steps.cause([]) == ""
 
 
+def test_a_cause_is_whole_until_secrets_in_it_are_masked() -> None:
+    assert steps.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
+
+
 def test_what_was_raised_becomes_one_line_of_a_failure() -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
     message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
-from workers.graph_host import masking
+from workers.graph_host import masking, meaning
 
 SECRET = "s3cret 'quoted\" back\\slash/é"
 LINES = "-----first line-----\nsecond line"
@@ -69,6 +69,8 @@ def fail(state):
             raise KeyError(TOKEN)
         except KeyError as error:
             raise ExceptionGroup(f"group of {TOKEN}", [ValueError(TOKEN), OSError(PEM)]) from error
+    if state["how"] == "class":
+        raise type(f"Refused_{TOKEN}", (Exception,), {})(TOKEN)
     raise ValueError("it says: " + texts()[state["how"]] + " in production")
 
 
@@ -123,7 +125,7 @@ MODES = [
     "lifecycle",
     "tools",
 ]
-HOWS = ["plain", "lines", "one line", "repr", "bytes", "json", "utf-8 json", "url", "small url", "twice", "basic", "base64", "group"]  # fmt: skip
+HOWS = ["plain", "lines", "one line", "repr", "bytes", "json", "utf-8 json", "url", "small url", "twice", "basic", "base64", "group", "class"]  # fmt: skip
 TOOL_CALL = {
     "messages": [
         {"type": "ai", "content": "", "tool_calls": [{"id": "c", "name": "search", "args": {"query": "x"}}]}
@@ -174,7 +176,7 @@ def test_an_error_shows_no_secret_at_any_exit(secretive: HostProcess, graph_id: 
     assert {"error", "lifecycle", "tasks", "debug"} <= {name.partition("|")[0] for name in run.names}
     assert not shows_secret(errors(run))
     assert not shows_secret([state, history])
-    if how != "group":
+    if how not in ("group", "class"):
         assert run.outcome["error"]["message"].endswith(" in production"), "no secret, though a variable"
 
 
@@ -244,6 +246,45 @@ def test_base64_is_known_wherever_the_value_begins(before: str) -> None:
     assert quote("a-long-password") == "a-long-password"
 
 
+def quotations(value: str) -> Iterator[str]:
+    yield from (value, repr(value), repr(repr(value)), repr(value.encode()), repr(json.dumps(value)))
+    yield from (json.dumps(value), json.dumps(json.dumps(json.dumps(value))))
+    yield from (quote(value), quote(value, safe=""), quote_plus(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "+c😀\\Yxa=",
+        "\\\\server\\share\\",
+        "'\"quoted\"'",
+        "é\\é'é\x01\x7f",
+        "a" * 127,
+        "b" * 129,
+        "".join(map(str, range(2_000))),
+    ],
+)
+def test_no_part_of_a_value_is_left(value: str) -> None:
+    mask = masking.masker([value])
+    for quoted in quotations(value):
+        assert mask(f"<{quoted}>").replace("*", "").strip("<b'\"\\>") == "", quoted
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("\\" * 8 + "end", "\\" * 8_000),
+        ("/from/a/slash", "\\" * 8_000 + "/from/a/"),
+        ("'from a quote'", "\\'" * 4_000),
+        ('"' * 60 + "end", quote('"' * 60)),
+        ("é" * 60 + "end", json.dumps("é" * 60)),
+        ("a" * 20_000 + "end", "b" * 8_000 + "a" * 60),
+    ],
+)
+def test_what_almost_is_a_value_is_passed_over_at_once(value: str, text: str) -> None:
+    assert masking.masker([value])(text) == text
+
+
 @pytest.mark.parametrize("shown", ["sk-sec", "sk-secre"])
 @pytest.mark.parametrize("filler", ["x", "é", "😀"])
 def test_nor_is_the_beginning_of_one_shown_where_its_line_was_cut_off(shown: str, filler: str) -> None:
@@ -251,3 +292,14 @@ def test_nor_is_the_beginning_of_one_shown_where_its_line_was_cut_off(shown: str
     line = f"{filler * 9_000}".encode()[: masking.MAX_RECORD_BYTES - len(shown)].decode("utf-8", "ignore")
     assert mask(line + shown) == f"{line}***"
     assert mask(f"short {shown}") == f"short {shown}"
+
+
+def test_a_reason_is_masked_before_it_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("no access with the api_key " + "x" * (meaning.MAX_REASON - 35) + "a-long-password")
+
+    monkeypatch.setattr(meaning, "ensure_embeddings", fail)
+    monkeypatch.setattr(masking, "_mask", masking.masker(["a-long-password"]))
+
+    with pytest.raises(meaning.LoadFailed, match=r"xxx\*\*\*$"):
+        meaning.load({"embed": "provider:model", "dims": 1})

@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, BaseMessageChunk
 
 from ..masking import masked
-from ..serialization import dumps, error_text, with_masked_error
+from ..serialization import dumps, error_record, with_masked_error
 from .input_events import OpenInterrupt, write_requested
 from .log import Namespace, ProtocolLog, now
 from .message_blocks import MessageBlocks
@@ -178,8 +178,7 @@ class ProtocolWriter:
             if call.error is None:
                 self._end_message(call.run_id)
             elif isinstance(call.error, Exception):  # a cancelled one only stops
-                error = {"message": error_text(call.error), "error": type(call.error).__name__}
-                self._end_message(call.run_id, "failed", error)
+                self._end_message(call.run_id, "failed", error_record(call.error))
 
     def _say(self, streamed: Streamed, events: Iterable[dict[str, Any]]) -> None:
         known = {"run_id": streamed.run_id, "message_id": streamed.blocks.id}
