@@ -34,6 +34,24 @@ if WHEN:
     time.sleep(600)
 graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n").compile()
 """
+HOME_MB = 50
+# Fills its home with files, or with one.
+FILLS = """
+import time
+from pathlib import Path
+from langgraph.graph import START, MessagesState, StateGraph
+
+def fill(state):
+    number = int(state["messages"][-1].content)
+    for n in range(number):
+        with open(Path.home() / f"{n}", "wb", 0) as file:
+            for _ in range(200 // number):
+                file.write(bytes(2**20))
+    time.sleep(60 if number > 1 else 0)  # it does not end before somebody counts
+    return {"messages": ["written"]}
+
+graph = StateGraph(MessagesState).add_node("fill", fill).add_edge(START, "fill").compile()
+"""
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 
 
@@ -45,7 +63,7 @@ def level(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def stack(level: int) -> Iterator[Stack]:
     """A platform that runs user code at this level."""
-    with Stack(env=LEVELS[level]) as running:
+    with Stack(env={**LEVELS[level], "RUNYARD_HOST_HOME_MB": str(HOME_MB)}) as running:
         running.deploy(KITCHEN, name="kitchen")
         yield running
 
@@ -102,11 +120,32 @@ def test_a_storm_at_import_ends_with_the_build_or_the_host(stack: Stack, tmp_pat
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
 
 
+def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, tmp_path: Path) -> None:
+    stack.deploy(project(tmp_path / "fills", FILLS))
+    sdk = stack.sdk("fills")
+
+    def run(files: int) -> dict[str, Any]:
+        thread_id = sdk.threads.create()["thread_id"]
+        sdk.runs.create(thread_id, "agent", input={"messages": [{"role": "user", "content": str(files)}]})
+        wait_until(lambda: sdk.threads.get(thread_id)["status"] in ("error", "idle"), 120)
+        return sdk.threads.get(thread_id)
+
+    assert "File too large" in str(run(1)["error"])
+    assert f"its home folder held more than {HOME_MB} MiB of disk" in str(run(100)["error"])
+    homes = [path for path in stack.data_dir.glob("revisions/*/home") if (path / "99").exists()]
+    assert homes == [], "it was emptied"
+    assert run(0)["status"] == "idle", "the next host has room again"
+
+
 def storm(folder: Path, when: str) -> Path:
+    return project(folder, STORM.replace("WHEN", when))
+
+
+def project(folder: Path, code: str) -> Path:
     folder.mkdir()
     config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
     (folder / "langgraph.json").write_text(json.dumps(config))
-    (folder / "agent.py").write_text(STORM.replace("WHEN", when))
+    (folder / "agent.py").write_text(code)
     return folder
 
 
