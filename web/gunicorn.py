@@ -92,6 +92,8 @@ keepalive = 75
 limit_request_line = 4094
 limit_request_fields = 64
 limit_request_field_size = 8190
+# By default a client of the same machine may send SCRIPT_NAME: `/d/NAME/v2/keys` with `SCRIPT_NAME: /d/NAME` is then `/v2/keys`.
+forwarder_headers = ""
 max_requests = 0  # restarting after so many would cut streams
 preload_app = False  # connections and greenlets belong to the worker
 control_socket_disable = True

@@ -82,6 +82,11 @@ def test_an_escaped_path_cannot_be_climbed_out_of(raw: socket.socket, path: str)
     assert raw.makefile("rb").readline().split()[1] == b"404"
 
 
+@pytest.mark.parametrize("name", ["SCRIPT_NAME", "Script-Name", "PATH_INFO"])
+def test_a_header_does_not_make_an_address_another(http: httpx.Client, name: str) -> None:
+    assert http.get("/d/nobody/v2/me", headers={name: "/d/nobody"}).status_code == 404
+
+
 def test_a_slow_client_holds_up_nobody_else(raw: socket.socket, http: httpx.Client) -> None:
     raw.sendall(b"POST /d/chat/threads HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     assert http.get("/ok").status_code == 200
