@@ -14,7 +14,6 @@ from cli.machine import embedded, formation
 from shared import __version__
 from shared.infra import system
 from shared.infra.schema import needed
-from shared.models import is_silent
 from shared.settings import BadSetting, Formation, Settings
 
 CONNECT_SECONDS = 5
@@ -36,10 +35,10 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
     to_regclass('alembic_version') IS NOT NULL AS has_schema
 """
 SCHEMA = "SELECT version_num FROM alembic_version"
-WORKERS = f"""
+WORKERS = """
 SELECT kind, version, count(*) AS number, min(isolation) AS isolation FROM worker
-WHERE NOT {is_silent()} GROUP BY kind, version ORDER BY kind, version
-""".encode()  # psycopg takes text only from literals
+WHERE NOT {silent} GROUP BY kind, version ORDER BY kind, version
+"""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _look(url: str, *, is_embedded: bool) -> Database:
             row = conn.execute(LOOK).fetchone() or {}
             now = time.time()
             version = conn.execute(SCHEMA).fetchone() if row["has_schema"] else None
-            workers = conn.execute(WORKERS).fetchall() if row["has_schema"] and _has_workers(conn) else []
+            workers = conn.execute(_workers_query()).fetchall() if row["has_schema"] and _has_workers(conn) else []
     except psycopg.ProgrammingError as error:
         if error.sqlstate is not None:
             raise CannotLook(fails("DATABASE_URL", masked(str(error), url), _advice(None))) from error
@@ -169,6 +168,12 @@ def _replica(url: str) -> Finding:
         return warning(name, masked(str(error), url), advice)
     is_standby, version = row or (False, "")
     return ok(name, f"a standby, {version}") if is_standby else warning(name, "no standby", advice)
+
+
+def _workers_query() -> bytes:
+    from shared.models import is_silent  # here: it loads SQLAlchemy, which few commands need
+
+    return WORKERS.format(silent=is_silent()).encode()  # psycopg takes text only from literals
 
 
 def _has_workers(conn: Any) -> bool:

@@ -13,6 +13,7 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Connection
 
+from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, dumps
 from shared.threads import checkpoints
 
@@ -140,9 +141,9 @@ WITH RECURSIVE chain AS (
     FROM chain JOIN checkpoint AS parent
         ON parent.deployment_id = %(deployment)s AND parent.thread_id = %(thread)s
         AND parent.checkpoint_ns = %(checkpoint_ns)s AND parent.checkpoint_id = chain.parent_checkpoint_id
-    WHERE chain.depth < %(limit)s AND NOT chain.blobs::jsonb ?& %(channels)s
+    WHERE chain.depth < %(limit)s AND NOT CAST({blobs} AS jsonb) ?& %(channels)s
 )
-"""
+""".format(blobs=readable("chain.blobs"))
     + _RECORD.format(
         source="""(
     SELECT one.*, chain.depth FROM chain JOIN checkpoint AS one

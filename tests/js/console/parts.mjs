@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 
-globalThis.document = { documentElement: { dataset: {} } }; // which modules look at when they are loaded
+// Modules look at these when they are loaded.
+globalThis.document = { documentElement: { dataset: {} } };
+globalThis.sessionStorage = { getItem: () => null };
 const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, spansOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
 const { rate, short } = await import("../../../web/static/console/core/format.js");
 const { legendOf } = await import("../../../web/static/console/parts/chart.js");
