@@ -86,9 +86,12 @@ def refuse_closer(schedule: str, seconds: float) -> None:
 
 
 def moment_of(sent: str) -> datetime:
-    """A time in ISO 8601, in UTC where it names no offset; raises ValueError."""
+    """A time in ISO 8601, in UTC where it names no offset; raises ValueError, also for one that is no time in UTC."""
     moment = datetime.fromisoformat(sent)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
 
 
 def zone_of(name: str | None) -> ZoneInfo:

@@ -22,6 +22,7 @@ from shared.infra.postgres import dumps
 from shared.store_vectors import ItemVectors
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
+MAX_PLACE_BYTES = 2_500  # of a namespace and key together: a row of PostgreSQL's index holds little more
 MAX_VALUE_BYTES = 4 * 1024 * 1024
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 SWEPT_AT_ONCE = 5_000
@@ -136,6 +137,9 @@ def put(
     """Store a value, in place of what was there; `indexed` makes it found by meaning. Raises Invalid."""
     check_namespace(namespace)
     check_item(key, value)
+    if len((path_of(namespace) + key).encode()) > MAX_PLACE_BYTES:
+        message = f"namespace and key: at most {MAX_PLACE_BYTES} bytes together"
+        raise Invalid(message, loc=("body", "namespace"))
     written = conn.execute(
         PUT,
         {

@@ -101,7 +101,7 @@ RUN = Table(
     Index(
         "ix_run_cron",
         "deployment_id",
-        text("(metadata ->> 'cron_id')"),
+        text("left(metadata ->> 'cron_id', 36)"),  # a caller may write any text there
         "run_id",
         postgresql_where=text("metadata ? 'cron_id'"),
     ),

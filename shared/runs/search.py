@@ -37,8 +37,8 @@ _GIVEN = {
     "graph_id": "graph_id = :graph_id",
     "error": f"{readable('error')} ->> 'error' = :error",
     "metadata": "metadata @> CAST(:metadata AS jsonb)",
-    # the same again, in the words of an index
-    CRON_ID: f"metadata ? '{CRON_ID}' AND metadata ->> '{CRON_ID}' = :{CRON_ID}",
+    # beside the metadata, in the words of an index
+    CRON_ID: f"metadata ? '{CRON_ID}' AND left(metadata ->> '{CRON_ID}', 36) = left(:{CRON_ID}, 36)",
 }
 _BY_END = {"since": "ended_at >= :since", "until": "ended_at < :until"}
 _BY_ID = {"since": "run_id >= :since", "until": "run_id < :until"}

@@ -6,6 +6,8 @@ is written as a runner writes it, and read and searched through every route.
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -324,3 +326,50 @@ def test_every_route_answers_for_a_thread_with_such_texts(api: Api, unanswered: 
             problems += failed(response, str(described))
     assert not problems, "\n".join(problems)
     assert problems_of_searches(api) == []
+
+
+def random_text(length: int) -> str:
+    """A text that PostgreSQL cannot compress to fit into a row of an index."""
+    return "".join(random.Random(length).choices(string.ascii_letters, k=length))
+
+
+def test_a_run_may_name_any_text_as_its_cron(api: Api, thread_id: str) -> None:
+    long, other = random_text(9_000), random_text(9_000)[:8_999]
+    assert api.patch(f"/threads/{thread_id}", {"metadata": {"cron_id": {"a": long}}}).status_code == 200
+    runs = [
+        api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **more}).json["run_id"]  # type: ignore[index]
+        for more in ({}, {"metadata": {"cron_id": long}}, {"metadata": {"cron_id": other}})
+    ]
+    search = {"status": ["pending"], "metadata": {"cron_id": long}}
+    found: Any = api.post("/runs/search", search).json
+    assert [run["run_id"] for run in found] == [runs[1]]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key"),
+    [
+        ([random_text(500) for _ in range(6)], "k"),
+        (["".join(map(chr, range(0x4E00, 0x4E00 + 512)))] * 2, "k"),
+        (["a"], "".join(map(chr, range(0x4E00, 0x4E00 + 1024)))),
+    ],
+)
+def test_a_store_item_whose_place_is_too_long_is_refused(api: Api, namespace: list[str], key: str) -> None:
+    response = api.call("PUT", "/store/items", {"namespace": namespace, "key": key, "value": {"a": 1}})
+    assert response.status_code == 422
+    assert "namespace and key: at most 2500 bytes" in response.text
+
+
+def test_the_longest_place_of_a_store_item_is_kept(api: Api) -> None:
+    namespace, key = [random_text(500) for _ in range(4)], random_text(496)
+    body = {"namespace": namespace, "key": key, "value": {"a": 1}}
+    assert api.call("PUT", "/store/items", body).status_code == 204
+    found: Any = api.post("/store/items/search", {"namespace_prefix": namespace[:1]}).json
+    assert [item["key"] for item in found["items"]] == [key]
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
+def test_a_time_that_is_none_in_utc_is_refused(api: Api, moment: str) -> None:
+    body = {"assistant_id": "agent", "schedule": "0 0 1 1 *", "input": {}, "end_time": moment}
+    response = api.post("/runs/crons", body)
+    assert response.status_code == 422
+    assert "end_time: must be a time in ISO 8601" in response.text
