@@ -121,25 +121,35 @@ def parse_body(raw: bytes) -> Any:
 
 def uuid_path(value: str, name: str, *, message: str | None = None) -> UUID:
     """A UUID from the path; `name` is the parameter (`thread_id`). Only the 36-character form is taken."""
-    if re.fullmatch(r"[0-9a-fA-F-]{36}", value):
-        try:
-            return UUID(value)
-        except ValueError:
-            pass
+    uuid = _parse_uuid(value)
+    if uuid is not None:
+        return uuid
     subject = name.removesuffix("_id")
     text = message or f"Invalid {subject} ID: must be a UUID"
     raise Invalid(text, loc=("path", name), kind="uuid_parsing")
 
 
 def uuid_header(name: str) -> UUID | None:
-    """A UUID from a header of the current request; None without the header. Raises Invalid."""
+    """A UUID from a header of the current request; None without the header. Raises Invalid.
+
+    Only the 36-character form is taken.
+    """
     value = request.headers.get(name)
     if value is None:
         return None
-    try:
-        return UUID(value)
-    except ValueError:
-        raise Invalid(f"{name}: must be a UUID", loc=("header", name), kind="uuid_parsing") from None
+    uuid = _parse_uuid(value)
+    if uuid is None:
+        raise Invalid(f"{name}: must be a UUID", loc=("header", name), kind="uuid_parsing")
+    return uuid
+
+
+def _parse_uuid(value: str) -> UUID | None:
+    if re.fullmatch(r"[0-9a-fA-F-]{36}", value):
+        try:
+            return UUID(value)
+        except ValueError:
+            pass
+    return None
 
 
 _instances: dict[type[Schema], Schema] = {}

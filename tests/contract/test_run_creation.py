@@ -342,7 +342,8 @@ def test_a_run_that_is_nested_too_deep_creates_none(api: Api, thread_id: str) ->
 
 
 def test_what_names_no_run_is_refused_with_the_header(api: Api) -> None:
-    refused = api.post("/runs", {"assistant_id": "agent"}, headers={nesting.HEADER: "nobody"})
+    for value in ("nobody", "", "٠" * 32, "0x" + "a" * 30, f"{uuid4()}, {uuid4()}", "a" * 1_000_000):
+        refused = api.post("/runs", {"assistant_id": "agent"}, headers={nesting.HEADER: value})
 
-    assert refused.status_code == 422
-    assert refused.json["detail"] == f"{nesting.HEADER}: must be a UUID"
+        assert refused.status_code == 422
+        assert refused.json["detail"] == f"{nesting.HEADER}: must be a UUID"
