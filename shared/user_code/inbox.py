@@ -197,15 +197,20 @@ def id_at(place: bytes) -> bytes:
 def send(address: str, *messages: bytes) -> bool:
     """Send messages to an inbox, in order; False when nobody gets them."""
     try:
-        if len(messages) == 1:
-            return bool(client().publish(channel(address), messages[0]))
-        pipeline = client().pipeline(transaction=False)
-        for message in messages:
-            pipeline.publish(channel(address), message)
-        return all(pipeline.execute())
+        return publish(address, *messages)
     except RedisError as error:
         log.warning("an inbox cannot be reached: %s", error)
         return False
+
+
+def publish(address: str, *messages: bytes) -> bool:
+    """Send messages to an inbox, in order; False when nobody is subscribed to it. Raises RedisError."""
+    if len(messages) == 1:
+        return bool(client().publish(channel(address), messages[0]))
+    pipeline = client().pipeline(transaction=False)
+    for message in messages:
+        pipeline.publish(channel(address), message)
+    return all(pipeline.execute())
 
 
 inbox = OneOfProcess(lambda: Inbox(client()))

@@ -34,5 +34,5 @@ class Sender:
             return inbox.send(self._address, *messages)
 
     def give_up(self, reason: str) -> None:
-        """Nothing follows."""
-        inbox.send(self._address, inbox.encode(inbox.LOST, self._id, reason.encode()))
+        """Send that nothing follows. Raises RedisError."""
+        inbox.publish(self._address, inbox.encode(inbox.LOST, self._id, reason.encode()))

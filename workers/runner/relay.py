@@ -11,6 +11,7 @@ from uuid import UUID
 
 import gevent
 from gevent.queue import Empty, SimpleQueue
+from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
 from shared.errors import HostDied, HostError
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 FROM_APP = frozenset((HEAD, *COSTING, *LAST, CREDIT))
 AT_ONCE = WINDOW  # parts that travel together
+RETRY_SECONDS = 1.0  # until an end that Redis did not take is sent again
 GONE = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
 
 
@@ -63,7 +65,7 @@ class Relay:
             finally:
                 host.leave(self._id)
                 if not is_over:
-                    sender.give_up(self._why_lost or "its client has gone")
+                    _give_up(sender, self._why_lost or "its client has gone")
                     client.lost(self._why_lost or "nobody gets what the app sends")
                 client.end()
 
@@ -183,6 +185,18 @@ class _Client:
         if not self._has_closed:
             log.info("a request in an app ends early: %s", reason)
             self._pass(GONE)
+
+
+def _give_up(sender: Sender, reason: str) -> None:
+    """Send that nothing follows, and again until Redis takes it.
+
+    Heartbeats are per process: those of another exchange would keep the web process waiting for this one for ever.
+    """
+    try:
+        sender.give_up(reason)
+    except RedisError as error:
+        log.warning("the end of a request in an app cannot be sent: %s", error)
+        gevent.spawn_later(RETRY_SECONDS, _give_up, sender, reason)
 
 
 def _number(data: bytes) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gevent
 import pytest
+from redis.exceptions import RedisError
 
 from shared.errors import Unavailable
 from shared.infra import redis
@@ -102,6 +105,38 @@ def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(world: World) ->
         assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
         with pytest.raises(Lost, match="SIGKILL"):
             next(found)
+
+
+@greened
+def test_an_exchange_is_lost_though_redis_fails_when_that_is_sent(world: World) -> None:
+    with scene(world) as s, s.open("die") as exchange:
+        found = exchange.parts(timeout_seconds=30)
+        assert next(found)[0] == HEAD
+        failing = FailingOnce(inbox.LOST)
+        inbox.client = lambda: failing
+        try:
+            assert next(found) == (BODY, b"last words")
+            with pytest.raises(Lost, match="SIGKILL"):
+                next(found)
+        finally:
+            inbox.client = redis.client
+        assert failing.has_failed
+
+
+class FailingOnce:
+    """Redis, which does not answer when the first message of a kind is published."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind, self.has_failed = kind, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(redis.client(), name)
+
+    def publish(self, channel: str, message: bytes) -> Any:
+        if message[0] == self.kind and not self.has_failed:
+            self.has_failed = True
+            raise RedisError("no answer")
+        return redis.client().publish(channel, message)
 
 
 @greened
