@@ -131,7 +131,9 @@ def _look(url: str, *, is_embedded: bool) -> Database:
             row = conn.execute(LOOK).fetchone() or {}
             now = time.time()
             version = conn.execute(SCHEMA).fetchone() if row["has_schema"] else None
-            workers = conn.execute(_workers_query()).fetchall() if row["has_schema"] and _has_workers(conn) else []
+            workers = (
+                conn.execute(_workers_query()).fetchall() if row["has_schema"] and _has_workers(conn) else []
+            )
     except psycopg.ProgrammingError as error:
         if error.sqlstate is not None:
             raise CannotLook(fails("DATABASE_URL", masked(str(error), url), _advice(None))) from error

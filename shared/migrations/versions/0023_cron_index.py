@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from shared.migrations import online
 
-revision = "0021"
-down_revision = "0020"
+revision = "0023"
+down_revision = "0022"
 
 
 def upgrade() -> None:
