@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import json
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,9 +73,15 @@ class Backup:
         if not inflate.eof or inflate.unused_data or text_bytes != table.text_bytes:
             raise self._damaged(table)
 
+    def verify(self) -> None:
+        """Compare each part with its digest. Bytes of another origin are then never unpacked. Raises CommandFailed."""
+        for table in self.tables:
+            for _ in self._part(table):
+                pass
+
     def _part(self, table: Table) -> Iterator[bytes]:
         digest, remaining = hashlib.sha256(), table.size
-        with self.path.open("rb") as file:
+        with _opened(self.path) as file:
             file.seek(len(MAGIC) + sum(each.size for each in self.tables[: self.tables.index(table)]))
             while data := file.read(min(remaining, READ_BYTES)):
                 remaining -= len(data)
@@ -119,19 +126,32 @@ class UnverifiedBackup:
             f"{self.path} cannot be authenticated: it is signed with the encryption key {signer}, and the keys here are"
             f" {', '.join(fingerprints)} (fingerprints; `runyard encryption list` shows them). Set"
             " RUNYARD_ENCRYPTION_KEYS to the keys that the service had"
-            + (", or use --passphrase-file." if self.sealed_keys else ".")
+            + (", or leave it unset and use --passphrase-file." if self.sealed_keys else ".")
         )
 
 
 def read(path: Path) -> UnverifiedBackup:
     """Read a file as far as its manifest. Raises CommandFailed if it is no backup, incomplete or of another format."""
+    with _opened(path) as file:
+        return _read(path, file)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file. Raises CommandFailed, also if reading fails."""
     try:
-        with path.open("rb") as file:
-            return _read(path, file)
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CommandFailed(f"{path} is no regular file.")
+            yield file
     except IsADirectoryError:
         raise CommandFailed(f"{path} is a directory: name a backup in it.") from None
     except OSError as error:
         raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
 
 
 def _read(path: Path, file: BinaryIO) -> UnverifiedBackup:
@@ -213,24 +233,30 @@ def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
     Raises CommandFailed if `path` exists, or another process writes it.
     """
     try:
-        number = owners_alone(str(part), os.O_RDWR | os.O_CREAT)
+        with open(part, "r+b", opener=_create_part) as file:
+            _lock(file, part)
+            file.truncate(0)  # of one that was killed
+            try:
+                yield BackupWriter(file)
+                file.flush()
+                os.fsync(file.fileno())
+                _name(part, path, replace=replace)
+            finally:
+                part.unlink(missing_ok=True)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written: {error.strerror}.") from error
-    with os.fdopen(number, "r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CommandFailed(f"Another backup is being written there ({part}).") from None
-        file.truncate(0)  # of one that was killed
-        try:
-            yield BackupWriter(file)
-            file.flush()
-            os.fsync(file.fileno())
-            _name(part, path, replace=replace)
-        except OSError as error:
-            raise CommandFailed(f"{path} cannot be written: {error.strerror or error}.") from error
-        finally:
-            part.unlink(missing_ok=True)
+        raise CommandFailed(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _create_part(path: str, flags: int) -> int:
+    # Where others can write to the folder, a link under this name would lead the backup into another file.
+    return owners_alone(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+
+
+def _lock(file: BinaryIO, part: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CommandFailed(f"Another backup is being written there ({part}).") from None
 
 
 def _name(part: Path, path: Path, *, replace: bool) -> None:

@@ -138,15 +138,16 @@ def _restore(
         restoring.require(target, replace=replace)
         if not target.is_empty:
             _confirm(contents.in_words(target.counts), yes=yes, as_json=as_json)
-        kept = None if own.encryption_keys else local.keep_keys(own, encryption_keys)
+        kept: Path | None = None
         troubles: list[str] = []
-        restoring.restore(
-            url,
-            backup,
-            target,
-            paused=paused,
-            at_last=lambda: troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir)),
-        )
+
+        def at_last() -> None:
+            nonlocal kept
+            troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir))
+            # Before the commit: rows without their keys would be worse than keys without their rows.
+            kept = None if own.encryption_keys else local.keep_keys(own, encryption_keys)
+
+        restoring.restore(url, backup, replace=not target.is_empty, paused=paused, at_last=at_last)
         migrations.upgrade(url)
         ended = 0
         if paused:

@@ -62,8 +62,18 @@ def require_known(columns: Mapping[str, Iterable[str]], migration: str) -> None:
                 raise CommandFailed(f"The column {name!r} of the table {table!r} is not one of runyard's.")
 
 
+def require_all(tables: Iterable[str], migration: str) -> None:
+    """Raise CommandFailed if a table of this version of the database is missing. Only the newest version is known."""
+    missing = sorted(KNOWN.keys() - {*tables, store_vectors.NAME})
+    if migration == needed() and missing:
+        raise CommandFailed(f"The database has no table {missing[0]!r}, so a backup would not be whole.")
+
+
 def columns(conn: Connection) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the service's tables as they are in the database, in the order of KNOWN."""
+    """Return the columns of the service's tables, in the order of KNOWN.
+
+    The tables are those that the session's search_path leads to, as in every statement of the service.
+    """
     rows = dict(conn.execute(COLUMNS, {"tables": list(KNOWN)}).fetchall())
     return {name: tuple(rows[name]) for name in KNOWN if name in rows}
 
@@ -71,7 +81,7 @@ def columns(conn: Connection) -> dict[str, tuple[str, ...]]:
 COLUMNS = """
 SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)
 FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
-WHERE c.relnamespace = to_regnamespace(current_schema()::text) AND c.relkind = 'r' AND c.relname = ANY(%(tables)s)
+WHERE pg_table_is_visible(c.oid) AND c.relkind = 'r' AND c.relname = ANY(%(tables)s)
     AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 GROUP BY c.relname
 """
@@ -86,7 +96,7 @@ IDENTITIES = """
 SELECT c.relname || '.' || a.attname,
     pg_sequence_last_value(pg_get_serial_sequence(quote_ident(c.relname), a.attname)::regclass)
 FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
-WHERE c.relnamespace = to_regnamespace(current_schema()::text) AND c.relkind = 'r' AND c.relname = ANY(%(tables)s)
+WHERE pg_table_is_visible(c.oid) AND c.relkind = 'r' AND c.relname = ANY(%(tables)s)
     AND a.attidentity <> '' AND NOT a.attisdropped
 ORDER BY 1
 """

@@ -137,5 +137,12 @@ def transaction(url: str) -> Iterator[tuple[EngineConnection, Connection]]:
         yield connection, driver
 
 
+def message(error: Exception) -> str:
+    """Return what PostgreSQL says, as one line. It quotes rows, so control characters are replaced."""
+    said = str(getattr(error, "orig", error))  # SQLAlchemy adds the statement
+    text = "".join(c if c.isprintable() else " " for c in said)
+    return " ".join(text.split())
+
+
 def _plain(url: str) -> str:
     return driver_url(url).replace("postgresql+psycopg://", "postgresql://", 1)

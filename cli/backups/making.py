@@ -36,6 +36,8 @@ def make(
 ) -> tuple[Path, dict[str, Any]]:
     """Write a backup of that database; where, and its manifest. Raises CommandFailed."""
     path, part = place_of(target)
+    if path.exists() and not path.is_file():
+        raise CommandFailed(f"{path} is no regular file.")
     if path.exists() and not replace:
         raise CommandFailed(f"{path} is there already. --force replaces it.")
     encryption.configure(encryption_keys)
@@ -71,6 +73,7 @@ def _written(
             _lock(conn, tables)
             migration, columns = _migration(conn), contents.columns(conn)
             contents.require_known(columns, migration)
+            contents.require_all(columns, migration)
             if columns.keys() != tables.keys():
                 raise CommandFailed("The database was migrated at this moment. Make the backup again.")
             return {
@@ -86,7 +89,7 @@ def _written(
                 "sealed_keys": None if passphrase is None else keys.seal(encryption_keys, passphrase),
             }
     except Error as error:
-        raise CommandFailed(f"The backup failed. PostgreSQL says: {str(error).strip()}") from error
+        raise CommandFailed(f"The backup failed. PostgreSQL says: {database.message(error)}") from error
 
 
 def _lock(conn: Connection, tables: Iterable[str]) -> None:

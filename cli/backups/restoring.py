@@ -42,7 +42,6 @@ class TargetDatabase:
     """Contents of the database that is to be restored."""
 
     tables: tuple[str, ...]
-    functions: tuple[str, ...]
     foreign: tuple[str, ...]  # tables of somebody else
     counts: dict[str, int]
     is_empty: bool
@@ -63,6 +62,7 @@ def check(backup: Backup) -> dict[str, int]:
     Raises CommandFailed for a backup that could not be restored.
     """
     _require_restorable(backup)
+    backup.verify()
     readable = contents.read_all(backup)
     manifest = backup.manifest
     if (lost := readable[False] - manifest["unreadable"]) > 0:
@@ -91,15 +91,14 @@ def _require_restorable(backup: Backup) -> None:
 
 def look(conn: Connection) -> TargetDatabase:
     """Describe the database of this connection."""
-    tables = _names(conn, RELATIONS)
     known = {*METADATA.tables, VERSION, store_vectors.NAME}
+    tables = tuple(name for (name,) in conn.execute(RELATIONS, {"known": list(known)}).fetchall())
     foreign = tuple(name for name in tables if name not in known)
     filled = [name for name in tables if name not in (*foreign, *OF_EMPTY_SERVICE) and _has_rows(conn, name)]
     is_used = bool(filled) or _has_own_organizations(conn, tables)
     sessions = conn.execute(SESSIONS).fetchone()
     return TargetDatabase(
         tables=tables,
-        functions=_names(conn, FUNCTIONS),
         foreign=foreign,
         counts=_counts(conn, tables) if is_used else {},
         is_empty=not is_used,
@@ -107,23 +106,18 @@ def look(conn: Connection) -> TargetDatabase:
     )
 
 
-NOT_OF_EXTENSION = "NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = o.oid AND d.deptype = 'e')"
-RELATIONS = f"""
-SELECT o.relname FROM pg_class o WHERE o.relnamespace = to_regnamespace(current_schema()::text)
-    AND o.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT o.relispartition AND {NOT_OF_EXTENSION} ORDER BY 1
-"""
-FUNCTIONS = f"""
-SELECT CAST(CAST(o.oid AS regprocedure) AS text) FROM pg_proc o
-WHERE o.pronamespace = to_regnamespace(current_schema()::text) AND {NOT_OF_EXTENSION}
+# The service's tables wherever the search_path leads to, and all others of the schema where tables are created.
+RELATIONS = """
+SELECT o.relname FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
+WHERE (n.nspname = current_schema() OR o.relname = ANY(%(known)s)) AND pg_table_is_visible(o.oid)
+    AND o.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT o.relispartition
+    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = o.oid AND d.deptype = 'e')
+ORDER BY 1
 """
 SESSIONS = b"""
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'runyard%'
 """
-
-
-def _names(conn: Connection, query: str) -> tuple[str, ...]:
-    return tuple(row[0] for row in conn.execute(query.encode()).fetchall())
 
 
 def _has_rows(conn: Connection, table: str) -> bool:
@@ -167,28 +161,29 @@ def require(target: TargetDatabase, *, replace: bool) -> None:
         )
 
 
-def restore(
-    url: str, backup: Backup, target: TargetDatabase, *, paused: bool, at_last: Callable[[], None]
-) -> None:
-    """Put the backup in the place of what there is. If it raises CommandFailed, nothing has changed.
+def restore(url: str, backup: Backup, *, replace: bool, paused: bool, at_last: Callable[[], None]) -> None:
+    """Put the backup in the place of what there is, at this release's version. If it raises, nothing has changed.
 
-    `paused`: crons are off, webhooks are not sent, and no run that had not ended is eligible. `at_last` is called
-    before the commit.
+    `replace`: the database need not be empty. `paused`: crons are off, webhooks are not sent, and no run that had not
+    ended is eligible. `at_last` is called before the commit.
     """
     try:
         with database.transaction(url) as (connection, conn):
             _take_turn(conn)
+            target = look(conn)
+            require(target, replace=replace)
             _drop(conn, target)
             _create_tables(connection, backup)
             _require_columns(conn, backup)
             for table in backup.tables:
                 _load(conn, backup, table)
             _set_identities(conn, backup)
+            migrations.upgrade_in_transaction(connection, needed())
             if paused:
                 _pause(conn)
             at_last()
     except (Error, SQLAlchemyError) as error:
-        raise CommandFailed(f"Nothing was restored. PostgreSQL says: {str(error).strip()}") from error
+        raise CommandFailed(f"Nothing was restored. PostgreSQL says: {database.message(error)}") from error
     with database.connected(url) as conn:
         conn.execute("ANALYZE")
 
@@ -202,7 +197,7 @@ def _take_turn(conn: Connection) -> None:
 
 def _create_tables(connection: EngineConnection, backup: Backup) -> None:
     """Create the tables as the backup's release had them, by the migrations of this release."""
-    migrations.create(connection, backup.manifest["migration"])
+    migrations.upgrade_in_transaction(connection, backup.manifest["migration"])
     has_vectors = any(table.name == store_vectors.NAME for table in backup.tables)
     if has_vectors and not store_vectors.prepare(connection):
         raise CommandFailed(
@@ -247,11 +242,12 @@ def _set_identities(conn: Connection, backup: Backup) -> None:
 
 
 def _drop(conn: Connection, target: TargetDatabase) -> None:
-    """Drop all tables and functions of the service: an empty one's, or those that --replace removes."""
-    for table in target.tables:
-        conn.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.Identifier(table)))
-    for function in target.functions:
-        conn.execute(f"DROP ROUTINE IF EXISTS {function} CASCADE".encode())
+    """Drop all tables of the service: an empty one's, or those that --replace removes.
+
+    Without CASCADE, PostgreSQL refuses if an object of somebody else depends on one. Migrations replace functions.
+    """
+    if target.tables:
+        conn.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(map(sql.Identifier, target.tables))))
 
 
 def _pause(conn: Connection) -> None:

@@ -80,12 +80,16 @@ def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
     """Make these the keys in the data directory; the file, rewritten whole or not at all."""
     path = embedded.key_file(settings.data_dir)
     written = path.with_name(path.name + ".new")
-    written.unlink(missing_ok=True)
-    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(",".join(keys) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    written.rename(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written.unlink(missing_ok=True)
+        with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(",".join(keys) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        written.rename(path)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written: {error.strerror}.") from error
     return path
 
 

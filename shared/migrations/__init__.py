@@ -75,8 +75,8 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
             ensure_default_organization(connection)
 
 
-def create(connection: Connection, version: str) -> None:
-    """Create all tables as of a version, in an empty database and in the caller's transaction."""
+def upgrade_in_transaction(connection: Connection, version: str) -> None:
+    """Apply what a version is missing, in the caller's transaction and where nobody else writes to the tables."""
     command.upgrade(config(connection, in_callers_transaction=True), version)
 
 

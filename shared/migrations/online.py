@@ -37,7 +37,8 @@ def drop_index(name: str, table: str) -> None:
 def _beside_writers() -> Iterator[bool]:
     """Leave the migration's transaction for the block. Yields whether an index can be changed concurrently.
 
-    In a transaction of the caller (`migrations.create`) it cannot, and there nobody else writes to the tables.
+    In a transaction of the caller (`migrations.upgrade_in_transaction`) it cannot, and there nobody else writes to the
+    tables.
     """
     if context.config.attributes[IN_CALLERS_TRANSACTION]:
         yield False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from cli.backups import archive, contents, keys, restoring
+from cli.backups.database import Connection
 from cli.backups.keys import fingerprint
 from shared import migrations
 from shared.infra import postgres
@@ -54,6 +56,20 @@ def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service,
     assert source.rows("SELECT bytes, now() - made_at < interval '1 hour' FROM last_backup") == [(size, True)]
 
 
+def test_a_backup_overwrites_no_other_file(source: Service, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / ".one.backup.part").symlink_to(other)
+    os.mkfifo(tmp_path / ".two.backup.part")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("one.backup", "two.backup", "fifo"):
+        refused = source.runyard("backup", tmp_path / name, "--force")
+        assert refused.exit_code == 1, text_of(refused)
+        assert refused.stderr.startswith(f"Error: {tmp_path / name} ")
+    assert other.read_text() == "precious"
+    assert (tmp_path / "fifo").is_fifo()
+
+
 def test_secrets_and_keys_are_in_no_backup_in_the_clear(source: Service, made: Path) -> None:
     plain = made.with_name("plain.backup")
     said = source.runyard("backup", plain)
@@ -83,6 +99,25 @@ def test_sealed_keys_go_into_the_data_directory(target: Service, made: Path, tmp
     assert (target.folder / "secret.key").read_text().strip() == f"{OTHER},{KEY}"
     listed = json.loads(target.runyard("encryption", "list", "--json").stdout)
     assert listed == [fingerprint(OTHER), fingerprint(KEY)]
+
+
+def test_sealed_keys_need_no_data_directory_before(target: Service, made: Path, tmp_path: Path) -> None:
+    target.keys, target.folder = None, tmp_path / "new" / "data"
+    restored = target.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
+    assert restored.exit_code == 0, text_of(restored)
+    assert (target.folder / "secret.key").read_text().strip() == KEY
+    assert target.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_restore_that_fails_keeps_no_keys(target: Service, made: Path, tmp_path: Path) -> None:
+    target.keys = None
+    target.folder.mkdir()
+    (target.folder / "secret.key").write_text(OTHER)
+    with psycopg.connect(target.url) as conn:
+        conn.execute("CREATE TYPE run AS ENUM ('a')")  # the migrations cannot create the table of this name
+    failed = target.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
+    assert (failed.exit_code, "Nothing was restored" in failed.stderr) == (1, True), text_of(failed)
+    assert (target.folder / "secret.key").read_text() == OTHER
 
 
 def test_a_check_reads_all_of_it(source: Service, made: Path) -> None:
@@ -140,6 +175,42 @@ def test_a_backup_holds_all_or_is_refused(source: Service, tmp_path: Path) -> No
     assert not (tmp_path / "one.backup").exists()
 
 
+def test_a_backup_without_a_table_is_refused(source: Service, tmp_path: Path) -> None:
+    with psycopg.connect(source.url) as conn:
+        conn.execute("DROP TABLE log_line")
+    refused = source.runyard("backup", tmp_path / "one.backup")
+    assert (refused.exit_code, "no table 'log_line'" in refused.stderr) == (1, True), text_of(refused)
+    assert not (tmp_path / "one.backup").exists()
+
+
+def set_search_path(service: Service, path: str) -> None:
+    with psycopg.connect(service.url) as conn:
+        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET search_path = {path}".encode())
+
+
+def test_a_backup_follows_the_search_path(source: Service, made: Path, tmp_path: Path) -> None:
+    """Given a schema before the one of the service's tables, then the backup holds the rows and is not empty."""
+    with psycopg.connect(source.url) as conn:
+        conn.execute("CREATE SCHEMA other")
+    set_search_path(source, "other, public")
+    shown = source.runyard("backup", tmp_path / "path.backup", "--json")
+    assert shown.exit_code == 0, text_of(shown)
+    assert json.loads(shown.stdout)["counts"] == contents.counts(archive.read(made).manifest["tables"])
+    assert "The database is not empty" in source.runyard("restore", made).stderr
+
+
+def test_a_schema_may_have_any_name(target: Service, made: Path, tmp_path: Path) -> None:
+    with psycopg.connect(target.url) as conn:
+        conn.execute('CREATE SCHEMA "Own Schema"')
+    set_search_path(target, '"Own Schema", public')
+    restored = target.runyard("restore", made)
+    assert restored.exit_code == 0, text_of(restored)
+    assert target.rows('SELECT count(*) FROM "Own Schema".run') == [(3,)]
+    assert target.runyard("backup", tmp_path / "again.backup").exit_code == 0
+    assert archive.read(tmp_path / "again.backup").manifest["tables"][0].rows == 1
+    assert "The database is not empty" in target.runyard("restore", made).stderr
+
+
 def test_numbers_go_on_where_they_were(source: Service, target: Service, tmp_path: Path) -> None:
     last = "SELECT pg_sequence_last_value(pg_get_serial_sequence('log_line', 'id')::regclass)"
     source.rows("SELECT setval(pg_get_serial_sequence('log_line', 'id'), 41)")
@@ -169,6 +240,37 @@ def test_a_database_that_is_in_use_is_not_touched(source: Service, target: Servi
     assert "not runyard's: theirs" in target.runyard("restore", made, "--replace", "--yes").stderr
 
 
+def test_objects_of_somebody_else_are_not_dropped(source: Service, made: Path) -> None:
+    with psycopg.connect(source.url) as conn:
+        conn.execute("CREATE FUNCTION theirs() RETURNS int LANGUAGE sql AS 'SELECT 7'")
+        conn.execute("CREATE SCHEMA theirs CREATE VIEW runs AS SELECT run_id FROM public.run")
+    before = everything(source)
+    refused = source.runyard("restore", made, "--replace", "--yes")
+    assert (refused.exit_code, "view theirs.runs depends on table run" in refused.stderr) == (1, True)
+    assert everything(source) == before
+    with psycopg.connect(source.url) as conn:
+        conn.execute("DROP VIEW theirs.runs")
+    assert source.runyard("restore", made, "--replace", "--yes").exit_code == 0
+    assert source.rows("SELECT theirs()") == [(7,)]
+
+
+def test_rows_written_after_the_first_look_are_not_dropped(
+    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrations.upgrade(target.url)
+
+    def look_and_write(conn: Connection) -> restoring.TargetDatabase:
+        monkeypatch.undo()
+        result = restoring.look(conn)
+        conn.execute("INSERT INTO organization (id, name) VALUES (gen_random_uuid(), 'later')")
+        return result
+
+    monkeypatch.setattr(restoring, "look", look_and_write)
+    refused = target.runyard("restore", made)
+    assert (refused.exit_code, "is not empty" in refused.stderr) == (1, True), text_of(refused)
+    assert target.rows("SELECT count(*) FROM organization WHERE name = 'later'") == [(1,)]
+
+
 def test_replace_puts_the_backup_in_the_place_of_what_there_is(source: Service, made: Path) -> None:
     before = everything(source)
     source.rows("INSERT INTO organization (id, name) VALUES (gen_random_uuid(), 'later') RETURNING 1")
@@ -189,9 +291,10 @@ def test_a_paused_copy_begins_nothing(target: Service, made: Path) -> None:
     assert ended == [("interrupted", "interrupt"), ("running", "interrupt"), ("success", None)]
 
 
+@pytest.mark.parametrize("options", [(), ("--paused",)])
 @pytest.mark.parametrize("version", ["0001", "0014"])
 def test_an_older_backup_is_brought_to_this_version(
-    database: str, target: Service, tmp_path: Path, version: str
+    database: str, target: Service, tmp_path: Path, version: str, options: tuple[str, ...]
 ) -> None:
     from alembic import command
     from sqlalchemy import NullPool, create_engine
@@ -204,7 +307,7 @@ def test_an_older_backup_is_brought_to_this_version(
         older = tmp_path / "older.backup"
         made = Service(url, tmp_path / "older").runyard("backup", older)
         assert made.exit_code == 0, text_of(made)
-    restored = target.runyard("restore", older)
+    restored = target.runyard("restore", older, *options)
     assert restored.exit_code == 0, text_of(restored)
     assert migrations.is_current(target.url)
 

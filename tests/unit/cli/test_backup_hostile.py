@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import random
 import subprocess
 import tarfile
@@ -319,6 +320,12 @@ def test_what_is_no_backup_is_refused(target: Service, tmp_path: Path, content: 
     assert all(said in text for text in refusals(target, path))
 
 
+def test_a_fifo_is_no_backup(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(CommandFailed, match="is no regular file"):
+        archive.read(tmp_path / "fifo")
+
+
 def test_archives_with_paths_and_links_are_no_backups(target: Service, tmp_path: Path) -> None:
     path = tmp_path / "archive.backup"
     for kind in (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
@@ -537,16 +544,46 @@ def test_a_part_that_is_no_such_gzip_stream_is_refused(tmp_path: Path, data: byt
     assert is_refused(compressed(tmp_path / "bad", data))
 
 
+def test_a_part_is_unpacked_only_if_it_is_authentic(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(small.read_bytes())
+    data[len(archive.MAGIC) + 12] ^= 1
+    small.write_bytes(data)
+    monkeypatch.setattr(contents, "read_all", lambda _: pytest.fail("a changed part was unpacked"))
+    with pytest.raises(CommandFailed, match="is damaged"):
+        restoring.check(opened(small))
+
+
+def test_a_file_that_disappears_after_its_check_is_an_error(
+    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(conn: database.Connection) -> restoring.TargetDatabase:
+        made.unlink(missing_ok=True)
+        return look(conn)
+
+    look = restoring.look
+    monkeypatch.setattr(restoring, "look", remove)
+    refused = target.runyard("restore", made)
+    assert (refused.exit_code, "No such file" in refused.stderr) == (1, True), text_of(refused)
+    assert target.tables() == set()
+
+
+def test_errors_show_no_control_characters(target: Service, made: Path) -> None:
+    row = b"t\t\x1b]0;evil\x07\\n\xc2\x9b31m\t1\n"
+    change = with_table("last_backup", ("is_last", "made_at", "bytes"), row)
+    refused = target.runyard("restore", signed(made, lambda parts: in_order(change(parts))))
+    assert "PostgreSQL says: invalid input syntax" in refused.stderr
+    assert refused.stderr.strip().isprintable()
+
+
 def test_a_file_that_changes_between_check_and_restore_is_refused(
     target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a file that somebody changes after its check, then the restore rolls back."""
-    place = len(archive.MAGIC) + 12
+    changed = bytearray(made.read_bytes())
+    changed[len(archive.MAGIC) + 12] ^= 1
 
     def change(conn: database.Connection) -> restoring.TargetDatabase:
-        data = bytearray(made.read_bytes())
-        data[place] ^= 1
-        made.write_bytes(data)
+        made.write_bytes(changed)
         return look(conn)
 
     look = restoring.look
