@@ -12,8 +12,8 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from shared import fleet
-from shared.fleet import HEARTBEAT_SECONDS
 from shared.infra.postgres import connection
+from shared.models import HEARTBEAT_SECONDS
 from shared.settings import Settings
 from workers import celery_app, heartbeat
 from workers.heartbeat import DEAD_SECONDS, HeartbeatSender
