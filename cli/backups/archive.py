@@ -111,23 +111,22 @@ class UnverifiedBackup:
         return self.manifest["sealed_keys"]
 
     def authenticate(self, encryption_keys: Sequence[str]) -> Backup:
-        """Return the backup if one of these keys has signed its manifest. Raises CommandFailed."""
-        for key in encryption_keys:
-            if hmac.compare_digest(keys.signature(self._text, key), self._signature):
-                return Backup(self.path, self.manifest)
+        """Return the backup if the key that its manifest names has signed it. Raises CommandFailed."""
         signer = self.manifest["keys"][0]
-        fingerprints = [keys.fingerprint(key) for key in encryption_keys]
-        if signer in fingerprints:
+        fingerprints = {keys.fingerprint(key): key for key in encryption_keys}
+        if signer not in fingerprints:
+            raise CommandFailed(
+                f"{self.path} cannot be authenticated: it is signed with the encryption key {signer}, and the keys here"
+                f" are {', '.join(fingerprints)} (fingerprints; `runyard encryption list` shows them). Set"
+                " RUNYARD_ENCRYPTION_KEYS to the keys that the service had"
+                + (", or leave it unset and use --passphrase-file." if self.sealed_keys else ".")
+            )
+        if not hmac.compare_digest(keys.signature(self._text, fingerprints[signer]), self._signature):
             raise CommandFailed(
                 f"{self.path} is not authentic: it was changed after the backup, or somebody without the key {signer}"
                 " made it."
             )
-        raise CommandFailed(
-            f"{self.path} cannot be authenticated: it is signed with the encryption key {signer}, and the keys here are"
-            f" {', '.join(fingerprints)} (fingerprints; `runyard encryption list` shows them). Set"
-            " RUNYARD_ENCRYPTION_KEYS to the keys that the service had"
-            + (", or leave it unset and use --passphrase-file." if self.sealed_keys else ".")
-        )
+        return Backup(self.path, self.manifest)
 
 
 def read(path: Path) -> UnverifiedBackup:

@@ -83,7 +83,10 @@ def _check(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": str(path), **_shown(manifest), **encrypted}, indent=2))
         return
-    typer.echo(f"{path} is authentic and whole: made {manifest['made_at']} by runyard {manifest['version']}.")
+    typer.echo(
+        f"{path} is authentic and whole: made {manifest['made_at']} by runyard {manifest['version']}, signed with the"
+        f" encryption key {manifest['keys'][0]}."
+    )
     typer.echo(f"It holds {contents.in_words(contents.counts(backup.tables))}.")
     typer.echo(
         f"The keys read {encrypted['encrypted'] - encrypted['unreadable']} of {encrypted['encrypted']} encrypted values."

@@ -31,7 +31,7 @@ from cli.machine import embedded
 from shared import migrations
 from shared.infra import encryption
 from shared.infra.schema import needed
-from tests.support.backups import KEY, OTHER, Service, everything, text_of
+from tests.support.backups import KEY, OTHER, PASSPHRASE, Service, everything, text_of
 
 # Statements of each kind that a dump can hold. Each one executes or prepares `touch MARKER`.
 COMMAND = "COPY (SELECT 1) TO PROGRAM 'touch MARKER'"
@@ -361,6 +361,19 @@ def test_another_s_sealed_keys_open_nothing(target: Service, made: Path, tmp_pat
     refused = target.runyard("restore", made)
     assert "--passphrase-file opens those in the backup" in refused.stderr
     assert target.tables() == set()
+
+
+def test_a_sealed_key_cannot_sign_in_the_name_of_another(target: Service, made: Path, tmp_path: Path) -> None:
+    """Given an operator who uses a stranger's passphrase, then the check names the key that signed."""
+    target.keys = None
+    target.folder.mkdir()
+    (target.folder / "secret.key").write_text(KEY)
+    sealed = keys.seal([OTHER], PASSPHRASE)
+    forged = signed(made, lambda parts: parts, key=OTHER, sealed_keys=sealed, keys=[fingerprint(KEY)])
+    check = ("backup", "--check", forged, "--passphrase-file", tmp_path / "phrase")
+    assert "is not authentic" in target.runyard(*check).stderr
+    signed(made, lambda parts: parts, key=OTHER, sealed_keys=sealed)
+    assert f"signed with the encryption key {fingerprint(OTHER)}" in target.runyard(*check).stdout
 
 
 # Files of somebody who has the key
