@@ -109,18 +109,17 @@ def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(world: World) ->
 
 @greened
 def test_an_exchange_is_lost_though_redis_fails_when_that_is_sent(world: World) -> None:
-    with scene(world) as s, s.open("die") as exchange:
-        found = exchange.parts(timeout_seconds=30)
-        assert next(found)[0] == HEAD
-        failing = FailingOnce(inbox.LOST)
-        inbox.client = lambda: failing
-        try:
-            assert next(found) == (BODY, b"last words")
+    failing = FailingOnce(inbox.LOST)
+    inbox.client = lambda: failing
+    try:
+        with scene(world) as s, s.open("die") as exchange:
+            found = exchange.parts(timeout_seconds=30)
+            assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
             with pytest.raises(Lost, match="SIGKILL"):
                 next(found)
-        finally:
-            inbox.client = redis.client
-        assert failing.has_failed
+    finally:
+        inbox.client = redis.client
+    assert failing.has_failed
 
 
 class FailingOnce:
