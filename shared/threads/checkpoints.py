@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared.errors import NotFound
-from shared.infra.json_text import readable
+from shared.infra.json_text import readable, without_nul
 from shared.infra.postgres import Driver, dumps, query
 
 
@@ -193,7 +193,7 @@ def _add_checkpoint(
 ) -> None:
     head, place = item.head, (item.run_id, item.deployment_id, item.thread_id)
     ns, id = head["checkpoint_ns"], head["checkpoint_id"]
-    refers, metadata = dumps(head["blobs"]), dumps(head["metadata"])
+    refers, metadata = without_nul(dumps(head["blobs"])), dumps(head["metadata"])
     parent = head["parent_checkpoint_id"]
     checkpoints[*place, ns, id] = (*place, ns, id, parent, head["type"], item.blobs[0], refers, metadata)
     for (channel, version, type_), data in zip(head["new"], item.blobs[1:], strict=True):

@@ -24,6 +24,17 @@ from workers.graph_host.connection import Document
 from workers.graph_host.meaning import MeaningIndex
 from workers.graph_host.output import current_run_id
 from workers.graph_host.store import HostStore, StoreFailed
+from workers.runner import store_operations
+
+SEARCH = {
+    "op": "search",
+    "namespace": [],
+    "filter": None,
+    "limit": 1,
+    "offset": 0,
+    "refresh": False,
+    "near": None,
+}
 
 
 class Runner:
@@ -165,6 +176,24 @@ def test_a_search_is_by_last_change_and_compares_values_of_one_type(deployment: 
     assert found(v={"$ne": 1}) == ["4", "3", "2", "1"]
     with pytest.raises(StoreFailed, match=r"Unsupported operator: \$in"):
         found(v={"$in": [1]})
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        {"op": "get", "namespace": ["a"], "key": "\x00", "refresh": False},
+        {"op": "get", "namespace": ["\x00"], "key": "k", "refresh": False},
+        {**SEARCH, "filter": {"a": "\x00"}},
+        {**SEARCH, "filter": {"\x00": 1}},
+        {**SEARCH, "namespace": ["\x00"]},
+        {**SEARCH, "limit": 2**64},
+    ],
+)
+def test_what_the_database_refuses_of_a_graph_has_an_answer(
+    deployment: DeploymentRef, op: dict[str, Any]
+) -> None:
+    (answer,) = store_operations.answer_question(deployment.id, {"ops": [op]})
+    assert orjson.loads(answer)["error"].startswith("the database refuses it: ")
 
 
 def test_a_value_replaced_keeps_when_it_was_made(deployment: DeploymentRef) -> None:

@@ -182,14 +182,19 @@ class Execution:
             self.cancel(ending.BUDGET, reason)
 
     def _answer(self, parts: list[bytes]) -> None:
-        ask = orjson.loads(parts[0])
         try:
+            ask = orjson.loads(parts[0])
             answer = self._tried(lambda: self._looked_up(ask))
         except Unavailable as error:
             self.unwritable(error)
             return
         except Fenced as error:
             self.fence(error.message)
+            return
+        except Exception as error:  # nobody else would see it, and the graph would wait for good
+            log.warning("run %s: what its graph asks has no answer", self.run.run_id, exc_info=True)
+            if not self._outcome.ready():
+                self._outcome.set_exception(RunyardError(f"what the graph asks has no answer: {error}"))
             return
         head = dumps({"ask": ask["ask"]}).encode()
         if self._host is not None and self._host.died is None:

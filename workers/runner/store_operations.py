@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from sqlalchemy.exc import DBAPIError
 
 from shared import store
 from shared.errors import Fenced, Refused
@@ -35,6 +36,10 @@ def _answered(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: Claime
             return [orjson.dumps(store.answer(conn, deployment_id, ops))]
     except Refused as error:
         return [dumps({"error": error.message}).encode()]
+    except (
+        DBAPIError
+    ) as error:  # a text that PostgreSQL does not take: the graph would otherwise wait for its answer
+        return [dumps({"error": f"the database refuses it: {error.orig}"}).encode()]
 
 
 def _writes(ops: Sequence[Mapping[str, Any]]) -> bool:

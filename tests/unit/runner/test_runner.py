@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import gevent
 import orjson
+import pytest
 from sqlalchemy import text
 
 from shared.infra import redis
@@ -17,7 +18,7 @@ from shared.threads import records
 from tests.support.greened import World, child, greened
 from tests.support.runner_bench import bench, last, names
 from tests.support.waiting import until
-from workers.runner import deployment_log
+from workers.runner import deployment_log, execution
 
 __all__ = ["child"]
 
@@ -48,6 +49,22 @@ def test_a_graph_that_raises_is_an_error_and_not_tried_again(world: World) -> No
         assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 1, "ValueError")
         assert "error" in names(found)
         assert b.thread(run_id)["status"] == "error"
+
+
+@greened
+def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("namespace")
+
+    with bench(world) as b, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution.Execution, "_looked_up", fail)
+        run_id = b.start("remembers", {"text": "x"})
+        b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["error"]["error"]) == ("error", "RunyardError")
+        assert row["error"]["message"] == "what the graph asks has no answer: 'namespace'"
 
 
 @greened

@@ -378,3 +378,10 @@ def test_a_copy_holds_the_same(run: Row[Any]) -> None:
     metadata = {"thread_id": str(target), "step": 1}
     assert json.loads(copied) == {**head, "thread_id": str(target), "metadata": metadata}
     assert copied_blobs == blobs
+
+
+def test_a_channel_named_with_a_nul_does_not_keep_checkpoints_from_being_read(run: Row[Any]) -> None:
+    assert store(checkpoint(run, "1", old={"a\x00b": "1"})) == set()
+    with connection() as conn:
+        found = checkpoint_reads.newest(conn, [(run.deployment_id, run.thread_id)])
+    assert len(found) == 1
