@@ -72,7 +72,7 @@ function failed(row) {
   if (!row.failed) return "0";
   const share = percent(row.failed / (row.failed + row.success));
   const list = href(["d", row.name, "runs"], { status: "failures", since: row.since });
-  return html`<a href=${list} title="Failed or timed out in this time">${count(row.failed)}</a> <span class="quiet">${share}</span>`;
+  return html`<a class="in-text" href=${list} title="Failed or timed out in this time">${count(row.failed)}</a> <span class="quiet">${share}</span>`;
 }
 
 /** @param {Figures} row */
