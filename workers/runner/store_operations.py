@@ -38,7 +38,7 @@ def _answered(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: Claime
         return [dumps({"error": error.message}).encode()]
     except (
         DBAPIError
-    ) as error:  # a text that PostgreSQL does not take: the graph would otherwise wait for its answer
+    ) as error:  # PostgreSQL does not take a text: without an answer the graph would wait for good
         return [dumps({"error": f"the database refuses it: {error.orig}"}).encode()]
 
 
