@@ -75,7 +75,13 @@ def child_exit(server: Any, worker: Any) -> None:
 
 
 def on_exit(server: Any) -> None:
-    """Nobody counts any more."""
+    """Ignore further signals and remove the counts of this server.
+
+    Python takes its own handlers away when it ends: a signal that is sent once more would then kill the process, and its
+    exit code would not be 0.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
     if counts is not None:
         shutil.rmtree(counts, ignore_errors=True)
 
