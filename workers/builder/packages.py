@@ -66,7 +66,9 @@ class Packages:
     ) -> None:
         root.mkdir(parents=True)
         listed, env = root / "requirements.txt", root / "env"
-        listed.write_text("".join(f"{line}\n" for line in requirements.wheels))
+        if requirements.lock:  # with addresses no index is asked, which may know other versions by now
+            listed = root / "pylock.toml"
+        listed.write_text(requirements.lock or "".join(f"{line}\n" for line in requirements.wheels))
         sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", is_ours=True)
         installer = Installer(sandbox, interpreter)
         installer.create_environment(env, write_line)

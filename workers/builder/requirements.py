@@ -11,10 +11,11 @@ The text of a set is a requirements file; a line of it says where the second kin
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ PROJECT_VARIABLE = (
     "PROJECT_ROOT"  # in a line that names a directory of the project; the installer fills it in
 )
 OPTION = re.compile(rb"^\s*-", re.MULTILINE)
+WEB = ("https://", "http://")
 LOCAL = re.compile(rb"^\s*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
 
 
@@ -35,6 +37,8 @@ class Requirements:
 
     wheels: tuple[str, ...] = ()
     built: tuple[str, ...] = ()
+    # A `pylock.toml` with the addresses of the wheels; only a set that this build resolved has one.
+    lock: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         parts = [*self.wheels, *([BUILT_HERE, *self.built] if self.built else [])]
@@ -66,14 +70,16 @@ def from_lock(lock: str, project: Path, own: Iterable[Path], *, is_ours: bool) -
     own is of the operator's index.
     """
     try:
-        packages = tomllib.loads(lock)["packages"]
-        found = [_line(package, project) for package in packages if not _is_one_of(package, own)]
+        packages = [each for each in tomllib.loads(lock)["packages"] if not _is_one_of(each, own)]
+        pinned = [each for each in packages if is_ours and _is_pinned(each)]
+        built = [each for each in packages if each not in pinned]
+        return Requirements(
+            wheels=tuple(_line(each, project) for each in pinned),
+            built=tuple(_line(each, project) for each in built),
+            lock="".join(('lock-version = "1.0"\ncreated-by = "runyard"\n', *map(_locked, pinned))),
+        )
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
         raise BuildFailed(STEP, "their list cannot be read") from error
-    return Requirements(
-        tuple(line for is_pinned, line in found if is_ours and is_pinned),
-        tuple(line for is_pinned, line in found if not (is_ours and is_pinned)),
-    )
 
 
 def _is_one_of(package: Mapping[str, Any], directories: Iterable[Path]) -> bool:
@@ -81,27 +87,47 @@ def _is_one_of(package: Mapping[str, Any], directories: Iterable[Path]) -> bool:
     return path is not None and Path(path) in directories
 
 
-def _line(package: Mapping[str, Any], project: Path) -> tuple[bool, str]:
-    """Whether it is a wheel with a hash, and its requirement."""
+def _is_pinned(package: Mapping[str, Any]) -> bool:
+    """Whether a package comes as wheels of an index, each with an address and a hash."""
+    wheels = package.get("wheels") or []
+    is_indexed = not any(key in package for key in ("vcs", "archive", "directory"))
+    return is_indexed and bool(wheels) and all(map(_has_address_and_hash, wheels))
+
+
+def _has_address_and_hash(wheel: Mapping[str, Any]) -> bool:
+    return wheel.get("url", "").startswith(WEB) and "sha256" in wheel.get("hashes", {})
+
+
+def _locked(package: Mapping[str, Any]) -> str:
+    """The entry of a pinned package in a `pylock.toml`. Strings of JSON are strings of TOML too."""
+    wheels = [
+        f"{{ url = {json.dumps(wheel['url'])}, hashes = {{ sha256 = {json.dumps(wheel['hashes']['sha256'])} }} }}"
+        for wheel in package["wheels"]
+    ]
+    return (
+        f"[[packages]]\nname = {json.dumps(package['name'])}\nversion = {json.dumps(package['version'])}\n"
+        f"wheels = [{', '.join(wheels)}]\n"
+    )
+
+
+def _line(package: Mapping[str, Any], project: Path) -> str:
+    """The requirement of a package."""
     name = package["name"]
     if "vcs" in package:
         vcs = package["vcs"]
         fragment = f"#subdirectory={vcs['subdirectory']}" if vcs.get("subdirectory") else ""
-        return False, f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{fragment}"
+        return f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{fragment}"
     if "archive" in package:
         archive = package["archive"]
         address = archive.get("url") or _file(archive["path"], project)
-        return False, f"{name} @ {address}"
+        return f"{name} @ {address}"
     if "directory" in package:
         directory = package["directory"]
         address = _file(directory["path"], project)
-        return False, f"-e {address}" if directory.get("editable") else f"{name} @ {address}"
-    pin = f"{name}=={package['version']}"
-    wheels = package.get("wheels") or []
-    files = wheels or ([package["sdist"]] if "sdist" in package else [])
+        return f"-e {address}" if directory.get("editable") else f"{name} @ {address}"
+    files = package.get("wheels") or ([package["sdist"]] if "sdist" in package else [])
     hashes = sorted({f"--hash=sha256:{file['hashes']['sha256']}" for file in files if "hashes" in file})
-    is_pinned = bool(wheels) and len(hashes) > 0 and all("url" in file for file in wheels)
-    return is_pinned, " ".join((pin, *hashes))
+    return " ".join((f"{name}=={package['version']}", *hashes))
 
 
 def _file(path: str, project: Path) -> str:

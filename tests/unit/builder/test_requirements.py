@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_only_pinned_wheels_of_the_operator_s_index_are_shared() -> None:
     found = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_ours=True)
     assert found.wheels == (WHEEL,)
     assert found.built == BUILT
+
+    assert tomllib.loads(found.lock)["packages"] == [
+        {
+            "name": "wheel",
+            "version": "1.0",
+            "wheels": [
+                {"url": "https://x/wheel-b.whl", "hashes": {"sha256": "bb"}},
+                {"url": "https://x/wheel-a.whl", "hashes": {"sha256": "aa"}},
+            ],
+        }
+    ]
 
     foreign = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_ours=False)
     assert foreign.wheels == ()
