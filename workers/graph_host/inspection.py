@@ -25,7 +25,7 @@ NO_DRAWING: dict[str, Any] = {"nodes": [], "edges": []}
 
 
 async def describe_all(entries: dict[str, LoadedGraph]) -> dict[str, Any]:
-    """Describe every graph. One that cannot be described has an `error`: it may be executed all the same."""
+    """Describe every graph. One that cannot be described or drawn has an `error`: it may be executed all the same."""
     return {graph_id: await _described(entry) for graph_id, entry in entries.items()}
 
 
@@ -51,7 +51,7 @@ async def _describe(entry: LoadedGraph) -> dict[str, Any]:
     async with _graph(entry) as graph:
         return {
             "description": entry.description,
-            "drawings": await _drawings(graph),
+            **await _drawn(entry, graph),
             "schemas": {"graph_id": entry.graph_id, **schemas(graph)},
             "subgraphs": {name: schemas(inner) async for name, inner in graph.aget_subgraphs(recurse=True)},
         }
@@ -66,15 +66,16 @@ async def _graph(entry: LoadedGraph) -> AsyncIterator[Pregel]:
         yield graph
 
 
-async def _drawings(graph: Pregel) -> dict[str, Any]:
-    """Depth → drawing: "0" shows no subgraph's inside, "all" every one's.
+async def _drawn(entry: LoadedGraph, graph: Pregel) -> dict[str, Any]:
+    """The drawings by depth: "0" shows the inside of no subgraph, "all" of every one.
 
-    A node that cannot be drawn leaves the drawings empty.
+    A node that cannot be drawn leaves the drawings empty and adds an `error`.
     """
     try:
-        return await _at_depths(_local(graph))
-    except Exception:  # a node's own code, of any kind
-        return {"all": NO_DRAWING}
+        return {"drawings": await _at_depths(_local(graph))}
+    except Exception as error:  # a node's own code, of any kind
+        reason = f"{entry.location} cannot be drawn\n{user_traceback(error)}"
+        return {"drawings": {"all": NO_DRAWING}, "error": reason}
 
 
 async def _at_depths(graph: Pregel) -> dict[str, Any]:

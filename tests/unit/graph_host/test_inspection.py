@@ -148,12 +148,13 @@ def test_a_node_that_runs_elsewhere_is_drawn_without_its_inside(tmp_path: Path) 
         ids = {node["id"] for node in found[name]["drawings"]["all"]["nodes"]}
         return {id for id in ids if not id.endswith(("__start__", "__end__"))}
 
-    assert [name for name in names if "error" in found[name]] == ["closed"]
+    assert [name for name in names if "error" in found[name]] == ["undrawn", "closed"]
     assert nodes("mixed") == {"far", "near:inside"}
     assert nodes("outer") == {"mixed:far", "mixed:near:inside"}
     assert nodes("foreign") == {"foreign", "near:inside"}
     assert nodes("nameless") == {"nameless"}
     assert nodes("undrawn") == set()
+    assert "cannot be drawn" in found["undrawn"]["error"]
     assert set(found["undrawn"]["subgraphs"]) == {"near"}
     assert set(found["outer"]["subgraphs"]) == {"mixed", "mixed|far", "mixed|near"}
     assert found["mixed"]["subgraphs"]["near"]["state_schema"]["properties"].keys() == {"text"}
