@@ -80,12 +80,29 @@ def _family(pids: list[int], most: int | None = None) -> Iterator[Process]:
 
 
 def _look(pid: int) -> Process | None:
+    fields = _fields(f"/proc/{pid}/stat")
+    if fields is None:
+        return None
+    alive = fields if fields[STATE] != "Z" else _living_thread(pid) or fields
+    return Process(pid, int(fields[STARTED_AT]), alive[STATE], int(alive[RESIDENT_PAGES]) * PAGE)
+
+
+def _fields(path: str) -> list[str] | None:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()  # the name may hold anything
+        with open(path) as file:
+            return file.read().rpartition(")")[2].split()  # the name may hold anything
     except OSError:
         return None
-    return Process(pid, int(fields[STARTED_AT]), fields[STATE], int(fields[RESIDENT_PAGES]) * PAGE)
+
+
+def _living_thread(pid: int) -> list[str] | None:
+    """A process whose first thread has ended looks like a zombie without memory as long as others run."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            fields = _fields(f"/proc/{pid}/task/{thread}/stat")
+            if fields is not None and fields[STATE] not in "ZX":
+                return fields
+    return None
 
 
 def _children(pid: int) -> list[int]:

@@ -176,3 +176,22 @@ def in_group(process: psutil.Process, group: int) -> bool:
         return os.getpgid(process.pid) == group and process.status() != "zombie"
     except (OSError, psutil.Error):
         return False
+
+
+WITHOUT_FIRST_THREAD = """
+import ctypes, threading, time
+held = b"x" * (50 << 20)
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_counts_and_is_ended() -> None:
+    """The kernel shows it as a zombie without memory."""
+    with running(WITHOUT_FIRST_THREAD) as (process, program):
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, 20)
+        program.measure()
+        assert program.memory_bytes > 50 * 2**20
+
+        program.end()
+        assert process.wait(20) == -signal.SIGKILL
