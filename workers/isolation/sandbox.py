@@ -325,5 +325,7 @@ def _enter(found: Isolation) -> None:
         confinement.become(found.identity)
     elif found.identity is not None:
         confinement.exchange_with_root(found.identity)
+    if system.is_linux() and (found.level < 2 or os.geteuid() == 0):  # else inside the sandbox (LIMITED)
+        limited.forbid_preallocation()
     if found.has_namespace:
         confinement.limit(resource.RLIMIT_NPROC, found.most_tasks)

@@ -432,3 +432,14 @@ def test_what_a_sandbox_holds_in_memory_is_bounded(form: str, platform: str, fol
     said = snoop(folder / "data", {}, platform, forced, script=FILL)
 
     assert said["said"].split() == ["1048576", "1048576", "done"], said
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_program_reserves_blocks_that_it_does_not_write(form: str, platform: str, folder: Path) -> None:
+    """One call could take the whole disk, past the limit of a file, before anybody has counted."""
+    forced = None if form.startswith("as found") else FORMS[form]
+    script = "echo x > x && fallocate --keep-size --length 100M x 2> /dev/null && echo reserved; echo done"
+
+    said = snoop(folder / "data", {}, platform, forced, script=script)
+
+    assert said["said"].split() == ["done"], said
