@@ -106,6 +106,10 @@ class Host:
         self.queued = 0  # calls of nodes that waited for a thread then
         self._starved: set[bytes] = set()  # … runs for which all that is to be called has waited long
         self.died: str | None = None
+        self._counting: gevent.Greenlet | None = None  # of what its home holds, while it is under way
+        self._is_emptying = (
+            False  # its processes have ended, its home is emptied, and its death is told after that
+        )
         self._death = HostDied("has ended")
         self._settings = settings
         self._output = output
@@ -276,17 +280,27 @@ class Host:
             self.kill(f"had more than {most} processes")
         elif self.used_bytes > self.memory_mb * MIB:
             self.kill(f"used {self.used_bytes // MIB} MiB, more than {self.memory_mb} MiB")
-        elif self._home is not None:
-            self._measure_home(self._home)
+        elif self._home is not None and not self._counting:
+            self._counting = gevent.spawn(self._measure_home, self._home)  # others are looked at meanwhile
 
     def _measure_home(self, home: Path) -> None:
-        """In a thread, since it may hold many files; the folder is emptied, or the next host would be killed too."""
+        """In a thread, since it may hold many files.
+
+        The folder is emptied, or the next host would be killed too. That is done before anybody learns of the death,
+        or files of the next host might go with it.
+        """
         pids = [process.pid for process in self.usage.processes]
         most_bytes = self._settings.host_home_mb * MIB
         reason = gevent.get_hub().threadpool.apply(disk.excess, ([home], pids, most_bytes))
-        if reason is not None and self.died is None:
-            self.kill(f"its home folder held {reason}")
+        if reason is None or self.died is not None:
+            return
+        self.is_unfit = self._is_emptying = True
+        try:
+            self.usage.end()
             disk.empty(home)
+        finally:
+            self._is_emptying = False
+            self.kill(f"its home folder held {reason}")
 
     def stop(self) -> None:
         """End an idle host in good order."""
@@ -303,7 +317,7 @@ class Host:
 
     def kill(self, reason: str) -> None:
         """End the process and everything it started; its occupants learn of it by `host_died`."""
-        if self.died is None:
+        if self.died is None and not self._is_emptying:
             self._bury(reason)
 
     def wait_output(self) -> None:
@@ -356,7 +370,7 @@ class Host:
             log.warning("host %s of revision %s sent nonsense: %r", self.pid, self.revision_id, error)
             self.kill(f"sent a frame that cannot be read: {error}")
         if self.died is None:
-            self._bury(self._how_it_ended())
+            self.kill(self._how_it_ended())
 
     def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:
         if kind == frames.PONG:

@@ -14,14 +14,38 @@ from workers.isolation import disk
 
 MIB = 2**20
 HIDDEN = """
-import mmap, os, sys
+import ctypes, mmap, os, socket, sys, threading
+libc = ctypes.CDLL(None)
 def write(name):
     file = open(name, "w+b", 0)
     file.write(bytes(3 << 20))
     os.unlink(name)
     return file
+def end_with_input():
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+def hide_in_own_table():
+    assert libc.unshare(0x400) == 0  # CLONE_FILES
+    held = write("x")
+    end_with_input()
 if sys.argv[1] == "open":
     held = write("x")
+elif sys.argv[1] == "mapped in part":
+    libc.mmap.restype = ctypes.c_void_p
+    with write("x") as file:
+        libc.mmap(ctypes.c_void_p(0), mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0))
+elif sys.argv[1] == "thread":
+    threading.Thread(target=hide_in_own_table).start()
+    threading.Event().wait()
+elif sys.argv[1] == "without first thread":
+    held = write("x")
+    threading.Thread(target=lambda: (end_with_input())).start()
+    libc.pthread_exit(None)
+elif sys.argv[1] == "in flight":
+    ours, theirs = socket.socketpair()
+    with write("x") as file:
+        socket.send_fds(ours, [b"x"], [file.fileno()])
 else:
     file = write("x")
     held = mmap.mmap(file.fileno(), 3 << 20)
@@ -65,6 +89,12 @@ def sockets(folder: Path) -> None:
         os.mkfifo(folder / str(number))
 
 
+def many_names(folder: Path) -> None:
+    (folder / "file").touch()
+    for number in range(800):
+        os.link(folder / "file", folder / str(number))
+
+
 def deep(folder: Path) -> None:
     """Deeper than a path can be long, and than Python's own functions go."""
     before = os.open(".", os.O_RDONLY)
@@ -77,7 +107,8 @@ def deep(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fill", [plain, in_a_folder, closed, empty_files, empty_folders, links_to_nothing, sockets, deep]
+    "fill",
+    [plain, in_a_folder, closed, empty_files, empty_folders, links_to_nothing, sockets, many_names, deep],
 )
 def test_too_much_is_noticed_and_can_be_removed(fill: Callable[[Path], None], tmp_path: Path) -> None:
     folder = tmp_path / "home"
@@ -94,7 +125,7 @@ def test_too_much_is_noticed_and_can_be_removed(fill: Callable[[Path], None], tm
     assert not folder.exists()
 
 
-@pytest.fixture(params=["open", "mapped"])
+@pytest.fixture(params=["open", "mapped", "mapped in part", "thread", "without first thread"])
 def hider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """A process that keeps a file of 3 MiB that it has removed."""
     process = subprocess.Popen(
@@ -113,6 +144,50 @@ def test_removed_files_that_a_process_keeps_count(hider: int, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
     assert 3 * MIB <= disk.held([tmp_path], [hider]) < 4 * MIB
     assert disk.excess([tmp_path], [hider], 2 * MIB) == "more than 2 MiB of disk"
+
+
+RENAMES = """
+import ctypes, itertools, os, sys
+libc = ctypes.CDLL(None)
+print("ready", flush=True)
+for number in itertools.count():
+    if sys.argv[1] == "one after another":
+        os.rename(str(number), str(number + 1))
+    else:
+        libc.renameat2(-100, b"0", -100, b"other", 2)  # RENAME_EXCHANGE
+"""
+
+
+@pytest.mark.parametrize("other", ["one after another", "a loop", "a file"])
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_what_moves_while_it_is_counted_counts(is_folder: bool, other: str, tmp_path: Path) -> None:
+    if is_folder:
+        in_a_folder(tmp_path / "0")
+    else:
+        plain(tmp_path)
+        (tmp_path / "large").rename(tmp_path / "0")
+    if other == "a loop":
+        (tmp_path / "other").symlink_to("other")
+    else:
+        (tmp_path / "other").touch()
+    argv = [sys.executable, "-c", RENAMES, other]
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        found = {disk.excess([tmp_path], (), 2 * MIB) for _ in range(50)}
+        process.kill()
+    assert found <= {"more than 2 MiB of disk", "something that is renamed again and again"}
+
+
+def test_removed_files_that_are_sent_and_not_received_do_not_go_unnoticed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", HIDDEN, "in flight"]
+    with subprocess.Popen(argv, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        reason = "files that are sent from process to process and not received"
+        assert disk.excess([tmp_path], [process.pid], 2 * MIB) == reason
+        process.communicate(b"")
+    assert disk.excess([tmp_path], [process.pid], 2 * MIB) is None
 
 
 def test_what_is_elsewhere_or_twice_is_not_counted(tmp_path: Path) -> None:
