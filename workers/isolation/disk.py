@@ -14,7 +14,6 @@ import logging
 import os
 import platform
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -27,13 +26,10 @@ from shared.settings import MIB
 log = logging.getLogger(__name__)
 
 ENTRY_BYTES = 4096  # a file or folder counts for so much at least: empty ones use up the disk's inodes
-DEEPEST = 500  # folders in folders: each is open while what is in it is counted
 MOST_OPEN_FILES = 50_000  # of all processes of a program: more would take long to look at
 DELETED = b"(deleted)"
-ROUNDS = 5  # looks at folders that move, and at files in flight, before they count as hidden
-ROUND_PAUSE_SECONDS = 0.2
-IN_FLIGHT = b"scm_fds:"  # in what /proc says of a unix socket: files sent through it that nobody has received
 KCMP_FILES = 2
+DIFFERENT = (1, 2)  # answers of kcmp: two tables, in one order or the other
 KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # the number of the system call
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -47,12 +43,9 @@ class Uncountable(Exception):
 
 def excess(folders: Iterable[Path], pids: Iterable[int], most_bytes: int) -> str | None:
     """Why folders and the processes that fill them take too much; None when they do not."""
-    folders, pids = list(folders), list(pids)
     try:
         if held(folders, pids, most_bytes=most_bytes) > most_bytes:
             return f"more than {most_bytes // MIB} MiB of disk"
-        if _keeps_in_flight(pids):
-            return "files that are sent from process to process and not received"
     except Uncountable as error:
         return str(error)
     except OSError as error:
@@ -64,94 +57,41 @@ def held(folders: Iterable[Path], pids: Iterable[int] = (), *, most_bytes: float
     """Bytes that folders, and files that processes have removed on their disks, take.
 
     Stops to count beyond `most_bytes`. Raises Uncountable.
-
-    What is renamed between the look at its folder and the look at itself is missed, so the count is repeated. What
-    was removed is missed once; what is missed each time is kept out of sight.
     """
-    folders, pids = list(folders), list(pids)
-    missed: set[int] | None = None
-    for _ in range(ROUNDS):
-        moved: set[int] = set()
-        total = _count(folders, pids, most_bytes, moved)
-        missed = moved if missed is None else missed & moved
-        if not missed or total > most_bytes:
-            return total
-    raise Uncountable("something that is renamed again and again")
-
-
-def _count(folders: Iterable[Path], pids: Iterable[int], most_bytes: float, moved: set[int]) -> int:
-    """One count. Adds to `moved` the numbers of entries that were listed and could not be looked at."""
     places = {path for path in folders if path.is_dir()}
     places = {path for path in places if places.isdisjoint(path.parents)}
     devices = {path.stat().st_dev for path in places}
     seen: set[Inode] = set()
     total = 0
-    for size in chain(*(_in_folder(path, seen, moved) for path in places), _removed(pids, devices, seen)):
+    for size in chain(*(_in_folder(path, seen) for path in places), _removed(pids, devices, seen)):
         total += size
         if total > most_bytes:
             break
     return total
 
 
-def _in_folder(folder: Path, seen: set[Inode], moved: set[int]) -> Iterator[int]:
-    """The sizes of all entries. A further name of a file counts as an empty file: names take space and time, too.
-
-    Folders are opened from the folder they are in, which may be renamed meanwhile. Its list is of one moment: what has
-    another number than in that list when it is looked at was replaced.
-    """
-    stack = [(_opened(str(folder)), list[tuple[str, int]]())]
-    try:
-        yield from _entries(*stack[-1], seen, moved)
-        while stack:
-            opened, folders = stack[-1]
-            if not folders:
-                os.close(stack.pop()[0])
-                continue
-            name, number = folders.pop()
-            try:
-                stack.append((_opened(name, opened), []))
-            except FileNotFoundError:
-                moved.add(number)
-                continue
-            if os.fstat(stack[-1][0]).st_ino != number:
-                moved.add(number)
-                os.close(stack.pop()[0])
-            elif len(stack) > DEEPEST:
-                raise Uncountable("folders in folders, too deep to be counted")
-            else:
-                yield from _entries(*stack[-1], seen, moved)
-    finally:
-        for opened, _ in stack:
-            os.close(opened)
-
-
-def _opened(name: str, parent: int | None = None) -> int:
-    """Raises Uncountable for a folder that is closed to us, FileNotFoundError for what is none any more."""
-    try:
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    except PermissionError as error:
-        raise Uncountable(f"a folder that is closed to its owner: {Path(name).name}") from error
-    except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise FileNotFoundError from error
-        raise
-
-
-def _entries(opened: int, folders: list[tuple[str, int]], seen: set[Inode], moved: set[int]) -> Iterator[int]:
-    """The sizes of what is in one folder; adds the folders in it to `folders`."""
-    with os.scandir(opened) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append((entry.name, entry.inode()))
-            try:
-                found = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                moved.add(entry.inode())
-                continue
-            if found.st_ino != entry.inode():
-                moved.add(entry.inode())
-            is_counted = found.st_nlink > 1 and not _is_new(found, seen)
-            yield ENTRY_BYTES if is_counted else max(found.st_blocks * 512, ENTRY_BYTES)
+def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
+    """The sizes of all entries. A further name of a file counts as an empty file: names take space and time, too."""
+    pending = [str(folder)]
+    while pending:
+        path = pending.pop()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        found = entry.stat(follow_symlinks=False)
+                        is_counted = found.st_nlink > 1 and not _is_new(found, seen)
+                        yield ENTRY_BYTES if is_counted else max(found.st_blocks * 512, ENTRY_BYTES)
+                        if stat.S_ISDIR(found.st_mode):
+                            pending.append(entry.path)
+        except PermissionError as error:
+            raise Uncountable(f"a folder that is closed to its owner: {Path(path).name}") from error
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed, or replaced, just now
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise Uncountable("folders in folders, too deep to be counted") from error
 
 
 def _is_new(found: os.stat_result, seen: set[Inode]) -> bool:
@@ -191,7 +131,8 @@ def _tables(pid: int) -> Iterator[str]:
 
 
 def _share_files(thread: int, other: int) -> bool:
-    return KCMP is not None and _libc.syscall(KCMP, thread, other, KCMP_FILES, 0, 0) == 0
+    """Also where the kernel does not tell: a container may forbid the question."""
+    return KCMP is None or _libc.syscall(KCMP, thread, other, KCMP_FILES, 0, 0) not in DIFFERENT
 
 
 def _names(folder: str) -> list[str]:
@@ -199,31 +140,6 @@ def _names(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []  # the process has ended
-
-
-def _keeps_in_flight(pids: Iterable[int]) -> bool:
-    """Whether files that were sent through a unix socket stay there: they are in no folder and no table.
-
-    A socket that is in flight itself shows in the one that it is sent through.
-    """
-    pids = list(pids)
-    for again in range(ROUNDS):
-        if again:
-            time.sleep(ROUND_PAUSE_SECONDS)
-        if not any(map(_has_in_flight, pids)):
-            return False
-    return True
-
-
-def _has_in_flight(pid: int) -> bool:
-    for folder in _tables(pid):
-        for number in _names(folder):
-            with suppress(OSError):
-                if stat.S_ISSOCK(os.stat(f"{folder}/{number}").st_mode):
-                    with open(f"{folder}info/{number}", "rb") as file:
-                        if any(line.startswith(IN_FLIGHT) and int(line.split()[1]) for line in file):
-                            return True
-    return False
 
 
 def _mapped(pid: int, devices: set[int], seen: set[Inode]) -> Iterator[int]:

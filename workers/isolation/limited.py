@@ -17,11 +17,8 @@ import sys
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 LOAD, AND, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, SECOND = (
-    0,
-    4,
-    24,
-)  # where the kernel puts a call's number, architecture and second argument
+# Where the kernel puts a call's number, its architecture and its second argument.
+NUMBER, ARCHITECTURE, SECOND = 0, 4, 24
 OTHER_NUMBERS = 0x40000000  # x32, on x86_64: other numbers for the same calls
 IO_URING_SETUP = 425  # everywhere: what goes through a ring passes no filter
 SHRINKS = 0x02 | 0x08  # punching a hole, taking out a range

@@ -107,9 +107,8 @@ class Host:
         self._starved: set[bytes] = set()  # … runs for which all that is to be called has waited long
         self.died: str | None = None
         self._counting: gevent.Greenlet | None = None  # of what its home holds, while it is under way
-        self._is_emptying = (
-            False  # its processes have ended, its home is emptied, and its death is told after that
-        )
+        # Its processes have ended and its home is being emptied; its death is reported after that.
+        self._is_emptying = False
         self._death = HostDied("has ended")
         self._settings = settings
         self._output = output

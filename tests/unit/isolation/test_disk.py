@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
 from workers.isolation import disk
 
 MIB = 2**20
 HIDDEN = """
-import ctypes, mmap, os, socket, sys, threading
+import ctypes, mmap, os, sys, threading
 libc = ctypes.CDLL(None)
 def write(name):
     file = open(name, "w+b", 0)
@@ -40,12 +41,8 @@ elif sys.argv[1] == "thread":
     threading.Event().wait()
 elif sys.argv[1] == "without first thread":
     held = write("x")
-    threading.Thread(target=lambda: (end_with_input())).start()
+    threading.Thread(target=end_with_input).start()
     libc.pthread_exit(None)
-elif sys.argv[1] == "in flight":
-    ours, theirs = socket.socketpair()
-    with write("x") as file:
-        socket.send_fds(ours, [b"x"], [file.fileno()])
 else:
     file = write("x")
     held = mmap.mmap(file.fileno(), 3 << 20)
@@ -125,7 +122,13 @@ def test_too_much_is_noticed_and_can_be_removed(fill: Callable[[Path], None], tm
     assert not folder.exists()
 
 
-@pytest.fixture(params=["open", "mapped", "mapped in part", "thread", "without first thread"])
+HIDDEN_FROM_OTHERS = ["mapped in part"]  # only root may learn how large such a file is
+
+
+@pytest.fixture(
+    params=["open", "mapped", "thread", "without first thread"]
+    + (HIDDEN_FROM_OTHERS if os.geteuid() == 0 else [])
+)
 def hider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """A process that keeps a file of 3 MiB that it has removed."""
     process = subprocess.Popen(
@@ -160,7 +163,7 @@ for number in itertools.count():
 
 @pytest.mark.parametrize("other", ["one after another", "a loop", "a file"])
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_what_moves_while_it_is_counted_counts(is_folder: bool, other: str, tmp_path: Path) -> None:
+def test_what_is_renamed_all_the_time_is_noticed_soon(is_folder: bool, other: str, tmp_path: Path) -> None:
     if is_folder:
         in_a_folder(tmp_path / "0")
     else:
@@ -174,20 +177,8 @@ def test_what_moves_while_it_is_counted_counts(is_folder: bool, other: str, tmp_
     with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        found = {disk.excess([tmp_path], (), 2 * MIB) for _ in range(50)}
+        wait_until(lambda: disk.excess([tmp_path], (), 2 * MIB))
         process.kill()
-    assert found <= {"more than 2 MiB of disk", "something that is renamed again and again"}
-
-
-def test_removed_files_that_are_sent_and_not_received_do_not_go_unnoticed(tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", HIDDEN, "in flight"]
-    with subprocess.Popen(argv, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        reason = "files that are sent from process to process and not received"
-        assert disk.excess([tmp_path], [process.pid], 2 * MIB) == reason
-        process.communicate(b"")
-    assert disk.excess([tmp_path], [process.pid], 2 * MIB) is None
 
 
 def test_what_is_elsewhere_or_twice_is_not_counted(tmp_path: Path) -> None:
