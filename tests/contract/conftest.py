@@ -24,7 +24,6 @@ from shared.infra.postgres import connection
 from shared.settings import Settings
 from shared.user_code import known_users
 from tests.support import user_code
-from tests.support.guard import Guard, guarding
 from web import auth, health, named, rate_limits, request_metrics
 from web.app import create_app
 
@@ -167,55 +166,42 @@ def neighbour(app: Flask, api: Api) -> Api:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> user_code.PlayedAuth:
-    """The `auth` of the project behind `ann`: who sends `Bearer NAME` is NAME, and may do all, until a test says more."""
+    """The `auth` of the project behind `users`: who sends `Bearer NAME` is NAME, and may do all, until a test says more."""
     auth = user_code.PlayedAuth()
     monkeypatch.setattr("shared.user_code.calls.call", auth.call)
     return auth
 
 
-@pytest.fixture
-def ann(
-    app: Flask,
-    redis: Any,
-    notifications: Notifications,
-    _hub: Hub,
-    played: user_code.PlayedAuth,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Api:
-    """A user of the deployment `guarded`, which has an authorization of its own and the graphs of `api`."""
-    monkeypatch.setattr(hub, "made", _hub)
-    deployment = make.deployment(
-        organization_id=api_keys.DEFAULT_ORGANIZATION_ID,
-        name="guarded",
-        graphs=("agent", "other"),
-        user_code=user_code.described(),
-    )
-    ann = Api(user_code.user(app, "ann"), deployment)
-    ann.set(heartbeat_seconds=0.05)
-    return ann
-
-
-@pytest.fixture
-def bob(app: Flask, ann: Api) -> Api:
-    """Another user of the same deployment."""
-    return Api(user_code.user(app, "bob"), ann.deployment)
-
-
 class Users:
     """The deployment `chat` with an authorization of its own, which is played, as its users see it."""
 
-    def __init__(self, api: Api, guard: Guard) -> None:
-        self.guard, self.owner = guard, api
+    def __init__(self, api: Api, played: user_code.PlayedAuth) -> None:
+        self.owner, self.played, self.deployment = api, played, api.deployment
         self.ann, self.bob, self.nobody = (self.of(token) for token in ("ann", "bob", None))
 
     def of(self, token: str | None) -> Api:
-        return Api(self.guard.client(token), self.guard.deployment)
+        """A caller with this bearer token."""
+        client = self.owner.client.application.test_client()
+        if token is not None:
+            client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {token}"
+        return Api(client, self.deployment)
 
 
 @pytest.fixture
-def users(api: Api, monkeypatch: pytest.MonkeyPatch) -> Users:
+def users(api: Api, played: user_code.PlayedAuth) -> Users:
     """Ann and bob; whatever they do is asked about, and allowed unless the test says otherwise."""
-    return Users(api, guarding(api.deployment, api.client, monkeypatch))
+    user_code.protect(api.deployment)
+    return Users(api, played)
+
+
+@pytest.fixture
+def ann(users: Users) -> Api:
+    return users.ann
+
+
+@pytest.fixture
+def bob(users: Users) -> Api:
+    return users.bob
 
 
 class ControlPlane:

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from shared.user_code import exchanges, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
-from tests.support import guard
+from tests.support import user_code
 from tests.support.played_app import BODY, CLOSE, END, Died, Side, Stage, serve
 from web import named, rate_limits
 from web.deployment_api import app_failures
@@ -540,13 +540,13 @@ def test_own_code_means_its_own_deployment_whatever_else_has_the_name(
 ) -> None:
     """Else its authorization would say who calls, and another organization's app would believe it."""
     guarded: dict[str, Any] = {
-        "auth": {"parameters": ["headers"], "handlers": guard.EVERYTHING},
+        "auth": {"parameters": ["headers"], "handlers": user_code.EVERYTHING},
         "http": {"enable_custom_route_auth": True},
     }
     stage = played(hello, "GET /a", "GET /older", **guarded)
     serve(neighbour.deployment, "GET /a", "GET /younger", **guarded)
     named.forget()
-    ann = guard.user("ann")
+    ann = user_code.user("ann")
     token = {loopback.HEADER: loopback.make(neighbour.deployment.id, ann)}
     client = api.client.application.test_client()
     tenant = {"X-Tenant-Id": str(api.deployment.organization_id)}

@@ -10,9 +10,8 @@ import pytest
 
 import tests.support.factories as make
 from shared import assistants
-from shared.errors import Denied
 from tests.contract.conftest import Users
-from tests.support import guard
+from tests.support import user_code
 
 ID = UUID("00000000-0000-0000-0000-00000000abcd")
 AGENT = assistants.default_id("agent")
@@ -37,10 +36,6 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
     ("PATCH", f"/threads/{ID}/state", {"metadata": {"a": 1}},
      [("threads.update", {**THREAD, "metadata": {"a": 1}})]),
     ("POST", f"/threads/{ID}/state", {"values": {}}, [("threads.update", THREAD), ("threads.read", THREAD)]),
-    ("DELETE", f"/threads/{ID}", None, [("threads.delete", THREAD)]),
-    ("POST", "/threads/prune", {"thread_ids": [str(ID), str(UUID(int=2))]},
-     [("threads.delete", {"thread_ids": [str(ID), str(UUID(int=2))]}), ("threads.delete", THREAD),
-      ("threads.delete", {"thread_id": UUID(int=2)})]),
     ("POST", "/threads/search", {"metadata": {"a": 1}, "status": "idle", "limit": 3, "offset": 2},
      [("threads.search", {"metadata": {"a": 1}, "values": {}, "status": "idle", "limit": 3, "offset": 2})]),
     ("POST", "/threads/count", {"values": {"b": 2}},
@@ -60,12 +55,7 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
      [("assistants.search", {"graph_id": "agent", "metadata": {}, "limit": 3, "offset": 0})]),
     ("POST", "/assistants/count", {},
      [("assistants.search", {"graph_id": None, "metadata": {}, "limit": 0, "offset": 0})]),
-    ("DELETE", f"/assistants/{ID}", None, [("assistants.delete", {"assistant_id": ID})]),
-    ("DELETE", f"/assistants/{ID}?delete_threads=true", None,
-     [("assistants.delete", {"assistant_id": ID}),
-      ("threads.update", {"thread_id": None, "action": "interrupt", "metadata": {"run_ids": None, "status": None}})]),
-    *[(method, f"/runs/crons/{ID}", None, [(f"crons.{action}", {"cron_id": ID})])
-      for method, action in (("GET", "read"), ("DELETE", "delete"))],
+    ("GET", f"/runs/crons/{ID}", None, [("crons.read", {"cron_id": ID})]),
     ("PATCH", f"/runs/crons/{ID}", {"enabled": False},
      [("crons.update", {"cron_id": ID, "schedule": None, "end_time": None, "enabled": False,
                         "on_run_completed": None, "payload": {"enabled": False}})]),
@@ -92,87 +82,64 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
      [("store.list_namespaces", {"namespace": None, "suffix": ["z"], "max_depth": 2, "limit": 100, "offset": 0})]),
     ("DELETE", "/store/items", {"namespace": ["a"], "key": "k"},
      [("store.delete", {"namespace": ["a"], "key": "k"})]),
+    ("POST", "/threads/prune", {"thread_ids": [str(ID), str(UUID(int=2))]},
+     [("threads.delete", {"thread_ids": [str(ID), str(UUID(int=2))]}), ("threads.delete", THREAD),
+      ("threads.delete", {"thread_id": UUID(int=2)})]),
+    ("DELETE", f"/threads/{ID}", None, [("threads.delete", THREAD)]),
+    ("DELETE", f"/assistants/{ID}?delete_threads=true", None,
+     [("assistants.delete", {"assistant_id": ID}),
+      ("threads.update", {"thread_id": None, "action": "interrupt", "metadata": {"run_ids": None, "status": None}})]),
+    ("DELETE", f"/assistants/{ID}", None, [("assistants.delete", {"assistant_id": ID})]),
+    ("DELETE", f"/runs/crons/{ID}", None, [("crons.delete", {"cron_id": ID})]),
 ]  # fmt: skip
-IDS = [f"{method} {path}".replace(str(ID), "ID") for method, path, _, _ in ROWS]
 
 
 @pytest.fixture
 def there(users: Users, own_key: None) -> None:
     """A thread, an assistant and a cron with ID that belong to nobody."""
-    deployment = users.guard.deployment
+    deployment = users.deployment
     make.thread(deployment.id, thread_id=ID)
     make.assistant(deployment.id, assistant_id=ID)
     make.cron(deployment, cron_id=ID)
 
 
-@pytest.mark.parametrize(("method", "path", "body", "expected"), ROWS, ids=IDS)
-def test_what_is_asked(users: Users, there: None, method: str, path: str, body: Any, expected: Asked) -> None:
-    response = users.ann.call(method, path, body)
-    assert response.status_code < 500, response.text
-    assert [(f"{resource}.{action}", value) for resource, action, value in users.guard.asks] == expected
-    for _, value in expected:
-        assert all(
-            isinstance(value[name], UUID | None)
-            for name in value
-            if name.endswith("_id") and name != "graph_id"
-        )
-    assert users.guard.calls == 2  # authenticate, and one question for all
-
-
-@pytest.mark.parametrize(("method", "path", "body", "expected"), ROWS, ids=IDS)
-@pytest.mark.parametrize("is_there", [True, False])
-def test_who_is_refused_gets_the_same_answer_whether_or_not_it_exists(
-    users: Users,
-    request: pytest.FixtureRequest,
-    method: str,
-    path: str,
-    body: Any,
-    expected: Asked,
-    is_there: bool,
-) -> None:
-    def refuse(*ask: Any) -> Any:
-        raise Denied(403, "Forbidden")
-
-    if is_there:
-        request.getfixturevalue("there")
-    users.guard.handler = refuse
-    response = users.ann.call(method, path, body)
-    assert (response.status_code, response.json) == (403, {"detail": "Forbidden"})
-
-
-@pytest.mark.parametrize(("method", "path", "body", "expected"), ROWS, ids=IDS)
-def test_a_filter_that_says_what_it_may_not_refuses(
-    users: Users, there: None, method: str, path: str, body: Any, expected: Asked
-) -> None:
-    users.guard.handler = lambda *ask: {"owner": {"$ne": "bob"}}
-    response = users.ann.call(method, path, body)
-    assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
+def test_what_is_asked(users: Users, there: None) -> None:
+    for method, path, body, expected in ROWS:
+        users.played.forget()
+        response = users.ann.call(method, path, body)
+        assert response.status_code < 500, (method, path, response.text)
+        asked = [(f"{asked.resource}.{asked.action}", asked.value) for asked in users.played.asked]
+        assert (method, path, asked) == (method, path, expected)
+        # One question for all.
+        assert [call["op"] for call in users.played.calls] == ["authenticate", "authorize"], (method, path)
 
 
 def test_where_no_handler_decides_nobody_is_asked(users: Users, there: None) -> None:
-    guard.protect(users.guard.deployment, handlers=[["threads", "delete"]], parameters=["authorization"])
+    user_code.protect(users.deployment, handlers=[["threads", "delete"]], parameters=["authorization"])
     users.ann.get(f"/threads/{ID}")
-    users.guard.calls = 0
+    users.played.forget()
     assert users.ann.get(f"/threads/{ID}").status_code == 200
-    assert users.guard.calls == 0
+    assert users.played.calls == []
     users.ann.delete(f"/threads/{ID}")
-    assert users.guard.pairs() == ["threads.delete"]
+    assert users.played.pairs() == [("threads", "delete")]
 
 
 def test_a_minted_id_is_asked_about_and_made(users: Users) -> None:
     made = users.ann.post("/threads").json
-    (value,) = users.guard.taken()
-    assert value == {"thread_id": UUID(made["thread_id"]), "metadata": {}, "if_exists": "raise"}
+    assert users.played.value("threads", "create") == {
+        "thread_id": UUID(made["thread_id"]),
+        "metadata": {},
+        "if_exists": "raise",
+    }
     made = users.ann.post("/assistants", {"graph_id": "agent"}).json
-    (value,) = users.guard.taken()
-    assert value["assistant_id"] == UUID(made["assistant_id"])
+    assert users.played.value("assistants", "create")["assistant_id"] == UUID(made["assistant_id"])
 
 
 def test_a_copy_is_asked_about_by_its_new_id(users: Users, there: None) -> None:
     made = users.ann.post(f"/threads/{ID}/copy").json
-    assert users.guard.asks == [
-        ("threads", "read", {"thread_id": ID}),
-        ("threads", "create", {"thread_id": UUID(made["thread_id"])}),
+    assert users.played.asked == [
+        ("ann", "threads", "read", {"thread_id": ID}),
+        ("ann", "threads", "create", {"thread_id": UUID(made["thread_id"])}),
     ]
 
 
@@ -184,32 +151,32 @@ def test_a_cron_is_asked_about_with_its_id_where_runs_see_it(
     response = users.ann.post(path, {**HOURLY, "metadata": {"a": 1}, "config": {"configurable": {"k": 1}}})
     assert response.status_code == 200, response.text
     key = UUID(response.json["cron_id"])
-    (first, *rest) = users.guard.asks
-    assert first == ("crons", "create", {
+    (first, *rest) = users.played.asked
+    assert first == ("ann", "crons", "create", {
         "payload": {**HOURLY, "metadata": {"a": 1}, "config": {"configurable": {"k": 1, "cron_id": str(key)}}},
         "schedule": "0 * * * *", "cron_id": key, "thread_id": ID if on_thread else None, "user_id": "ann",
         "end_time": None, "metadata": {"a": 1},
     })  # fmt: skip
-    assert rest == ([("threads", "read", {"thread_id": ID})] if on_thread else [])
+    assert rest == ([("ann", "threads", "read", {"thread_id": ID})] if on_thread else [])
 
 
 def test_a_cron_with_an_assistant_of_somebodys_asks_whether_it_may_be_read(users: Users, there: None) -> None:
     users.ann.post("/runs/crons", {**HOURLY, "assistant_id": str(ID)})
-    assert users.guard.asks[1:] == [("assistants", "read", {"assistant_id": ID})]
+    assert users.played.asked[1:] == [("ann", "assistants", "read", {"assistant_id": ID})]
 
 
 # What handlers change.
 
 
 def stamp(**stamped: Any) -> Callable[..., Any]:
-    def in_place(user: Any, resource: str, action: str, value: dict[str, Any]) -> None:
+    def in_place(ctx: Any, value: dict[str, Any]) -> None:
         value["metadata"].update(stamped)
 
     return in_place
 
 
 def replace(**stamped: Any) -> Callable[..., Any]:
-    def anew(user: Any, resource: str, action: str, value: dict[str, Any]) -> None:
+    def anew(ctx: Any, value: dict[str, Any]) -> None:
         value["metadata"] = {**value["metadata"], **stamped}
 
     return anew
@@ -217,7 +184,7 @@ def replace(**stamped: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("handler", [stamp(owner="ann"), replace(owner="ann")])
 def test_metadata_is_stored_as_the_handler_leaves_it(users: Users, there: None, handler: Any) -> None:
-    users.guard.handler = handler
+    users.played.on(handler)
     for response in (
         users.ann.post("/threads", {"metadata": {"a": 1}}),
         users.ann.patch(f"/threads/{ID}", {"metadata": {"a": 1}}),
@@ -226,7 +193,6 @@ def test_metadata_is_stored_as_the_handler_leaves_it(users: Users, there: None, 
         users.ann.patch(f"/assistants/{ID}", {"metadata": {"a": 1}}),
     ):
         assert response.json["metadata"] == {"a": 1, "owner": "ann"}
-    users.guard.handler = lambda user, resource, action, value: handler(user, resource, action, value)
     cron = users.ann.post("/runs/crons", {**HOURLY, "metadata": {"a": 1}}).json
     assert cron["metadata"] == cron["payload"]["metadata"] == {"a": 1, "owner": "ann"}
 
@@ -235,9 +201,7 @@ def test_a_changed_cron_keeps_what_its_runs_carry_under_what_the_handler_stamps(
     users: Users, own_key: None
 ) -> None:
     cron = users.ann.post("/runs/crons", {**HOURLY, "metadata": {"a": 1}}).json
-    users.guard.handler = lambda user, resource, action, value: value.setdefault("metadata", {}).update(
-        owner="ann"
-    )
+    users.played.on(lambda ctx, value: value.setdefault("metadata", {}).update(owner="ann"))
     stamped = users.ann.patch(f"/runs/crons/{cron['cron_id']}", {"enabled": False}).json
     assert stamped["metadata"] == stamped["payload"]["metadata"] == {"a": 1, "owner": "ann"}
     given_away = {"metadata": {"b": 2, "owner": "bob"}}
@@ -247,36 +211,34 @@ def test_a_changed_cron_keeps_what_its_runs_carry_under_what_the_handler_stamps(
 
 
 def test_nothing_else_is_stored_as_a_handler_leaves_it(users: Users) -> None:
-    def handler(user: Any, resource: str, action: str, value: dict[str, Any]) -> None:
+    def handler(ctx: Any, value: dict[str, Any]) -> None:
         value.update(name="theirs", graph_id="other", thread_id=str(ID), assistant_id=str(ID), limit=1)
 
-    users.guard.handler = handler
+    users.played.on(handler)
     made = users.ann.post("/assistants", {"graph_id": "agent", "name": "mine"}).json
     assert (made["name"], made["graph_id"]) == ("mine", "agent")
     assert made["assistant_id"] != str(ID)
     assert users.ann.post("/threads").json["thread_id"] != str(ID)
 
 
-@pytest.mark.parametrize(
-    "bad", [[], "x", 1, {"a": "\0"}, {"a": "x" * 300_000}], ids=lambda bad: str(bad)[:20]
-)
-def test_metadata_that_cannot_be_stored_is_the_handlers_fault(users: Users, bad: Any) -> None:
-    users.guard.handler = lambda user, resource, action, value: value.update(metadata=bad)
-    assert users.ann.post("/threads").status_code == 500
-    assert users.ann.post("/threads/search", {}).status_code == 500
+def test_metadata_that_cannot_be_stored_is_the_handlers_fault(users: Users) -> None:
+    for bad in ([], "x", 1, {"a": "\0"}, {"a": "x" * 300_000}):
+        users.played.on(lambda ctx, value, bad=bad: value.update(metadata=bad))
+        assert users.ann.post("/threads").status_code == 500, str(bad)[:20]
+        assert users.ann.post("/threads/search", {}).status_code == 500, str(bad)[:20]
 
 
 def test_metadata_of_a_search_becomes_part_of_it(users: Users, there: None) -> None:
     users.ann.post("/threads", {"metadata": {"owner": "ann"}})
-    users.guard.handler = stamp(owner="ann")
+    users.played.on(stamp(owner="ann"))
     assert users.ann.post("/threads/count", {}).json == 1
     assert len(users.ann.post("/threads/search", {}).json) == 1
     assert users.ann.post("/assistants/search", {}).json == []
 
 
-@pytest.mark.parametrize("action", ["put", "get", "search", "delete", "list_namespaces"])
-@pytest.mark.parametrize("said", [{}, {"owner": "ann"}], ids=str)
-def test_the_store_has_no_filters(users: Users, action: str, said: dict[str, Any]) -> None:
-    users.guard.handler = lambda user, resource, asked, value: said
-    method, path, body, _ = next(row for row in ROWS if row[3][0][0] == f"store.{action}")
-    assert users.ann.call(method, path, body).status_code == 500
+def test_the_store_has_no_filters(users: Users) -> None:
+    for said in ({}, {"owner": "ann"}):
+        users.played.on(lambda ctx, value, said=said: said)
+        for method, path, body, expected in ROWS:
+            if expected[0][0].startswith("store."):
+                assert users.ann.call(method, path, body).status_code == 500, (method, path, said)

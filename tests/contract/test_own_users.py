@@ -19,7 +19,7 @@ from shared.errors import HostDied, HostError, Unanswered, Unavailable
 from shared.infra.postgres import connection
 from shared.user_code import known_users, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller
-from tests.support import guard
+from tests.support import user_code
 from web import rate_limits
 
 STUDIO = {"x-auth-scheme": "langsmith"}
@@ -72,7 +72,7 @@ def test_a_path_that_could_climb_is_an_unknown_one(users: Users, path: str) -> N
 @pytest.mark.parametrize("path", ["/ok", "/info", "/openapi.json", "/docs", "/"])
 def test_open_routes_ask_nobody(users: Users, path: str) -> None:
     assert users.nobody.get(path).status_code == 200
-    assert users.guard.calls == 0
+    assert users.played.calls == []
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_what_would_stream_is_refused_before_it_begins(
 def test_a_preflight_asks_nobody(users: Users) -> None:
     headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     assert users.nobody.call("OPTIONS", "/threads", headers=headers).status_code == 200
-    assert users.guard.calls == 0
+    assert users.played.calls == []
 
 
 def test_the_project_sees_the_request_without_the_prefix(users: Users) -> None:
     users.ann.get("/threads/count?a=1&a=2", headers={"X-Team": "red"})
-    (seen,) = users.guard.facts
+    (seen,) = users.played.authenticated
     headers = dict(seen["headers"])
     assert (seen["method"], seen["path"], seen["query"]) == ("GET", "/threads/count", "a=1&a=2")
     assert seen["url"] == "http://localhost/d/chat/threads/count?a=1&a=2"
@@ -116,7 +116,7 @@ def test_the_project_sees_the_request_without_the_prefix(users: Users) -> None:
 def test_the_project_sees_the_address_as_the_client_wrote_it(app_with: MakeApp, users: Users) -> None:
     users.ann.get("/threads/%C3%A9%20?b=%C3%A9%20x&c=")
     app_with(dev_deployment="chat").test_client().get("/threads/x?b=%C3%A9")
-    named, at_root = [facts["url"] for facts in users.guard.facts]
+    named, at_root = [facts["url"] for facts in users.played.authenticated]
     assert named == "http://localhost/d/chat/threads/%C3%A9%20?b=%C3%A9%20x&c="
     assert at_root == "http://localhost/threads/x?b=%C3%A9"
 
@@ -133,11 +133,11 @@ def test_a_key_in_the_query_is_left_out_of_what_the_project_sees(users: Users) -
             f"k={escaped[:-3]}{secret[-1]}",
         ):
             users.ann.get(f"/threads/x?a=%20&{sent}&b&a=+c")
-            facts = users.guard.facts.pop()
+            facts = users.played.authenticated.pop()
             assert facts["query"] == "a=%20&b&a=+c"
             assert facts["url"].endswith("/threads/x?a=%20&b&a=+c")
     users.ann.get(f"/threads/x?key={ADMIN_KEY}")
-    assert users.guard.facts.pop()["url"].endswith("/threads/x")
+    assert users.played.authenticated.pop()["url"].endswith("/threads/x")
 
 
 @pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Other"])
@@ -145,7 +145,7 @@ def test_a_key_in_the_query_is_left_out_of_what_the_project_sees(users: Users) -
 def test_the_project_sees_no_key_of_the_platform(users: Users, name: str, scheme: str) -> None:
     for secret in (ADMIN_KEY, key("admin"), "ryd_not_a_key"):
         search(users.nobody, headers={name: scheme + secret})
-        assert secret not in str(users.guard.facts.pop())
+        assert secret not in str(users.played.authenticated.pop())
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
 ) -> None:
     for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
         search(users.nobody, headers={name: shape.format(secret)})
-        assert secret not in str(users.guard.facts.pop())
+        assert secret not in str(users.played.authenticated.pop())
         escaped = "".join(f"%{byte:02x}" for byte in secret.encode())
         basic = b64encode(f"ann:{secret}".encode()).decode()
         for hidden in (
@@ -167,21 +167,21 @@ def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
             f"x, basic {basic.rstrip('=')}",
         ):
             search(users.nobody, headers={name: shape.format(hidden)})
-            assert hidden not in str(users.guard.facts.pop())
+            assert hidden not in str(users.played.authenticated.pop())
     search(users.nobody, headers={name: "hurryd_up ryder"})
-    assert "hurryd_up ryder" in str(users.guard.facts.pop())
+    assert "hurryd_up ryder" in str(users.played.authenticated.pop())
 
 
 def test_a_platform_key_alone_is_an_ordinary_caller(users: Users) -> None:
     assert search(users.owner).json == UNKNOWN
-    users.guard.users[""] = guard.user("everybody")
+    users.played.users[""] = user_code.user("everybody")
     assert search(users.owner).status_code == 200
-    assert users.guard.pairs() == ["threads.search"]
+    assert users.played.pairs() == [("threads", "search")]
 
 
 def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
     seen = []
-    users.guard.handler = lambda user, resource, action, value: seen.append(user)
+    users.played.on(lambda ctx, value: seen.append(ctx.user))
     for role in ("run", "admin"):
         assert (
             search(
@@ -191,7 +191,7 @@ def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
         )
     assert [user["identity"] for user in seen] == ["langgraph-studio-user"] * 2
     assert (seen[0]["kind"], seen[0]["permissions"]) == ("StudioUser", [])
-    assert users.guard.facts == []
+    assert users.played.authenticated == []
 
 
 def test_the_header_of_the_tools_is_worth_nothing_without_a_good_key(users: Users) -> None:
@@ -204,7 +204,7 @@ def test_the_header_of_the_tools_is_worth_nothing_without_a_good_key(users: User
 
 
 def test_a_project_can_refuse_the_tools(users: Users) -> None:
-    guard.protect(users.guard.deployment, disable_studio_auth=True)
+    user_code.protect(users.deployment, disable_studio_auth=True)
     assert search(users.owner, headers=STUDIO).json == UNKNOWN
 
 
@@ -219,24 +219,25 @@ def test_without_a_key_a_name_means_the_oldest_deployment_with_an_authorization(
     guarded = make.deployment("twin", organization_id=make.organization())
     younger = make.deployment("twin", organization_id=make.organization())
     for deployment in (guarded, younger):
-        guard.protect(deployment)
-    client = users.guard.client("ann")
+        user_code.protect(deployment)
+    client = users.ann.client
     for headers, expected in (
         ({}, guarded),
         ({"X-Tenant-Id": str(guarded.organization_id)}, guarded),
         ({"X-Tenant-Id": str(younger.organization_id)}, younger),
     ):
-        users.guard.deployment = expected
         assert client.post("/d/twin/threads/search", json={}, headers=headers).status_code == 200
+        assert set(users.played.revisions) == {expected.active_revision_id}
+        users.played.forget()
     refused = client.post("/d/twin/threads/search", json={}, headers={"X-Tenant-Id": str(uuid4())})
     assert (refused.status_code, refused.json) == (401, {"detail": "Unknown API key"})
 
 
 def test_a_deployment_without_authorization_needs_its_key(users: Users) -> None:
     make.deployment("plain", organization_id=DEFAULT_ORGANIZATION_ID)
-    client = users.guard.client("ann")
+    client = users.ann.client
     assert client.post("/d/plain/threads/search", json={}).status_code == 401
-    assert users.guard.calls == 0
+    assert users.played.calls == []
 
 
 # What does not come as it should.
@@ -260,7 +261,7 @@ BAD_USERS: list[Any] = [
 
 @pytest.mark.parametrize("bad", BAD_USERS, ids=str)
 def test_what_is_no_user_is_refused_and_said_in_the_deployments_log(users: Users, bad: Any) -> None:
-    users.guard.answer = fails({"user": bad})
+    users.played.answer = fails({"user": bad})
     response = search(users.ann)
     assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
     assert "authenticate returned" in line(users)
@@ -269,7 +270,7 @@ def test_what_is_no_user_is_refused_and_said_in_the_deployments_log(users: Users
 def line(users: Users) -> str:
     with connection() as conn:
         query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
-        return conn.execute(query, {"id": users.guard.deployment.id}).scalar_one()
+        return conn.execute(query, {"id": users.deployment.id}).scalar_one()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def line(users: Users) -> str:
 def test_no_answer_is_a_refusal(
     users: Users, answer: Any, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    users.guard.answer = fails(answer)
+    users.played.answer = fails(answer)
     with caplog.at_level(logging.INFO):
         response = search(users.ann)
     assert response.status_code == status
@@ -325,7 +326,7 @@ def test_no_answer_is_a_refusal(
 )
 def test_a_refusal_says_nothing_for_others_at_its_origin(users: Users, name: str, value: str) -> None:
     refusal = {"status": 401, "detail": "no", "headers": {name: value, "X-Why": "so"}}
-    users.guard.answer = fails({"denied": refusal})
+    users.played.answer = fails({"denied": refusal})
     response = search(users.ann)
     assert response.headers["X-Why"] == "so"
     assert response.headers.get(name) != value
@@ -338,7 +339,7 @@ def test_a_refusal_cannot_take_the_servers_headers(users: Users) -> None:
         "X-Bad": "a\r\nSet-Cookie: b=c",
         "Content-Type": "text/html",
     }
-    users.guard.answer = fails({"denied": {"status": 403, "detail": "no", "headers": headers}})
+    users.played.answer = fails({"denied": {"status": 403, "detail": "no", "headers": headers}})
     response = search(users.ann)
     assert (response.json, response.headers["X-Good"]) == ({"detail": "no"}, "yes")
     assert response.headers["Content-Type"] == "application/json"
@@ -367,11 +368,11 @@ def test_each_user_has_the_limits_of_a_key(users: Users) -> None:
 
 
 def test_a_user_is_asked_about_once_where_only_the_credentials_decide(users: Users) -> None:
-    guard.protect(users.guard.deployment, parameters=["authorization"])
+    user_code.protect(users.deployment, parameters=["authorization"])
     for _ in range(3):
         assert search(users.ann).status_code == 200
         assert search(users.bob).status_code == 200
-    assert len(users.guard.facts) == 2
+    assert len(users.played.authenticated) == 2
 
 
 @pytest.mark.parametrize(
@@ -384,39 +385,39 @@ def test_a_user_is_asked_about_once_where_only_the_credentials_decide(users: Use
     ids=str,
 )
 def test_a_user_is_asked_about_each_time_where_more_decides(users: Users, auth: dict[str, Any]) -> None:
-    guard.protect(users.guard.deployment, **auth)
+    user_code.protect(users.deployment, **auth)
     for _ in range(2):
         search(users.ann)
-    assert len(users.guard.facts) == 2
+    assert len(users.played.authenticated) == 2
 
 
 def test_the_project_names_the_headers_that_decide(users: Users) -> None:
-    guard.protect(users.guard.deployment, cache_keys=["authorization", "x-team"], cache_seconds=60)
+    user_code.protect(users.deployment, cache_keys=["authorization", "x-team"], cache_seconds=60)
     for team in ("red", "blue", "red"):
         search(users.ann, headers={"X-Team": team})
-    assert len(users.guard.facts) == 2
+    assert len(users.played.authenticated) == 2
 
 
 def test_no_more_users_are_kept_than_the_project_says(users: Users) -> None:
-    guard.protect(users.guard.deployment, parameters=["authorization"], cache_size=1)
+    user_code.protect(users.deployment, parameters=["authorization"], cache_size=1)
     for api in (users.ann, users.bob, users.ann):
         search(api)
-    assert len(users.guard.facts) == 3
+    assert len(users.played.authenticated) == 3
 
 
 def test_refusals_are_asked_about_again(users: Users) -> None:
-    guard.protect(users.guard.deployment, parameters=["authorization"])
+    user_code.protect(users.deployment, parameters=["authorization"])
     late = users.of("late")
     assert search(late).status_code == 401
-    users.guard.users["late"] = guard.user("late")
+    users.played.users["late"] = user_code.user("late")
     assert search(late).status_code == 200
 
 
 def test_a_new_revision_knows_nobody(users: Users) -> None:
-    guard.protect(users.guard.deployment, parameters=["authorization"], cache_seconds=60)
+    user_code.protect(users.deployment, parameters=["authorization"], cache_seconds=60)
     search(users.ann)
     newer = make.deployment("newer", organization_id=DEFAULT_ORGANIZATION_ID)
-    assert set(known_users._revisions) == {users.guard.deployment.active_revision_id}
+    assert set(known_users._revisions) == {users.deployment.active_revision_id}
     assert newer.active_revision_id not in known_users._revisions
 
 
@@ -426,7 +427,7 @@ def test_a_new_revision_knows_nobody(users: Users) -> None:
 @pytest.fixture
 def token(own_key: None, users: Users) -> Callable[..., dict[str, str]]:
     def made(deployment: Any = None, user: Any = None) -> dict[str, str]:
-        deployment = deployment or users.guard.deployment
+        deployment = deployment or users.deployment
         return {loopback.HEADER: loopback.make(deployment.id, user)}
 
     return made
@@ -434,42 +435,42 @@ def token(own_key: None, users: Users) -> Callable[..., dict[str, str]]:
 
 def test_own_code_is_its_user_and_the_handlers_are_asked(users: Users, token: Any) -> None:
     seen: list[Any] = []
-    users.guard.handler = lambda user, *ask: seen.append(user)
-    assert search(users.nobody, headers=token(user=guard.user("ann", team="red"))).status_code == 200
+    users.played.on(lambda ctx, value: seen.append(ctx.user))
+    assert search(users.nobody, headers=token(user=user_code.user("ann", team="red"))).status_code == 200
     assert [(user["identity"], user["team"]) for user in seen] == [("ann", "red")]
-    assert users.guard.facts == []
+    assert users.played.authenticated == []
 
 
 def test_a_token_opens_its_deployment_alone(users: Users, token: Any) -> None:
     other = make.deployment("other", organization_id=DEFAULT_ORGANIZATION_ID)
-    refused = search(users.nobody, headers=token(other, guard.user("ann")))
-    assert (refused.status_code, users.guard.calls) == (401, 0)
-    client = users.guard.client(None)
+    refused = search(users.nobody, headers=token(other, user_code.user("ann")))
+    assert (refused.status_code, users.played.calls) == (401, [])
+    client = users.nobody.client
     assert client.post("/d/other/threads/search", json={}, headers=token(other)).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{loopback.HEADER: "nonsense"}, {loopback.HEADER: ""}])
 def test_a_bad_token_is_no_ordinary_request(users: Users, token: Any, headers: dict[str, str]) -> None:
     assert search(users.ann, headers=headers).status_code == 401
-    assert users.guard.calls == 0
+    assert users.played.calls == []
 
 
 def test_an_old_token_is_worth_nothing(users: Users, token: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "VALID_SECONDS", -1.0)
-    assert search(users.nobody, headers=token(user=guard.user("ann"))).status_code == 401
+    assert search(users.nobody, headers=token(user=user_code.user("ann"))).status_code == 401
 
 
 def test_code_that_works_for_nobody_may_not_call_where_users_differ(users: Users, token: Any) -> None:
     assert search(users.nobody, headers=token(user=None)).status_code == 401
-    assert users.guard.calls == 0
+    assert users.played.calls == []
 
 
 def test_code_that_works_for_nobody_may_say_who_it_is_as_anybody_may(users: Users, token: Any) -> None:
     seen: list[Any] = []
-    users.guard.handler = lambda user, *ask: seen.append(user["identity"])
+    users.played.on(lambda ctx, value: seen.append(ctx.identity))
     assert search(users.ann, headers=token(user=None)).status_code == 200
     assert seen == ["ann"]
-    assert loopback.HEADER.lower() not in dict(users.guard.facts[0]["headers"])
+    assert loopback.HEADER.lower() not in dict(users.played.authenticated[0]["headers"])
     assert search(users.of("unknown"), headers=token(user=None)).json == UNKNOWN
-    assert search(users.ann, headers=token(user=guard.user("bob"))).status_code == 200
+    assert search(users.ann, headers=token(user=user_code.user("bob"))).status_code == 200
     assert seen[-1] == "bob"  # whose request it is goes before what its code sends

@@ -1,7 +1,6 @@
 """Organizations cannot see, guess or touch each other's: a walk over every route with a foreign key.
 
-A new route (test_roles.py makes it known) is walked by itself when the fixture `theirs` fills its path
-parameters and an empty body suits it; else the walk fails until `theirs`, BODIES or ANSWERS say how to call it.
+The routes are those of `tests/support/routes.py`. The fixture `theirs` fills their path parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
-from sqlalchemy import Table, or_, select, update
+from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
@@ -23,55 +22,21 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import GRAPH, METADATA, RunStatus
 from tests.contract.conftest import ControlPlane, caller
-from tests.contract.test_roles import NEEDED
+from tests.support.routes import (
+    CALLS,
+    CRON,
+    EVENTS,
+    ITEM,
+    MOUNT,
+    Route,
+    body_of,
+    erased,
+    filled,
+    send,
+    stored,
+)
 
-Route = tuple[str, str]
-
-# The smallest body that gets past validation, where an empty object does not.
-CRON = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"of": "their-metadata"}}
-BODIES: dict[Route, Any] = {
-    ("POST", "/d/<deployment>/threads/<thread_id>/runs"): {"assistant_id": "agent"},
-    ("POST", "/d/<deployment>/threads/<thread_id>/runs/stream"): {"assistant_id": "agent"},
-    ("POST", "/d/<deployment>/threads/<thread_id>/runs/wait"): {"assistant_id": "agent"},
-    ("POST", "/d/<deployment>/threads/<thread_id>/runs/crons"): CRON,
-    ("PATCH", "/d/<deployment>/runs/crons/<cron_id>"): {"enabled": False},
-    ("POST", "/d/<deployment>/assistants/<assistant_id>/latest"): {"version": 1},
-    ("POST", "/d/<deployment>/threads/<thread_id>/state"): {"values": {}},
-    ("PATCH", "/d/<deployment>/threads/<thread_id>/state"): {"metadata": {}},
-    ("POST", "/d/<deployment>/threads/<thread_id>/state/checkpoint"): {"checkpoint": {"checkpoint_id": "1"}},
-    ("POST", "/d/<deployment>/threads/<thread_id>/commands"): {"id": 1, "method": "agent.getTree"},
-    ("POST", "/v2/deployments/<deployment_id>/traffic/promote"): {"revision_id": str(uuid4())},
-    ("PATCH", "/v2/keys/<key_id>"): {"name": "mine"},
-    ("POST", "/v2/auth/callback/<provider_id>"): {"code": "c", "state": "s"},
-    ("POST", "/v2/auth/authenticate"): {"provider": "their-provider", "scopes": []},
-    ("DELETE", "/d/<deployment>/store/items"): {"namespace": ["theirs"], "key": "k"},
-    ("PUT", "/d/<deployment>/store/items"): {"namespace": ["theirs"], "key": "k", "value": {"v": "mine"}},
-}
-
-# What a route without ids asks for, where it must ask for something.
-QUERIES: dict[Route, dict[str, str]] = {
-    ("GET", "/v2/auth/tokens"): {"provider_id": "their-provider"},
-    ("GET", "/v2/auth/tokens/exists"): {"provider_id": "their-provider"},
-    ("DELETE", "/v2/auth/tokens"): {"provider_id": "their-provider"},
-    ("DELETE", "/v2/deployments"): {"deployment_ids": str(uuid4())},
-    ("GET", "/d/<deployment>/store/items"): {"namespace": "theirs", "key": "k"},
-    ("GET", "/d/<deployment>/.well-known/agent-card.json"): {"assistant_id": "agent"},
-}
-
-SOCKET = "/d/<deployment>/threads/<thread_id>/stream/events"
-
-# What answers otherwise than 404 when it is asked for something of another organization.
-ANSWERS: dict[Route, int] = {
-    ("GET", "/v1/integrations/github/<integration_id>/repos"): 200,  # nobody has any
-    ("GET", "/v2/auth/wait/<auth_id>"): 200,  # with the status not_found
-    ("PATCH", "/v2/organizations/<organization_id>"): 403,  # for operators
-    ("POST", "/d/<deployment>/threads/<thread_id>/copy"): 409,  # as the published API has it
-    ("POST", "/d/<deployment>/threads/<thread_id>/commands"): 200,  # a refusal: no such run
-    ("POST", SOCKET): 400,  # tests/contract/test_protocol_events.py has more
-    ("GET", SOCKET): 426,  # it is for WebSockets: tests/contract/test_protocol_socket.py
-    ("DELETE", "/v2/organizations/<organization_id>"): 403,
-    ("POST", "/v2/workers/<worker_id>/drain"): 403,  # for operators
-}
+CARD = f"{MOUNT}/.well-known/agent-card.json"
 
 
 @dataclass(frozen=True)
@@ -83,9 +48,6 @@ class Theirs:
     deployment: DeploymentRef
     fill: Mapping[str, str]
 
-    def path(self, rule: str) -> str:
-        return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: self.fill[match[1]], rule)
-
     @property
     def secrets(self) -> set[str]:
         """What no answer to a stranger may hold."""
@@ -94,18 +56,13 @@ class Theirs:
 
     def rows(self) -> dict[str, list[Any]]:
         """Everything they have in the database."""
-        return {table.name: sorted(map(str, self._rows_of(table))) for table in METADATA.sorted_tables}
-
-    def _rows_of(self, table: Table) -> list[Any]:
         mine = {"organization_id": self.organization_id, "deployment_id": self.deployment.id}
         mine |= {"revision_id": self.deployment.active_revision_id}
-        if table.name in ("organization", "deployment"):
-            mine["id"] = self.organization_id if table.name == "organization" else self.deployment.id
-        conditions = [table.c[name] == value for name, value in mine.items() if name in table.c]
-        if not conditions:
-            return []
-        with connection() as conn:
-            return list(conn.execute(select(table).where(or_(*conditions))).all())
+        conditions = {"organization": ["id = :organization_id"], "deployment": ["id = :deployment_id"]}
+        for table in METADATA.sorted_tables:
+            owned = [f"{name} = :{name}" for name in mine if name in table.c]
+            conditions.setdefault(table.name, []).extend(owned)
+        return stored({name: " OR ".join(found) for name, found in conditions.items() if found}, **mine)
 
 
 @pytest.fixture(autouse=True)
@@ -138,11 +95,11 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
             {"deployment_id": deployment.id, "kind": "deploy", "level": "INFO", "message": "their line"},
         )
         conn.execute(update(GRAPH).values(drawings={"0": {}, "all": {}}))
-    owner.call(
-        "PUT", "/d/chat/store/items", {"namespace": ["theirs"], "key": "k", "value": {"v": "their-metadata"}}
-    )
+    owner.call("PUT", "/d/chat/store/items", {**ITEM, "value": {"v": "their-metadata"}})
     fill = {
-        "cron_id": owner.post("/d/chat/runs/crons", CRON).json["cron_id"],
+        "cron_id": owner.post("/d/chat/runs/crons", {**CRON, "metadata": {"of": "their-metadata"}}).json[
+            "cron_id"
+        ],
         "deployment": "chat",
         "deployment_id": str(deployment.id),
         "name": make.preview(deployment.id, deployment.active_revision_id),
@@ -175,18 +132,16 @@ def stranger(app: Flask, theirs: Theirs) -> ControlPlane:
 
 def routes(*, with_ids: bool) -> list[Route]:
     """The routes that need a key: those that name something by its id, or those that do not."""
-    found = [route for route, role in NEEDED.items() if role != "open"]
-    return [(method, rule) for method, rule in found if _names_something(rule) is with_ids]
-
-
-def _names_something(rule: str) -> bool:
-    return bool(set(re.findall(r"<(?:\w+:)?(\w+)>", rule)) - {"deployment"})
+    return [
+        (method, rule)
+        for (method, rule), call in CALLS.items()
+        if call.role != "open" and bool(re.search(r"<(?!deployment>)", rule)) is with_ids
+    ]
 
 
 def ask(who: ControlPlane, theirs: Theirs, route: Route) -> TestResponse:
-    method, rule = route
-    body = BODIES.get(route, None if method in ("GET", "DELETE") else {})
-    return who.call(method, theirs.path(rule), body, query_string=QUERIES.get(route))
+    body = {} if route == ("POST", EVENTS) else body_of(route)  # with channels it would wait for the thread
+    return send(who, theirs.fill, route, body)
 
 
 def test_what_others_have_is_not_found_and_stays_as_it_is(stranger: ControlPlane, theirs: Theirs) -> None:
@@ -196,7 +151,7 @@ def test_what_others_have_is_not_found_and_stays_as_it_is(stranger: ControlPlane
     )
     for route in routes(with_ids=True):
         response = ask(stranger, theirs, route)
-        assert (route, response.status_code) == (route, ANSWERS.get(route, 404)), response.text
+        assert (route, response.status_code) == (route, CALLS[route].foreign), response.text
         assert theirs.rows() == before, route
 
 
@@ -216,10 +171,7 @@ def test_what_others_have_looks_like_what_nobody_has(stranger: ControlPlane, the
         answers = []
         for world in (theirs, nobody):
             response = ask(stranger, world, route)
-            text = response.text
-            for value in sorted(world.fill.values(), key=len, reverse=True):
-                text = text.replace(value, "…") if len(value) >= 6 else text
-            answers.append((response.status_code, text))
+            answers.append((response.status_code, erased(response.text, world.fill)))
         assert answers[0] == answers[1], route
 
 
@@ -228,12 +180,13 @@ def test_lists_hold_nothing_of_others(stranger: ControlPlane, theirs: Theirs) ->
     walked = 0
     for route in routes(with_ids=False):
         method, rule = route
-        if NEEDED[route] == "operator" or rule.endswith(("/runs/stream", "/runs/wait")):
+        if CALLS[route].role == "operator" or rule.endswith(("/runs/stream", "/runs/wait")):
             continue  # a stream of one's own has no end here
         response = ask(stranger, theirs, route)
         assert response.status_code < 500, (route, response.text)
         if method == "GET" or rule.endswith(("/search", "/count")):
-            assert response.status_code == 200, (route, response.text)
+            expected = 404 if rule == CARD else 200  # of their assistant
+            assert response.status_code == expected, (route, response.text)
             walked += 1
         assert not [secret for secret in theirs.secrets if secret in response.text], route
         assert theirs.rows() == before, route
@@ -257,38 +210,29 @@ def test_the_owner_finds_all_of_it(app: Flask, theirs: Theirs) -> None:
     for method, rule in routes(with_ids=True):
         if method == "GET" and not rule.endswith(asks_a_graph_host) and "<listener_id>" not in rule:
             response = ask(owner, theirs, (method, rule))
-            assert (rule, response.status_code) == (rule, 426 if rule == SOCKET else 200), response.text
+            assert (rule, response.status_code) == (rule, 426 if rule == EVENTS else 200), response.text
             response.close()
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "answer"),
-    [
-        ("POST", "/d/chat/threads/search", {"ids": ["{thread_id}"]}, 200, []),
-        ("POST", "/d/chat/threads/search", {"metadata": {"of": "their-metadata"}}, 200, []),
-        ("POST", "/d/chat/threads/count", {"metadata": {"of": "their-metadata"}}, 200, 0),
-        ("POST", "/d/chat/threads/prune", {"thread_ids": ["{thread_id}"]}, 200, {"pruned_count": 0}),
-        ("POST", "/d/chat/assistants/search", {"name": "their-metadata"}, 200, []),
-        ("POST", "/d/chat/runs", {"assistant_id": "{assistant_id}"}, 404, None),
-        ("GET", "/v2/deployments?deployment_ids={deployment_id}", None, 200, {"resources": [], "offset": 0}),
-        ("DELETE", "/v2/deployments?deployment_ids={deployment_id}", None, 207, None),
-    ],
-)
-def test_ids_in_bodies_and_queries_lead_nowhere(
-    stranger: ControlPlane, theirs: Theirs, method: str, path: str, body: Any, status: int, answer: Any
-) -> None:
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [filled(inner) for inner in value]
-        return re.sub(r"\{(\w+)\}", lambda match: theirs.fill[match[1]], value)
+NAMED: list[tuple[str, str, Any, int, Any]] = [
+    ("POST", "/d/chat/threads/search", {"ids": ["<thread_id>"]}, 200, []),
+    ("POST", "/d/chat/threads/search", {"metadata": {"of": "their-metadata"}}, 200, []),
+    ("POST", "/d/chat/threads/count", {"metadata": {"of": "their-metadata"}}, 200, 0),
+    ("POST", "/d/chat/threads/prune", {"thread_ids": ["<thread_id>"]}, 200, {"pruned_count": 0}),
+    ("POST", "/d/chat/assistants/search", {"name": "their-metadata"}, 200, []),
+    ("POST", "/d/chat/runs", {"assistant_id": "<assistant_id>"}, 404, None),
+    ("GET", "/v2/deployments?deployment_ids=<deployment_id>", None, 200, {"resources": [], "offset": 0}),
+    ("DELETE", "/v2/deployments?deployment_ids=<deployment_id>", None, 207, None),
+]
 
+
+def test_ids_in_bodies_and_queries_lead_nowhere(stranger: ControlPlane, theirs: Theirs) -> None:
     before = theirs.rows()
-    response = stranger.call(method, filled(path), filled(body) if body is not None else None)
-    assert response.status_code == status, response.text
-    assert answer is None or response.json == answer
-    assert theirs.rows() == before
+    for method, path, body, status, answer in NAMED:
+        response = stranger.call(method, filled(path, theirs.fill), filled(body, theirs.fill))
+        assert (path, response.status_code) == (path, status), response.text
+        assert answer is None or response.json == answer, path
+        assert theirs.rows() == before, path
 
 
 def test_an_archive_of_others_cannot_be_deployed(stranger: ControlPlane, theirs: Theirs) -> None:
@@ -305,6 +249,6 @@ def test_naming_another_organization_is_refused_wherever_it_is_done(
     before = theirs.rows()
     for method, rule in routes(with_ids=True) + routes(with_ids=False):
         for tenant in ("theirs", str(theirs.organization_id)):
-            response = stranger.call(method, theirs.path(rule), headers={"X-Tenant-Id": tenant})
+            response = stranger.call(method, filled(rule, theirs.fill), headers={"X-Tenant-Id": tenant})
             assert (method, rule, response.status_code) == (method, rule, 403)
     assert theirs.rows() == before

@@ -17,7 +17,7 @@ from shared.access.api_keys import Caller
 from shared.infra.postgres import connection
 from shared.user_code.users import user_of
 from tests.contract.conftest import Api, Users
-from tests.support import guard
+from tests.support import user_code
 from web import named
 from web.deployment_api.protocol.socket import Session
 
@@ -26,7 +26,7 @@ HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 
 @pytest.fixture(autouse=True)
 def by_owner(users: Users, own_key: None) -> None:
-    users.guard.handler = guard.owners_only
+    users.played.on(user_code.owner_only)
 
 
 def post(api: Api, path: str, body: Any) -> Any:
@@ -43,82 +43,6 @@ def anns(users: Users) -> dict[str, str]:
     cron = post(users.ann, "/runs/crons", HOURLY)
     own = {"thread": thread_id, "assistant": assistant["assistant_id"], "cron": cron["cron_id"]}
     return {**own, "thread cron": post(users.ann, f"/threads/{thread_id}/runs/crons", HOURLY)["cron_id"]}
-
-
-# What can be done with each, by its id.
-CALLS: list[tuple[str, str, str, Any]] = [
-    ("thread", "GET", "/threads/{}", None),
-    ("thread", "GET", "/threads/{}/state", None),
-    ("thread", "GET", "/threads/{}/state/x", None),
-    ("thread", "POST", "/threads/{}/state/checkpoint", {"checkpoint": {}}),
-    ("thread", "POST", "/threads/{}/state", {"values": {}}),
-    ("thread", "PATCH", "/threads/{}/state", {"metadata": {"owner": "bob"}}),
-    ("thread", "GET", "/threads/{}/history", None),
-    ("thread", "POST", "/threads/{}/history", {}),
-    ("thread", "GET", "/threads/{}/storage", None),
-    ("thread", "PATCH", "/threads/{}", {"metadata": {"owner": "bob"}}),
-    ("thread", "PATCH", "/threads/{}", {"ttl": {"ttl": 1}}),
-    ("thread", "DELETE", "/threads/{}", None),
-    ("thread", "POST", "/threads/{}/copy", {}),
-    ("thread", "POST", "/threads/prune", {"thread_ids": ["{}"]}),
-    ("thread", "POST", "/threads/{}/runs/crons", HOURLY),
-    ("thread", "POST", "/threads/search", {"ids": ["{}"]}),
-    ("assistant", "GET", "/assistants/{}", None),
-    ("assistant", "GET", "/assistants/{}/graph", None),
-    ("assistant", "GET", "/assistants/{}/schemas", None),
-    ("assistant", "GET", "/assistants/{}/subgraphs", None),
-    ("assistant", "POST", "/assistants/{}/versions", {}),
-    ("assistant", "POST", "/assistants/{}/latest", {"version": 1}),
-    ("assistant", "PATCH", "/assistants/{}", {"metadata": {"owner": "bob"}}),
-    ("assistant", "PATCH", "/assistants/{}", {"graph_id": "unknown"}),
-    ("assistant", "DELETE", "/assistants/{}", None),
-    ("assistant", "DELETE", "/assistants/{}?delete_threads=true", None),
-    ("assistant", "POST", "/runs/crons", {**HOURLY, "assistant_id": "{}"}),
-    *[
-        (kind, method, "/runs/crons/{}", body)
-        for kind in ("cron", "thread cron")
-        for method, body in (("GET", None), ("PATCH", {"metadata": {"owner": "bob"}}), ("DELETE", None))
-    ],
-    ("thread", "POST", "/runs/crons/search", {"thread_id": "{}"}),
-    ("assistant", "POST", "/runs/crons/count", {"assistant_id": "{}"}),
-]
-
-
-def filled(body: Any, id: str) -> Any:
-    if isinstance(body, dict):
-        return {name: filled(value, id) for name, value in body.items()}
-    if isinstance(body, list):
-        return [filled(value, id) for value in body]
-    return id if body == "{}" else body
-
-
-def everything(users: Users) -> list[Any]:
-    """What is stored of the deployment."""
-    tables = ("thread", "assistant", "assistant_version", "cron", "store_item")
-    with connection() as conn:
-        return [
-            conn.execute(
-                text(f"SELECT to_jsonb(x) FROM {table} AS x WHERE deployment_id = :id ORDER BY 1"),
-                {"id": users.guard.deployment.id},
-            ).all()
-            for table in tables
-        ]
-
-
-@pytest.mark.parametrize(("kind", "method", "path", "body"), CALLS, ids=str)
-def test_somebody_elses_id_is_answered_like_an_unknown_one(
-    users: Users, anns: dict[str, str], kind: str, method: str, path: str, body: Any
-) -> None:
-    before = everything(users)
-    unknown = str(uuid4())
-    answers = [
-        users.bob.call(method, path.replace("{}", id), filled(body, id)) for id in (anns[kind], unknown)
-    ]
-    hers, nobodys = ((answer.status_code, answer.text) for answer in answers)
-    assert hers == (nobodys[0], nobodys[1].replace(unknown, anns[kind]))
-    missing = 409 if path.endswith("/copy") else 404
-    assert hers[0] == missing or (hers[0] == 200 and hers[1] in ("[]", "0"))
-    assert everything(users) == before
 
 
 SEARCHES = ("/threads", "/assistants", "/runs/crons")
@@ -190,8 +114,8 @@ def test_a_copy_keeps_its_owner(users: Users, anns: dict[str, str]) -> None:
 
 def test_the_threads_of_an_assistant_are_not_all_deleted_with_it(users: Users, anns: dict[str, str]) -> None:
     of_assistant = {"assistant_id": anns["assistant"]}
-    hers = make.thread(users.guard.deployment.id, metadata={**of_assistant, "owner": "ann"})
-    his = make.thread(users.guard.deployment.id, metadata={**of_assistant, "owner": "bob"})
+    hers = make.thread(users.deployment.id, metadata={**of_assistant, "owner": "ann"})
+    his = make.thread(users.deployment.id, metadata={**of_assistant, "owner": "bob"})
     assert users.ann.delete(f"/assistants/{anns['assistant']}?delete_threads=true").status_code == 204
     assert users.ann.get(f"/threads/{hers}").status_code == 404
     assert users.bob.get(f"/threads/{his}").status_code == 200
@@ -218,7 +142,7 @@ def test_two_users_never_meet_in_the_store(users: Users) -> None:
 
 def test_what_a_handler_leaves_is_checked_like_what_is_sent(users: Users) -> None:
     def leaves(**left: Any) -> Any:
-        return lambda user, resource, action, value: value.update(left)
+        return lambda ctx, value: value.update(left)
 
     item = {"namespace": ["notes"], "key": "k", "value": {}}
     for left, status in (
@@ -226,27 +150,27 @@ def test_what_a_handler_leaves_is_checked_like_what_is_sent(users: Users) -> Non
         ({"namespace": ["a.b"]}, 422), ({"key": None}, 422), ({"value": []}, 422), ({"ttl": "x"}, 422),
         ({"namespace": ["a"], "key": "other", "value": {"v": 2}}, 204),
     ):  # fmt: skip
-        users.guard.handler = leaves(**left)
+        users.played.on(leaves(**left))
         assert users.ann.call("PUT", "/store/items", item).status_code == status, left
     assert users.ann.get("/store/items?namespace=x&key=y").status_code == 200
-    users.guard.handler = guard.allow_everything
+    users.played.on(user_code.allow)
     assert users.ann.get("/store/items?namespace=a&key=other").json["value"] == {"v": 2}
 
 
 def test_a_handler_that_leaves_no_namespace_opens_none(users: Users) -> None:
     users.ann.call("PUT", "/store/items", {"namespace": ["notes"], "key": "k", "value": {}})
-    users.guard.handler = lambda user, resource, action, value: value.clear()
+    users.played.on(lambda ctx, value: value.clear())
     for path in ("/store/items/search", "/store/namespaces"):
         assert users.bob.post(path, {"namespace_prefix": ["mine"]}).status_code == 500
 
 
 @pytest.mark.parametrize("name", ["a.b", "*"])
 def test_a_name_that_is_no_label_opens_no_other_namespace(users: Users, name: str) -> None:
-    users.guard.users[name] = guard.user(name)
+    users.played.users[name] = user_code.user(name)
     for owner in (["a", "b"], ["c", "d"]):
-        users.guard.handler = guard.allow_everything
+        users.played.on(user_code.allow)
         users.ann.call("PUT", "/store/items", {"namespace": owner, "key": "k", "value": {}})
-    users.guard.handler = guard.owners_only
+    users.played.on(user_code.owner_only)
     other = users.of(name)
     assert other.post("/store/namespaces", {}).status_code in (422, 500)
     if name == "a.b":
@@ -257,7 +181,7 @@ def test_a_name_that_is_no_label_opens_no_other_namespace(users: Users, name: st
 
 
 def test_users_who_are_remembered_are_not_taken_for_each_other(users: Users, anns: dict[str, str]) -> None:
-    guard.protect(users.guard.deployment, parameters=["authorization"], cache_seconds=60)
+    user_code.protect(users.deployment, parameters=["authorization"], cache_seconds=60)
     for _ in range(2):
         assert users.ann.get(f"/threads/{anns['thread']}").status_code == 200
         assert users.bob.get(f"/threads/{anns['thread']}").status_code == 404
@@ -288,12 +212,12 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
     """A stranger's thread could be written to by whoever had waited for it."""
     socket: Any = PlayedSocket()
     thread_id = users.ann.post("/threads", {}).json["thread_id"]
-    app, chat = users.owner.client.application, users.guard.deployment
+    app, chat = users.owner.client.application, users.deployment
     with app.test_request_context(f"/d/chat/threads/{thread_id}/stream/events"):
         g.caller, g.request_id, g.user = (
             Caller(chat.organization_id, "", "user:1", "run"),
             "1",
-            user_of(guard.user("bob")),
+            user_of(user_code.user("bob")),
         )
         g.deployment, g.is_authorized = named.by_id(chat.id), True
         session = Session(socket, UUID(thread_id), {"owner": "bob"}, heartbeat_seconds=0.01)

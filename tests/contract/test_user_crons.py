@@ -7,17 +7,18 @@ from typing import Any
 
 import orjson
 import pytest
+from langgraph_sdk import Auth
 from sqlalchemy import text, update
 
 from shared import crons, user_crons
-from shared.errors import Denied, HostDied, Unanswered, Unavailable
+from shared.errors import HostDied, Unanswered, Unavailable
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import DEPLOYMENT
 from shared.user_crons import NoAnswer
 from tests.contract.conftest import Users
 from tests.support import factories as make
-from tests.support import guard
+from tests.support.user_code import Context, owner_only, user
 from workers.upkeep import user_crons as upkeep
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"a": 1}, "input": {"n": 1}}
@@ -25,8 +26,8 @@ HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"a": 1}
 
 @pytest.fixture(autouse=True)
 def by_owner(users: Users, own_key: None) -> None:
-    users.guard.handler = guard.owners_only
-    users.guard.users["ann"] = guard.user("ann", team="red")
+    users.played.on(owner_only)
+    users.played.users["ann"] = user("ann", team="red")
 
 
 def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
@@ -35,7 +36,7 @@ def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
     assert response.status_code == 200, response.text
     with connection() as conn:
         conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
-    users.guard.asks.clear()
+    users.played.forget()
     return response.json["cron_id"]
 
 
@@ -62,22 +63,22 @@ def is_due() -> bool:
 def last_line(users: Users) -> str:
     with connection() as conn:
         query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
-        return conn.execute(query, {"id": users.guard.deployment.id}).scalar_one()
+        return conn.execute(query, {"id": users.deployment.id}).scalar_one()
 
 
 def test_it_fires_for_its_user_whole(users: Users) -> None:
     cron_id = due(users)
-    facts = len(users.guard.facts)
     (fired,) = fire(users)
 
-    ((resource, action, value),) = users.guard.asks
-    assert (resource, action, value["thread_id"]) == ("threads", "create_run", None)
+    assert users.played.pairs() == [("threads", "create_run")]
+    value = users.played.value("threads", "create_run")
+    assert value["thread_id"] is None
     assert value["metadata"] == {"a": 1, "owner": "ann", "cron_id": str(cron_id)}
-    assert len(users.guard.facts) == facts  # nobody is authenticated
+    assert users.played.authenticated == []  # nobody is authenticated
     (run,) = runs()
     assert run["run_id"] == fired.created.run_id
     configurable = run["kwargs"]["config"]["configurable"]
-    assert configurable["langgraph_auth_user"] == guard.user("ann", team="red")
+    assert configurable["langgraph_auth_user"] == user("ann", team="red")
     assert (configurable["langgraph_auth_user_id"], configurable["cron_id"]) == ("ann", cron_id)
     assert run["metadata"]["owner"] == "ann"
     assert fire(users) == []
@@ -89,17 +90,17 @@ def test_its_user_is_kept_encrypted(users: Users) -> None:
         row = conn.execute(text("SELECT user_id, auth_user FROM cron")).one()
     assert row.user_id == "ann"
     assert b"red" not in bytes(row.auth_user)
-    assert orjson.loads(encryption.decrypt(row.auth_user)) == guard.user("ann", team="red")
+    assert orjson.loads(encryption.decrypt(row.auth_user)) == user("ann", team="red")
 
 
 def test_what_the_handler_changes_is_in_the_run(users: Users) -> None:
     due(users)
 
-    def handler(user: Any, resource: str, action: str, value: dict[str, Any]) -> None:
+    def handler(ctx: Context, value: dict[str, Any]) -> None:
         value["metadata"]["stamped"] = True
         value["kwargs"]["input"] = {"n": 2}
 
-    users.guard.handler = handler
+    users.played.on(handler)
     fire(users)
     (run,) = runs()
     assert (run["input"], run["metadata"]["stamped"]) == ({"n": 2}, True)
@@ -108,10 +109,10 @@ def test_what_the_handler_changes_is_in_the_run(users: Users) -> None:
 def test_a_handler_that_refuses_stops_it_and_the_log_says_so(users: Users) -> None:
     cron_id = due(users)
 
-    def refuse(*ask: Any) -> Any:
-        raise Denied(403, "not at night")
+    def refuse(ctx: Context, value: dict[str, Any]) -> Any:
+        raise Auth.exceptions.HTTPException(status_code=403, detail="not at night")
 
-    users.guard.handler = refuse
+    users.played.on(refuse)
     assert fire(users) == []
     assert runs() == []
     assert not is_due()
@@ -125,12 +126,12 @@ def test_a_host_that_is_down_delays_it(users: Users, error: Exception) -> None:
     def fail(document: Mapping[str, Any]) -> bytes:
         raise error
 
-    users.guard.answer = fail
+    users.played.answer = fail
     with pytest.raises(NoAnswer):
         user_crons.fire(cron_id, max_pending=10)
     assert fire(users) == []
     assert (runs(), is_due()) == ([], True)
-    users.guard.answer = None
+    users.played.answer = None
     assert len(fire(users)) == 1
 
 
@@ -140,13 +141,13 @@ def test_one_that_was_not_answered_is_not_asked_about_again_at_once(users: Users
     def fail(document: Mapping[str, Any]) -> bytes:
         raise Unanswered
 
-    users.guard.answer = fail
+    users.played.answer = fail
     asked = upkeep.UserCrons(lambda fired: None, max_pending=10)
-    users.guard.calls = 0
+    users.played.forget()
     for _ in range(3):
         asked.begin()
         asked.join()
-    assert users.guard.calls == 1
+    assert len(users.played.calls) == 1
 
 
 def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
@@ -165,39 +166,38 @@ def test_an_assistant_that_is_not_its_users_any_more_gets_no_run(users: Users) -
     with connection() as conn:
         conn.execute(text("""UPDATE assistant_version SET metadata = '{"owner": "bob"}'"""))
     assert fire(users) == []
-    assert users.guard.pairs() == ["threads.create_run", "assistants.read"]
+    assert users.played.pairs() == [("threads", "create_run"), ("assistants", "read")]
     assert runs() == []
 
 
 def test_a_cron_that_changes_while_it_is_asked_about_is_asked_about_again(users: Users) -> None:
     cron_id = due(users)
-    usual = users.guard.handler
 
-    def slow(*ask: Any) -> Any:
+    def slow(ctx: Context, value: dict[str, Any]) -> Any:
         with connection() as conn:
             conn.execute(text("""UPDATE cron SET metadata = '{"owner": "ann", "b": 2}'"""))
-        return usual(*ask)
+        return owner_only(ctx, value)
 
-    users.guard.handler = slow
+    users.played.on(slow)
     assert user_crons.fire(cron_id, max_pending=10) is None
-    users.guard.handler = usual
+    users.played.on(owner_only)
     assert len(fire(users)) == 1
     assert runs()[0]["metadata"]["b"] == 2
 
 
 def test_a_cron_from_before_there_were_users_fires_for_nobody(users: Users) -> None:
-    make.cron(users.guard.deployment)
+    make.cron(users.deployment)
     with connection() as conn:
         conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
-    users.guard.calls = 0
+    users.played.forget()
     assert fire(users) == []
-    assert (runs(), users.guard.calls) == ([], 0)
+    assert (runs(), users.played.calls) == ([], [])
     assert "acts for nobody" in last_line(users)
 
 
 def test_without_an_authorization_it_fires_unasked(users: Users) -> None:
     due(users)
-    plain = make.revision(users.guard.deployment.id, number=2, graphs=("agent",))
+    plain = make.revision(users.deployment.id, number=2, graphs=("agent",))
     with connection() as conn:
         conn.execute(update(DEPLOYMENT).values(active_revision_id=plain))
     assert len(crons.fire_due(max_pending=10)) == 1

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from flask import Flask
-from flask.testing import FlaskClient
 from langgraph_sdk import Auth
+from sqlalchemy import update
 
+from shared.deployments.deployments import DeploymentRef
 from shared.deployments.user_code import ANY
-from shared.infra.postgres import dumps, loads
+from shared.infra.postgres import connection, dumps, loads
+from shared.models import REVISION
+from shared.user_code import known_users
+from web import named
 
 IDS = ("thread_id", "run_id", "assistant_id", "cron_id")  # what handlers get as UUIDs
-EVERYTHING = ((ANY, ANY),)
+EVERYTHING = [[ANY, ANY]]
 
 Key = tuple[str, str]
 
@@ -44,21 +47,26 @@ class Asked(NamedTuple):
 
 
 Handler = Callable[[Context, dict[str, Any]], Any]
-Authenticate = Callable[[Mapping[str, Any]], Any]  # gets the request's facts
 
 
-def bearer(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Whoever sends `Authorization: Bearer <name>` is that user."""
-    headers = dict(facts["headers"])
-    scheme, _, name = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not name:
-        raise Auth.exceptions.HTTPException(status_code=401, detail="Who are you?")
-    return {"identity": name, "permissions": [f"of:{name}"], "team": f"team of {name}"}
+def user(name: str, **custom: Any) -> dict[str, Any]:
+    """A user as a host gives one."""
+    return {
+        "identity": name, "display_name": name, "is_authenticated": True, "permissions": [f"of:{name}"],
+        "team": f"team of {name}", **custom,
+    }  # fmt: skip
 
 
-def owner_only(ctx: Context, value: dict[str, Any]) -> dict[str, Any]:
-    """Everybody sees what is their own, and stamps it so."""
-    value.setdefault("metadata", {})["owner"] = ctx.identity
+def allow(ctx: Context, value: dict[str, Any]) -> None:
+    """Let everybody do everything."""
+
+
+def owner_only(ctx: Context, value: dict[str, Any]) -> dict[str, Any] | None:
+    """Everybody sees what is their own, stamps it so, and has their own part of the store."""
+    if ctx.resource == "store":
+        value["namespace"] = [ctx.identity, *(value["namespace"] or ())]
+        return None
+    value["metadata"] = {**(value.get("metadata") or {}), "owner": ctx.identity}
     return {"owner": ctx.identity}
 
 
@@ -74,15 +82,20 @@ def crash(ctx: Context, value: dict[str, Any]) -> None:
 class PlayedAuth:
     """Answers `shared.user_code.calls.call` as a host with this `Auth` object would.
 
-    `authenticate` and the handlers are plain functions; the most specific handler is asked, none allows.
+    `users` are those who are known, by bearer token. The handlers are plain functions; the most specific one is asked,
+    none allows.
     """
 
-    authenticate: Authenticate = bearer
+    users: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {name: user(name) for name in ("ann", "bob")}
+    )
     handlers: dict[Key, Handler] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)  # every question to the handlers
     authenticated: list[Mapping[str, Any]] = field(default_factory=list)  # the facts of every request
     calls: list[Mapping[str, Any]] = field(default_factory=list)  # the documents as they came
+    revisions: list[UUID] = field(default_factory=list)  # whose hosts were asked
     failure: Exception | None = None  # raised instead of an answer to `authorize`
+    answer: Callable[[Mapping[str, Any]], bytes] | None = None  # instead of the usual ones
 
     def on(self, handler: Handler, resource: str = ANY, action: str = ANY) -> None:
         self.handlers[resource, action] = handler
@@ -96,7 +109,7 @@ class PlayedAuth:
         return next(a.value for a in reversed(self.asked) if (a.resource, a.action) == (resource, action))
 
     def forget(self) -> None:
-        for record in (self.asked, self.authenticated, self.calls):
+        for record in (self.asked, self.authenticated, self.calls, self.revisions):
             record.clear()
 
     def call(
@@ -104,6 +117,9 @@ class PlayedAuth:
     ) -> bytes:
         sent: Any = loads(dumps(document))
         self.calls.append(sent)
+        self.revisions.append(revision_id)
+        if self.answer is not None:
+            return self.answer(sent)
         if sent["op"] == "authenticate":
             return dumps(self._authenticated(sent["request"])).encode()
         assert sent["op"] == "authorize", sent["op"]
@@ -113,12 +129,10 @@ class PlayedAuth:
 
     def _authenticated(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         self.authenticated.append(facts)
-        answer = _tried(lambda: {"user": self.authenticate(facts)})
-        if "user" in answer:
-            identity = answer["user"]["identity"]
-            defaults = {"is_authenticated": True, "display_name": identity, "permissions": []}
-            answer["user"] = {**defaults, **answer["user"]}
-        return answer
+        token = dict(facts["headers"]).get("authorization", "").removeprefix("Bearer ")
+        if token in self.users:
+            return {"user": self.users[token]}
+        return {"denied": {"status": 401, "detail": "who are you?", "headers": {"WWW-Authenticate": "Basic"}}}
 
     def _authorized(self, user: Mapping[str, Any], asks: list[dict[str, Any]]) -> dict[str, Any]:
         granted = []
@@ -164,20 +178,12 @@ def _tried(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"failed": repr(error)}
 
 
-def described(*handlers: Key, **auth: Any) -> dict[str, Any]:
-    """What the build of a project with these handlers stores (`revision.user_code`); unless told, one for everything."""
-    return {
-        "auth": {
-            "parameters": ["authorization"],
-            "handlers": [list(key) for key in handlers or EVERYTHING],
-            **auth,
-        },
-        "app": None,
-    }
-
-
-def user(app: Flask, name: str) -> FlaskClient:
-    """A client of this user, who needs no key."""
-    client = app.test_client()
-    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {name}"
-    return client
+def protect(deployment: DeploymentRef, **auth: Any) -> None:
+    """Let the serving revision have an `auth`: with a handler for everything unless told otherwise."""
+    stored = {"auth": {"parameters": ["headers"], "handlers": EVERYTHING, **auth}}
+    with connection() as conn:
+        conn.execute(
+            update(REVISION).where(REVISION.c.id == deployment.active_revision_id).values(user_code=stored)
+        )
+    named.forget()
+    known_users.forget()

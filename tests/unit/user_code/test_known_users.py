@@ -10,11 +10,11 @@ import pytest
 from shared.errors import Denied, Unavailable
 from shared.user_code.known_users import KnownUsers
 from shared.user_code.users import User, user_of
-from tests.support import guard
+from tests.support import user_code
 from tests.support.waiting import wait_until
 
 KEY = b"the credentials"
-ANN = user_of(guard.user("ann"))
+ANN = user_of(user_code.user("ann"))
 
 
 def together(users: KnownUsers, first: Any) -> list[Any]:
@@ -66,6 +66,6 @@ def test_who_waits_for_one_that_is_stopped_may_try_again() -> None:
 
 
 def test_large_users_are_asked_about_each_time() -> None:
-    users, large = KnownUsers(60, 10), user_of(guard.user("ann", more="x" * 5_000))
+    users, large = KnownUsers(60, 10), user_of(user_code.user("ann", more="x" * 5_000))
     assert users.find(KEY, lambda: large) is large
     assert users.find(KEY, lambda: ANN) is ANN
