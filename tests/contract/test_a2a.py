@@ -139,7 +139,7 @@ def test_what_is_no_call_is_refused_with_a_code(api: Api) -> None:
     (described,) = (one for one in document.operations() if str(one) == "POST /a2a/{assistant_id}")
     schema = document.body(described)
     assert schema is not None
-    bodies = [raw for raw, _, _ in BODIES] + [b"", b'[{"jsonrpc": "2.0", "id": 1, "method": "GetTask"}]']
+    bodies = [raw for raw, _ in BODIES] + [b"", b'[{"jsonrpc": "2.0", "id": 1, "method": "GetTask"}]']
     bodies += [orjson.dumps(body) for loc, body, _ in bad_objects(document, schema) if loc != ["params"]]
     bodies += [
         b'{"jsonrpc": "2.0", "method": "GetTask"}',

@@ -101,7 +101,7 @@ def test_what_is_no_call_is_refused_in_its_own_form(api: Api) -> None:
     (described,) = (one for one in document.operations() if str(one) == "POST /mcp")
     schema = document.body(described)
     assert schema is not None
-    bodies = [raw for raw, _, _ in BODIES] + [b"", b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]']
+    bodies = [raw for raw, _ in BODIES] + [b"", b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]']
     bodies += [orjson.dumps(body) for loc, body, _ in bad_objects(document, schema) if loc != ["params"]]
     for raw in bodies:
         response = api.client.post("/d/chat/mcp", data=raw, headers=BOTH)

@@ -11,7 +11,7 @@ from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RUN, RunStatus, ThreadStatus
 from tests.contract.conftest import Api
-from tests.contract.run_calls import start, status_of
+from tests.contract.run_calls import start
 from tests.support.acting import Actor, act
 
 FAILURE = {"error": "ValueError", "message": "boom"}
@@ -102,25 +102,31 @@ def test_line_feeds_go_before_the_answer(api: Api, thread_id: str) -> None:
     response.close()
 
 
-@pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
-def test_a_client_that_leaves_a_wait_cancels_if_it_said_so(
-    api: Api, thread_id: str, leaves: str, status: str
-) -> None:
-    body = {"assistant_id": "agent", "on_disconnect": leaves}
-    api.post(f"/threads/{thread_id}/runs/wait", body, buffered=False).close()
-    run = api.get(f"/threads/{thread_id}/runs").json[0]
-    assert run["status"] == status
-    if leaves == "cancel":
-        assert run["cancel_reason"] == "client disconnected from the run stream (on_disconnect=cancel)"
+LEAVES = [
+    ("POST", "wait", "cancel", "interrupted"),
+    ("POST", "wait", "continue", "pending"),
+    ("POST", "stream", "cancel", "interrupted"),
+    ("POST", "stream", "continue", "pending"),
+    ("GET", "join", "1", "interrupted"),
+    ("GET", "join", "true", "interrupted"),
+    ("GET", "join", "0", "pending"),
+    ("GET", "stream", "1", "interrupted"),
+    ("GET", "stream", "0", "pending"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "status"), [("1", "interrupted"), ("true", "interrupted"), ("0", "pending")]
-)
-def test_a_client_that_leaves_a_join_cancels_if_it_said_so(
-    api: Api, thread_id: str, value: str, status: str
-) -> None:
-    run = start(api, thread_id)
-    path = f"/threads/{thread_id}/runs/{run['run_id']}/join"
-    api.get(f"{path}?cancel_on_disconnect={value}", buffered=False).close()
-    assert status_of(api, run) == status
+def test_a_client_that_leaves_cancels_if_it_said_so(api: Api) -> None:
+    for method, what, said, status in LEAVES:
+        runs = f"/threads/{api.post('/threads').json['thread_id']}/runs"
+        if method == "POST":
+            body = {"assistant_id": "agent", "on_disconnect": said}
+            response = api.post(f"{runs}/{what}", body, buffered=False)
+        else:
+            run: Any = api.post(runs, {"assistant_id": "agent"}).json
+            path = f"{runs}/{run['run_id']}/{what}?cancel_on_disconnect={said}"
+            response = api.get(path, buffered=False)
+        response.close()
+        (left,) = api.get(runs).json
+        assert (method, what, said, left["status"]) == (method, what, said, status)
+        if method == "POST" and said == "cancel":
+            assert left["cancel_reason"] == "client disconnected from the run stream (on_disconnect=cancel)"

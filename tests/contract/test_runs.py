@@ -9,17 +9,14 @@ from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
-from sqlalchemy import select
 
 import tests.support.factories as make
 from shared import assistants
-from shared.eventlog import events
 from shared.infra import redis
-from shared.infra.postgres import connection, driver
-from shared.models import RUN
+from shared.infra.postgres import connection
 from shared.runs import claims
 from tests.contract.conftest import Api, Notifications
-from tests.contract.run_calls import MISSING, start, status_of, thread
+from tests.contract.run_calls import start, status_of, thread
 from tests.support.acting import Actor, act
 from web.deployment_api import creation
 
@@ -239,162 +236,9 @@ def test_a_thread_waits_no_more_runs_than_allowed(api: Api, thread_id: str) -> N
     assert int(response.headers["Retry-After"]) > 0
 
 
-CREATING = ["/threads/{}/runs", "/threads/{}/runs/stream", "/threads/{}/runs/wait"]
-
-
-@pytest.mark.parametrize("path", CREATING)
-def test_creating_on_a_missing_thread_or_assistant_is_404(api: Api, thread_id: str, path: str) -> None:
-    detail = {"detail": "Thread or assistant not found."}
-    for thread_key, assistant in ((MISSING, "agent"), (thread_id, MISSING)):
-        response = api.post(path.format(thread_key), {"assistant_id": assistant})
-        assert (response.status_code, response.json) == (404, detail)
-    assert thread(api, thread_id)["status"] == "idle"
-
-
-@pytest.mark.parametrize("path", CREATING)
-def test_creating_under_a_bad_thread_id_is_422(api: Api, path: str) -> None:
-    response = api.post(path.format("nope"), {"assistant_id": "agent"})
-    assert (response.status_code, response.json) == (422, {"detail": "Invalid thread ID"})
-
-
-@pytest.mark.parametrize("path", ["/runs", "/runs/stream", "/runs/wait"])
-def test_an_unknown_graph_name_is_422(api: Api, path: str) -> None:
-    response = api.post(path, {"assistant_id": "nope"})
-    detail = (
-        "Invalid assistant: 'nope'. Must be either:\n- A valid assistant UUID, or\n"
-        "- One of the registered graphs: agent, other"
-    )
-    assert (response.status_code, response.json) == (422, {"detail": detail})
-
-
 def test_a_deployment_that_serves_nothing_yet_is_409(api: Api) -> None:
     new = make.deployment("new", organization_id=api.deployment.organization_id, serving=False)
     assert Api(api.client, new).post("/runs", {"assistant_id": "agent"}).status_code == 409
-
-
-def test_context_beside_configurable_is_400(api: Api) -> None:
-    body = {"assistant_id": "agent", "context": {"a": 1}, "config": {"configurable": {"b": 1}}}
-    assert api.post("/runs", body).status_code == 400
-    body["config"] = {"configurable": {}}
-    assert api.post("/runs", body).status_code == 200
-
-
-def test_an_oversize_body_is_413(api: Api, app: Flask) -> None:
-    app.config["MAX_CONTENT_LENGTH"] = 1000
-    response = api.post("/runs", {"assistant_id": "agent", "input": "x" * 1000})
-    assert (response.status_code, response.json) == (
-        413,
-        {"detail": "The request body is larger than 1000 bytes"},
-    )
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"assistant_id": None}, "assistant_id"),
-    ({"assistant_id": 5}, "assistant_id"),
-    ({"assistant_id": ""}, "assistant_id"),
-    ({"assistant_id": "\x00"}, "assistant_id"),
-    ({"command": "resume"}, "command"),
-    ({"command": []}, "command"),
-    ({"command": {"update": "x"}}, "command.update"),
-    ({"command": {"update": [["a"]]}}, "command.update"),
-    ({"command": {"goto": 5}}, "command.goto"),
-    ({"command": {"goto": {"input": 1}}}, "command.goto"),
-    ({"command": {"goto": [["a"]]}}, "command.goto"),
-    ({"metadata": None}, "metadata"),
-    ({"metadata": "x"}, "metadata"),
-    ({"metadata": {"a": "\x00"}}, "metadata"),
-    ({"metadata": {"a": "x" * 70_000}}, "metadata"),
-    ({"config": None}, "config"),
-    ({"config": {"recursion_limit": 1.5}}, "config.recursion_limit"),
-    ({"config": {"max_concurrency": 0}}, "config.max_concurrency"),
-    ({"config": {"metadata": {"a": "\x00"}}}, "config.metadata"),
-    ({"config": {"configurable": {"checkpoint_map": 5}}}, "config.configurable.checkpoint_map"),
-    ({"context": None}, "context"),
-    ({"context": []}, "context"),
-    ({"interrupt_before": "node"}, "interrupt_before"),
-    ({"interrupt_after": [1]}, "interrupt_after"),
-    ({"stream_mode": "nope"}, "stream_mode"),
-    ({"stream_mode": 5}, "stream_mode"),
-    ({"stream_mode": ["values", "nope"]}, "stream_mode.1"),
-    ({"stream_subgraphs": 1}, "stream_subgraphs"),
-    ({"stream_subgraphs": None}, "stream_subgraphs"),
-    ({"stream_resumable": "true"}, "stream_resumable"),
-    ({"multitask_strategy": "wait"}, "multitask_strategy"),
-    ({"if_not_exists": True}, "if_not_exists"),
-    ({"on_completion": "complete"}, "on_completion"),
-    ({"on_disconnect": "stop"}, "on_disconnect"),
-    ({"durability": "never"}, "durability"),
-    ({"checkpoint_during": 0}, "checkpoint_during"),
-    ({"langsmith_tracer": "x"}, "langsmith_tracer"),
-    ({"langsmith_tracer": {"example_id": "x"}}, "langsmith_tracer.example_id"),
-    # of the wrong type
-    ({"webhook": ""}, "webhook"),
-    ({"webhook": 5}, "webhook"),
-    ({"after_seconds": "1"}, "after_seconds"),
-    ({"after_seconds": False}, "after_seconds"),
-    ({"after_seconds": 1e12}, "after_seconds"),
-    ({"checkpoint": "x"}, "checkpoint"),
-    ({"checkpoint": {"checkpoint_map": {"": 1}}}, "checkpoint.checkpoint_map"),
-    ({"checkpoint": {"thread_id": "x"}}, "checkpoint.thread_id"),
-    ({"checkpoint_id": 5}, "checkpoint_id"),
-    ({"if_thread_status": "gone"}, "if_thread_status"),
-    ({"feedback_keys": "a"}, "feedback_keys"),
-    ({"strict_resume": 1}, "strict_resume"),
-]
-
-
-@pytest.mark.parametrize(("body", "field"), BAD)
-def test_a_bad_body_is_422_and_names_the_field(api: Api, body: dict[str, Any], field: str) -> None:
-    response = api.post("/runs", {"assistant_id": "agent", **body})
-    assert response.status_code == 422
-    assert response.json["detail"].startswith(f"{field}: "), response.json
-    with connection() as conn:
-        assert conn.execute(select(RUN.c.run_id)).all() == []
-
-
-@pytest.mark.parametrize("path", ["/runs", "/runs/stream", "/runs/wait"])
-def test_every_creating_call_checks_its_body(api: Api, path: str) -> None:
-    assert api.post(path, {}).json == {"detail": "assistant_id: this field is required"}
-    assert api.call("POST", path).json == {"detail": "Invalid JSON in request body"}
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_reject_refuses_on_a_busy_thread(api: Api, thread_id: str, started: bool) -> None:
-    first = start(api, thread_id, multitask_strategy="reject")
-    if started:
-        Actor(first["run_id"])
-    response = api.post(
-        f"/threads/{thread_id}/runs", {"assistant_id": "agent", "multitask_strategy": "reject"}
-    )
-    assert (response.status_code, response.json) == (409, {"detail": BUSY})
-    assert len(api.get(f"/threads/{thread_id}/runs").json) == 1
-    assert status_of(api, first) == ("running" if started else "pending")
-
-
-def test_an_enqueued_run_waits_for_earlier_ones(api: Api, thread_id: str) -> None:
-    first, second = start(api, thread_id), start(api, thread_id)
-    with driver() as conn:
-        early = claims.claim(conn, [UUID(second["run_id"])], claims.Terms("w", 30, 60))
-    assert early == []
-    act(first["run_id"], {})
-    assert thread(api, thread_id)["status"] == "busy"
-    act(second["run_id"], {})
-    assert thread(api, thread_id)["status"] == "idle"
-
-
-@pytest.mark.parametrize(("strategy", "left"), [("interrupt", "interrupted"), ("rollback", None)])
-def test_a_strategy_ends_pending_runs_in_place(
-    api: Api, thread_id: str, strategy: str, left: str | None
-) -> None:
-    old = [start(api, thread_id) for _ in range(2)]
-    new = start(api, thread_id, multitask_strategy=strategy)
-
-    assert [status_of(api, run) for run in old] == [left, left]
-    assert status_of(api, new) == "pending"
-    assert thread(api, thread_id)["status"] == "busy"
-    for run in old:
-        assert [e.name for e in events.logged(redis.client(), UUID(run["run_id"]), 0)] == ["end"]
-    act(new["run_id"], {})
 
 
 @pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
@@ -439,50 +283,6 @@ def test_list_selects_in_every_spelling(api: Api, thread_id: str, query: str) ->
     run = start(api, thread_id)
     found = api.get(f"/threads/{thread_id}/runs?{query}").json
     assert found == [{"run_id": run["run_id"], "status": "pending"}]
-
-
-def test_a_bad_list_query_is_refused(api: Api, thread_id: str) -> None:
-    path = f"/threads/{thread_id}/runs"
-    assert api.get(f"{path}?limit=abc").status_code == 400
-    assert api.get(f"{path}?offset=abc").status_code == 400
-    assert api.get(f"{path}?limit=0").status_code == 422
-    assert api.get(f"{path}?offset=-1").status_code == 422
-    response = api.get(f"{path}?select=x")
-    assert response.status_code == 422
-    assert response.json["detail"].startswith("Invalid select columns: ['x']. Expected: {")
-
-
-def test_a_run_is_found_on_its_own_thread_only(api: Api, thread_id: str) -> None:
-    run = start(api, thread_id)
-    other = api.post("/threads").json["thread_id"]
-    for method, path in (("GET", ""), ("GET", "/join"), ("GET", "/stream")):
-        response = api.call(method, f"/threads/{other}/runs/{run['run_id']}{path}")
-        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
-
-
-CALLS = [("GET", ""), ("GET", "/join"), ("GET", "/stream"), ("DELETE", ""), ("POST", "/cancel")]
-
-
-@pytest.mark.parametrize(("method", "path"), CALLS)
-def test_a_bad_run_id_is_422(api: Api, thread_id: str, method: str, path: str) -> None:
-    response = api.call(method, f"/threads/{thread_id}/runs/nope{path}")
-    assert (response.status_code, response.json) == (422, {"detail": "Invalid run ID: must be a UUID"})
-    response = api.call(method, f"/threads/nope/runs/{MISSING}{path}")
-    assert (response.status_code, response.json) == (422, {"detail": "Invalid thread ID: must be a UUID"})
-
-
-@pytest.mark.parametrize(("method", "path"), CALLS)
-def test_a_strangers_run_looks_like_a_missing_one(
-    api: Api, neighbour: Api, thread_id: str, method: str, path: str
-) -> None:
-    run = start(api, thread_id)
-    theirs = neighbour.call(method, f"/threads/{thread_id}/runs/{run['run_id']}{path}")
-    unknown = neighbour.call(method, f"/threads/{thread_id}/runs/{MISSING}{path}")
-    assert (theirs.status_code, theirs.data) == (unknown.status_code, unknown.data)
-    assert theirs.status_code == 404
-    for end in ("join", "stream"):
-        assert neighbour.get(f"/runs/{run['run_id']}/{end}").status_code == 404
-    assert status_of(api, run) == "pending"
 
 
 def test_a_deployments_bound_of_pending_runs_holds(

@@ -116,23 +116,6 @@ def test_heartbeats_do_not_wait_for_a_quiet_spell(api: Api, thread_id: str) -> N
     response.close()
 
 
-@pytest.mark.parametrize("action", ["interrupt", "rollback"])
-def test_cancelling_a_pending_run_closes_its_stream_without_an_error(
-    api: Api, thread_id: str, action: str
-) -> None:
-    start(api, thread_id)
-    response, run_id = stream(api, thread_id)  # waits behind the first
-    api.call("POST", f"/threads/{thread_id}/runs/{run_id}/cancel?action={action}")
-    assert text_of(response) == ""
-
-
-@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
-def test_a_displaced_run_s_stream_closes_without_an_error(api: Api, thread_id: str, strategy: str) -> None:
-    response, run_id = stream(api, thread_id)
-    start(api, thread_id, multitask_strategy=strategy)
-    assert text_of(response) == first(run_id)
-
-
 def test_an_enqueued_run_s_stream_has_everything_once_it_starts(api: Api, thread_id: str) -> None:
     ahead = start(api, thread_id)
     response, run_id = stream(api, thread_id)
@@ -154,26 +137,8 @@ def test_another_attempt_says_so_under_higher_ids(api: Api, thread_id: str) -> N
     )
 
 
-@pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
-def test_a_client_that_leaves_cancels_if_it_said_so(
-    api: Api, thread_id: str, leaves: str, status: str
-) -> None:
-    response, run_id = stream(api, thread_id, on_disconnect=leaves)
-    response.close()
-    assert api.get(f"/threads/{thread_id}/runs/{run_id}").json["status"] == status
-
-
 def test_a_client_that_stays_to_the_end_cancels_nothing(api: Api, thread_id: str) -> None:
     response, run_id = stream(api, thread_id, on_disconnect="cancel")
     act(run_id, {})
     assert text_of(response)
     assert api.get(f"/threads/{thread_id}/runs/{run_id}").json["status"] == "success"
-
-
-def test_a_client_that_leaves_a_joined_stream_cancels_if_it_said_so(api: Api, thread_id: str) -> None:
-    run_id = start(api, thread_id)
-    path = f"/threads/{thread_id}/runs/{run_id}"
-    api.get(f"{path}/stream", buffered=False).close()
-    assert api.get(path).json["status"] == "pending"
-    api.get(f"{path}/stream?cancel_on_disconnect=1", buffered=False).close()
-    assert api.get(path).json["status"] == "interrupted"

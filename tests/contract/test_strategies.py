@@ -218,6 +218,7 @@ def test_a_cancel_does_what_it_says(
     assert thread["error"] == ({"error": error, "message": message} if error else None)
     stopped_midway = error == "UserInterrupt"
     assert thread["values"] == {"n": 2 if stopped_midway else 1}
+    assert thread["interrupts"] == {}
     assert story.newest == (PARTIAL if stopped_midway else BEFORE)
     assert story.cancel(run_id).status_code == 404
 
