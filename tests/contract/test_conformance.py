@@ -50,7 +50,7 @@ CHECKS = [
 
 ASKS_OTHERS = frozenset({"/v2/auth/providers/mcp-discover"})  # a 502 is the other server's
 EXAMPLES = pytest.mark.parametrize(
-    "examples", [6, pytest.param(12, marks=pytest.mark.release)]
+    "examples", [4, pytest.param(12, marks=pytest.mark.release)]
 )  # of each operation, always the same
 FOLLOWS = ("/stream", "/wait", "/join", "/stream/events")  # they answer when a run has ended
 KNOWN = {"assistant_id": "agent", "graph_id": "agent", "schedule": "0 0 1 1 *", "version": 1}
@@ -184,13 +184,21 @@ def test_a_deployment_keeps_to_its_document(
     document: Any = api.get("/openapi.json").json
     described = operations(api.client.application, document)
     runner = Runner(notifications)
+    read: dict[str, str] = {}  # what operations that only read leave as it is
 
     def records(operation: Any) -> dict[str, str]:
+        reads = operation.method.upper() == "GET"
+        known = dict(read) if reads and read else new_records()
+        if reads and not read:
+            read.update(known)
+        if "{run_id}" not in operation.path or operation.path.endswith(FOLLOWS):
+            known |= {"thread_id": known["idle_thread_id"], "run_id": known["ended_run_id"]}
+        return known
+
+    def new_records() -> dict[str, str]:
         runner.is_away = True
         known = deployment_records(api)
         runner.is_away = False
-        if "{run_id}" not in operation.path or operation.path.endswith(FOLLOWS):
-            known |= {"thread_id": known["idle_thread_id"], "run_id": known["ended_run_id"]}
         return known
 
     require_conforming(described, records, change=sendable, timeout=0.2, examples=examples)

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import pytest
 from sqlalchemy import text
 
 from shared import assistants
@@ -163,59 +162,6 @@ def test_a_deleted_cron_is_gone(api: Api) -> None:
         assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
 
 
-BAD: list[tuple[str, str, Any, int, str]] = [
-    ("POST", "", {"schedule": "* * * * *"}, 422, "assistant_id: "),
-    ("POST", "", {"assistant_id": "agent"}, 422, "schedule: "),
-    ("POST", "", {**HOURLY, "schedule": "x"}, 422, "Invalid cron schedule: 'x'."),
-    ("POST", "", {**HOURLY, "schedule": "0 0 30 2 *"}, 422, "Invalid cron schedule"),
-    (
-        "POST",
-        "",
-        {**HOURLY, "schedule": "*/5 * * * * *"},
-        422,
-        "Invalid cron schedule: '*/5 * * * * *'. It is due 1 s",
-    ),
-    ("POST", "", {**HOURLY, "timezone": "Mars/Base"}, 422, "Invalid timezone"),
-    ("POST", "", {**HOURLY, "end_time": "soon"}, 422, "end_time: "),
-    ("POST", "", {**HOURLY, "end_time": "2020-01-01T00:00:00Z"}, 422, "end_time: must be in the future"),
-    ("POST", "", {**HOURLY, "end_time": 5}, 422, "end_time: "),
-    ("POST", "", {**HOURLY, "end_time": None}, 422, "end_time: "),
-    ("POST", "", {**HOURLY, "input": 5}, 422, "input: "),
-    ("POST", "", {**HOURLY, "input": [5]}, 422, "input: "),
-    ("POST", "", {**HOURLY, "metadata": None}, 422, "metadata: "),
-    ("POST", "", {**HOURLY, "enabled": 1}, 422, "enabled: "),
-    ("POST", "", {**HOURLY, "on_run_completed": "burn"}, 422, "on_run_completed: "),
-    ("POST", "", {**HOURLY, "stream_mode": "nope"}, 422, "stream_mode"),
-    (
-        "POST",
-        "",
-        {**HOURLY, "context": {"a": 1}, "config": {"configurable": {"b": 1}}},
-        400,
-        "Cannot specify both",
-    ),
-    ("POST", "", {**HOURLY, "assistant_id": "nope"}, 404, "Assistant 'nope' not found"),
-    ("POST", "", {**HOURLY, "assistant_id": MISSING}, 404, f"Assistant '{MISSING}' not found"),
-    ("GET", "/nope", None, 422, "Invalid cron ID: must be a UUID"),
-    ("DELETE", "/nope", None, 422, "Invalid cron ID: must be a UUID"),
-    ("GET", f"/{MISSING}", None, 404, "Not Found"),
-    ("PATCH", f"/{MISSING}", {"enabled": True}, 404, f"Cron '{MISSING}' not found"),
-    ("PATCH", f"/{MISSING}", {}, 400, "Request body cannot be empty"),
-    ("POST", "/search", {"limit": 0}, 422, "limit: "),
-    ("POST", "/search", {"assistant_id": "agent"}, 422, "assistant_id: "),
-    ("POST", "/search", {"sort_by": "payload"}, 422, "sort_by: "),
-    ("POST", "/search", {"select": ["nope"]}, 422, "select"),
-    ("POST", "/count", {"metadata": 5}, 422, "metadata: "),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body", "status", "detail"), BAD)
-def test_what_is_wrong_is_named(
-    api: Api, method: str, path: str, body: Any, status: int, detail: str
-) -> None:
-    response = api.call(method, f"/runs/crons{path}", body)
-    assert (response.status_code, response.json["detail"].startswith(detail)) == (status, True), response.text
-
-
 def test_a_schedule_that_is_due_too_often_is_refused_unless_the_operator_allows_it(api: Api) -> None:
     cron_id = new(api)["cron_id"]
     often = {"schedule": "* * * * * */2"}
@@ -229,9 +175,3 @@ def test_a_schedule_that_is_due_too_often_is_refused_unless_the_operator_allows_
     api.set(min_cron_seconds=10.0)
     zone = api.patch(f"/runs/crons/{cron_id}", {"timezone": "Asia/Tokyo"})
     assert zone.status_code == 200, "what was allowed once is not looked at again"
-
-
-def test_a_cron_needs_its_thread(api: Api) -> None:
-    response = api.post(f"/threads/{MISSING}/runs/crons", HOURLY)
-    assert response.status_code == 404
-    assert response.json["detail"].startswith(f"Thread with ID '{MISSING}' not found.")

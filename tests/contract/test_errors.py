@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from tests.contract.conftest import ADMIN_KEY, MakeApp, caller
 
 
 @pytest.fixture
@@ -31,13 +30,6 @@ def chat(client: FlaskClient) -> FlaskClient:
 def test_an_unknown_path_is_404(chat: FlaskClient, path: str) -> None:
     response = chat.post(path, data=b"{}")
     assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
-
-
-@pytest.mark.parametrize("path", ["/d/chat/threads", "/d/chat/assistants", "/d/chat/runs"])
-def test_a_wrong_method_is_405_and_names_the_right_ones(chat: FlaskClient, path: str) -> None:
-    response = chat.get(path)
-    assert (response.status_code, response.json) == (405, {"detail": "Method Not Allowed"})
-    assert "POST" in response.headers["Allow"]
 
 
 def beside_an_id(app: Flask) -> Iterator[tuple[str, set[str], set[str]]]:
@@ -82,51 +74,6 @@ def test_a_trailing_slash_on_the_control_plane_is_the_same_route(client: FlaskCl
 @pytest.mark.parametrize("path", ["/v2//deployments", "//v2/deployments", "/d/chat//threads", "/d//threads"])
 def test_it_never_redirects_for_doubled_slashes(chat: FlaskClient, path: str) -> None:
     assert chat.get(path).status_code in (404, 405)
-
-
-def test_a_deployments_422_is_a_string(chat: FlaskClient) -> None:
-    response = chat.post("/d/chat/threads/search", data=b'{"limit": "3"}')
-    assert (response.status_code, response.json) == (422, {"detail": "limit: must be an integer"})
-
-
-@pytest.mark.parametrize("raw", [b"{", b'{"a": NaN}', b'{"a": "\xff"}'])
-def test_a_deployment_says_invalid_json(chat: FlaskClient, raw: bytes) -> None:
-    response = chat.post("/d/chat/threads", data=raw)
-    assert (response.status_code, response.json) == (422, {"detail": "Invalid JSON in request body"})
-
-
-def test_the_control_planes_422_is_a_list(client: FlaskClient) -> None:
-    response = client.post("/v2/deployments", data=b'{"name": 5}')
-    assert response.status_code == 422
-    for item in response.json["detail"]:  # type: ignore[index]
-        assert set(item) == {"loc", "msg", "type"}
-        assert item["loc"][0] == "body"
-
-
-@pytest.mark.parametrize(
-    ("raw", "loc", "kind"), [(b"", ["body"], "missing"), (b'{"a" 1}', ["body", 5], "json_invalid")]
-)
-def test_the_control_plane_places_invalid_json(
-    client: FlaskClient, raw: bytes, loc: list[object], kind: str
-) -> None:
-    response = client.post("/v2/deployments", data=raw)
-    assert response.status_code == 422
-    [item] = response.json["detail"]  # type: ignore[index]
-    assert (item["loc"], item["type"]) == (loc, kind)
-
-
-def test_a_bad_id_in_a_control_plane_path_is_placed(client: FlaskClient) -> None:
-    response = client.get("/v2/deployments/nope")
-    assert response.status_code == 422
-    [item] = response.json["detail"]  # type: ignore[index]
-    assert (item["loc"], item["type"]) == (["path", "deployment_id"], "uuid_parsing")
-
-
-def test_a_body_that_is_too_large_is_413(app_with: MakeApp) -> None:
-    small = caller(app_with(max_body_bytes=1000), ADMIN_KEY)
-    response = small.post("/v2/deployments", data=b"x" * 1001)
-    assert response.status_code == 413
-    assert response.json == {"detail": "The request body is larger than 1000 bytes"}
 
 
 def test_every_answer_has_a_request_id(client: FlaskClient) -> None:

@@ -279,20 +279,6 @@ def test_an_update_answers_where_the_state_is_now(api: Api, runner: Runner, stor
     assert asked["checkpoint"] == {"checkpoint_id": CHECKPOINT}
 
 
-def test_an_update_is_refused_where_it_has_no_graph_or_a_run_works(
-    api: Api, runner: Runner, stored: str
-) -> None:
-    no_graph = api.post(f"/threads/{new(api)}/state", {"values": {}})
-    run = api.post(f"/threads/{stored}/runs", {"assistant_id": "agent"}).json
-    busy = api.post(f"/threads/{stored}/state", {"values": {}})
-
-    assert (no_graph.status_code, "has no assigned graph ID" in no_graph.json["detail"]) == (400, True)
-    detail = f"Thread {stored} has in-flight runs: {run['run_id']}"
-    assert (busy.status_code, busy.json) == (409, {"detail": detail})
-    assert api.post(f"/threads/{MISSING}/state", {"values": {}}).status_code == 404
-    assert not runner.asked
-
-
 def test_an_update_from_a_checkpoint_that_is_not_there_is_refused(
     api: Api, runner: Runner, stored: str
 ) -> None:
@@ -373,41 +359,6 @@ def test_a_thread_is_built_once_under_a_key(api: Api, runner: Runner) -> None:
     encryption.configure([])
     assert (first.status_code, again.data) == (200, first.data)
     assert len(runner.asked) == 1
-
-
-BAD: list[tuple[str, str, Any, str]] = [
-    ("GET", "/state?subgraphs=perhaps", None, "subgraphs"),
-    ("GET", "/state?select=nope", None, "select"),
-    ("GET", '/state?select=["values"', None, "select"),
-    ("GET", "/history?limit=abc", None, "limit"),
-    ("GET", "/history?limit=0", None, "limit"),
-    ("POST", "/history", {"limit": 1001}, "limit"),
-    ("POST", "/history", {"limit": "1"}, "limit"),
-    ("POST", "/history", {"before": 5}, "before"),
-    ("POST", "/history", {"before": {"id": "x"}}, "before"),
-    ("POST", "/history", {"before": {"configurable": 5}}, "before"),
-    ("POST", "/history", {"metadata": "x"}, "metadata"),
-    ("POST", "/history", {"checkpoint": "x"}, "checkpoint"),
-    ("POST", "/state", {"values": 5}, "values"),
-    ("POST", "/state", {"as_node": 5}, "as_node"),
-    ("POST", "/state", {"checkpoint": []}, "checkpoint"),
-    ("POST", "/history", {"checkpoint": {"checkpoint_ns": 5}}, "checkpoint.checkpoint_ns"),
-    ("POST", "/state/checkpoint", {}, "checkpoint"),
-    ("POST", "/state/checkpoint", {"checkpoint": {"checkpoint_id": 5}}, "checkpoint.checkpoint_id"),
-    ("POST", "/state/checkpoint", {"checkpoint": {"checkpoint_map": {"": 5}}}, "checkpoint.checkpoint_map"),
-    ("POST", "/state/checkpoint", {"checkpoint": {}, "subgraphs": 1}, "subgraphs"),
-    ("PATCH", "/state", {"metadata": None}, "metadata"),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body", "field"), BAD)
-def test_a_bad_request_is_422_and_names_the_field(
-    api: Api, runner: Runner, stored: str, method: str, path: str, body: Any, field: str
-) -> None:
-    runner.answer = b"[]"
-    response = api.call(method, f"/threads/{stored}{path}", body)
-    assert response.status_code == 422, response.text
-    assert field in response.json["detail"]
 
 
 def test_patching_the_state_merges_the_threads_metadata(api: Api, stored: str) -> None:

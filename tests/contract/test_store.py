@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.contract.conftest import Api
 
 
@@ -91,39 +89,3 @@ def test_an_item_says_when_it_expires_and_reading_it_may_prolong_it(api: Api) ->
     forever, long = api.post("/store/items/search", {"refresh_ttl": False}).json["items"]
     assert forever["expires_at"] is None
     assert long["expires_at"] == expiry("false")
-
-
-BAD: list[tuple[str, str, Any, int, str]] = [
-    ("PUT", "", {"key": "k", "value": {}}, 422, "namespace"),
-    ("PUT", "", {"namespace": [], "key": "k", "value": {}}, 400, "Namespace cannot be empty."),
-    ("PUT", "", {"namespace": ["langgraph"], "key": "k", "value": {}}, 400, "Root label"),
-    ("PUT", "", {"namespace": ["a.b"], "key": "k", "value": {}}, 422, "namespace.0: must not contain dots"),
-    ("PUT", "", {"namespace": [""], "key": "k", "value": {}}, 422, "namespace.0: must have"),
-    ("PUT", "", {"namespace": "a", "key": "k", "value": {}}, 422, "namespace"),
-    ("PUT", "", {"namespace": [1], "key": "k", "value": {}}, 422, "namespace.0"),
-    ("PUT", "", {"namespace": ["a"], "value": {}}, 422, "key"),
-    ("PUT", "", {"namespace": ["a"], "key": "k"}, 422, "value"),
-    ("PUT", "", {"namespace": ["a"], "key": "k", "value": []}, 422, "value: must be an object"),
-    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {"x": "\x00"}}, 422, "value"),
-    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {}, "index": True}, 422, "index"),
-    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {}, "ttl": -1}, 422, "ttl"),
-    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {}, "ttl": "1"}, 422, "ttl"),
-    ("GET", "?namespace=a", None, 400, "Key is required"),
-    ("GET", "?namespace=a&key=k&refresh_ttl=perhaps", None, 422, "refresh_ttl"),
-    ("DELETE", "", {"namespace": ["a"]}, 422, "key"),
-    ("POST", "/search", {"limit": 0}, 422, "limit"),
-    ("POST", "/search", {"offset": -1}, 422, "offset"),
-    ("POST", "/search", {"namespace_prefix": ["a.b"]}, 422, "namespace_prefix.0: must not contain dots"),
-    ("POST", "/search", {"filter": {"n": {"$in": [1]}}}, 400, "Unsupported operator: $in"),
-    ("POST", "/search", {"filter": []}, 422, "filter"),
-    ("POST", "/search", {"filter": {str(n): n for n in range(101)}}, 422, "filter"),
-    ("POST", "/search", {"query": "meaning"}, 422, "query"),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body", "status", "detail"), BAD)
-def test_what_is_wrong_is_named(
-    api: Api, method: str, path: str, body: Any, status: int, detail: str
-) -> None:
-    response = api.call(method, f"/store/items{path}", body)
-    assert (response.status_code, detail in response.json["detail"]) == (status, True), response.text

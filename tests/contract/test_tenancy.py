@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -201,6 +201,18 @@ def test_a_deployment_of_others_is_not_found_by_its_name(app: Flask, theirs: The
         if route[1].startswith("/d/<deployment>/"):
             response = ask(stranger, theirs, route)
             assert (route, response.status_code, response.json) == (route, 404, {"detail": "Not Found"})
+
+
+def test_another_deployment_of_the_organization_has_none_of_it(app: Flask, theirs: Theirs) -> None:
+    owner = ControlPlane(caller(app, theirs.key))
+    make.deployment("sister", organization_id=theirs.organization_id)
+    sister = replace(theirs, fill={**theirs.fill, "deployment": "sister"})
+    before = theirs.rows()
+    for route in routes(with_ids=True):
+        if route[1].startswith(f"{MOUNT}/"):
+            response = ask(owner, sister, route)
+            assert (route, response.status_code) == (route, CALLS[route].foreign), response.text
+            assert theirs.rows() == before, route
 
 
 def test_the_owner_finds_all_of_it(app: Flask, theirs: Theirs) -> None:
