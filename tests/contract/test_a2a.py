@@ -165,20 +165,22 @@ def test_other_methods_are_unknown(api: Api, method: str) -> None:
     assert error(api, method) == -32601
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
+def test_push_notifications_are_refused(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         "CreateTaskPushNotificationConfig",
         "GetTaskPushNotificationConfig",
         "ListTaskPushNotificationConfigs",
         "DeleteTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/set",
-    ],
-)
-def test_push_notifications_are_refused(api: Api, method: str) -> None:
-    assert error(api, method) == -32003
-    told = {"message": text_message(), "configuration": {"taskPushNotificationConfig": {"url": "http://x"}}}
-    assert error(api, "SendMessage", told) == -32003
+    ]
+    for method in rows:
+        with subtests.test(method=method):
+            assert error(api, method) == -32003
+            told = {
+                "message": text_message(),
+                "configuration": {"taskPushNotificationConfig": {"url": "http://x"}},
+            }
+            assert error(api, "SendMessage", told) == -32003
 
 
 @pytest.mark.parametrize(

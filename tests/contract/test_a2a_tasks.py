@@ -249,9 +249,8 @@ def test_tasks_are_listed_by_context_state_and_time(api: Api, notifications: Not
     assert len(ids(statusTimestampAfter="2000-01-01T00:00:00Z", status="TASK_STATE_UNSPECIFIED")) == 3
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
+def test_a_list_is_asked_for_in_known_words(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         {"pageSize": -1},
         {"pageSize": "2"},
         {"pageToken": "nonsense"},
@@ -260,10 +259,10 @@ def test_tasks_are_listed_by_context_state_and_time(api: Api, notifications: Not
         {"statusTimestampAfter": "yesterday"},
         {"historyLength": -1},
         {"includeArtifacts": "yes"},
-    ],
-)
-def test_a_list_is_asked_for_in_known_words(api: Api, params: Any) -> None:
-    assert error(api, "ListTasks", params) == -32602
+    ]
+    for params in rows:
+        with subtests.test(params=params):
+            assert error(api, "ListTasks", params) == -32602
 
 
 def test_a_thread_that_goes_takes_its_task_along(api: Api, notifications: Notifications) -> None:

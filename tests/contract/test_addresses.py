@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -61,21 +62,18 @@ def test_a_name_in_the_domain_is_one_of_the_callers_organization(
     assert app.test_client().post("/threads", json={}, headers=host).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("url", "name", "changes", "address"),
-    [
+def test_an_address_is_the_one_to_give_to_clients(settings: Settings, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("https://yard.example", "chat", {}, "https://yard.example/d/chat"),
         ("https://yard.example", "chat", {"app_domain": "apps.example"}, "https://chat.apps.example"),
         ("http://localhost:8123", "chat", {"app_domain": "a.localhost:8123"}, "http://chat.a.localhost:8123"),
         ("https://yard.example", "My_chat", {"app_domain": "apps.example"}, "https://yard.example/d/My_chat"),
         ("http://127.0.0.1:2024", "chat", {"dev_deployment": "chat"}, "http://127.0.0.1:2024"),
         ("http://127.0.0.1:2024", "other", {"dev_deployment": "chat"}, "http://127.0.0.1:2024/d/other"),
-    ],
-)
-def test_an_address_is_the_one_to_give_to_clients(
-    settings: Settings, url: str, name: str, changes: dict[str, str], address: str
-) -> None:
-    assert deployment_address(replace(settings, **changes), url, name) == address
+    ]
+    for url, name, changes, address in rows:
+        with subtests.test(url=url, name=name, changes=changes, address=address):
+            assert deployment_address(replace(settings, **changes), url, name) == address
 
 
 def test_a_record_shows_the_address_once_it_serves(app_with: MakeApp, control: ControlPlane) -> None:
@@ -102,9 +100,10 @@ def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskC
     assert local.get("/docs").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
+def test_the_control_plane_keeps_its_address_and_lets_a_developer_look(
+    local: FlaskClient, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ("GET", "/v2/deployments", 200),
         ("GET", "/api-host/v2/workers", 200),
         ("GET", "/v2/auth/tokens", 200),
@@ -112,15 +111,13 @@ def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskC
         ("GET", "/api-host/v2/keys", 401),
         ("POST", "/v2/auth/authenticate", 401),
         ("GET", "/v2/nothing", 401),
-    ],
-)
-def test_the_control_plane_keeps_its_address_and_lets_a_developer_look(
-    local: FlaskClient, method: str, path: str, status: int
-) -> None:
-    answer = local.open(path, method=method)
-    assert answer.status_code == status, answer.text
-    keyed = local.open(path, method=method, headers={"X-Api-Key": ADMIN_KEY})
-    assert keyed.status_code != 401
+    ]
+    for method, path, status in rows:
+        with subtests.test(method=method, path=path, status=status):
+            answer = local.open(path, method=method)
+            assert answer.status_code == status, answer.text
+            keyed = local.open(path, method=method, headers={"X-Api-Key": ADMIN_KEY})
+            assert keyed.status_code != 401
 
 
 @pytest.mark.parametrize(
@@ -143,9 +140,8 @@ def test_a_wrong_key_is_not_no_key(local: FlaskClient) -> None:
     assert local.post("/threads", json={}, headers={"X-Api-Key": "wrong"}).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+def test_only_this_machine_s_user_needs_no_key(local: FlaskClient, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"Host": "localhost:2024"}, 200),
         ({"Host": "[::1]:2024"}, 200),
         ({"Host": "127.0.0.1:2024", "Origin": "http://localhost:3000"}, 200),
@@ -158,34 +154,34 @@ def test_a_wrong_key_is_not_no_key(local: FlaskClient) -> None:
         ({"Sec-Fetch-Site": "cross-site"}, 401),
         ({"X-Forwarded-For": "127.0.0.1"}, 401),
         ({"Forwarded": "for=127.0.0.1"}, 401),
-    ],
-)
-def test_only_this_machine_s_user_needs_no_key(
-    local: FlaskClient, headers: dict[str, str], status: int
-) -> None:
-    assert local.post("/threads", json={}, headers=headers).status_code == status
+    ]
+    for headers, status in rows:
+        with subtests.test(headers=headers, status=status):
+            assert local.post("/threads", json={}, headers=headers).status_code == status
 
 
 STUDIO = "https://studio.example"
 
 
-@pytest.mark.parametrize(
-    ("origin", "path", "status"),
-    [
+def test_the_pages_of_one_site_may_be_allowed(app_with: MakeApp, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (STUDIO, "/threads", 200),
         (STUDIO, "/v2/deployments", 401),
         ("https://evil.example", "/threads", 401),
         ("https://studio.example.evil", "/threads", 401),
         ("http://studio.example", "/threads", 401),
-    ],
-)
-def test_the_pages_of_one_site_may_be_allowed(app_with: MakeApp, origin: str, path: str, status: int) -> None:
-    opened = app_with(dev_deployment="chat", dev_origin=STUDIO).test_client()
-    answer = opened.post(path, json={}, headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"})
-    assert answer.status_code == status
-    assert opened.get("/v2/deployments", headers={"Origin": origin}).status_code == 401
-    far = {"REMOTE_ADDR": "192.168.1.7"}
-    assert opened.post(path, json={}, headers={"Origin": origin}, environ_overrides=far).status_code == 401
+    ]
+    for origin, path, status in rows:
+        with subtests.test(origin=origin, path=path, status=status):
+            opened = app_with(dev_deployment="chat", dev_origin=STUDIO).test_client()
+            answer = opened.post(path, json={}, headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"})
+            assert answer.status_code == status
+            assert opened.get("/v2/deployments", headers={"Origin": origin}).status_code == 401
+            far = {"REMOTE_ADDR": "192.168.1.7"}
+            assert (
+                opened.post(path, json={}, headers={"Origin": origin}, environ_overrides=far).status_code
+                == 401
+            )
 
 
 @pytest.mark.parametrize("address", ["192.168.1.7", "10.0.0.1", "2001:db8::1", ""])

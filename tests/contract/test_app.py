@@ -284,16 +284,20 @@ def test_an_answer_without_a_body_has_none(played: Played, api: Api, status: int
     assert "Content-Type" not in response.headers
 
 
-@pytest.mark.parametrize("headers", [[], [("content-length", "4")], [("transfer-encoding", "chunked")]])
-@pytest.mark.parametrize("status", [204, 205, 304])
 def test_a_body_that_a_browser_would_take_for_the_next_response_is_dropped(
-    played: Played, api: Api, status: int, headers: list[tuple[str, str]]
+    played: Played, api: Api, subtests: pytest.Subtests
 ) -> None:
-    played(lambda side: side.answer(b"HTTP", status, headers), "GET /none")
-    response = api.client.get("/d/chat/none", buffered=False)
-    assert (response.status_code, list(response.iter_encoded())) == (status, [])
-    if status == 205:
-        assert response.headers.getlist("Content-Length") == ["0"]
+    for headers in ([], [("content-length", "4")], [("transfer-encoding", "chunked")]):
+        for status in (204, 205, 304):
+            with subtests.test(headers=headers, status=status):
+                played(
+                    lambda side, status=status, headers=headers: side.answer(b"HTTP", status, headers),
+                    "GET /none",
+                )
+                response = api.client.get("/d/chat/none", buffered=False)
+                assert (response.status_code, list(response.iter_encoded())) == (status, [])
+                if status == 205:
+                    assert response.headers.getlist("Content-Length") == ["0"]
 
 
 def test_head_is_answered_with_the_length_and_no_body(played: Played, api: Api) -> None:
@@ -326,9 +330,8 @@ def test_headers_of_the_connection_are_dropped_and_others_left(played: Played, a
     assert response.headers["x-request-id"] != "x"
 
 
-@pytest.mark.parametrize(
-    ("cookie", "expected"),
-    [
+def test_a_cookie_stays_with_its_deployment(played: Played, api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("a=1; Path=/; HttpOnly", "a=1; HttpOnly; Path=/d/chat"),
         ("a=1", "a=1; Path=/d/chat"),
         ("a=1; Path=/admin", "a=1; Path=/d/chat/admin"),
@@ -339,14 +342,12 @@ def test_headers_of_the_connection_are_dropped_and_others_left(played: Played, a
         ("a=1; Domain=localhost", "a=1; Domain=localhost; Path=/d/chat"),
         ("a=1; Domain=.example.com", None),
         ("a=1; Domain=localhost; domain=example.com", None),
-    ],
-)
-def test_a_cookie_stays_with_its_deployment(
-    played: Played, api: Api, cookie: str, expected: str | None
-) -> None:
-    played(lambda side: side.answer(b"", headers=[("set-cookie", cookie)]), "GET /x")
-    found = api.client.get("/d/chat/x").headers.getlist("Set-Cookie")
-    assert found == ([] if expected is None else [expected])
+    ]
+    for cookie, expected in rows:
+        with subtests.test(cookie=cookie, expected=expected):
+            played(lambda side, cookie=cookie: side.answer(b"", headers=[("set-cookie", cookie)]), "GET /x")
+            found = api.client.get("/d/chat/x").headers.getlist("Set-Cookie")
+            assert found == ([] if expected is None else [expected])
 
 
 def test_at_an_address_of_its_own_cookies_and_headers_are_left(app_with: MakeApp, played: Played) -> None:
@@ -374,9 +375,10 @@ def test_what_would_hold_for_the_whole_origin_is_dropped_where_others_share_it(
 SHARED, OWN = "http://localhost/d/chat/x", "http://chat.apps.localhost/x"
 
 
-@pytest.mark.parametrize(
-    ("url", "site", "destination", "status"),
-    [
+def test_a_page_of_ours_runs_nothing_that_the_app_answers(
+    app_with: MakeApp, played: Played, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         (SHARED, "same-origin", "script", 403),
         (SHARED, "same-origin", "worker", 403),
         (SHARED, "same-origin", "style", 403),
@@ -385,16 +387,14 @@ SHARED, OWN = "http://localhost/d/chat/x", "http://chat.apps.localhost/x"
         (SHARED, "cross-site", "script", 200),  # of a page in the sandbox
         (SHARED, "none", "document", 200),
         (OWN, "same-origin", "script", 200),
-    ],
-)
-def test_a_page_of_ours_runs_nothing_that_the_app_answers(
-    app_with: MakeApp, played: Played, url: str, site: str, destination: str, status: int
-) -> None:
-    stage = played(hello, "GET /x")
-    client = app_with(app_domain="apps.localhost").test_client()
-    fetch = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": destination}
-    assert client.get(url, headers=fetch).status_code == status
-    assert len(stage.sides) == (status == 200)
+    ]
+    for url, site, destination, status in rows:
+        with subtests.test(url=url, site=site, destination=destination, status=status):
+            stage = played(hello, "GET /x")
+            client = app_with(app_domain="apps.localhost").test_client()
+            fetch = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": destination}
+            assert client.get(url, headers=fetch).status_code == status
+            assert len(stage.sides) == (status == 200)
 
 
 @pytest.mark.parametrize(
@@ -422,14 +422,19 @@ def test_what_proxies_would_obey_is_dropped_everywhere(app_with: MakeApp, played
         assert [name for name, _ in sent if name in found] == ["X-Accel-Buffering"]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [[("x", "a\r\nSet-Cookie: b=1")], [("x\r\ny", "a")], [("x y", "a")], [("", "a")], [("x", "\u0100")]],
-)
-def test_an_answer_that_would_split_is_none(played: Played, api: Api, headers: list[tuple[str, str]]) -> None:
-    played(lambda side: side.answer(b"x", headers=headers), "GET /x")
-    response = api.client.get("/d/chat/x")
-    assert (response.status_code, response.json) == (502, {"detail": app_failures.NO_ANSWER})
+def test_an_answer_that_would_split_is_none(played: Played, api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
+        [("x", "a\r\nSet-Cookie: b=1")],
+        [("x\r\ny", "a")],
+        [("x y", "a")],
+        [("", "a")],
+        [("x", "\u0100")],
+    ]
+    for headers in rows:
+        with subtests.test(headers=headers):
+            played(lambda side, headers=headers: side.answer(b"x", headers=headers), "GET /x")
+            response = api.client.get("/d/chat/x")
+            assert (response.status_code, response.json) == (502, {"detail": app_failures.NO_ANSWER})
 
 
 @pytest.mark.parametrize(

@@ -144,24 +144,21 @@ def test_a_new_context_replaces_everything_of_the_old(api: Api) -> None:
     assert changed["updated_at"] > made["updated_at"]
 
 
-@pytest.mark.parametrize(
-    ("body", "config", "context"),
-    [
+def test_what_a_change_makes_of_config_and_context(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"context": {}}, {"tags": ["t"]}, {}),
         ({"config": {"configurable": {"b": 2}}}, {"configurable": {"b": 2}}, {"b": 2}),
         ({"config": {"recursion_limit": 3}}, {"recursion_limit": 3}, {"a": 1}),
         ({"config": {}}, {}, {"a": 1}),
         ({"name": "n"}, {"tags": ["t"], "configurable": {"a": 1}}, {"a": 1}),
         ({}, {"tags": ["t"], "configurable": {"a": 1}}, {"a": 1}),
-    ],
-)
-def test_what_a_change_makes_of_config_and_context(
-    api: Api, body: dict[str, Any], config: dict[str, Any], context: dict[str, Any]
-) -> None:
-    before = {"tags": ["t"], "configurable": {"a": 1}}
-    made = api.post("/assistants", {"graph_id": "agent", "config": before}).json
-    changed = change(api, made, body)
-    assert (changed["version"], changed["config"], changed["context"]) == (2, config, context)
+    ]
+    for body, config, context in rows:
+        with subtests.test(body=body, config=config, context=context):
+            before = {"tags": ["t"], "configurable": {"a": 1}}
+            made = api.post("/assistants", {"graph_id": "agent", "config": before}).json
+            changed = change(api, made, body)
+            assert (changed["version"], changed["config"], changed["context"]) == (2, config, context)
 
 
 def test_metadata_is_merged_and_the_rest_replaced(api: Api, made: dict[str, Any]) -> None:
@@ -296,15 +293,14 @@ def drawn(api: Api) -> Api:
     return api
 
 
-@pytest.mark.parametrize(
-    ("query", "depth"),
-    [("", "0"), ("?xray=false", "0"), ("?xray=0", "0"), ("?xray=1", "1"), ("?xray=true", "all"),
-     ("?xray=True", "all"), ("?xray=9", "all")],
-)  # fmt: skip
-@pytest.mark.parametrize("assistant", ["agent", str(assistants.default_id("agent"))])
-def test_a_graph_is_drawn_to_the_depth_asked_for(drawn: Api, assistant: str, query: str, depth: str) -> None:
-    response = drawn.get(f"/assistants/{assistant}/graph{query}")
-    assert response.json == {"nodes": [{"id": depth}], "edges": []}
+def test_a_graph_is_drawn_to_the_depth_asked_for(drawn: Api, subtests: pytest.Subtests) -> None:
+    rows_0: list[Any] = [("", "0"), ("?xray=false", "0"), ("?xray=0", "0"), ("?xray=1", "1"), ("?xray=true", "all"),
+     ("?xray=True", "all"), ("?xray=9", "all")]  # fmt: skip
+    for query, depth in rows_0:
+        for assistant in ("agent", str(assistants.default_id("agent"))):
+            with subtests.test(query=query, depth=depth, assistant=assistant):
+                response = drawn.get(f"/assistants/{assistant}/graph{query}")
+                assert response.json == {"nodes": [{"id": depth}], "edges": []}
 
 
 def test_all_six_schema_keys_are_there(drawn: Api) -> None:
@@ -315,19 +311,18 @@ def test_all_six_schema_keys_are_there(drawn: Api) -> None:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("path", "names"),
-    [
+def test_subgraphs_by_name(drawn: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("", ["child", "sister"]),
         ("?recurse=true", ["child", "child|inner", "child|inner|low", "sister"]),
         ("/child", ["child"]),
         ("/child%7Cinner", ["child|inner"]),
         ("/child?recurse=1", ["child", "child|inner", "child|inner|low"]),
         ("/nobody", []),
-    ],
-)
-def test_subgraphs_by_name(drawn: Api, path: str, names: list[str]) -> None:
-    assert list(drawn.get(f"/assistants/agent/subgraphs{path}").json) == names
+    ]
+    for path, names in rows:
+        with subtests.test(path=path, names=names):
+            assert list(drawn.get(f"/assistants/agent/subgraphs{path}").json) == names
 
 
 def test_a_refused_change_makes_no_version(api: Api, made: dict[str, Any]) -> None:

@@ -113,9 +113,8 @@ def test_an_organization_gets_its_first_key_and_goes_with_everything(operator: O
     assert "401" in tenant("list", fails=True).output
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_cannot_be_done_is_said_in_a_sentence(operator: Operator, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (("keys", "create", "--role", "king"), "There is no role 'king'"),
         (("keys", "revoke", "../deployments"), "is no key's id"),
         (("keys", "revoke", "12345678"), "API key 12345678 not found"),
@@ -123,14 +122,12 @@ def test_an_organization_gets_its_first_key_and_goes_with_everything(operator: O
         (("orgs", "delete", "default", "--force"), "The default organization cannot be deleted"),
         (("orgs", "create", "two words"), "name: must match"),
         (("orgs", "create", "default"), "already exists"),
-    ],
-)
-def test_what_cannot_be_done_is_said_in_a_sentence(
-    operator: Operator, words: tuple[str, ...], said: str
-) -> None:
-    ran = operator(*words, fails=True)
-    assert ran.output.startswith("Error: ")
-    assert said in ran.output
+    ]
+    for words, said in rows:
+        with subtests.test(words=words, said=said):
+            ran = operator(*words, fails=True)
+            assert ran.output.startswith("Error: ")
+            assert said in ran.output
 
 
 def test_without_any_key_one_is_made_in_the_database(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from typing import Any
 from urllib.parse import urljoin
 from uuid import uuid4
 
@@ -79,34 +80,33 @@ def test_nothing_else_may_run_or_load_in_it(anonymous: FlaskClient) -> None:
     assert not re.findall(r"<script(?![^>]* src=)|<style| style=| on\w+=", page.text)
 
 
-@pytest.mark.parametrize(
-    ("address", "status"),
-    [
+def test_every_page_of_the_service_is_closed_to_frames_and_to_foreign_scripts(
+    anonymous: FlaskClient, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ("/", 200),
         ("/o/", 200),
         ("/api-host/", 200),
         ("/docs", 200),
         ("/d/chat/docs", 200),
         ("/v2/auth/callback/<script>?state=<script>&error=<script>&error_description=<script>", 422),
-    ],
-)
-def test_every_page_of_the_service_is_closed_to_frames_and_to_foreign_scripts(
-    anonymous: FlaskClient, address: str, status: int
-) -> None:
-    page = anonymous.get(address, headers=BROWSER)
-    assert (page.status_code, page.mimetype) == (status, "text/html")
-    policy = page.headers["Content-Security-Policy"]
-    for directive in (
-        "default-src 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ):
-        assert directive in policy
-    assert not re.search(r"script-src[^;]*('unsafe|\*|https?:|data:|blob:)", policy)
-    assert page.headers["X-Content-Type-Options"] == "nosniff"
-    assert page.headers["Referrer-Policy"] == "no-referrer"
-    assert "<script>" not in page.text
+    ]
+    for address, status in rows:
+        with subtests.test(address=address, status=status):
+            page = anonymous.get(address, headers=BROWSER)
+            assert (page.status_code, page.mimetype) == (status, "text/html")
+            policy = page.headers["Content-Security-Policy"]
+            for directive in (
+                "default-src 'none'",
+                "base-uri 'none'",
+                "form-action 'none'",
+                "frame-ancestors 'none'",
+            ):
+                assert directive in policy
+            assert not re.search(r"script-src[^;]*('unsafe|\*|https?:|data:|blob:)", policy)
+            assert page.headers["X-Content-Type-Options"] == "nosniff"
+            assert page.headers["Referrer-Policy"] == "no-referrer"
+            assert "<script>" not in page.text
 
 
 @pytest.mark.parametrize("path", ["/d/chat/<script>", "/<script>", "/v2/<script>", "/o/static/0/<script>"])
@@ -144,9 +144,8 @@ def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskC
         assert "Accept-Encoding" in answer.headers["Vary"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_only_files_of_the_pages_are_sent(anonymous: FlaskClient, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         "../console.py",
         "nothing.js",
         "console",
@@ -155,10 +154,10 @@ def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskC
         "a" * 300,
         "a%00b",
         "%5cb",
-    ],
-)
-def test_only_files_of_the_pages_are_sent(anonymous: FlaskClient, name: str) -> None:
-    assert anonymous.get(f"/o/static/0123456789abcdef/{name}").status_code in (401, 404)
+    ]
+    for name in rows:
+        with subtests.test(name=name):
+            assert anonymous.get(f"/o/static/0123456789abcdef/{name}").status_code in (401, 404)
 
 
 def test_no_other_address_under_its_prefix_answers(anonymous: FlaskClient) -> None:

@@ -158,9 +158,8 @@ def test_a_name_is_taken_once(control: ControlPlane, stranger: ControlPlane) -> 
     stranger.create("chat")
 
 
-@pytest.mark.parametrize(
-    ("body", "loc", "kind"),
-    [
+def test_a_violation_is_placed(control: ControlPlane, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"name": "a"}, ["body", "source"], "missing"),
         ({"source": "internal_source"}, ["body", "name"], "missing"),
         ({"source": "internal_source", "name": "-a"}, ["body", "name"], "string_pattern_mismatch"),
@@ -182,15 +181,14 @@ def test_a_name_is_taken_once(control: ControlPlane, stranger: ControlPlane) -> 
             ["body", "agent", "environment"],
             "literal_error",
         ),
-    ],
-)
-def test_a_violation_is_placed(control: ControlPlane, body: Any, loc: list[Any], kind: str) -> None:
-    assert place(control.post("/v2/deployments", body)) == (loc, kind)
+    ]
+    for body, loc, kind in rows:
+        with subtests.test(body=body, loc=loc, kind=kind):
+            assert place(control.post("/v2/deployments", body)) == (loc, kind)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_it_cannot_do_is_refused_in_words(control: ControlPlane, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         {"source": "github", "source_config": {"repo_url": "ssh://git@git.example/a"}},
         {"source": "external_docker", "source_revision_config": {"image_uri": "a@sha256:b"}},
         {"source": "internal_docker"},
@@ -200,24 +198,26 @@ def test_a_violation_is_placed(control: ControlPlane, body: Any, loc: list[Any],
         {"source": "internal_source", "source_config": {"install_command": "npm i"}},
         {"source": "internal_source", "source_config": {"listener_id": str(uuid4())}},
         {"source": "internal_source", "secret_references": [{"name": "A"}]},
-    ],
-)
-def test_what_it_cannot_do_is_refused_in_words(control: ControlPlane, body: Any) -> None:
-    response = control.post("/v2/deployments", {"name": "a", **body})
-    assert response.status_code == 400
-    assert isinstance(detail(response), str)
-    assert control.get("/v2/deployments").json == {"resources": [], "offset": 0}
+    ]
+    for body in rows:
+        with subtests.test(body=body):
+            response = control.post("/v2/deployments", {"name": "a", **body})
+            assert response.status_code == 400
+            assert isinstance(detail(response), str)
+            assert control.get("/v2/deployments").json == {"resources": [], "offset": 0}
 
 
-@pytest.mark.parametrize(
-    "name", ["DATABASE_URL", "RUNYARD_API_KEY", "LD_PRELOAD", "POSTGRES_URI", "a-b", "1A"]
-)
-def test_the_platforms_own_variables_cannot_be_set(control: ControlPlane, name: str) -> None:
-    secrets = [{"name": "FINE", "value": "1"}, {"name": name, "value": "1"}]
-    response = control.post("/v2/deployments", {"name": "a", "source": "internal_source", "secrets": secrets})
-    assert response.status_code == 400
-    assert name in detail(response)
-    assert "FINE" not in detail(response)
+def test_the_platforms_own_variables_cannot_be_set(control: ControlPlane, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = ["DATABASE_URL", "RUNYARD_API_KEY", "LD_PRELOAD", "POSTGRES_URI", "a-b", "1A"]
+    for name in rows:
+        with subtests.test(name=name):
+            secrets = [{"name": "FINE", "value": "1"}, {"name": name, "value": "1"}]
+            response = control.post(
+                "/v2/deployments", {"name": "a", "source": "internal_source", "secrets": secrets}
+            )
+            assert response.status_code == 400
+            assert name in detail(response)
+            assert "FINE" not in detail(response)
 
 
 def test_secrets_are_never_shown_nor_stored_in_the_clear(control: ControlPlane) -> None:
@@ -240,24 +240,23 @@ def test_without_a_key_secrets_are_refused_and_nothing_is_made(control: ControlP
     assert names(control) == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_some_changes_make_no_revision(control: ControlPlane, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         {},
         {"display_name": "My agent"},
         {"source_config": {"build_on_push": False}},
         {"source_config": None, "source_revision_config": None, "secrets": None, "display_name": None},
         {"source_revision_config": {"repo_ref": None}, "secrets": [], "pool": "gpu"},
-    ],
-)
-def test_some_changes_make_no_revision(control: ControlPlane, body: Any) -> None:
-    made = control.create()
-    deployed = control.deploy(made)
-    changed = control.change(made, **body)
-    assert changed["latest_revision_id"] == deployed["latest_revision_id"]
-    assert changed["display_name"] == body.get("display_name")
-    assert changed["pool"] == body.get("pool", "default")
-    assert len(control.revisions(made)) == 1
+    ]
+    for number, body in enumerate(rows):
+        with subtests.test(body=body):
+            made = control.create(f"app-{number}")
+            deployed = control.deploy(made)
+            changed = control.change(made, **body)
+            assert changed["latest_revision_id"] == deployed["latest_revision_id"]
+            assert changed["display_name"] == body.get("display_name")
+            assert changed["pool"] == body.get("pool", "default")
+            assert len(control.revisions(made)) == 1
 
 
 def test_a_resource_spec_makes_a_revision(control: ControlPlane) -> None:
@@ -285,19 +284,20 @@ def test_what_is_fixed_may_be_sent_back_but_not_changed(control: ControlPlane) -
         assert (response.status_code, detail(response)) == (400, f"{name} of a deployment cannot be changed.")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_a_change_it_cannot_make_is_refused_and_changes_nothing(
+    control: ControlPlane, subtests: pytest.Subtests
+) -> None:
+    made = control.create()
+    rows: list[Any] = [
         {"revision_source": "internal_docker"},
         {"source_revision_config": {"image_uri": "a@sha256:b"}},
         {"source_revision_config": {"source_tarball_path": "elsewhere/a.tar.gz"}},
-    ],
-)
-def test_a_change_it_cannot_make_is_refused_and_changes_nothing(control: ControlPlane, body: Any) -> None:
-    made = control.create()
-    response = control.call("PATCH", f"/v2/deployments/{made['id']}", {"display_name": "New", **body})
-    assert response.status_code == 400
-    assert control.get(f"/v2/deployments/{made['id']}").json == made
+    ]
+    for body in rows:
+        with subtests.test(body=body):
+            response = control.call("PATCH", f"/v2/deployments/{made['id']}", {"display_name": "New", **body})
+            assert response.status_code == 400
+            assert control.get(f"/v2/deployments/{made['id']}").json == made
 
 
 def test_its_address_is_shown_once_it_serves(control: ControlPlane) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -24,12 +25,12 @@ def chat(client: FlaskClient) -> FlaskClient:
     return client
 
 
-@pytest.mark.parametrize(
-    "path", ["/nope", "/v2/nope", "/api-host/v2/nope", "/d/chat/nope", "/d/other/threads/search"]
-)
-def test_an_unknown_path_is_404(chat: FlaskClient, path: str) -> None:
-    response = chat.post(path, data=b"{}")
-    assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+def test_an_unknown_path_is_404(chat: FlaskClient, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = ["/nope", "/v2/nope", "/api-host/v2/nope", "/d/chat/nope", "/d/other/threads/search"]
+    for path in rows:
+        with subtests.test(path=path):
+            response = chat.post(path, data=b"{}")
+            assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
 
 
 def beside_an_id(app: Flask) -> Iterator[tuple[str, set[str], set[str]]]:
@@ -71,9 +72,11 @@ def test_a_trailing_slash_on_the_control_plane_is_the_same_route(client: FlaskCl
     assert client.get("/api-host/v2/deployments/").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v2//deployments", "//v2/deployments", "/d/chat//threads", "/d//threads"])
-def test_it_never_redirects_for_doubled_slashes(chat: FlaskClient, path: str) -> None:
-    assert chat.get(path).status_code in (404, 405)
+def test_it_never_redirects_for_doubled_slashes(chat: FlaskClient, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = ["/v2//deployments", "//v2/deployments", "/d/chat//threads", "/d//threads"]
+    for path in rows:
+        with subtests.test(path=path):
+            assert chat.get(path).status_code in (404, 405)
 
 
 def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
@@ -115,13 +118,17 @@ def test_a_browser_may_read_what_reconnecting_needs(chat: FlaskClient) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/threads/x", 422), ("GET", "/nope", 404), ("GET", "/ok", 200), ("PUT", "/threads", 405)],
-)
-def test_a_browser_may_read_refusals_too(chat: FlaskClient, method: str, path: str, status: int) -> None:
-    response = chat.open(f"/d/chat{path}", method=method, headers={"Origin": "https://ui.example"})
-    assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (status, "*")
+def test_a_browser_may_read_refusals_too(chat: FlaskClient, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
+        ("GET", "/threads/x", 422),
+        ("GET", "/nope", 404),
+        ("GET", "/ok", 200),
+        ("PUT", "/threads", 405),
+    ]
+    for method, path, status in rows:
+        with subtests.test(method=method, path=path, status=status):
+            response = chat.open(f"/d/chat{path}", method=method, headers={"Origin": "https://ui.example"})
+            assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (status, "*")
 
 
 def test_a_browser_may_read_that_it_has_no_key(anonymous: FlaskClient) -> None:

@@ -148,9 +148,8 @@ def test_runs_of_any_status_are_found_by_what_is_known_of_them(api: Api, thread_
     assert found(api, graph_id="agent", metadata={"batch": 7}) == []
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
+def test_a_bad_search_is_422(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"status": "done"}, "status"),
         ({"status": ["success", "gone"]}, "status"),
         ({"metadata": [1]}, "metadata"),
@@ -159,12 +158,12 @@ def test_runs_of_any_status_are_found_by_what_is_known_of_them(api: Api, thread_
         ({"assistant_id": "agent"}, "assistant_id"),
         ({"limit": 0}, "limit"),
         ({"error": ""}, "error"),
-    ],
-)
-def test_a_bad_search_is_422(api: Api, body: dict[str, Any], field: str) -> None:
-    response = api.post("/runs/search", body)
-    assert response.status_code == 422
-    assert response.json["detail"].startswith(f"{field}"), response.json
+    ]
+    for body, field in rows:
+        with subtests.test(body=body, field=field):
+            response = api.post("/runs/search", body)
+            assert response.status_code == 422
+            assert response.json["detail"].startswith(f"{field}"), response.json
 
 
 @pytest.mark.parametrize("status", list(ENDS))

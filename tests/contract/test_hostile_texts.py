@@ -196,44 +196,47 @@ def test_no_request_to_the_control_plane_fails_by_its_texts(control: ControlPlan
         assert control.client.get(path).status_code == 200, path
 
 
-@pytest.mark.parametrize("raw", TEXTS + NO_JSON)
-def test_no_command_fails_by_its_texts(api: Api, thread_id: str, raw: bytes) -> None:
-    starts = (
-        {"input": MARK},
-        {"config": {"configurable": {"a": MARK}}},
-        {"metadata": {"a": MARK}},
-        {"assistant_id": MARK},
-    )
-    answers = (
-        {"response": MARK, "interrupt_id": "i", "namespace": []},
-        {"response": 1, "interrupt_id": MARK, "namespace": [MARK]},
-    )
-    calls = [("run.start", {"assistant_id": "agent", "input": {}, **params}) for params in starts]
-    calls += [("input.respond", params) for params in answers]
-    for method, params in calls:
-        body = orjson.dumps({"id": 1, "method": method, "params": params}).replace(orjson.dumps(MARK), raw)
-        response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=body)
-        assert response.status_code < 500, (body, response.text)
-    assert problems_of_searches(api) == []
+def test_no_command_fails_by_its_texts(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    for raw in TEXTS + NO_JSON:
+        with subtests.test(raw=raw):
+            starts = (
+                {"input": MARK},
+                {"config": {"configurable": {"a": MARK}}},
+                {"metadata": {"a": MARK}},
+                {"assistant_id": MARK},
+            )
+            answers = (
+                {"response": MARK, "interrupt_id": "i", "namespace": []},
+                {"response": 1, "interrupt_id": MARK, "namespace": [MARK]},
+            )
+            calls = [("run.start", {"assistant_id": "agent", "input": {}, **params}) for params in starts]
+            calls += [("input.respond", params) for params in answers]
+            for method, params in calls:
+                body = orjson.dumps({"id": 1, "method": method, "params": params}).replace(
+                    orjson.dumps(MARK), raw
+                )
+                response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=body)
+                assert response.status_code < 500, (body, response.text)
+            assert problems_of_searches(api) == []
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_no_id_in_a_path_fails_by_its_text(api: Api, unanswered: None, word: str) -> None:
-    document, known = document_of(api), deployment_records(api)
-    problems = []
-    for described in document.operations():
-        schema = document.body(described)
-        body = None if schema is None else orjson.dumps(good(document, schema))
-        for name in described.parameters("path"):
-            address = described.address(known, **{name: word})
-            response = api.client.open(f"/d/chat{address}", method=described.method, data=body)
-            problems += failed(response, f"{described} {name}={word!r}")
-    assert not problems, "\n".join(problems[:50])
+def test_no_id_in_a_path_fails_by_its_text(api: Api, unanswered: None, subtests: pytest.Subtests) -> None:
+    for word in WORDS:
+        with subtests.test(word=word):
+            document, known = document_of(api), deployment_records(api)
+            problems = []
+            for described in document.operations():
+                schema = document.body(described)
+                body = None if schema is None else orjson.dumps(good(document, schema))
+                for name in described.parameters("path"):
+                    address = described.address(known, **{name: word})
+                    response = api.client.open(f"/d/chat{address}", method=described.method, data=body)
+                    problems += failed(response, f"{described} {name}={word!r}")
+            assert not problems, "\n".join(problems[:50])
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_no_header_fails_by_its_text(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         "X-Api-Key",
         "Authorization",
         "Idempotency-Key",
@@ -242,14 +245,14 @@ def test_no_id_in_a_path_fails_by_its_text(api: Api, unanswered: None, word: str
         "traceparent",
         "X-Tenant",
         "Cookie",
-    ],
-)
-def test_no_header_fails_by_its_text(api: Api, header: str) -> None:
-    for word in ("\x00", "a\x00b", "\xff\xfe", "\x7f\x80"):
-        for path in ("/threads", "/runs"):
-            response = api.post(path, {"assistant_id": "agent"}, headers={header: word})
-            assert response.status_code < 500, (path, word, response.text)
-    assert problems_of_searches(api) == []
+    ]
+    for header in rows:
+        with subtests.test(header=header):
+            for word in ("\x00", "a\x00b", "\xff\xfe", "\x7f\x80"):
+                for path in ("/threads", "/runs"):
+                    response = api.post(path, {"assistant_id": "agent"}, headers={header: word})
+                    assert response.status_code < 500, (path, word, response.text)
+            assert problems_of_searches(api) == []
 
 
 def problems_of_searches(api: Api) -> list[str]:
@@ -354,18 +357,19 @@ def test_a_run_may_name_any_text_as_its_cron(api: Api, thread_id: str) -> None:
     assert [run["run_id"] for run in found] == [runs[1]]
 
 
-@pytest.mark.parametrize(
-    ("namespace", "key"),
-    [
+def test_a_store_item_whose_place_is_too_long_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ([random_text(500) for _ in range(6)], "k"),
         (["".join(map(chr, range(0x4E00, 0x4E00 + 512)))] * 2, "k"),
         (["a"], "".join(map(chr, range(0x4E00, 0x4E00 + 1024)))),
-    ],
-)
-def test_a_store_item_whose_place_is_too_long_is_refused(api: Api, namespace: list[str], key: str) -> None:
-    response = api.call("PUT", "/store/items", {"namespace": namespace, "key": key, "value": {"a": 1}})
-    assert response.status_code == 422
-    assert "namespace and key: at most 2500 bytes" in response.text
+    ]
+    for namespace, key in rows:
+        with subtests.test(namespace=namespace, key=key):
+            response = api.call(
+                "PUT", "/store/items", {"namespace": namespace, "key": key, "value": {"a": 1}}
+            )
+            assert response.status_code == 422
+            assert "namespace and key: at most 2500 bytes" in response.text
 
 
 def test_the_longest_place_of_a_store_item_is_kept(api: Api) -> None:

@@ -36,9 +36,8 @@ def having(api: Api, monkeypatch: pytest.MonkeyPatch) -> Settings:
 # Interfaces that are off.
 
 
-@pytest.mark.parametrize(
-    ("switch", "off", "on"),
-    [
+def test_an_interface_that_is_off_is_not_there(api: Api, having: Settings, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("disable_assistants", ["POST /assistants/search", "GET /assistants/x", "PUT /assistants"], ["POST /threads/search"]),
         ("disable_threads", ["POST /threads", "POST /threads/search", "GET /threads/x/state"], ["POST /assistants/search"]),
         ("disable_threads", ["POST /threads/x/commands", "POST /threads/x/stream/events"], ["POST /runs/crons/search"]),
@@ -48,19 +47,17 @@ def having(api: Api, monkeypatch: pytest.MonkeyPatch) -> Settings:
         ("disable_mcp", ["POST /mcp"], ["POST /threads/search"]),
         ("disable_a2a", ["POST /a2a/agent", "GET /.well-known/agent-card.json?assistant_id=agent"], ["POST /threads/search"]),
         ("disable_meta", ["GET /", "GET /info", "GET /metrics", "GET /docs", "GET /openapi.json"], ["GET /ok"]),
-    ],
-)  # fmt: skip
-def test_an_interface_that_is_off_is_not_there(
-    api: Api, having: Settings, switch: str, off: list[str], on: list[str]
-) -> None:
-    having(**{switch: True})
-    for asked in off:
-        response = api.call(*asked.split(), body={})
-        assert (response.status_code, response.json) == (404, {"detail": "Not Found"}), asked
-    for asked in on:
-        assert api.call(*asked.split(), body=None if asked.startswith("GET") else {}).status_code == 200, (
-            asked
-        )
+    ]  # fmt: skip
+    for switch, off, on in rows:
+        with subtests.test(switch=switch, off=off, on=on):
+            having(**{switch: True})
+            for asked in off:
+                response = api.call(*asked.split(), body={})
+                assert (response.status_code, response.json) == (404, {"detail": "Not Found"}), asked
+            for asked in on:
+                assert (
+                    api.call(*asked.split(), body=None if asked.startswith("GET") else {}).status_code == 200
+                ), asked
 
 
 def test_a_page_that_is_off_is_missed_by_anybody(anonymous: FlaskClient, having: Settings) -> None:

@@ -214,24 +214,23 @@ def test_what_is_no_conversation_answers_with_its_state(api: Api, notifications:
     assert orjson.loads(block["text"]) == {"city": "Rome", "é": [None]}
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
-    [
+def test_arguments_that_do_not_fit_are_a_tools_error(
+    api: Api, notifications: Notifications, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ("agent", {}, "messages: this field is required"),
         ("agent", {"messages": [{"role": "user"}]}, "messages: must be string"),
         ("other", {"nights": 2}, "city: this field is required"),
         ("other", {"city": "a", "nights": 1.5}, "nights: must be integer"),
         ("other", {"city": None}, "city: must be string"),
         ("other", {"city": "a", "nights": True}, "nights: must be integer"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_a_tools_error(
-    api: Api, notifications: Notifications, tool: str, arguments: Any, said: str
-) -> None:
-    answer = result(api, "tools/call", {"name": tool, "arguments": arguments})
-    assert answer["isError"] is True
-    assert said in answer["content"][0]["text"]
-    assert not notifications.heard
+    ]
+    for tool, arguments, said in rows:
+        with subtests.test(tool=tool, arguments=arguments, said=said):
+            answer = result(api, "tools/call", {"name": tool, "arguments": arguments})
+            assert answer["isError"] is True
+            assert said in answer["content"][0]["text"]
+            assert not notifications.heard
 
 
 @pytest.mark.parametrize("params", [{}, {"name": 7}, {"name": "agent", "arguments": []}, {"name": "\x00"}])

@@ -61,9 +61,8 @@ def test_an_organization_is_made_read_renamed_and_deleted(operator: ControlPlane
     assert [row["name"] for row in operator.get("/v2/organizations").json["resources"]] == ["default"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
+def test_it_refuses(operator: ControlPlane, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("POST", "/v2/organizations", {"name": "default"}, 409),
         ("POST", "/v2/organizations", {"name": str(uuid4())}, 422),
         ("POST", "/v2/organizations", {"name": "two words"}, 422),
@@ -93,10 +92,10 @@ def test_an_organization_is_made_read_renamed_and_deleted(operator: ControlPlane
         ("PATCH", "/v2/keys/12345678", {"max_concurrent_runs": -1}, 422),
         ("POST", "/v2/keys", {"name": "x", "role": "read", "max_concurrent_runs": "1"}, 422),
         ("DELETE", "/v2/keys/far-too-long-for-an-id", None, 404),
-    ],
-)
-def test_it_refuses(operator: ControlPlane, method: str, path: str, body: Any, status: int) -> None:
-    assert operator.call(method, path, body).status_code == status
+    ]
+    for method, path, body, status in rows:
+        with subtests.test(method=method, path=path, body=body, status=status):
+            assert operator.call(method, path, body).status_code == status
 
 
 def test_everybody_sees_their_own_organization_alone(app: Flask, operator: ControlPlane) -> None:

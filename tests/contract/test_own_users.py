@@ -20,7 +20,7 @@ from shared.infra.postgres import connection
 from shared.user_code import known_users, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller
 from tests.support import user_code
-from web import rate_limits
+from web import auth, rate_limits
 
 STUDIO = {"x-auth-scheme": "langsmith"}
 UNKNOWN = {"detail": "who are you?"}
@@ -62,22 +62,25 @@ def test_what_users_sign_in_with_is_no_wrong_key_on_open_routes(users: Users, pa
     assert [ids & info["host"].keys() for info in told] == [set(), ids]
 
 
-@pytest.mark.parametrize("path", ["/threads%2Fx", "/threads/%2e%2e/ok", "/..", "/threads/..%2F..%2Fok"])
-def test_a_path_that_could_climb_is_an_unknown_one(users: Users, path: str) -> None:
-    for _ in range(25):  # more than an address may fail in a minute
-        assert users.ann.get(path).status_code == 404
-    assert users.nobody.get(path).json == UNKNOWN
+def test_a_path_that_could_climb_is_an_unknown_one(users: Users, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = ["/threads%2Fx", "/threads/%2e%2e/ok", "/..", "/threads/..%2F..%2Fok"]
+    for path in rows:
+        with subtests.test(path=path):
+            auth.start(users.owner.client.application)  # no address has failed too often
+            for _ in range(25):  # more than an address may fail in a minute
+                assert users.ann.get(path).status_code == 404
+            assert users.nobody.get(path).json == UNKNOWN
 
 
-@pytest.mark.parametrize("path", ["/ok", "/info", "/openapi.json", "/docs", "/"])
-def test_open_routes_ask_nobody(users: Users, path: str) -> None:
-    assert users.nobody.get(path).status_code == 200
-    assert users.played.calls == []
+def test_open_routes_ask_nobody(users: Users, subtests: pytest.Subtests) -> None:
+    for path in ("/ok", "/info", "/openapi.json", "/docs", "/"):
+        with subtests.test(path=path):
+            assert users.nobody.get(path).status_code == 200
+            assert users.played.calls == []
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "headers"),
-    [
+def test_what_would_stream_is_refused_before_it_begins(users: Users, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("/threads/{}/stream/events", "GET", {"Connection": "Upgrade", "Upgrade": "websocket"}),
         ("/threads/{}/stream/events", "POST", {}),
         ("/threads/{}/stream", "GET", {}),
@@ -86,13 +89,11 @@ def test_open_routes_ask_nobody(users: Users, path: str) -> None:
         ("/mcp", "POST", {}),
         ("/a2a/{}", "POST", {}),
         ("/.well-known/agent-card.json", "GET", {}),
-    ],
-)
-def test_what_would_stream_is_refused_before_it_begins(
-    users: Users, path: str, method: str, headers: dict[str, str]
-) -> None:
-    response = users.nobody.call(method, path.replace("{}", str(uuid4())), headers=headers)
-    assert (response.status_code, response.json) == (401, UNKNOWN)
+    ]
+    for path, method, headers in rows:
+        with subtests.test(path=path, method=method, headers=headers):
+            response = users.nobody.call(method, path.replace("{}", str(uuid4())), headers=headers)
+            assert (response.status_code, response.json) == (401, UNKNOWN)
 
 
 def test_a_preflight_asks_nobody(users: Users) -> None:
@@ -140,36 +141,48 @@ def test_a_key_in_the_query_is_left_out_of_what_the_project_sees(users: Users) -
     assert users.played.authenticated.pop()["url"].endswith("/threads/x")
 
 
-@pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Other"])
-@pytest.mark.parametrize("scheme", ["", "Bearer "])
-def test_the_project_sees_no_key_of_the_platform(users: Users, name: str, scheme: str) -> None:
-    for secret in (ADMIN_KEY, key("admin"), "ryd_not_a_key"):
-        search(users.nobody, headers={name: scheme + secret})
-        assert secret not in str(users.played.authenticated.pop())
+def test_the_project_sees_no_key_of_the_platform(users: Users, subtests: pytest.Subtests) -> None:
+    for name in ("X-Api-Key", "Authorization", "X-Other"):
+        for scheme in ("", "Bearer "):
+            with subtests.test(name=name, scheme=scheme):
+                auth.start(users.owner.client.application)  # no address has failed too often
+                for secret in (ADMIN_KEY, key("admin"), "ryd_not_a_key"):
+                    search(users.nobody, headers={name: scheme + secret})
+                    assert secret not in str(users.played.authenticated.pop())
 
 
-@pytest.mark.parametrize(
-    "shape", ["{}, mine", "mine,{}", "mine, {}", '"{}"', "a=1; key={}; b=2", "Bearer {} x", "[{}]", "x{}"]
-)
-@pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Cookies"])
 def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
-    users: Users, name: str, shape: str
+    users: Users, subtests: pytest.Subtests
 ) -> None:
-    for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
-        search(users.nobody, headers={name: shape.format(secret)})
-        assert secret not in str(users.played.authenticated.pop())
-        escaped = "".join(f"%{byte:02x}" for byte in secret.encode())
-        basic = b64encode(f"ann:{secret}".encode()).decode()
-        for hidden in (
-            escaped,
-            escaped.replace("%", "%25"),
-            f"Basic {basic}",
-            f"x, basic {basic.rstrip('=')}",
-        ):
-            search(users.nobody, headers={name: shape.format(hidden)})
-            assert hidden not in str(users.played.authenticated.pop())
-    search(users.nobody, headers={name: "hurryd_up ryder"})
-    assert "hurryd_up ryder" in str(users.played.authenticated.pop())
+    rows_0: list[Any] = [
+        "{}, mine",
+        "mine,{}",
+        "mine, {}",
+        '"{}"',
+        "a=1; key={}; b=2",
+        "Bearer {} x",
+        "[{}]",
+        "x{}",
+    ]
+    for shape in rows_0:
+        for name in ("X-Api-Key", "Authorization", "X-Cookies"):
+            with subtests.test(shape=shape, name=name):
+                auth.start(users.owner.client.application)  # no address has failed too often
+                for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
+                    search(users.nobody, headers={name: shape.format(secret)})
+                    assert secret not in str(users.played.authenticated.pop())
+                    escaped = "".join(f"%{byte:02x}" for byte in secret.encode())
+                    basic = b64encode(f"ann:{secret}".encode()).decode()
+                    for hidden in (
+                        escaped,
+                        escaped.replace("%", "%25"),
+                        f"Basic {basic}",
+                        f"x, basic {basic.rstrip('=')}",
+                    ):
+                        search(users.nobody, headers={name: shape.format(hidden)})
+                        assert hidden not in str(users.played.authenticated.pop())
+                search(users.nobody, headers={name: "hurryd_up ryder"})
+                assert "hurryd_up ryder" in str(users.played.authenticated.pop())
 
 
 def test_a_platform_key_alone_is_an_ordinary_caller(users: Users) -> None:
@@ -259,12 +272,15 @@ BAD_USERS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", BAD_USERS, ids=str)
-def test_what_is_no_user_is_refused_and_said_in_the_deployments_log(users: Users, bad: Any) -> None:
-    users.played.answer = fails({"user": bad})
-    response = search(users.ann)
-    assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
-    assert "authenticate returned" in line(users)
+def test_what_is_no_user_is_refused_and_said_in_the_deployments_log(
+    users: Users, subtests: pytest.Subtests
+) -> None:
+    for bad in BAD_USERS:
+        with subtests.test(bad=bad):
+            users.played.answer = fails({"user": bad})
+            response = search(users.ann)
+            assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
+            assert "authenticate returned" in line(users)
 
 
 def line(users: Users) -> str:
@@ -273,9 +289,10 @@ def line(users: Users) -> str:
         return conn.execute(query, {"id": users.deployment.id}).scalar_one()
 
 
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [
+def test_no_answer_is_a_refusal(
+    users: Users, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         (Unanswered(), 504),
         (Unavailable("no host"), 503),
         (HostDied("SIGKILL"), 503),
@@ -291,30 +308,26 @@ def line(users: Users) -> str:
         ({"denied": {"status": 429, "detail": "slowly", "headers": {"Retry-After": "3"}}}, 429),
         ({"denied": {"status": 418, "detail": {"why": [1]}, "headers": {}}}, 418),
         ({"denied": {"status": 499, "detail": None, "headers": None}}, 499),
-    ],
-    ids=str,
-)
-def test_no_answer_is_a_refusal(
-    users: Users, answer: Any, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    users.played.answer = fails(answer)
-    with caplog.at_level(logging.INFO):
-        response = search(users.ann)
-    assert response.status_code == status
-    assert "sesame" not in response.text
-    assert "Bearer ann" not in caplog.text
-    assert "sesame" not in caplog.text
-    if status == 503:
-        assert response.headers["Retry-After"]
-    if status == 429:
-        assert (response.json, response.headers["Retry-After"]) == ({"detail": "slowly"}, "3")
-    if status == 418:
-        assert response.json == {"detail": {"why": [1]}}
+    ]
+    for answer, status in rows:
+        with subtests.test(answer=answer, status=status):
+            users.played.answer = fails(answer)
+            with caplog.at_level(logging.INFO):
+                response = search(users.ann)
+            assert response.status_code == status
+            assert "sesame" not in response.text
+            assert "Bearer ann" not in caplog.text
+            assert "sesame" not in caplog.text
+            if status == 503:
+                assert response.headers["Retry-After"]
+            if status == 429:
+                assert (response.json, response.headers["Retry-After"]) == ({"detail": "slowly"}, "3")
+            if status == 418:
+                assert response.json == {"detail": {"why": [1]}}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_refusal_says_nothing_for_others_at_its_origin(users: Users, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("Set-Cookie", "session=eve; Path=/"),
         ("Content-Security-Policy", "default-src *"),
         ("X-Content-Type-Options", "sniff"),
@@ -322,14 +335,14 @@ def test_no_answer_is_a_refusal(
         ("Service-Worker-Allowed", "/"),
         ("Strict-Transport-Security", "max-age=0"),
         ("X-Accel-Redirect", "/inside"),
-    ],
-)
-def test_a_refusal_says_nothing_for_others_at_its_origin(users: Users, name: str, value: str) -> None:
-    refusal = {"status": 401, "detail": "no", "headers": {name: value, "X-Why": "so"}}
-    users.played.answer = fails({"denied": refusal})
-    response = search(users.ann)
-    assert response.headers["X-Why"] == "so"
-    assert response.headers.get(name) != value
+    ]
+    for name, value in rows:
+        with subtests.test(name=name, value=value):
+            refusal = {"status": 401, "detail": "no", "headers": {name: value, "X-Why": "so"}}
+            users.played.answer = fails({"denied": refusal})
+            response = search(users.ann)
+            assert response.headers["X-Why"] == "so"
+            assert response.headers.get(name) != value
 
 
 def test_a_refusal_cannot_take_the_servers_headers(users: Users) -> None:

@@ -174,21 +174,20 @@ def test_the_handler_changes_what_the_run_gets_but_not_who_asks(ann: Api, played
     assert runs()[0]["not_before"] is None
 
 
-@pytest.mark.parametrize(
-    "left",
-    [
+def test_what_can_be_no_run_is_none(ann: Api, played: PlayedAuth, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         {"metadata": ["no object"]},
         {"metadata": {"nul": "\0"}},
         {"kwargs": None},
         {"kwargs": {}},
         {"kwargs": {"config": "no object"}},
         {"kwargs": {"config": {"configurable": 1}}},
-    ],
-)
-def test_what_can_be_no_run_is_none(ann: Api, played: PlayedAuth, left: dict[str, Any]) -> None:
-    played.on(lambda ctx, value: value.update(left), *CREATE_RUN)
-    assert ann.post("/runs", RUN).status_code == 500
-    assert runs() == []
+    ]
+    for left in rows:
+        with subtests.test(left=left):
+            played.on(lambda ctx, value, left=left: value.update(left), *CREATE_RUN)
+            assert ann.post("/runs", RUN).status_code == 500
+            assert runs() == []
 
 
 CREATING = (
@@ -197,20 +196,21 @@ CREATING = (
 STATELESS = ("/runs", "/runs/wait", "/runs/stream")
 
 
-@pytest.mark.parametrize("path", CREATING + STATELESS)
-@pytest.mark.parametrize(("handler", "status"), [(refuse, 403), (crash, 500)])
 def test_who_is_refused_makes_nothing(
-    ann: Api, played: PlayedAuth, notifications: Notifications, path: str, handler: Any, status: int
+    ann: Api, played: PlayedAuth, notifications: Notifications, subtests: pytest.Subtests
 ) -> None:
-    key = thread(ann)
-    played.on(handler, *CREATE_RUN)
-    for body in (RUN, {"assistant_id": str(uuid4())}, {"assistant_id": "no graph"}):
-        for wanted in (key, uuid4()):
-            response = ann.post(path.format(thread=wanted), body)
-            assert response.status_code == status, response.text
-            assert "secret" not in response.text
-    assert runs() == []
-    assert notifications.heard == []
+    for path in CREATING + STATELESS:
+        for handler, status in ((refuse, 403), (crash, 500)):
+            with subtests.test(path=path, handler=handler, status=status):
+                key = thread(ann)
+                played.on(handler, *CREATE_RUN)
+                for body in (RUN, {"assistant_id": str(uuid4())}, {"assistant_id": "no graph"}):
+                    for wanted in (key, uuid4()):
+                        response = ann.post(path.format(thread=wanted), body)
+                        assert response.status_code == status, response.text
+                        assert "secret" not in response.text
+                assert runs() == []
+                assert notifications.heard == []
 
 
 @pytest.mark.parametrize("path", CREATING)

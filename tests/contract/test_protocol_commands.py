@@ -165,9 +165,8 @@ def test_a_run_whose_creation_got_no_answer_is_found(
     assert started(api, thread_id)["meta"] == {"applied_through_seq": RUN}
 
 
-@pytest.mark.parametrize(
-    ("params", "code", "said"),
-    [
+def test_a_bad_start_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({}, "invalid_argument", "assistant_id: this field is required"),
         ({"assistant_id": ""}, "invalid_argument", "assistant_id"),
         ({"assistant_id": 7}, "invalid_argument", "assistant_id: must be a string"),
@@ -179,12 +178,12 @@ def test_a_run_whose_creation_got_no_answer_is_found(
         ({"metadata": []}, "invalid_argument", "metadata: must be an object"),
         ({"multitask_strategy": "nope"}, "invalid_argument", "multitask_strategy: must be one of"),
         ({"multitaskStrategy": 1}, "invalid_argument", "multitaskStrategy: must be one of"),
-    ],
-)  # fmt: skip
-def test_a_bad_start_is_refused(api: Api, thread_id: str, params: Any, code: str, said: str) -> None:
-    known = {} if "assistant_id" in params or not params else {"assistant_id": "agent"}
-    refused(command(api, thread_id, "run.start", **known, **params), code, said)
-    assert api.get(f"/threads/{thread_id}/runs").json == []
+    ]  # fmt: skip
+    for params, code, said in rows:
+        with subtests.test(params=params, code=code, said=said):
+            known = {} if "assistant_id" in params or not params else {"assistant_id": "agent"}
+            refused(command(api, thread_id, "run.start", **known, **params), code, said)
+            assert api.get(f"/threads/{thread_id}/runs").json == []
 
 
 def test_a_full_thread_and_a_full_deployment_refuse(app: Flask, api: Api, thread_id: str) -> None:
@@ -272,9 +271,9 @@ def test_an_answered_interrupt_is_unknown(api: Api, thread_id: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("params", "code", "said"),
-    [
+def test_a_bad_answer_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    asking(api, thread_id)
+    rows: list[Any] = [
         ({}, "invalid_argument", "interrupt_id: this field is required"),
         ({"response": 1}, "invalid_argument", "interrupt_id: this field is required"),
         ({"interrupt_id": ""}, "invalid_argument", "interrupt_id"),
@@ -290,12 +289,11 @@ def test_an_answered_interrupt_is_unknown(api: Api, thread_id: str) -> None:
         ({"interrupt_id": "q", "config": 7}, "invalid_argument", "config: must be an object"),
         ({"interrupt_id": "x"}, "no_such_interrupt", "x"),
         ({"responses": [{"interrupt_id": "q"}, {"interrupt_id": "x"}]}, "no_such_interrupt", ": x"),
-    ],
-)  # fmt: skip
-def test_a_bad_answer_is_refused(api: Api, thread_id: str, params: Any, code: str, said: str) -> None:
-    asking(api, thread_id)
-    refused(command(api, thread_id, "input.respond", **params), code, said)
-    assert len(api.get(f"/threads/{thread_id}/runs").json) == 1
+    ]  # fmt: skip
+    for params, code, said in rows:
+        with subtests.test(params=params, code=code, said=said):
+            refused(command(api, thread_id, "input.respond", **params), code, said)
+            assert len(api.get(f"/threads/{thread_id}/runs").json) == 1
 
 
 def test_an_answer_waits_until_the_end_of_the_run_that_asked_is_stored(
@@ -419,9 +417,8 @@ def test_a_command_that_makes_nothing_names_the_newest_event(api: Api, thread_id
 # What no method is, and what is no command.
 
 
-@pytest.mark.parametrize(
-    ("method", "code"),
-    [
+def test_a_method_that_is_not_served_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("subscription.subscribe", "not_supported"),
         ("subscription.unsubscribe", "not_supported"),
         ("subscription.reconnect", "not_supported"),
@@ -432,10 +429,10 @@ def test_a_command_that_makes_nothing_names_the_newest_event(api: Api, thread_id
         ("run.stop", "unknown_command"),
         ("", "unknown_command"),
         ("é", "unknown_command"),
-    ],
-)  # fmt: skip
-def test_a_method_that_is_not_served_is_refused(api: Api, thread_id: str, method: str, code: str) -> None:
-    refused(command(api, thread_id, method), code)
+    ]  # fmt: skip
+    for method, code in rows:
+        with subtests.test(method=method, code=code):
+            refused(command(api, thread_id, method), code)
 
 
 @pytest.mark.parametrize("method", ["run.start", "input.respond", "agent.getTree"])
@@ -443,9 +440,8 @@ def test_a_bad_thread_id_is_refused(api: Api, method: str) -> None:
     refused(command(api, "nonsense", method), "unknown_error", "422: Invalid thread ID")
 
 
-@pytest.mark.parametrize(
-    ("sent", "id"),
-    [
+def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({}, None), ([], None), (7, None), ("text", None), (None, None),
         ({"id": "x", "method": "run.start"}, "x"),
         ({"id": None, "method": "run.start"}, None),
@@ -459,18 +455,18 @@ def test_a_bad_thread_id_is_refused(api: Api, method: str) -> None:
         ({"id": 7, "method": "run.start", "params": 7}, 7),
         ({"id": 7, "method": "run.start", "params": None}, 7),
         ({"id": 7, "method": "run.start", "params": []}, 7),
-    ],
-)  # fmt: skip
-def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, sent: Any, id: Any) -> None:
-    response = (
-        api.call("POST", f"/threads/{thread_id}/commands", sent)
-        if sent is not None
-        else api.client.post(f"/d/chat/threads/{thread_id}/commands", data=b"null")
-    )
-    answer: Any = response.json
-    assert response.status_code == 400, response.text
-    assert (answer["type"], answer["id"], answer["error"]) == ("error", id, "invalid_argument")
-    assert set(answer) == {"type", "id", "error", "message"}
+    ]  # fmt: skip
+    for sent, id in rows:
+        with subtests.test(sent=sent, id=id):
+            response = (
+                api.call("POST", f"/threads/{thread_id}/commands", sent)
+                if sent is not None
+                else api.client.post(f"/d/chat/threads/{thread_id}/commands", data=b"null")
+            )
+            answer: Any = response.json
+            assert response.status_code == 400, response.text
+            assert (answer["type"], answer["id"], answer["error"]) == ("error", id, "invalid_argument")
+            assert set(answer) == {"type", "id", "error", "message"}
 
 
 def test_params_may_be_missing(api: Api, thread_id: str) -> None:
@@ -478,10 +474,11 @@ def test_params_may_be_missing(api: Api, thread_id: str) -> None:
     refused(response.json, "no_such_run")
 
 
-@pytest.mark.parametrize("raw", [b"", b"  \n", b"{", b'{"id": NaN}', b'{"a": "\xff"}'])
-def test_what_is_no_json_is_a_400_that_says_so(api: Api, thread_id: str, raw: bytes) -> None:
-    response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=raw)
-    assert (response.status_code, response.json) == (400, {"detail": "Invalid JSON in request body"})
+def test_what_is_no_json_is_a_400_that_says_so(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    for raw in (b"", b"  \n", b"{", b'{"id": NaN}', b'{"a": "\xff"}'):
+        with subtests.test(raw=raw):
+            response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=raw)
+            assert (response.status_code, response.json) == (400, {"detail": "Invalid JSON in request body"})
 
 
 def test_who_may_only_read_gives_no_commands(app: Flask, api: Api, thread_id: str) -> None:

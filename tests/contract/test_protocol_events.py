@@ -341,9 +341,8 @@ def test_watching_is_said_again(api: Api, thread_id: str, monkeypatch: pytest.Mo
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
+def test_a_bad_subscription_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({}, 400, "channels: this field is required"),
         ({"channels": None}, 400, "channels: must be an array"),
         ({"channels": "values"}, 400, "channels: must be an array"),
@@ -360,11 +359,11 @@ def test_watching_is_said_again(api: Api, thread_id: str, monkeypatch: pytest.Mo
         ({"channels": ["values"], "since": "1"}, 422, "since: must be an integer"),
         ({"channels": ["values"], "since": True}, 422, "since: must be an integer"),
         ({"channels": ["values"], "since": 1.5}, 422, "since: must be an integer"),
-    ],
-)  # fmt: skip
-def test_a_bad_subscription_is_refused(api: Api, thread_id: str, body: Any, status: int, said: str) -> None:
-    response = api.post(f"/threads/{thread_id}/stream/events", body)
-    assert (response.status_code, response.json) == (status, {"detail": said})
+    ]  # fmt: skip
+    for body, status, said in rows:
+        with subtests.test(body=body, status=status, said=said):
+            response = api.post(f"/threads/{thread_id}/stream/events", body)
+            assert (response.status_code, response.json) == (status, {"detail": said})
 
 
 def test_a_bad_thread_id_is_refused(api: Api) -> None:

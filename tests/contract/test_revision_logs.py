@@ -184,9 +184,8 @@ def test_each_kind_has_its_own_log(control: ControlPlane, deployment: Any) -> No
     assert messages(whole) == ["serves"]
 
 
-@pytest.mark.parametrize(
-    ("body", "loc"),
-    [
+def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"order": "up"}, ["body", "order"]),
         ({"limit": 0}, ["body", "limit"]),
         ({"limit": "10"}, ["body", "limit"]),
@@ -195,12 +194,12 @@ def test_each_kind_has_its_own_log(control: ControlPlane, deployment: Any) -> No
         ({"start_time": "yesterday"}, ["body", "start_time"]),
         ({"end_time": 5}, ["body", "end_time"]),
         ({"start_time": "0001-01-01T00:00:00+14:00"}, ["body", "start_time"]),
-    ],
-)
-def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, body: Any, loc: list[str]) -> None:
-    response = control.post(f"/v1/projects/{deployment['id']}/deploy_logs", body)
-    assert response.status_code == 422
-    assert [item["loc"] for item in response.json["detail"]] == [loc]  # type: ignore[index]
+    ]
+    for body, loc in rows:
+        with subtests.test(body=body, loc=loc):
+            response = control.post(f"/v1/projects/{deployment['id']}/deploy_logs", body)
+            assert response.status_code == 422
+            assert [item["loc"] for item in response.json["detail"]] == [loc]  # type: ignore[index]
 
 
 def test_what_a_build_prints_is_cleaned() -> None:

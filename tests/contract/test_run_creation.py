@@ -114,14 +114,17 @@ OURS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "place"), PLACES)
 def test_the_checkpoint_to_start_from_is_frozen_into_the_run(
-    api: Api, thread_id: str, body: dict[str, Any], place: dict[str, Any]
+    api: Api, thread_id: str, subtests: pytest.Subtests
 ) -> None:
-    kwargs = start(api, thread_id, context={"c": 1} if "config" not in body else {}, **body)["kwargs"]
-    found = {name: value for name, value in kwargs["config"]["configurable"].items() if name not in OURS}
-    assert found == ({"c": 1} if "config" not in body else {}) | place
-    assert "checkpoint_id" not in kwargs["context"]
+    for body, place in PLACES:
+        with subtests.test(body=body, place=place):
+            kwargs = start(api, thread_id, context={"c": 1} if "config" not in body else {}, **body)["kwargs"]
+            found = {
+                name: value for name, value in kwargs["config"]["configurable"].items() if name not in OURS
+            }
+            assert found == ({"c": 1} if "config" not in body else {}) | place
+            assert "checkpoint_id" not in kwargs["context"]
 
 
 def test_a_checkpoint_is_on_the_runs_own_thread(api: Api, thread_id: str) -> None:
@@ -136,35 +139,34 @@ def test_a_checkpoint_is_on_the_runs_own_thread(api: Api, thread_id: str) -> Non
 # If the thread is as the caller thinks
 
 
-@pytest.mark.parametrize(
-    ("wanted", "status"),
-    [
+def test_a_thread_of_another_status_than_expected_is_409(
+    api: Api, thread_id: str, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ("interrupted", 200),
         (["idle", "interrupted"], 200),
         ("idle", 409),
         (["busy", "error"], 409),
         (None, 200),
-    ],
-)
-def test_a_thread_of_another_status_than_expected_is_409(
-    api: Api, thread_id: str, wanted: Any, status: int
-) -> None:
-    act(
-        start(api, thread_id)["run_id"],
-        {},
-        thread_status=ThreadStatus.INTERRUPTED,
-        interrupts={"t": [{"id": "i", "value": 1}]},
-    )
-    before = api.get(f"/threads/{thread_id}").json
-    for strategy in ("enqueue", "reject"):
-        body = {"assistant_id": "agent", "if_thread_status": wanted, "multitask_strategy": strategy}
-        response = api.post(f"/threads/{thread_id}/runs", body)
-        assert response.status_code == status, response.text
-        if status == 409:
-            assert response.json["detail"].startswith(f"Thread {thread_id} is interrupted, not ")
-            assert api.get(f"/threads/{thread_id}").json == before
-        else:
-            act(response.json["run_id"], {}, thread_status=ThreadStatus.INTERRUPTED)
+    ]
+    for wanted, status in rows:
+        with subtests.test(wanted=wanted, status=status):
+            act(
+                start(api, thread_id)["run_id"],
+                {},
+                thread_status=ThreadStatus.INTERRUPTED,
+                interrupts={"t": [{"id": "i", "value": 1}]},
+            )
+            before = api.get(f"/threads/{thread_id}").json
+            for strategy in ("enqueue", "reject"):
+                body = {"assistant_id": "agent", "if_thread_status": wanted, "multitask_strategy": strategy}
+                response = api.post(f"/threads/{thread_id}/runs", body)
+                assert response.status_code == status, response.text
+                if status == 409:
+                    assert response.json["detail"].startswith(f"Thread {thread_id} is interrupted, not ")
+                    assert api.get(f"/threads/{thread_id}").json == before
+                else:
+                    act(response.json["run_id"], {}, thread_status=ThreadStatus.INTERRUPTED)
 
 
 def test_a_thread_on_which_something_runs_is_busy(api: Api, thread_id: str) -> None:
@@ -199,9 +201,10 @@ def test_a_batch_makes_all_its_runs_in_order(api: Api, notifications: Notificati
     assert [id for _, id in notifications.heard] == [run["run_id"] for run in response.json]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "detail"),
-    [
+def test_a_batch_is_whole_or_not_at_all(
+    api: Api, notifications: Notifications, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ([], 422, "must have at least 1 item"),
         ({}, 422, "must be an array"),
         ("x", 422, "must be an array"),
@@ -210,17 +213,15 @@ def test_a_batch_makes_all_its_runs_in_order(api: Api, notifications: Notificati
         ([{"assistant_id": "agent"}, {"assistant_id": "nope"}], 422, "Invalid assistant: 'nope'"),
         ([{"assistant_id": "agent"}, {"assistant_id": MISSING}], 404, "Thread or assistant not found."),
         ([{"assistant_id": "agent"}] * 1001, 422, "must have at most 1000 items"),
-    ],
-)
-def test_a_batch_is_whole_or_not_at_all(
-    api: Api, notifications: Notifications, body: Any, status: int, detail: str
-) -> None:
-    response = api.post("/runs/batch", body)
-    assert response.status_code == status
-    assert response.json["detail"].startswith(detail)
-    assert notifications.heard == []
-    with connection() as conn:
-        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
+    ]
+    for body, status, detail in rows:
+        with subtests.test(body=body, status=status, detail=detail):
+            response = api.post("/runs/batch", body)
+            assert response.status_code == status
+            assert response.json["detail"].startswith(detail)
+            assert notifications.heard == []
+            with connection() as conn:
+                assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,8 @@ def test_a_run_freezes_the_active_version(api: Api, thread_id: str) -> None:
     assert api.get(f"/threads/{thread_id}/runs/{second['run_id']}").json["kwargs"] == second["kwargs"]
 
 
-@pytest.mark.parametrize(
-    ("sent", "name", "stored"),
-    [
+def test_what_a_body_becomes(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"stream_mode": "updates"}, "stream_mode", ["updates"]),
         ({"stream_mode": ["tools", "lifecycle"]}, "stream_mode", ["tools", "lifecycle"]),
         ({"stream_mode": []}, "stream_mode", ["values"]),
@@ -195,10 +194,10 @@ def test_a_run_freezes_the_active_version(api: Api, thread_id: str) -> None:
         ({"after_seconds": -3, "strict_resume": False, "langsmith_tracer": {"a": 1}}, "webhook", None),
         ({"feedback_keys": ["good"]}, "feedback_keys", ["good"]),
         ({"strict_resume": True}, "strict_resume", True),
-    ],
-)  # fmt: skip
-def test_what_a_body_becomes(api: Api, thread_id: str, sent: dict[str, Any], name: str, stored: Any) -> None:
-    assert start(api, thread_id, **sent)["kwargs"][name] == stored
+    ]  # fmt: skip
+    for sent, name, stored in rows:
+        with subtests.test(sent=sent, name=name, stored=stored):
+            assert start(api, thread_id, **sent)["kwargs"][name] == stored
 
 
 def test_a_thread_is_made_when_asked_for(api: Api) -> None:

@@ -288,22 +288,21 @@ def test_an_update_from_a_checkpoint_that_is_not_there_is_refused(
     assert not runner.asked
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "detail"),
-    [
+def test_what_a_host_refuses_has_its_status(
+    api: Api, runner: Runner, stored: str, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ("invalid", 400, "why"),
         ("conflict", 409, "why"),
         ("too_large", 413, "why"),
         ("failed", 424, "Oops: why"),
         ("unavailable", 503, "why"),
-    ],
-)
-def test_what_a_host_refuses_has_its_status(
-    api: Api, runner: Runner, stored: str, kind: str, status: int, detail: str
-) -> None:
-    runner.answer = orjson.dumps({"refused": {"kind": kind, "error": "Oops", "message": "why"}})
-    response = api.get(f"/threads/{stored}/history")
-    assert (response.status_code, response.json) == (status, {"detail": detail})
+    ]
+    for kind, status, detail in rows:
+        with subtests.test(kind=kind, status=status, detail=detail):
+            runner.answer = orjson.dumps({"refused": {"kind": kind, "error": "Oops", "message": "why"}})
+            response = api.get(f"/threads/{stored}/history")
+            assert (response.status_code, response.json) == (status, {"detail": detail})
 
 
 def test_a_question_nobody_answers_is_504_and_notified_of_again(

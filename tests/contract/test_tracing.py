@@ -95,19 +95,18 @@ def test_a_callers_trace_is_kept_with_the_run_and_goes_on(api: Api) -> None:
     assert {name: sent[name] for name in SENT} == SENT
 
 
-@pytest.mark.parametrize(
-    "traceparent",
-    [
+def test_what_is_no_trace_is_left_out(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         "",
         "nonsense",
         f"00-{'0' * 32}-{CALLER}-01",
         f"00-{TRACE}-{'0' * 16}-01",
         PARENT.upper(),
         PARENT + "-x",
-    ],
-)
-def test_what_is_no_trace_is_left_out(api: Api, traceparent: str) -> None:
-    assert configurable(created(api, traceparent=traceparent)) == {}
+    ]
+    for traceparent in rows:
+        with subtests.test(traceparent=traceparent):
+            assert configurable(created(api, traceparent=traceparent)) == {}
 
 
 def test_another_try_belongs_to_who_asks_for_it(api: Api, thread_id: str, keys: None) -> None:

@@ -115,22 +115,21 @@ def test_there_is_nothing_at_either_end_of_time(api: Api, span: str) -> None:
     assert asked(api, span) == []
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
+def test_what_is_asked_wrongly_is_named(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ("from=yesterday", "from"),
         ("until=2026-13-01", "until"),
         ("by=hour", "by"),
         ("format=xml", "format"),
         ("from=2026-03-05&until=2026-03-04", "from"),
         ("from=2020-01-01&until=2026-03-04", "from"),
-    ],
-)
-def test_what_is_asked_wrongly_is_named(api: Api, query: str, field: str) -> None:
-    answer = api.client.get(f"/v2/usage?{query}")
+    ]
+    for query, field in rows:
+        with subtests.test(query=query, field=field):
+            answer = api.client.get(f"/v2/usage?{query}")
 
-    assert answer.status_code == 422
-    assert answer.json["detail"][0]["loc"][:2] == ["query", field]
+            assert answer.status_code == 422
+            assert answer.json["detail"][0]["loc"][:2] == ["query", field]
 
 
 def test_the_terminal_shows_names_and_a_sum(api: Api) -> None:
