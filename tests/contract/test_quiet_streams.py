@@ -1,12 +1,12 @@
-"""Clients that leave a quiet stream, at the server the Procfile starts: their runs are cancelled at once.
+"""Quiet streams and sockets at the server the Procfile starts: clients that leave them, and what an idle one costs.
 
-Heartbeats are an hour apart, so nothing is written from which the server could learn that they have left.
+Heartbeats are an hour apart, so nothing is written from which the server could learn that clients have left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -21,9 +21,14 @@ from shared.runs import claims
 from tests.contract.conftest import Api
 from tests.support import open_connections
 from tests.support.acting import Actor
+from tests.support.protocol import ALL
+from tests.support.sockets import TEXT, Raw, message
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, started
 
+MOST_BYTES = 30_000  # of one socket
+SOCKETS = 300
+WARMING = 50  # what is made once is made by then
 BODY = {"assistant_id": "agent", "on_disconnect": "cancel"}
 READERS = {
     "stream": ("POST", "runs/stream", BODY),
@@ -96,3 +101,20 @@ def test_nothing_is_left_of_clients_that_left(served: tuple[psutil.Process, str]
         path = f"/threads/{thread_id}/runs/{run_id}"
         wait_until(lambda path=path: chat.get(path).json["status"] == "interrupted", timeout=30)
     wait_until(lambda: open_connections.held(base) <= before, timeout=30)
+
+
+def test_an_idle_socket_takes_no_more_than_so_much(served: tuple[psutil.Process, str], chat: Api) -> None:
+    worker, base = served
+    deployment = chat.deployment
+    with ExitStack() as held:
+
+        def subscribe(count: int) -> None:
+            for _ in range(count):
+                raw = held.enter_context(Raw(base, deployment.name, str(make.thread(deployment.id)), KEY))
+                raw.send(TEXT, message(1, "subscription.subscribe", channels=list(ALL)))
+                assert raw.answer()["type"] == "success"
+
+        subscribe(WARMING)
+        before = worker.memory_info().rss
+        subscribe(SOCKETS)
+        assert (worker.memory_info().rss - before) / SOCKETS <= MOST_BYTES
