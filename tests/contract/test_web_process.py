@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -151,80 +150,10 @@ def test_a_refusal_does_not_wait_for_the_body(raw: socket.socket, key: str, leng
     assert int(raw.makefile("rb").readline().split()[1]) == status
 
 
-@pytest.fixture(scope="module")
-def strict(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """A web process that lets few connections in, by address and in all, and has no proxy here."""
-    bounds = {
-        "RUNYARD_CONNECTIONS_PER_ADDRESS": "5",
-        "RUNYARD_PROXY_ADDRESSES": "127.0.0.9",
-        "RUNYARD_MAX_STREAMS": "-990",  # ten connections in all
-    }
-    with started(database, tmp_path_factory.mktemp("data"), **bounds) as (_, base):
-        host, port = base.removeprefix("http://").split(":")
-        yield host, int(port)
-
-
-def connected(address: tuple[str, int], source: str, sends: bytes = b"GET /ok HT") -> socket.socket:
-    connection = socket.create_connection(address, timeout=30, source_address=(source, 0))
-    connection.sendall(sends)
-    return connection
-
-
-def status_for(address: tuple[str, int], source: str) -> int:
-    """What a request from this address is answered; 0: nothing."""
-    with connected(address, source, b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
-        try:
-            line = connection.makefile("rb").readline()
-        except ConnectionResetError:
-            return 0
-    return int(line.split()[1]) if line else 0
-
-
-def test_one_address_has_so_many_connections_and_no_more(strict: tuple[str, int]) -> None:
-    with ExitStack() as held:
-        for _ in range(5):
-            held.enter_context(connected(strict, "127.0.0.2"))
-        assert status_for(strict, "127.0.0.2") in (429, 0)
-        assert status_for(strict, "127.0.0.3") == 200
-    wait_until(lambda: status_for(strict, "127.0.0.2") == 200)
-
-
-def test_idle_connections_are_closed_for_new_ones(strict: tuple[str, int]) -> None:
-    with ExitStack() as held:
-        for _ in range(300):
-            held.enter_context(connected(strict, "127.0.0.9"))
-        assert status_for(strict, "127.0.0.3") == 200
-
-
-def test_a_request_s_head_has_a_deadline_that_drops_do_not_move(strict: tuple[str, int]) -> None:
-    with connected(strict, "127.0.0.4", b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\nGET /") as connection:
-        connection.settimeout(0.5)
-        received = b""
-        for _ in range(60):
-            try:
-                if not (some := connection.recv(4096)):
-                    break
-                received += some
-            except TimeoutError:
-                with suppress(BrokenPipeError):
-                    connection.sendall(b"x")
-            except ConnectionResetError:
-                break
-        else:
-            pytest.fail("it is still open")
-        assert received.startswith(b"HTTP/1.1 200")
-
-
 def test_another_process_of_the_user_cannot_look_into_it(served: tuple[Any, str]) -> None:
     [worker] = psutil.Process(served[0].pid).children()
     # the kernel gives to root what is closed to everybody else
     assert Path(f"/proc/{worker.pid}/environ").stat().st_uid == 0
-
-
-def test_it_ends_at_sigterm(database: str, tmp_path: Path) -> None:
-    with started(database, tmp_path) as (process, _):
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=40) == 0
 
 
 def test_an_idle_connection_does_not_hold_up_its_end(database: str, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Bodies over a real socket: cut off, dripping, too large, doubled; what is kept, and what its sender reads."""
+"""The bounds of a web process over real sockets: its connections, how long a head takes, and bodies.
+
+Bodies are cut off, drip, are too large or come twice; the tests look at what is kept and at what the sender reads.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -14,7 +17,11 @@ import pytest
 
 from tests.contract.conftest import ControlPlane
 from tests.contract.test_uploads import stored
+from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, started
+
+# Before any other fixture: the process waits for the tables of its release.
+pytestmark = pytest.mark.usefixtures("_engines")
 
 LARGEST = 3_000_000
 BODY_SECONDS = 1.0
@@ -22,8 +29,14 @@ BODY_SECONDS = 1.0
 
 @pytest.fixture(scope="module")
 def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a web process with tight bounds."""
-    bounds = {"RUNYARD_MAX_ARCHIVE_BYTES": str(LARGEST), "RUNYARD_BODY_SECONDS": str(BODY_SECONDS)}
+    """The URL of a web process with tight bounds, which has no proxy here."""
+    bounds = {
+        "RUNYARD_MAX_ARCHIVE_BYTES": str(LARGEST),
+        "RUNYARD_BODY_SECONDS": str(BODY_SECONDS),
+        "RUNYARD_CONNECTIONS_PER_ADDRESS": "5",
+        "RUNYARD_PROXY_ADDRESSES": "127.0.0.9",
+        "RUNYARD_MAX_STREAMS": "-990",  # ten connections in all
+    }
     with started(database, tmp_path_factory.mktemp("data"), **bounds) as (_, base):
         yield base
 
@@ -146,3 +159,60 @@ def test_of_two_uploads_to_one_address_one_is_kept(url: str) -> None:
     assert sorted(answers.values()) == [200, 409]
     [kept] = [content for content, status in answers.items() if status == 200]
     assert list(stored().values()) == [kept]
+
+
+@pytest.fixture
+def address(served: str) -> tuple[str, int]:
+    host, port = served.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def attached(address: tuple[str, int], source: str, sends: bytes = b"GET /ok HT") -> socket.socket:
+    connection = socket.create_connection(address, timeout=30, source_address=(source, 0))
+    connection.sendall(sends)
+    return connection
+
+
+def status_for(address: tuple[str, int], source: str) -> int:
+    """What a request from this address is answered; 0: nothing."""
+    with attached(address, source, b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+        try:
+            line = connection.makefile("rb").readline()
+        except ConnectionResetError:
+            return 0
+    return int(line.split()[1]) if line else 0
+
+
+def test_one_address_has_so_many_connections_and_no_more(address: tuple[str, int]) -> None:
+    with ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(attached(address, "127.0.0.2"))
+        assert status_for(address, "127.0.0.2") in (429, 0)
+        assert status_for(address, "127.0.0.3") == 200
+    wait_until(lambda: status_for(address, "127.0.0.2") == 200)
+
+
+def test_idle_connections_are_closed_for_new_ones(address: tuple[str, int]) -> None:
+    with ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(attached(address, "127.0.0.9"))
+        assert status_for(address, "127.0.0.3") == 200
+
+
+def test_a_request_s_head_has_a_deadline_that_drops_do_not_move(address: tuple[str, int]) -> None:
+    with attached(address, "127.0.0.4", b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\nGET /") as connection:
+        connection.settimeout(0.5)
+        received = b""
+        for _ in range(60):
+            try:
+                if not (some := connection.recv(4096)):
+                    break
+                received += some
+            except TimeoutError:
+                with suppress(BrokenPipeError):
+                    connection.sendall(b"x")
+            except ConnectionResetError:
+                break
+        else:
+            pytest.fail("it is still open")
+        assert received.startswith(b"HTTP/1.1 200")
