@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
@@ -23,6 +24,7 @@ from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from shared.user_code import known_users
+from tests.contract import rpc
 from tests.support import user_code
 from web import auth, health, named, rate_limits, request_metrics
 from web.app import create_app
@@ -156,6 +158,22 @@ def api(
 
 
 @pytest.fixture
+def chat(api: Api) -> Api:
+    """A deployment of a name of its own, for a web process of its own: it remembers for a moment who has which name."""
+    deployment = make.deployment(
+        organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}"
+    )
+    return Api(api.client, deployment)
+
+
+@pytest.fixture
+def taking_graphs(api: Api) -> None:
+    """The graph `agent` takes messages, `other` a trip: what the cards and tools of A2A and MCP show."""
+    make.takes(api.deployment, "agent", rpc.CHAT)
+    make.takes(api.deployment, "other", rpc.TRIP)
+
+
+@pytest.fixture
 def neighbour(app: Flask, api: Api) -> Api:
     """The deployment of the same name in another organization, called with a key of its own."""
     organization_id = make.organization()
@@ -185,6 +203,12 @@ class Users:
         if token is not None:
             client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {token}"
         return Api(client, self.deployment)
+
+    def last_line(self) -> str:
+        """The newest line of the deployment's log."""
+        query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
+        with connection() as conn:
+            return conn.execute(query, {"id": self.deployment.id}).scalar_one()
 
 
 @pytest.fixture

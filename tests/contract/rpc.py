@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
 from werkzeug.test import TestResponse
 
-from tests.contract.conftest import Api, Notifications
+if TYPE_CHECKING:
+    from tests.contract.conftest import Api, Notifications
 
 BOTH = {"Accept": "application/json, text/event-stream"}
 ID = 7

@@ -38,20 +38,15 @@ from tests.contract.a2a_calls import (
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
 from tests.contract.conftest import Api, MakeApp, Notifications, caller
 from tests.contract.documented import document_of
-from tests.contract.rpc import BOTH, CHAT, TRIP, text_message
+from tests.contract.rpc import BOTH, CHAT, text_message
 from tests.support.acting import Actor
 from web import rate_limits
 
+pytestmark = pytest.mark.usefixtures("taking_graphs")
 versions = pytest.mark.parametrize("version", VERSIONS)
 
 
 CARD = "/.well-known/agent-card.json"
-
-
-@pytest.fixture(autouse=True)
-def graphs(api: Api) -> None:
-    make.takes(api.deployment, "agent", CHAT)
-    make.takes(api.deployment, "other", TRIP)
 
 
 def test_the_addresses_of_a_card_are_those_of_the_settings(api: Api) -> None:

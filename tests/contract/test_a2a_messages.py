@@ -8,7 +8,6 @@ from uuid import uuid4
 import orjson
 import pytest
 
-import tests.support.factories as make
 from shared.models import RunStatus, ThreadStatus
 from tests.contract import rpc
 from tests.contract.a2a_calls import (
@@ -32,17 +31,12 @@ from tests.contract.a2a_calls import (
     task_of,
 )
 from tests.contract.conftest import Api, Notifications
-from tests.contract.rpc import BOTH, CHAT, TRIP, text_message
+from tests.contract.rpc import BOTH, text_message
 from tests.support.acting import Actor
 
+pytestmark = pytest.mark.usefixtures("taking_graphs")
 versions = pytest.mark.parametrize("version", VERSIONS)
 NOBODYS = "5f0c6d1e-7a39-4a51-9d3c-0d0f9f1b2c3d"
-
-
-@pytest.fixture(autouse=True)
-def graphs(api: Api) -> None:
-    make.takes(api.deployment, "agent", CHAT)
-    make.takes(api.deployment, "other", TRIP)
 
 
 @versions

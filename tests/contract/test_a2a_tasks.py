@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import pytest
 
-import tests.support.factories as make
 from shared.models import RunStatus, ThreadStatus
 from tests.contract import rpc
 from tests.contract.a2a_calls import (
@@ -33,16 +32,11 @@ from tests.contract.a2a_calls import (
     task_of,
 )
 from tests.contract.conftest import Api, Notifications
-from tests.contract.rpc import CHAT, TRIP, text_message
+from tests.contract.rpc import text_message
 from tests.support.acting import Actor
 
+pytestmark = pytest.mark.usefixtures("taking_graphs")
 versions = pytest.mark.parametrize("version", VERSIONS)
-
-
-@pytest.fixture(autouse=True)
-def graphs(api: Api) -> None:
-    make.takes(api.deployment, "agent", CHAT)
-    make.takes(api.deployment, "other", TRIP)
 
 
 @versions

@@ -20,14 +20,10 @@ from tests.contract.rpc import BOTH, CHAT, TRIP, Called
 from tests.support.acting import Actor, act
 from web import rate_limits
 
+pytestmark = pytest.mark.usefixtures("taking_graphs")
+
 TEXT = {"type": "string"}
 ASKED = [{"id": "i1", "value": "which?", "response_schema": None}]
-
-
-@pytest.fixture(autouse=True)
-def graphs(api: Api) -> None:
-    make.takes(api.deployment, "agent", CHAT)
-    make.takes(api.deployment, "other", TRIP)
 
 
 def post(api: Api, method: str, params: Any = None, *, path: str = "/mcp", **more: Any) -> TestResponse:

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import orjson
 import pytest
-from sqlalchemy import text
 
 import tests.support.factories as make
 from shared.access import api_keys
@@ -280,13 +279,7 @@ def test_what_is_no_user_is_refused_and_said_in_the_deployments_log(
             users.played.answer = fails({"user": bad})
             response = search(users.ann)
             assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
-            assert "authenticate returned" in line(users)
-
-
-def line(users: Users) -> str:
-    with connection() as conn:
-        query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
-        return conn.execute(query, {"id": users.deployment.id}).scalar_one()
+            assert "authenticate returned" in users.last_line()
 
 
 def test_no_answer_is_a_refusal(

@@ -13,7 +13,6 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
@@ -36,13 +35,6 @@ def base(database: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory
     place: Path = tmp_path_factory.mktemp("data")
     with web_process(database, place, app="tests.support.heard_web:app", REDIS_URL=redis_url) as (_, address):
         yield address
-
-
-@pytest.fixture
-def chat(api: Api) -> Api:
-    """A deployment of a name of its own: the process remembers for a moment which one has it."""
-    deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
-    return Api(api.client, deployment)
 
 
 @pytest.fixture

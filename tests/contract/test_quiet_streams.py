@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import httpx
 import psutil
 import pytest
 
 import tests.support.factories as make
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
 from shared.runs import claims
 from tests.contract.conftest import Api
@@ -49,13 +48,6 @@ def served(
     ):
         (worker,) = psutil.Process(arbiter.pid).children()
         yield worker, base
-
-
-@pytest.fixture
-def chat(api: Api) -> Api:
-    """A deployment of a name of its own: the process remembers for a moment which one has it."""
-    deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
-    return Api(api.client, deployment)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
@@ -56,13 +55,6 @@ def served(
     with web_process(database, place, app=APP, REDIS_URL=redis_url) as (arbiter, base):
         (worker,) = psutil.Process(arbiter.pid).children()
         yield worker, base
-
-
-@pytest.fixture
-def chat(api: Api) -> Api:
-    """A deployment of a name of its own: the process remembers for a moment which one has it."""
-    deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
-    return Api(api.client, deployment)
 
 
 @pytest.fixture

@@ -60,12 +60,6 @@ def is_due() -> bool:
         return conn.execute(text("SELECT next_run_date <= now() FROM cron")).scalar_one()
 
 
-def last_line(users: Users) -> str:
-    with connection() as conn:
-        query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
-        return conn.execute(query, {"id": users.deployment.id}).scalar_one()
-
-
 def test_it_fires_for_its_user_whole(users: Users) -> None:
     cron_id = due(users)
     (fired,) = fire(users)
@@ -116,7 +110,7 @@ def test_a_handler_that_refuses_stops_it_and_the_log_says_so(users: Users) -> No
     assert fire(users) == []
     assert runs() == []
     assert not is_due()
-    assert last_line(users) == f"cron {cron_id}: this time there is no run: not at night"
+    assert users.last_line() == f"cron {cron_id}: this time there is no run: not at night"
 
 
 @pytest.mark.parametrize("error", [Unanswered(), Unavailable("no host"), HostDied("SIGKILL")], ids=repr)
@@ -157,7 +151,7 @@ def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> No
         conn.execute(text("""UPDATE thread SET metadata = '{"owner": "bob"}'"""))
     assert fire(users) == []
     assert runs() == []
-    assert "not found" in last_line(users)
+    assert "not found" in users.last_line()
 
 
 def test_an_assistant_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
@@ -192,7 +186,7 @@ def test_a_cron_from_before_there_were_users_fires_for_nobody(users: Users) -> N
     users.played.forget()
     assert fire(users) == []
     assert (runs(), users.played.calls) == ([], [])
-    assert "acts for nobody" in last_line(users)
+    assert "acts for nobody" in users.last_line()
 
 
 def test_without_an_authorization_it_fires_unasked(users: Users) -> None:
