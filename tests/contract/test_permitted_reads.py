@@ -289,12 +289,3 @@ def test_a_replaced_metadata_leaves_a_task_a_task(ann: Api, played: PlayedAuth) 
     later = {"returnImmediately": True}
     sent = rpc(ann, "/a2a/agent", "SendMessage", message=MESSAGE, configuration=later)
     assert sent["result"]["task"]["id"]
-
-
-def test_a_strangers_agent_is_none(ann: Api, bob: Api, played: PlayedAuth) -> None:
-    own = assistant(ann, name="mine")
-    played.on(owner_only)
-    assert ann.get(f"/a2a/{own}").status_code == 200
-    for id in (own, str(uuid4())):
-        for response in (bob.get(f"/a2a/{id}"), bob.post(f"/a2a/{id}", {})):
-            assert (response.status_code, response.json) == (404, {"detail": "Not Found"})

@@ -231,19 +231,6 @@ def test_a_strangers_thread_is_as_one_that_is_not_there(
     assert [run["status"] for run in runs()] == ["pending"]
 
 
-@pytest.mark.parametrize("path", STATELESS)
-def test_a_strangers_assistant_is_as_one_that_is_not_there(
-    ann: Api, bob: Api, played: PlayedAuth, path: str
-) -> None:
-    played.on(owner_only)
-    own = assistant(ann)
-    for wanted in (own, str(uuid4())):
-        response = bob.post(path, {"assistant_id": wanted})
-        assert (response.status_code, response.json) == (404, HIDDEN)
-    assert runs() == []
-    assert ann.post("/runs", {"assistant_id": own}).status_code == 200
-
-
 def test_everybody_runs_default_assistants(ann: Api, played: PlayedAuth) -> None:
     played.on(owner_only)
     assert ann.post("/runs", RUN).status_code == 200

@@ -218,7 +218,8 @@ OTHERS: list[tuple[Route, Any]] = [
     (("POST", f"{MOUNT}/runs/crons/search"), {"thread_id": "<thread_id>"}),
     (("POST", f"{MOUNT}/runs/crons/count"), {"assistant_id": "<assistant_id>"}),
     (("POST", f"{MOUNT}/runs/cancel"), {"status": "all"}),
-    (("POST", f"{MOUNT}/runs"), {"assistant_id": "<assistant_id>"}),
+    *((("POST", f"{MOUNT}/runs{how}"), {"assistant_id": "<assistant_id>"}) for how in ("", "/wait", "/stream")),
+    (("POST", f"{MOUNT}/runs/batch"), [RUN, {"assistant_id": "<assistant_id>"}]),
     (("POST", f"{MOUNT}/mcp"), rpc("tools/call", name="agent")),
     *(
         (("POST", f"{MOUNT}/a2a/<assistant_id>"), rpc(method, id="<thread_id>:<run_id>"))
