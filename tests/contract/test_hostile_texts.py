@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -141,12 +141,36 @@ def problems_of_bodies(
 ) -> Iterator[str]:
     for raw in dict.fromkeys(bodies(document, schema)):
         response = api.client.open(path, method=described.method, data=raw)
-        is_refused = (
-            described.path == "/mcp" or "JSON" in response.text
-        )  # there, the Accept header is asked for first
-        if any(text in raw for text in NO_JSON) and not is_refused:
+        # /mcp asks for its Accept header first.
+        if described.path != "/mcp" and any(text in raw for text in NO_JSON) and "JSON" not in response.text:
             yield f"{described} {raw[:120]!r}: taken for JSON: {response.text[:120]}"
         yield from failed(response, f"{described} {raw[:120]!r}")
+
+
+def problems_of_queries(
+    api: Any, described: Described, schema: Schema | None, path: str, document: Document
+) -> Iterator[str]:
+    body = None if schema is None else orjson.dumps(good(document, schema))
+    for query in queries(described):
+        response = api.client.open(path, method=described.method, data=body, query_string=query)
+        yield from failed(response, f"{described} {query}")
+
+
+def problems_of(
+    api: Api | ControlPlane, described: list[Described], known: Mapping[str, str], prefix: str = ""
+) -> list[str]:
+    """What fails of these operations, with such texts in their bodies and their queries."""
+    document = document_of(api)
+    found: list[str] = []
+    for operation in described:
+        schema, path = document.body(operation), prefix + operation.address(known)
+        if operation.method == "DELETE":
+            continue
+        if schema is not None:
+            found += problems_of_bodies(api, operation, schema, path, document)
+        if not waits(operation):
+            found += problems_of_queries(api, operation, schema, path, document)
+    return found
 
 
 def waits(described: Described) -> bool:
@@ -155,43 +179,21 @@ def waits(described: Described) -> bool:
 
 
 def test_no_request_to_a_deployment_fails_by_its_texts(api: Api, unanswered: None) -> None:
-    document, known = document_of(api), deployment_records(api)
+    known = deployment_records(api)
     api.set(max_pending_per_thread=100_000)
-    problems = []
-    for described in document.operations():
-        schema = document.body(described)
-        path = f"/d/{api.deployment.name}{described.address(known)}"
-        if schema is not None and described.method != "DELETE":
-            if described.path.endswith(("/runs/wait", "/runs/stream", "/runs/batch")):
-                continue  # the bodies of their runs are those of the route beside them
-            problems += problems_of_bodies(api, described, schema, path, document)
-        body = None if schema is None else orjson.dumps(good(document, schema))
-        if described.method == "DELETE" or waits(described):
-            continue
-        for query in queries(described):
-            response = api.client.open(path, method=described.method, data=body, query_string=query)
-            problems += failed(response, f"{described} {query}")
-    assert not problems, "\n".join(problems[:50])
+    # The bodies of their runs are those of the route beside them.
+    others = ("/runs/wait", "/runs/stream", "/runs/batch")
+    described = [each for each in document_of(api).operations() if not each.path.endswith(others)]
+    found = problems_of(api, described, known, f"/d/{api.deployment.name}")
+    assert not found, "\n".join(found[:50])
     assert problems_of_searches(api) == []
     created: Any = api.get(f"/threads/{known['thread_id']}/runs?limit=1000").json
     assert len([run for run in created if NUL_ESCAPED in orjson.dumps(run)]) > 20, "runs hold such texts"
 
 
 def test_no_request_to_the_control_plane_fails_by_its_texts(control: ControlPlane) -> None:
-    document, known = document_of(control), records(control)
-    problems = []
-    for described in document.control_plane():
-        schema = document.body(described)
-        path = described.address(known)
-        if schema is not None and described.method != "DELETE":
-            problems += problems_of_bodies(control, described, schema, path, document)
-        body = None if schema is None else orjson.dumps(good(document, schema))
-        if described.method == "DELETE" or waits(described):
-            continue
-        for query in queries(described):
-            response = control.client.open(path, method=described.method, data=body, query_string=query)
-            problems += failed(response, f"{described} {query}")
-    assert not problems, "\n".join(problems[:50])
+    found = problems_of(control, list(document_of(control).control_plane()), records(control))
+    assert not found, "\n".join(found[:50])
     for path in ("/v2/deployments", "/v2/deployments?deployment_type=dev", "/v2/auth/providers"):
         assert control.client.get(path).status_code == 200, path
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from difflib import unified_diff
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -87,10 +90,53 @@ def test_every_reference_leads_somewhere(anonymous: FlaskClient, document: dict[
         assert name in document["components"]["schemas"]
 
 
-def test_bodies_have_their_rules(document: dict[str, Any]) -> None:
-    search = document["components"]["schemas"]["ThreadSearch"]["properties"]
-    assert search["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}
-    assert document["components"]["schemas"]["RunCreate"]["required"] == ["assistant_id"]
+RULES = Path(__file__).with_name("request_rules.txt")
+KEYWORDS = (
+    "type", "format", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "default",
+)  # fmt: skip
+
+
+def test_requests_have_the_rules_of_the_contract(document: dict[str, Any]) -> None:
+    """Types, bounds and required fields of all requests; test_bad_bodies.py proves that requests are held to them."""
+    found, known = sorted(set(rules(document))), RULES.read_text().splitlines()
+    changes = list(unified_diff(known, found, "the contract", "the document", n=0, lineterm=""))
+    assert changes == [], "a rule of requests is new or has changed: say so in request_rules.txt"
+
+
+def rules(document: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each parameter of an operation and each field of a body."""
+    schemas = document["components"]["schemas"]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            named = f"{method.upper()} {path}"
+            for parameter in operation["parameters"]:
+                place = f"{named}?{parameter['name']}" + " required" * parameter.get("required", False)
+                if parameter["in"] == "query":
+                    yield from rules_of(parameter["schema"], schemas, place)
+            body = operation.get("requestBody")
+            if body is not None and "application/json" in body["content"]:
+                place = f"{named} body" + " required" * body["required"]
+                yield from rules_of(body["content"]["application/json"]["schema"], schemas, place)
+
+
+def rules_of(schema: dict[str, Any], schemas: dict[str, Any], place: str) -> Iterator[str]:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        yield f"{place}: {name}"
+        yield from rules_of(schemas[name], schemas, name)
+        return
+    said = " ".join(f"{word}={orjson.dumps(schema[word]).decode()}" for word in KEYWORDS if word in schema)
+    yield f"{place}: {said}"
+    for name, inner in schema.get("properties", {}).items():
+        field = f"{place.removesuffix(' required')}.{name}" + " required" * (
+            name in schema.get("required", ())
+        )
+        yield from rules_of(inner, schemas, field)
+    for number, inner in enumerate(schema.get("anyOf", ())):
+        yield from rules_of(inner, schemas, f"{place} or{number}")
+    if isinstance(schema.get("items"), dict):
+        yield from rules_of(schema["items"], schemas, f"{place}[]")
 
 
 def test_every_array_says_what_is_in_it(document: dict[str, Any]) -> None:
