@@ -62,6 +62,7 @@ GRAPHS = [
     "failing_factory",
     "wrong_factory",
 ]
+CALLING = ["uses_tool", "uses_tool_inside", "meets", "consumes", "consumes_and_fails", "consumes_and_sleeps"]
 STREAMS = [
     "react",
     "layers",
@@ -88,6 +89,7 @@ STREAMS = [
     "numbers",
 ]
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}
+CALLS = {name: f"./graphs.py:{name}" for name in CALLING}
 ALL_STREAMS = {name: f"./streams.py:{name}" for name in STREAMS}
 STOPPING = [
     "breaks_inside",
@@ -118,3 +120,5 @@ STOPPING = [
     "rebuilds",
 ]
 STOPS = {name: f"./stops.py:{name}" for name in STOPPING}
+PRINTING = ["lines", "beside", "traces", "falls", "fails_inside", "refused"]
+PRINTS = {f"prints_{name}": f"./prints.py:{name}" for name in PRINTING}

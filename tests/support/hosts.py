@@ -16,6 +16,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import workers
+from tests.support import host_forks
+from tests.support.host_forks import ForkedHost
 from workers.graph_host import frames
 from workers.graph_host.storage import MemoryStorage
 
@@ -97,7 +99,7 @@ class Exchange:
 class HostProcess:
     """A started host. Frames are read only while a method waits for something."""
 
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedHost, sock: socket.socket) -> None:
         self.process = process
         self.logs: list[dict[str, Any]] = []
         self.ready: dict[str, Any] = {}
@@ -111,10 +113,6 @@ class HostProcess:
         self._answers: dict[bytes, list[bytes]] = {}
         self._exchanges: dict[bytes, Exchange] = {}
         self.opened: list[Exchange] = []  # by user code, in order
-
-    def wait_ready(self) -> dict[str, Any]:
-        self.read_until(lambda: bool(self.ready))
-        return self.ready
 
     def start(self, graph_id: str, input: Any = None, *, run: Run | None = None, **spec: Any) -> Run:
         """Send a RUN frame; `stored` are the parts of the thread's newest checkpoint."""
@@ -325,9 +323,14 @@ def graph_host(
     *,
     arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    from_scratch: bool = False,
     **config: Any,
 ) -> Iterator[HostProcess]:
-    """A host that works on `directory`; it is gone afterwards. `variables` are the deployment's."""
+    """A host that works on `directory` and has said READY, or why it cannot work; it is gone afterwards.
+
+    `variables` are the deployment's. `from_scratch` starts an interpreter, as a runner does; else the host is forked with its libraries
+    loaded.
+    """
     ours, theirs = socket.socketpair()
     ours.settimeout(ANSWER_SECONDS)
     environment = {
@@ -336,15 +339,20 @@ def graph_host(
         "GRAPH_HOST_CONFIG": json.dumps({"graphs": graphs, **config}),
     }
     with theirs:
-        process = subprocess.Popen(
-            [sys.executable, str(PACKAGE), "--socket", str(theirs.fileno()), *arguments],
-            cwd=directory,
-            env=environment,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
+        if from_scratch:
+            process: subprocess.Popen[bytes] | ForkedHost = subprocess.Popen(
+                [sys.executable, str(PACKAGE), "--socket", str(theirs.fileno()), *arguments],
+                cwd=directory,
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        else:
+            process = host_forks.fork(PACKAGE, theirs, arguments, directory, environment)
     try:
-        yield HostProcess(process, ours)
+        host = HostProcess(process, ours)
+        host.read_until(lambda: bool(host.ready))
+        yield host
     finally:
         ours.close()
         process.kill()

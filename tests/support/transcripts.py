@@ -112,6 +112,5 @@ def _record(host: HostProcess, graph_id: str) -> str:
 
 if __name__ == "__main__":
     with graph_host(STREAMED, GRAPHS) as started:
-        started.wait_ready()
         for name in GRAPHS:
             (RECORDED / f"{name}.txt").write_text(_record(started, name))

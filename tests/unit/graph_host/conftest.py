@@ -1,4 +1,4 @@
-"""A host with all graphs of the sample project: one for a module, or a test's own."""
+"""Hosts with all graphs of the sample project: one for the session, or a test's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hosted import ALL, HOSTED
-from tests.support.hosts import HostProcess, graph_host
+from tests.support.hosted import ALL, CALLS, HOSTED, PRINTS, STOPS
+from tests.support.hosts import Checkpointed, HostProcess, graph_host
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_host() -> Iterator[HostProcess]:
-    with graph_host(HOSTED, ALL) as host:
-        host.wait_ready()
+    with graph_host(HOSTED, {**ALL, **CALLS, **STOPS, **PRINTS}, from_scratch=True) as host:
         yield host
 
 
@@ -21,6 +20,12 @@ def shared_host() -> Iterator[HostProcess]:
 def host(shared_host: HostProcess) -> Iterator[HostProcess]:
     yield shared_host
     shared_host.answer = lambda run, kind, parts: None
+    shared_host.logs.clear()
+
+
+@pytest.fixture
+def thread(host: HostProcess) -> Checkpointed:
+    return Checkpointed(host)
 
 
 @pytest.fixture
@@ -28,5 +33,4 @@ def own_host() -> Iterator[HostProcess]:
     """For a test that ends or disturbs its host."""
     names = ("steps", "dies", "blocks", "sleeps", "floods", "swallows", "patches")
     with graph_host(HOSTED, {name: ALL[name] for name in names}) as host:
-        host.wait_ready()
         yield host

@@ -210,7 +210,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(home: Path) -> Iterator[HostProcess]:
     with started(home) as host:
-        host.wait_ready()
         yield host
 
 
@@ -334,8 +333,6 @@ def test_an_answer_that_breaks_off_fails(site: HostProcess) -> None:
 
 def test_an_app_that_does_not_answer_fails(tmp_path: Path) -> None:
     with started(tmp_path, "silent") as host:
-        host.wait_ready()
-
         assert host.request("/").kinds == [frames.FAILED]
         assert "http.app did not answer GET /" in host.logs[-1]["message"]
 
@@ -350,8 +347,6 @@ def test_what_cannot_be_said_in_asgi_fails_alone(site: HostProcess) -> None:
 def test_a_request_where_there_is_no_app_fails(tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text(PROJECT)
     with graph_host(tmp_path, {"g": "./site.py:graph"}) as host:
-        host.wait_ready()
-
         assert host.request("/").document(frames.FAILED) == {"message": "this revision has no app"}
 
 
@@ -447,7 +442,6 @@ def test_graphs_and_app_share_a_process_and_its_lifespan(site: HostProcess) -> N
 
 def test_the_lifespan_is_entered_before_ready_and_left_at_the_end(tmp_path: Path) -> None:
     with started(tmp_path) as host:
-        host.wait_ready()
         assert happened(tmp_path) == ["entered"]
         host.open("/wait")
         wait_until(lambda: "waiting" in happened(tmp_path), timeout=20)
@@ -461,7 +455,6 @@ def test_the_lifespan_is_entered_before_ready_and_left_at_the_end(tmp_path: Path
 
 def test_a_lifespan_that_does_not_end_is_left_behind(tmp_path: Path) -> None:
     with started(tmp_path, "cannot_stop") as host:
-        host.wait_ready()
         host.send(frames.STOP, frames.NOBODY, b"")
 
         assert host.process.wait(timeout=20) == 0
@@ -469,7 +462,7 @@ def test_a_lifespan_that_does_not_end_is_left_behind(tmp_path: Path) -> None:
 
 def test_a_lifespan_that_fails_is_said_for_the_deployer(tmp_path: Path) -> None:
     with started(tmp_path, "cannot_start") as host:
-        error = host.wait_ready()["error"]
+        error = host.ready["error"]
         code = host.process.wait(timeout=20)
 
     assert (error["step"], code) == ("load", 3)
@@ -480,6 +473,4 @@ def test_a_lifespan_that_fails_is_said_for_the_deployer(tmp_path: Path) -> None:
 
 def test_an_app_that_knows_no_lifespan_is_served(tmp_path: Path) -> None:
     with started(tmp_path, "bare") as host:
-        host.wait_ready()
-
         assert host.request("/").body == b"http"

@@ -345,7 +345,7 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: st
     (tmp_path / "guard.py").write_text(text)
 
     with graph_host(tmp_path, {"g": "./graph.py:graph"}, auth={"path": "./guard.py:auth"}) as host:
-        error = host.wait_ready()["error"]
+        error = host.ready["error"]
 
     assert error["step"] == "load"
     assert error["message"].startswith("auth.path: ")
@@ -376,7 +376,6 @@ def test_a_host_answers_and_shares_the_module_with_the_graph(tmp_path: Path) -> 
         "graph = StateGraph(S).add_node('n', lambda s: {'asked': asked}).set_entry_point('n').compile()\n"
     )
     with graph_host(tmp_path, {"g": "./all.py:graph"}, auth={"path": "all.py:auth"}) as host:
-        host.wait_ready()
         (found,) = host.query(request(path="/threads/7"))
         asks = [{"resource": "threads", "action": "read", "value": {"thread_id": str(UUID(int=1))}}]
         (granted,) = host.query({"op": "authorize", "user": {"identity": "ann"}, "asks": asks})
@@ -390,8 +389,6 @@ def test_a_host_answers_and_shares_the_module_with_the_graph(tmp_path: Path) -> 
 
 def test_a_host_without_auth_answers_that_it_has_none(tmp_path: Path) -> None:
     with graph_host(HOSTED, {"steps": ALL["steps"]}) as host:
-        host.wait_ready()
-
         assert host.query(request()) == [b'{"failed":"this revision has no auth"}']
 
 
@@ -401,7 +398,6 @@ def test_what_fails_is_in_the_log_with_the_projects_own_lines_only(tmp_path: Pat
         "from langgraph_sdk import Auth\nauth = Auth()\n@auth.authenticate\ndef who():\n    return {}['token']\n"
     )
     with graph_host(tmp_path, {"g": "./graph.py:graph"}, auth={"path": "./guard.py:auth"}) as host:
-        host.wait_ready()
         assert host.query(request()) == [b'{"failed":"authenticate raised KeyError"}']
         (line,) = host.logs
 

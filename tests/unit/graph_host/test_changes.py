@@ -20,7 +20,6 @@ BEFORE_QUESTION = ["begin", *WORKS, "begin", *WORKS, "begin"]  # an inner graph 
 @pytest.fixture(scope="module")
 def host() -> Iterator[HostProcess]:
     with graph_host(CHANGES, {"changes": "./graphs.py:changes"}) as host:
-        host.wait_ready()
         yield host
 
 

@@ -65,8 +65,7 @@ def test_a_graph_invoked_under_a_thread_of_its_own_does_not_reach_ours(host: Hos
 
 
 @pytest.mark.parametrize("graph_id", ["invokes_blocking", "invokes_blocking_on_loop"])
-def test_a_node_may_invoke_a_graph_without_await(host: HostProcess, graph_id: str) -> None:
-    thread = Checkpointed(host)
+def test_a_node_may_invoke_a_graph_without_await(thread: Checkpointed, graph_id: str) -> None:
     thread.run(graph_id, {"text": "a"})
 
     assert thread.run(graph_id, {"text": "b"}).values == {"text": "b", "log": ["done", "done"]}
@@ -75,8 +74,7 @@ def test_a_node_may_invoke_a_graph_without_await(host: HostProcess, graph_id: st
 # What is restored
 
 
-def test_what_a_checkpoint_holds_comes_back_as_the_projects_own_class(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_what_a_checkpoint_holds_comes_back_as_the_projects_own_class(thread: Checkpointed) -> None:
     thread.run("points", {})
 
     assert thread.run("points", command={"resume": 1}).values["kinds"] == ["Point", "True"]
@@ -113,7 +111,6 @@ def test_a_class_that_is_not_the_projects_is_restored_only_where_its_deployment_
 ) -> None:
     (tmp_path / "graphs.py").write_text(FOREIGN_CLASS)
     with graph_host(tmp_path, {"g": "./graphs.py:b"}) as host:
-        host.wait_ready()
         thread = Checkpointed(host)
         thread.run("g", {"kind": ""})
         stored = list(thread.stored)
@@ -127,9 +124,11 @@ def test_a_class_that_is_not_the_projects_is_restored_only_where_its_deployment_
         assert thread.stored == stored, "nothing is written in its place"
         assert "refused" in thread.query("state", "g")
     with graph_host(
-        tmp_path, {"g": "./graphs.py:b"}, variables={"LANGGRAPH_STRICT_MSGPACK": "false"}
+        tmp_path,
+        {"g": "./graphs.py:b"},
+        variables={"LANGGRAPH_STRICT_MSGPACK": "false"},
+        from_scratch=True,
     ) as host:
-        host.wait_ready()
         thread.move_to(host)
         assert thread.run("g", command={"resume": 1}).values["kind"] == "Fraction"
 
@@ -187,17 +186,14 @@ def test_a_class_of_the_project_comes_back_in_a_host_that_has_not_imported_it(tm
         "from dataclasses import dataclass\n\n@dataclass\nclass Point:\n    x: int\n"
     )
     with graph_host(tmp_path, {"g": "./graphs.py:b"}) as host:
-        host.wait_ready()
         thread = Checkpointed(host)
         thread.run("g", {"kind": ""})
     with graph_host(tmp_path, {"g": "./graphs.py:b"}) as host:
-        host.wait_ready()
         thread.move_to(host)
         assert thread.run("g", command={"resume": 1}).values["kind"] == "Point"
 
 
-def test_a_history_is_filtered_by_what_its_runs_were_configured_with(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_a_history_is_filtered_by_what_its_runs_were_configured_with(thread: Checkpointed) -> None:
     told = {"tenant": "acme", "level": 2, "is_new": True, "deep": {"a": [1]}, "user_id": "ann"}
     auth = {"langgraph_auth_user": {"token": "s"}, "langgraph_auth_permissions": ["p"], "__private": "s"}
     config = {"configurable": {**told, **auth, "prompt": "x" * 5000, "checkpoint_map": {}}}
@@ -213,16 +209,14 @@ def test_a_history_is_filtered_by_what_its_runs_were_configured_with(host: HostP
     assert not {*auth, "prompt", "checkpoint_map"} & metadata.keys()
 
 
-def test_what_identifies_a_run_is_not_overwritten_in_its_checkpoints(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_what_identifies_a_run_is_not_overwritten_in_its_checkpoints(thread: Checkpointed) -> None:
     forged = dict.fromkeys(("run_id", "thread_id", "graph_id", "assistant_id", "run_attempt"), "forged")
     run = thread.run("steps", {}, config={"configurable": forged, "metadata": forged}, metadata=forged)
     assert run.outcome is not None
     assert "forged" not in run.outcome["state"]["metadata"].values()
 
 
-def test_an_update_is_found_by_its_threads_configuration(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_an_update_is_found_by_its_threads_configuration(thread: Checkpointed) -> None:
     config = {"configurable": {"tenant": "acme"}}
     supersteps = [[{"values": {"text": "u"}, "as_node": "one"}]]
     thread.query("update", "steps", config=config, supersteps=supersteps)
@@ -251,7 +245,6 @@ graph = graph_of(inner).with_config(
 def test_checkpoints_say_what_is_bound_to_their_graph(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(BOUND)
     with graph_host(tmp_path, {"agent": "./agent.py:graph"}) as host:
-        host.wait_ready()
         thread = Checkpointed(host)
         run = thread.run("agent", {"text": "a"}, metadata={"topic": "of the run"})
         history = thread.query("history", "agent", limit=10)

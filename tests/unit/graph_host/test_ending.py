@@ -35,8 +35,7 @@ def test_the_librarys_errors_keep_their_names(
     assert run.answer["__error__"]["error"] == error
 
 
-def test_an_attempt_after_a_crash_goes_on_from_the_newest_checkpoint(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_an_attempt_after_a_crash_goes_on_from_the_newest_checkpoint(thread: Checkpointed) -> None:
     thread.run("stops_before_two", {"text": "a"})
 
     run = thread.run("stops_before_two", {"text": "again"}, attempt=2, resume_from_checkpoint=True)

@@ -30,8 +30,7 @@ def test_context_is_coerced_and_what_the_schema_does_not_know_is_dropped(host: H
     assert host.run("shows_context", {}).values["log"] == ["small"]
 
 
-def test_commands_go_where_they_say(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_commands_go_where_they_say(thread: Checkpointed) -> None:
     thread.run("asks", {"text": "a"})
 
     run = thread.run("asks", command={"update": [["text", "b"]], "goto": [{"node": "two", "input": {}}]})
@@ -41,8 +40,7 @@ def test_commands_go_where_they_say(host: HostProcess) -> None:
 
 
 @pytest.mark.parametrize("command", [{}, {"resume": None}, {"unknown": 1}])
-def test_a_command_that_says_nothing_is_like_no_input(host: HostProcess, command: dict[str, Any]) -> None:
-    thread = Checkpointed(host)
+def test_a_command_that_says_nothing_is_like_no_input(thread: Checkpointed, command: dict[str, Any]) -> None:
     first = thread.run("asks", {"text": "a"})
 
     run = thread.run("asks", {"text": "ignored"}, command=command)

@@ -29,7 +29,7 @@ def test_inspection_describes_every_graph_and_exits() -> None:
         "managed_factory": "./graphs.py:managed_factory",
     }
     with graph_host(HOSTED, graphs, inspect=True) as host:
-        ready = host.wait_ready()
+        ready = host.ready
         code = host.process.wait()
 
     assert code == 0
@@ -72,7 +72,7 @@ def test_inspection_describes_every_graph_and_exits() -> None:
 def test_inspection_goes_on_when_a_factory_makes_no_graph() -> None:
     graphs = {name: ALL[name] for name in ("failing_factory", "wrong_factory", "steps")}
     with graph_host(HOSTED, graphs, inspect=True) as host:
-        found = host.wait_ready()["graphs"]
+        found = host.ready["graphs"]
         assert host.process.wait() == 0
 
     assert set(found) == set(graphs)
@@ -141,7 +141,7 @@ def test_a_node_that_runs_elsewhere_is_drawn_without_its_inside(tmp_path: Path) 
     (tmp_path / "agent.py").write_text(REMOTE)
     names = ("mixed", "outer", "foreign", "nameless", "undrawn", "closed")
     with graph_host(tmp_path, {name: f"./agent.py:{name}" for name in names}, inspect=True) as host:
-        found = host.wait_ready()["graphs"]
+        found = host.ready["graphs"]
         assert host.process.wait() == 0
 
     def nodes(name: str) -> set[str]:

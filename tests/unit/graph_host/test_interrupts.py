@@ -35,8 +35,7 @@ def test_interrupts_of_one_step_share_one_event(host: HostProcess) -> None:
     assert len(run.outcome["interrupts"]) == 2
 
 
-def test_a_resumed_run_goes_on_from_its_interrupt(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_a_resumed_run_goes_on_from_its_interrupt(thread: Checkpointed) -> None:
     thread.run("asks", {"text": "a"})
 
     run = thread.run("asks", command={"resume": "yes"}, stream_mode=["values", "updates"])
@@ -48,8 +47,7 @@ def test_a_resumed_run_goes_on_from_its_interrupt(host: HostProcess) -> None:
     assert run.outcome["interrupts"] == {}
 
 
-def test_several_interrupts_are_answered_by_id(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_several_interrupts_are_answered_by_id(thread: Checkpointed) -> None:
     first = thread.run("asks_twice", {"text": "a"})
     ids = [item["id"] for item in first.answer["__interrupt__"]]
 
@@ -77,8 +75,7 @@ def test_an_interrupt_inside_a_subgraph_belongs_to_the_inner_task(host: HostProc
     assert outer["state"] is None
 
 
-def test_a_subgraph_is_resumed(host: HostProcess) -> None:
-    thread = Checkpointed(host)
+def test_a_subgraph_is_resumed(thread: Checkpointed) -> None:
     thread.run("nested", {"text": "a"})
 
     assert thread.run("nested", command={"resume": "yes"}).values["log"] == ["two", "two", "one", "yes"]

@@ -73,7 +73,7 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: s
     )
 
     with graph_host(tmp_path, {"agent": entry}) as host:
-        error = host.wait_ready()["error"]
+        error = host.ready["error"]
         code = host.process.wait()
 
     assert error["step"] == "load"
@@ -98,7 +98,7 @@ def test_a_module_name_is_imported_and_local_dependencies_are_found(tmp_path: Pa
     with graph_host(
         tmp_path, {"g": {"path": "app.agent:graph", "description": "d"}}, paths=[str(tmp_path / "libs")]
     ) as host:
-        assert host.wait_ready()["graphs"] == ["g"]
+        assert host.ready["graphs"] == ["g"]
         assert host.run("g", {}).values == {"a": "found app.agent"}
 
 
@@ -114,7 +114,6 @@ def test_a_factory_may_take_the_server_runtime(tmp_path: Path) -> None:
         "    return StateGraph(S).add_node(n).set_entry_point('n')\n"
     )
     with graph_host(tmp_path, {"g": "./graphs.py:make"}) as host:
-        host.wait_ready()
         run = host.run("g", {}, context={"k": 1}, config={"configurable": {"user_id": "u"}})
 
     assert run.values == {"a": ["threads.create_run", {"k": 1}, "u"]}
@@ -128,9 +127,7 @@ def test_a_project_is_loaded_and_executed_while_garbage_is_collected(tmp_path: P
         "def n(s): return {'a': [as_loaded, gc.isenabled()]}\n"
         "graph = StateGraph(S).add_node(n).set_entry_point('n').compile()\n"
     )
-    with graph_host(tmp_path, {"g": "./graphs.py:graph"}) as host:
-        host.wait_ready()
-
+    with graph_host(tmp_path, {"g": "./graphs.py:graph"}, from_scratch=True) as host:
         assert host.run("g", {}).values == {"a": [True, True]}
 
 
@@ -176,7 +173,6 @@ def test_a_graph_may_be_given_in_many_forms(tmp_path: Path) -> None:
     (tmp_path / "forms.py").write_text(FORMS)
     graphs = {name: f"./forms.py:{name}" for name in (*WITHOUT, *WITH)}
     with graph_host(tmp_path, graphs) as host:
-        host.wait_ready()
         seen = {name: host.run(name, {}).values["a"] for name in graphs}
 
     assert seen == {**dict.fromkeys(WITHOUT, "none"), **dict.fromkeys(WITH, "dictTrue")}
@@ -187,8 +183,8 @@ def test_a_langgraph_that_is_too_old_is_refused_by_name(tmp_path: Path) -> None:
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: langgraph\nVersion: 0.6.1\n")
 
-    with graph_host(tmp_path, {"g": "./g.py:g"}) as host:
-        error = host.wait_ready()["error"]
+    with graph_host(tmp_path, {"g": "./g.py:g"}, from_scratch=True) as host:
+        error = host.ready["error"]
 
     assert error["step"] == "environment"
     assert "1.0.10" in error["message"]
@@ -248,8 +244,8 @@ graph = of(node)
 def ready_of(directory: Path, text: str, *, before: str = "") -> tuple[dict[str, Any], Run | None]:
     """What a host says of a project, and how its run ends if there can be one."""
     (directory / "project.py").write_text(HEAD.format(before=before) + text)
-    with graph_host(directory, {"graph": "./project.py:graph"}) as host:
-        ready = host.wait_ready()
+    with graph_host(directory, {"graph": "./project.py:graph"}, from_scratch=True) as host:
+        ready = host.ready
         return ready, None if "error" in ready else host.run("graph", {"text": "a"})
 
 
@@ -329,4 +325,4 @@ def test_an_embedder_of_the_project_s_own_shows_where_it_fails(tmp_path: Path) -
 
 def refused_index(folder: Path, embed: str) -> str:
     with graph_host(folder, {}, store={"index": {"dims": 1, "embed": embed}}) as host:
-        return host.wait_ready()["error"]["message"]
+        return host.ready["error"]["message"]

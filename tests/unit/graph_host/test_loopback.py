@@ -142,7 +142,6 @@ def calling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
     variables = {"LANGGRAPH_API_KEY": "of somebody else"}
     graphs = {name: f"./calls.py:{name}" for name in NAMES}
     with graph_host(directory, graphs, variables=variables, **config) as host:
-        host.wait_ready()
         yield host
 
 
@@ -177,7 +176,6 @@ def test_a_node_calls_for_the_user_of_its_run(calling: HostProcess) -> None:
 def test_a_call_goes_below_the_path_that_everything_is_below(tmp_path: Path) -> None:
     (tmp_path / "calls.py").write_text(PROJECT)
     with graph_host(tmp_path, {"asks": "./calls.py:asks"}, http={"mount_prefix": "/my/api"}) as host:
-        host.wait_ready()
         run, call = begun(host, "asks")
         call.wait(frames.END)
         assert call.head["path"] == "/my/api/threads/a%20b%2Fc"

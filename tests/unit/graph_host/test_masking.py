@@ -139,7 +139,6 @@ def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]
     (directory / "agent.py").write_text(PROJECT)
     graphs = {name: f"./agent.py:{name}" for name in GRAPHS}
     with graph_host(directory, graphs, variables=VARIABLES, secrets=[*NAMES, "ABSENT"]) as host:
-        host.wait_ready()
         yield host
 
 
@@ -224,7 +223,7 @@ def test_a_project_that_cannot_be_loaded_shows_no_secret(tmp_path: Path) -> None
     (tmp_path / "agent.py").write_text("import os\nraise ValueError('with ' + repr(os.environ['TOKEN']))\n")
 
     with graph_host(tmp_path, {"a": "./agent.py:graph"}, variables=VARIABLES, secrets=NAMES) as host:
-        said = host.wait_ready()
+        said = host.ready
 
     assert said["error"]["message"].endswith("ValueError: with '***'")
 

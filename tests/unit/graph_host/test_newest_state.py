@@ -13,7 +13,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.support.hosted import ALL, HOSTED, STOPS
-from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
+from tests.support.hosts import Checkpointed, HostProcess, Run
 from workers.graph_host.outcome import is_over
 
 TOLD = ("values", "next", "tasks", "interrupts", "metadata", "created_at", "checkpoint", "parent_checkpoint")
@@ -48,13 +48,6 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def stopping() -> Iterator[HostProcess]:
-    with graph_host(HOSTED, {**ALL, **STOPS}) as host:
-        host.wait_ready()
-        yield host
-
-
 def sent(thread: Checkpointed, graph_id: str) -> dict[str, Any]:
     """What the library says of the thread, from what is stored of it."""
     return {name: value for name, value in thread.query("state", graph_id).items() if name in TOLD}
@@ -72,48 +65,43 @@ def check(thread: Checkpointed, graph_id: str, run: Run) -> None:
     state = sent(thread, graph_id)
     assert run.outcome is not None
     if run.outcome["state"] is None:
-        assert state["checkpoint"] is None, "a thread with checkpoints has a state"
+        assert state["checkpoint"] is None, f"{graph_id}: a thread with checkpoints has a state"
         return
-    assert reported(run) == state
+    assert reported(run) == state, graph_id
     stops = run.outcome["thread_status"]
-    assert (
-        stops == "error"
-        if run.outcome["status"] == "error"
-        else (stops == "interrupted") == bool(state["next"])
-    )
+    if run.outcome["status"] == "error":
+        assert stops == "error", graph_id
+    else:
+        assert (stops == "interrupted") == bool(state["next"]), graph_id
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("graph_id", GRAPHS)
-def test_a_run_reports_what_the_library_knows_of_its_thread(
-    stopping: HostProcess, graph_id: str, kind: str
-) -> None:
-    thread = Checkpointed(stopping)
-    for asked in KINDS[kind]:
-        spec = {"input": INPUTS.get(graph_id, {"text": "t", "messages": []}), **asked}
+def test_a_run_reports_what_the_library_knows_of_its_thread(host: HostProcess, kind: str) -> None:
+    for graph_id in GRAPHS:
+        thread = Checkpointed(host)
+        for asked in KINDS[kind]:
+            spec = {"input": INPUTS.get(graph_id, {"text": "t", "messages": []}), **asked}
 
-        run = thread.run(graph_id, spec.pop("input"), **spec)
+            run = thread.run(graph_id, spec.pop("input"), **spec)
 
-        check(thread, graph_id, run)
+            check(thread, graph_id, run)
 
 
 @pytest.mark.parametrize("graph_id", sorted(ENDLESS))
-def test_a_cancelled_run_reports_it_too(stopping: HostProcess, graph_id: str) -> None:
-    thread = Checkpointed(stopping)
+def test_a_cancelled_run_reports_it_too(thread: Checkpointed, graph_id: str) -> None:
     run = thread.start(graph_id, {"text": "t"}, stream_mode=["custom"])
-    stopping.read_until(lambda: "custom" in run.names)
+    thread.host.read_until(lambda: "custom" in run.names)
 
-    stopping.cancel(run)
-    stopping.wait_done(run)
+    thread.host.cancel(run)
+    thread.host.wait_done(run)
 
     check(thread, graph_id, run)
 
 
 @pytest.mark.parametrize("graph_id", ["asks_twice", "asks_beside_break"])
 def test_a_run_that_answers_one_question_of_several_reports_it_too(
-    stopping: HostProcess, graph_id: str
+    thread: Checkpointed, graph_id: str
 ) -> None:
-    thread = Checkpointed(stopping)
     first = thread.run(graph_id, {"text": "t"})
     assert first.outcome is not None
     question = first.outcome["state"]["interrupts"][0]["id"]
@@ -123,9 +111,7 @@ def test_a_run_that_answers_one_question_of_several_reports_it_too(
     check(thread, graph_id, run)
 
 
-def test_a_break_inside_a_subgraph_interrupts_the_thread(stopping: HostProcess) -> None:
-    thread = Checkpointed(stopping)
-
+def test_a_break_inside_a_subgraph_interrupts_the_thread(thread: Checkpointed) -> None:
     run = thread.run("breaks_inside", {"text": "t"})
 
     assert run.outcome is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,16 +12,6 @@ import pytest
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, graph_host
 from workers.graph_host.output import MAX_CHARACTERS, MAX_RECORD_BYTES, FrameHandler, Limiter, LineWriter
-
-NAMES = ("lines", "beside", "traces", "falls", "fails_inside", "refused")
-GRAPHS = {name: f"./prints.py:{name}" for name in NAMES} | {name: ALL[name] for name in ("says", "says_much")}
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[HostProcess]:
-    with graph_host(HOSTED, GRAPHS) as host:
-        host.wait_ready()
-        yield host
 
 
 def messages(lines: list[dict[str, Any]]) -> list[str]:
@@ -42,7 +31,6 @@ def test_what_a_node_prints_and_logs_is_a_record_of_its_run(host: HostProcess) -
 
 def test_a_node_that_prints_without_end_is_cut_off() -> None:
     with graph_host(HOSTED, {"says_much": ALL["says_much"]}) as host:
-        host.wait_ready()
         run = host.run("says_much", {})
 
     assert len(run.logs) < 10_002
@@ -50,7 +38,7 @@ def test_a_node_that_prints_without_end_is_cut_off() -> None:
 
 
 def test_what_is_printed_at_once_is_one_record(host: HostProcess) -> None:
-    said = messages(host.run("lines", {}).logs)
+    said = messages(host.run("prints_lines", {}).logs)
 
     assert said[:4] == ["one\ntwo\n\nthree", "four\nfive 5", "half and whole", "once\nmore"]
     long, line = said[4:-1], said[-1]
@@ -114,11 +102,11 @@ def test_what_cannot_be_shown_is_not_the_business_of_who_logs_it(heard: Heard, w
 
 
 def test_threads_of_a_run_do_not_write_into_each_other_s_lines(host: HostProcess) -> None:
-    assert sorted(messages(host.run("beside", {}).logs)) == ["a\na again", "b\nb again"]
+    assert sorted(messages(host.run("prints_beside", {}).logs)) == ["a\na again", "b\nb again"]
 
 
 def test_a_printed_traceback_is_one_record_in_order(host: HostProcess) -> None:
-    run = host.run("traces", {})
+    run = host.run("prints_traces", {})
     host.read_until(lambda: len(host.logs) > 0)  # that of a thread without a run
 
     printed, *others = messages(run.logs)
@@ -131,7 +119,7 @@ def test_a_printed_traceback_is_one_record_in_order(host: HostProcess) -> None:
     assert of_thread.endswith("ValueError: two\nlines")
 
 
-@pytest.mark.parametrize("graph", ["falls", "fails_inside"])
+@pytest.mark.parametrize("graph", ["prints_falls", "prints_fails_inside"])
 def test_a_failed_run_leaves_one_traceback_that_begins_in_the_user_s_code(
     host: HostProcess, graph: str
 ) -> None:
@@ -149,7 +137,7 @@ def test_a_failed_run_leaves_one_traceback_that_begins_in_the_user_s_code(
 
 
 def test_where_the_library_refuses_its_own_frames_stay(host: HostProcess) -> None:
-    (line,) = host.run("refused", {}).logs
+    (line,) = host.run("prints_refused", {}).logs
 
     assert "langgraph" in line["message"]
     assert "graph_host" not in line["message"]
@@ -173,7 +161,7 @@ def test_what_a_project_printed_last_is_there_before_it_is_refused(
     (tmp_path / "own.py").write_text(f"{CAUGHT}\n{more}")
 
     with graph_host(tmp_path, {"own": "./own.py:graph"}) as host:
-        refused = host.wait_ready()["error"]["message"]
+        refused = host.ready["error"]["message"]
 
         assert ends in refused
         printed, half = messages(host.logs)

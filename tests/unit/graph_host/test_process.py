@@ -81,7 +81,6 @@ def test_so_many_threads_left_behind_that_later_runs_would_lack_them_are_damage(
 def test_it_says_how_many_nodes_wait_for_a_thread() -> None:
     graphs = {"sleeps_in_thread": ALL["sleeps_in_thread"]}
     with graph_host(HOSTED, graphs, arguments=["--threads", "1"]) as host:
-        host.wait_ready()
         for _ in range(3):
             host.start("sleeps_in_thread", {})
         asked = 0

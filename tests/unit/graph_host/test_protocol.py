@@ -62,7 +62,6 @@ def text_of(events: list[dict[str, Any]]) -> str:
 @pytest.fixture(scope="module")
 def streams() -> Iterator[HostProcess]:
     with graph_host(HOSTED, ALL_STREAMS) as host:
-        host.wait_ready()
         yield host
         host.answer = lambda run, kind, parts: None
 

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Checkpointed, HostProcess, graph_host
-
-HOSTED = Path(__file__).parents[2] / "projects" / "hosted"
-NAMES = ("steps", "asks", "nested", "fails", "speaks", "plain_factory", "failing_factory")
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[HostProcess]:
-    with graph_host(HOSTED, {name: f"./graphs.py:{name}" for name in NAMES}) as host:
-        host.wait_ready()
-        yield host
-
-
-@pytest.fixture
-def thread(host: HostProcess) -> Checkpointed:
-    return Checkpointed(host)
+from tests.support.hosts import Checkpointed
 
 
 def test_the_history_is_newest_first_and_each_state_can_be_had_by_its_id(thread: Checkpointed) -> None:

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.hosted import HOSTED
-from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
-
-GRAPHS = ("steps", "asks", "asks_twice", "nested", "deep", "fails", "speaks", "uses_tool", "uses_tool_inside",
-          "stops_before_two", "sleeps", "meets")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def shared_host() -> Iterator[HostProcess]:
-    with graph_host(HOSTED, {name: f"./graphs.py:{name}" for name in GRAPHS}) as host:
-        host.wait_ready()
-        yield host
-
-
-@pytest.fixture
-def thread(host: HostProcess) -> Checkpointed:
-    return Checkpointed(host)
+from tests.support.hosts import Checkpointed, HostProcess, Run
 
 
 def at(place: dict[str, Any]) -> dict[str, Any]:

@@ -275,7 +275,6 @@ def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(host: HostPr
 
 def test_a_state_that_is_too_large_fails_the_run() -> None:
     with graph_host(HOSTED, {"grows": ALL["grows"]}, limits={"state_bytes": 1_000_000}) as host:
-        host.wait_ready()
         run = host.run("grows", {}, stream_mode=["updates"])
 
     assert run.outcome is not None

@@ -23,7 +23,6 @@ VARIABLES = {
 @pytest.fixture(scope="module")
 def host() -> Iterator[HostProcess]:
     with graph_host(HOSTED, GRAPHS, variables=VARIABLES) as host:
-        host.wait_ready()
         yield host
 
 
@@ -46,7 +45,6 @@ def test_a_run_is_traced_to_where_its_caller_says(
 
 def test_a_caller_does_not_decide_whether_there_are_traces() -> None:
     with graph_host(HOSTED, GRAPHS) as host:
-        host.wait_ready()
         run = host.run("traced", {}, langsmith_tracer={"project_name": "theirs", "example_id": EXAMPLE})
 
     assert run.values["tracers"] == 0

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.hosted import HOSTED
-from tests.support.hosts import HostProcess, Run, graph_host
+from tests.support.hosts import HostProcess, Run
 
-GRAPHS = ("consumes", "consumes_and_fails", "consumes_and_sleeps", "speaks")
 SMALL = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[HostProcess]:
-    with graph_host(HOSTED, {name: f"./graphs.py:{name}" for name in GRAPHS}) as host:
-        host.wait_ready()
-        yield host
 
 
 def usage(run: Run) -> object:

@@ -65,7 +65,7 @@ def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Pa
 
     config: dict[str, Any] = {"auth": {"path": "./guarded.py:auth"}, "http": {"app": "./guarded.py:app"}}
     with graph_host(tmp_path, {"g": "./graph.py:graph"}, inspect=True, **config) as host:
-        ready = host.wait_ready()
+        ready = host.ready
         code = host.process.wait()
 
     assert code == 0
@@ -88,7 +88,7 @@ def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Pa
 
 def test_a_project_with_graphs_only_has_neither() -> None:
     with graph_host(HOSTED, {"steps": "./graphs.py:steps"}, inspect=True) as host:
-        assert host.wait_ready()["user_code"] == {"auth": None, "app": None}
+        assert host.ready["user_code"] == {"auth": None, "app": None}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, t
     (tmp_path / "site.py").write_text(text)
 
     with graph_host(tmp_path, {"g": "./graph.py:graph"}, http={"app": "./site.py:app"}) as host:
-        error = host.wait_ready()["error"]
+        error = host.ready["error"]
 
     assert (error["step"], error["message"][:10]) == ("load", "http.app: ")
     assert words in error["message"]

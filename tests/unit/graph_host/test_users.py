@@ -71,7 +71,6 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
     directory = tmp_path_factory.mktemp("users")
     Path(directory, "users.py").write_text(PROJECT)
     with graph_host(directory, GRAPHS) as host:
-        host.wait_ready()
         yield host
 
 

@@ -13,7 +13,6 @@ from tests.support.transcripts import GRAPHS, MODES, STREAMED, recorded, streame
 @pytest.fixture(scope="module")
 def streaming_host() -> Iterator[HostProcess]:
     with graph_host(STREAMED, GRAPHS) as host:
-        host.wait_ready()
         yield host
 
 
