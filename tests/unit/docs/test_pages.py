@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from cli.main import app
 from docs import settings
-from shared.models import METADATA
+from shared.models import METADATA, RevisionStatus, RunStatus, ThreadStatus
 from shared.settings import VARIABLES
 from tests.support import shared_stack
 
@@ -92,6 +92,32 @@ def test_every_setting_that_a_page_names_exists(page: Path) -> None:
 
     of_others = {"RUNYARD_ORG", shared_stack.URL, shared_stack.KEY}  # of the command line and of the tests
     assert named - of_others <= set(VARIABLES.values())
+
+
+def test_every_picture_is_shown() -> None:
+    pictures = PROJECT / "docs" / "pictures"
+    shown = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text())
+    }
+
+    assert shown == set(pictures.iterdir())
+
+
+def test_the_architecture_draws_every_state_and_finds_each_step() -> None:
+    page = PROJECT / "docs" / "architecture.md"
+    # An archive that is missing, and a state nobody can tell, are not drawn: nothing here leads there.
+    states = {*RunStatus, *ThreadStatus, *RevisionStatus} - {
+        RevisionStatus.CREATE_FAILED,
+        RevisionStatus.UNKNOWN,
+    }
+    steps = re.findall(r"`([\w/]+\.py):(\w+)`", section(page, "Where each step is"))
+
+    assert [state for state in states if str(state) not in section(page, "States")] == []
+    assert steps
+    for file, function in steps:
+        assert re.search(rf"^ *(?:async )?def {function}\b", (PROJECT / file).read_text(), re.MULTILINE), file
 
 
 def test_the_page_of_the_command_line_has_every_command() -> None:
