@@ -1,11 +1,10 @@
 """Tests in a process that gevent has patched, as runners are: one child, which runs them one by one.
 
-    from tests.support.greened import child, greened
-
     @greened
     def test_it(world): ...
 
-The body runs in the child, on an empty database and an empty Valkey; what it raises fails the test.
+The body runs in the child, on an empty database and an empty Valkey; what it raises fails the test. All tests of a
+session share the child, so each leaves modules as it found them: see `constants`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -91,7 +91,7 @@ class Child:
         self._process.wait(timeout=20)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def child() -> Iterator[Child]:
     child = Child()
     yield child
@@ -99,7 +99,7 @@ def child() -> Iterator[Child]:
 
 
 def greened(test: Callable[[World], None]) -> Callable[..., None]:
-    """Run this test in the module's patched process."""
+    """Run this test in the session's patched process."""
 
     def run_in_child(
         child: Child, db: object, redis: object, database: str, redis_url: str, tmp_path: Path
@@ -111,6 +111,17 @@ def greened(test: Callable[[World], None]) -> Callable[..., None]:
     del run_in_child.__wrapped__  # pytest would ask the test itself for its fixtures
     run_in_child.body = test  # type: ignore[attr-defined]
     return run_in_child
+
+
+@contextmanager
+def constants(module: ModuleType, **values: Any) -> Iterator[None]:
+    """Give constants of a module other values meanwhile, such as shorter times."""
+    before = {name: getattr(module, name) for name in values}
+    vars(module).update(values)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
 
 
 def serve() -> None:

@@ -39,7 +39,7 @@ class Run:
     logs: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)  # of a run that is traced
     used: list[int] = field(default_factory=list)
-    outcome: dict[str, Any] | None = None
+    outcome: dict[str, Any] = field(default_factory=dict)  # empty until it is done
     values: Any = None
     answer: Any = None
 
@@ -144,7 +144,7 @@ class HostProcess:
         return run
 
     def wait_done(self, run: Run) -> Run:
-        self.read_until(lambda: run.outcome is not None)
+        self.read_until(lambda: bool(run.outcome))
         return run
 
     def cancel(self, run: Run) -> None:

@@ -15,7 +15,7 @@ import workers
 from shared.deployments.limits import HostLimits
 from shared.errors import HostError
 from shared.settings import Settings
-from tests.support.greened import World
+from tests.support.greened import World, constants
 from tests.support.waiting import until
 from workers.runner import host_pool
 from workers.runner.host import Host, HostCommand
@@ -115,6 +115,12 @@ while True:
 """
 
 
+def played(part: str, note: Path, home: Path) -> HostCommand:
+    """The command of a host that plays this part."""
+    argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), part, str(note)]
+    return HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"], "HOME": str(home)}, home=home)
+
+
 class Occupant:
     """A run in a host."""
 
@@ -158,10 +164,7 @@ class Stage:
 
     def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
         self.starts += 1
-        argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), self.part, str(self.note)]
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
-        command = HostCommand(argv, str(ROOT), env, home=self.home)
-        return command, self.output
+        return played(self.part, self.note, self.home), self.output
 
     @property
     def started(self) -> list[int]:
@@ -176,13 +179,13 @@ class Stage:
 
 @contextmanager
 def stage(world: World, **settings: Any) -> Iterator[Stage]:
-    host_pool.PING_SECONDS = 0.05
-    made = Stage(world, **settings)
-    try:
-        yield made
-    finally:
-        made.pool.close()
-        until(lambda: not any(is_alive(pid) for pid in made.pids))
+    with constants(host_pool, PING_SECONDS=0.05):
+        made = Stage(world, **settings)
+        try:
+            yield made
+        finally:
+            made.pool.close()
+            until(lambda: not any(is_alive(pid) for pid in made.pids))
 
 
 def is_alive(pid: int) -> bool:

@@ -27,7 +27,7 @@ from shared.runs import cancel, create
 from shared.settings import Settings
 from shared.threads import records
 from tests.support import factories
-from tests.support.greened import World
+from tests.support.greened import World, constants
 from tests.support.waiting import until
 from workers.runner import ending
 from workers.runner.deployment_log import DeployLog
@@ -82,8 +82,8 @@ class Bench:
 
     def __init__(self, world: World, **settings: Any) -> None:
         defaults = {"worker": f"runner-{uuid4().hex[:6]}", "hosts_per_revision": 1}
-        base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
-        self.settings = dataclasses.replace(base, **{**defaults, **settings})
+        self.base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+        self.settings = dataclasses.replace(self.base, **{**defaults, **settings})
         self.deployment: DeploymentRef = factories.deployment(graphs=GRAPHS)
         self.deploy_log = DeployLog()
         self.notified: list[tuple[str, str, str]] = []
@@ -91,7 +91,7 @@ class Bench:
 
     def new_runner(self, settings: Settings) -> Runner:
         if not shared_hosts:
-            shared_hosts.append(SharedHosts(settings, prepare))
+            shared_hosts.append(SharedHosts(dataclasses.replace(self.base, hosts_per_revision=1), prepare))
         return Runner(settings, shared_hosts[0], self.deploy_log)
 
     def with_hosts(self, hosts: HostPool) -> HostPool:
@@ -135,21 +135,18 @@ class Bench:
         gevent.spawn(self.runner.notify, [run_id])
         return run_id
 
-    def row(self, run_id: UUID) -> dict[str, Any] | None:
+    def row(self, run_id: UUID) -> dict[str, Any]:
+        """The run's row; empty when it has been deleted."""
         with connection() as conn:
             found = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id})
-            row = found.mappings().one_or_none()
-        return None if row is None else dict(row)
+            return dict(found.mappings().one_or_none() or {})
 
     def thread(self, run_id: UUID) -> dict[str, Any]:
-        row = self.row(run_id)
-        assert row is not None
         with connection() as conn:
-            return dict(records.get(conn, self.deployment.id, row["thread_id"]))
+            return dict(records.get(conn, self.deployment.id, self.row(run_id)["thread_id"]))
 
     def status(self, run_id: UUID) -> str | None:
-        row = self.row(run_id)
-        return None if row is None else row["status"]
+        return self.row(run_id).get("status")
 
     def wait(self, run_id: UUID, *, timeout: float = 60) -> list[Event]:
         """The run's events once the last is in the log."""
@@ -164,10 +161,10 @@ class Bench:
         until(lambda: any(data in event.data for event in events.logged(redis.client(), run_id, 0)))
 
     def cancel(self, run_id: UUID, action: str, *, tell: bool = True) -> None:
-        row = self.row(run_id)
-        assert row is not None
         with connection() as conn:
-            stopped = cancel.cancel_run(conn, self.deployment.id, row["thread_id"], run_id, action=action)
+            stopped = cancel.cancel_run(
+                conn, self.deployment.id, self.row(run_id)["thread_id"], run_id, action=action
+            )
         if tell:
             message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
             redis.client().publish(redis.control_channel(stopped.owner or ""), message)
@@ -178,15 +175,15 @@ class Bench:
 
 @contextmanager
 def bench(world: World, **settings: Any) -> Iterator[Bench]:
-    ending.RETRY_SECONDS = (0.1, 0.1)
-    made = Bench(world, **settings)
-    broker.notifier.notify = made.notify  # type: ignore[method-assign]
-    try:
-        yield made
-    finally:
-        del broker.notifier.notify
-        gevent.killall([*made.runner._loops, made.deploy_log._greenlet])
-        made.runner.close()
+    with constants(ending, RETRY_SECONDS=(0.1, 0.1)):
+        made = Bench(world, **settings)
+        broker.notifier.notify = made.notify  # type: ignore[method-assign]
+        try:
+            yield made
+        finally:
+            del broker.notifier.notify
+            gevent.killall([*made.runner._loops, made.deploy_log._greenlet])
+            made.runner.close()
 
 
 def names(found: list[Event]) -> list[str]:

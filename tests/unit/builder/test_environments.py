@@ -28,7 +28,7 @@ from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests.support import factories
 from tests.support.archived import keep
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.outside import serving
 from workers.builder import (
     caches,
@@ -43,8 +43,6 @@ from workers.builder.installer import Installer
 from workers.builder.requirements import Requirements
 from workers.builder.steps import StepSandbox
 from workers.isolation import sandbox
-
-__all__ = ["child"]
 
 CONFIG = json.dumps(
     {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, "env": {"COLOUR": "red"}}

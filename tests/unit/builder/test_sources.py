@@ -21,11 +21,9 @@ from shared.models import RevisionStatus
 from shared.settings import Settings
 from tests.support import factories
 from tests.support.git_server import Repository, Server, serving
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from workers.builder import sources, workspaces
 from workers.builder.sources import Origin
-
-__all__ = ["child"]
 
 TOKEN = "ghp_0123456789abcdef"
 FILES = {"langgraph.json": "{}", "apps/one/agent.py": "graph = None\n"}

@@ -9,15 +9,13 @@ import psutil
 import pytest
 
 from shared.errors import BuildFailed
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.waiting import wait_until
 from workers.builder import (
     environments,
     steps,
     untrusted_files,
 )
-
-__all__ = ["child"]
 
 
 @greened

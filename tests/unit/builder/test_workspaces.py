@@ -19,10 +19,8 @@ from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.settings import Settings
 from tests.support import factories
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from workers.builder import workspaces
-
-__all__ = ["child"]
 
 
 def settings_for(world: World, *, kept: int = 3) -> Settings:

@@ -256,7 +256,6 @@ def test_an_answer_before_the_end_of_the_body_is_the_answer(calling: HostProcess
     reply(call, {"detail": "too large"}, status=413)
 
     calling.wait_done(run)
-    assert run.outcome is not None
     assert run.outcome["status"] == "error"
     assert "too large" in json.dumps(run.answer)
 
@@ -293,7 +292,6 @@ def test_a_cancelled_run_closes_its_call(calling: HostProcess) -> None:
     call.wait(frames.CLOSE)
     calling.wait_done(run)
 
-    assert run.outcome is not None
     assert run.outcome["status"] == "cancelled"
 
 

@@ -118,7 +118,6 @@ def test_a_checkpoint_is_sent_directly_before_the_values_of_its_namespace(stream
     before = [(one, other) for one, other in pairwise(events) if other.method == "values"]
     assert len(before) == 8
     assert all(one.method == "checkpoints" and one.namespace == other.namespace for one, other in before)
-    assert run.outcome is not None
     newest = [event.data for event in events if event.method == "checkpoints" and not event.namespace][-1]
     assert newest == {
         "id": run.outcome["state"]["checkpoint_id"],
@@ -311,7 +310,6 @@ def test_a_cancelled_message_just_stops(streams: HostProcess) -> None:
     streams.cancel(run)
     streams.wait_done(run)
 
-    assert run.outcome is not None
     assert run.outcome["status"] == "cancelled"
     (events,) = messages(run).values()
     assert events[-1]["event"] == "content-block-delta"
@@ -405,7 +403,6 @@ def test_a_question_from_a_subgraph_names_its_namespace(streams: HostProcess) ->
         (event,) = sent(run, "input.requested")
         assert event.place == "child"
         assert event.id_tail == f"input|{event.namespace[0]}|{event.data['interrupt_id']}"
-        assert run.outcome is not None
         (interrupts,) = run.outcome["interrupts"].values()
         assert [item["id"] for item in interrupts] == [event.data["interrupt_id"]]
 
@@ -427,7 +424,6 @@ def test_a_classic_run_on_a_thread_sends_its_questions_and_answers_and_nothing_e
 
 def test_a_run_without_a_thread_asks_nobody(streams: HostProcess) -> None:
     run = streams.run("asks", HI, stream_mode=["values"])
-    assert run.outcome is not None
     assert run.outcome["thread_status"] == "interrupted"
     assert sent(run) == []
 
@@ -510,7 +506,6 @@ def test_nothing_is_shown_of_a_run_whose_transformers_cannot_be_made(streams: Ho
 
     assert not any(sent(run, method) for method in ("values", "messages", "updates", "custom", "tasks"))
     assert any("no censor today" in line["message"] for line in run.logs)
-    assert run.outcome is not None
     assert run.outcome["status"] == "success"
 
 
@@ -519,5 +514,4 @@ def test_an_event_that_a_transformer_fails_on_is_left_out(streams: HostProcess) 
 
     assert "a secret" not in json.dumps(run.events)
     assert any("a stream transformer failed" in line["message"] for line in run.logs)
-    assert run.outcome is not None
     assert run.outcome["status"] == "success"

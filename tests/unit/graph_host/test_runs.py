@@ -13,14 +13,9 @@ def at(place: dict[str, Any]) -> dict[str, Any]:
     return {"configurable": {**place}}
 
 
-def outcome(run: Run) -> dict[str, Any]:
-    assert run.outcome is not None
-    return run.outcome
-
-
 def ids(run: Run) -> list[str]:
     """Of the interrupts that a run left open."""
-    return [item["id"] for item in outcome(run)["state"]["interrupts"]]
+    return [item["id"] for item in run.outcome["state"]["interrupts"]]
 
 
 # Config
@@ -51,7 +46,7 @@ def test_a_replay_goes_on_from_its_checkpoint(thread: Checkpointed) -> None:
     assert run.events == [("updates", {"two": {"log": ["two"]}})]
     assert run.values == {"text": "a", "log": ["one", "two"]}
     (first, second, *_) = places(thread, "steps")
-    assert first["checkpoint_id"] == outcome(run)["state"]["checkpoint_id"]
+    assert first["checkpoint_id"] == run.outcome["state"]["checkpoint_id"]
     assert second["metadata"]["source"] == "fork"
     assert second["parent_checkpoint"]["checkpoint_id"] == old["checkpoint_id"]
 
@@ -70,10 +65,10 @@ def test_a_fork_takes_new_input_at_its_checkpoint(thread: Checkpointed) -> None:
 def test_an_answered_interrupt_is_asked_again_in_a_replay(thread: Checkpointed) -> None:
     first = thread.run("asks", {"text": "a"})
     thread.run("asks", command={"resume": "yes"})
-    config = at({"checkpoint_id": outcome(first)["state"]["checkpoint_id"]})
+    config = at({"checkpoint_id": first.outcome["state"]["checkpoint_id"]})
 
     again = thread.run("asks", config=config)
-    assert outcome(again)["thread_status"] == "interrupted"
+    assert again.outcome["thread_status"] == "interrupted"
     assert thread.run("asks", command={"resume": "no"}).values["log"] == ["one", "no", "two"]
 
 
@@ -87,7 +82,7 @@ def test_a_replay_inside_a_subgraph_goes_on_from_there(thread: Checkpointed) -> 
 
     asked = thread.run("nested", config=at({**place, "checkpoint_map": chart}), stream_mode=["updates"])
 
-    assert outcome(asked)["thread_status"] == "interrupted"
+    assert asked.outcome["thread_status"] == "interrupted"
     assert thread.run("nested", command={"resume": "second"}).values["log"] == ["two", "two", "one", "second"]
 
 
@@ -96,7 +91,7 @@ def test_an_unknown_checkpoint_is_what_the_library_makes_of_it(thread: Checkpoin
     config = at({"checkpoint_id": "1f1e0000-0000-6000-8000-000000000001"})
 
     empty = thread.run("steps", config=config)
-    assert outcome(empty)["error"]["error"] == "EmptyInputError"
+    assert empty.outcome["error"]["error"] == "EmptyInputError"
 
 
 def test_an_attempt_after_a_crash_does_not_start_at_the_checkpoint_again(thread: Checkpointed) -> None:
@@ -130,7 +125,7 @@ def test_no_input_asks_the_same_again_and_new_input_starts_over(thread: Checkpoi
     assert ids(again) == ids(first)
     over = thread.run("asks", {"text": "b"})
     assert over.values == {"text": "b", "log": ["one", "one"]}
-    assert outcome(over)["thread_status"] == "interrupted"
+    assert over.outcome["thread_status"] == "interrupted"
 
 
 def test_an_update_is_applied_with_the_resume(thread: Checkpointed) -> None:
@@ -153,16 +148,16 @@ def test_an_update_is_applied_with_the_resume(thread: Checkpointed) -> None:
 def test_goto_names_nodes_in_every_form(thread: Checkpointed, goto: Any, updates: set[str]) -> None:
     thread.run("steps", {"text": "a"})
     run = thread.run("steps", command={"goto": goto}, stream_mode=["updates"])
-    assert outcome(run)["status"] == "success", outcome(run)["error"]
+    assert run.outcome["status"] == "success", run.outcome["error"]
     assert {name for data in run.named("updates") for name in data} == updates
 
 
 def test_resuming_where_nothing_waits_changes_nothing(thread: Checkpointed) -> None:
     nothing = thread.run("steps", command={"resume": 1})
-    assert outcome(nothing)["error"]["error"] == "EmptyInputError"
+    assert nothing.outcome["error"]["error"] == "EmptyInputError"
     thread.run("steps", {"text": "a"})
     run = thread.run("steps", command={"resume": 1})
-    assert (outcome(run)["status"], run.answer["log"]) == ("success", ["one", "two"])
+    assert (run.outcome["status"], run.answer["log"]) == ("success", ["one", "two"])
 
 
 STRANGE = "0123456789abcdef0123456789abcdef"
@@ -186,14 +181,14 @@ def test_a_strict_resume_that_fits_nothing_leaves_the_thread_alone(
 
     run = thread.run(graph_id, command={"resume": resume}, strict_resume=True)
 
-    error = outcome(run)["error"]
+    error = run.outcome["error"]
     assert error["error"] == "UnknownInterruptError"
     assert message in error["message"]
     assert run.events == [("error", error)]
     assert run.answer == {"__error__": error}
-    assert (outcome(run)["keeps_thread"], outcome(run)["unchanged"]) == (True, True)
+    assert (run.outcome["keeps_thread"], run.outcome["unchanged"]) == (True, True)
     assert len(thread.stored) == stored
-    assert thread.query("state", graph_id)["checkpoint"] == outcome(first)["state"]["checkpoint"]
+    assert thread.query("state", graph_id)["checkpoint"] == first.outcome["state"]["checkpoint"]
 
 
 def test_a_strict_resume_that_fits_is_like_another(thread: Checkpointed) -> None:
@@ -202,7 +197,7 @@ def test_a_strict_resume_that_fits_is_like_another(thread: Checkpointed) -> None
     twice = thread.run("asks_twice", command={"resume": {waiting[0]: "again"}}, strict_resume=True)
     whole = thread.run("asks_twice", command={"resume": "B"}, strict_resume=True)
     assert ids(half) == waiting[1:]
-    assert waiting[0] in outcome(twice)["error"]["message"]
+    assert waiting[0] in twice.outcome["error"]["message"]
     assert sorted(whole.values["log"]) == ["A", "B", "done"]
 
     inside = Checkpointed(thread.host)
@@ -290,13 +285,3 @@ def test_the_lives_of_a_run_and_its_subgraphs_are_sent(host: HostProcess) -> Non
     failed = host.run("uses_tool_inside", {"text": "nothing"}, stream_mode=["lifecycle"], subgraphs=True)
     assert lives(failed)[1:] == [(["inner"], "started"), (["inner"], "failed"), ([], "failed")]
     assert failed.events[-1][1]["error"] == "no such word"
-
-
-# Durability, recursion
-
-
-def test_durability_exit_stores_one_checkpoint(host: HostProcess) -> None:
-    for durability, checkpoints in (("exit", 1), ("async", 4), ("sync", 4)):
-        thread = Checkpointed(host)
-        thread.run("steps", {"text": "a"}, durability=durability)
-        assert len([head for _, head, _ in thread.stored if "metadata" in head]) == checkpoints, durability

@@ -30,7 +30,6 @@ def test_it_streams_values_and_updates(host: HostProcess) -> None:
         ("updates", {"two": {"log": ["two"]}}),
         ("values", {"text": "a", "log": ["one", "two"]}),
     ]
-    assert run.outcome is not None
     assert (run.outcome["status"], run.outcome["thread_status"], run.outcome["error"]) == (
         "success",
         "idle",
@@ -80,7 +79,6 @@ def test_a_run_shows_what_the_graphs_output_schema_names_and_its_thread_keeps_al
     ]
     assert run.answer == {"log": ["one"]}
     assert run.values == {"text": "changed", "log": ["one"]}
-    assert run.outcome is not None
     assert (run.outcome["thread_status"], run.outcome["state"]["next"]) == ("idle", [])
 
 
@@ -277,7 +275,6 @@ def test_a_state_that_is_too_large_fails_the_run() -> None:
     with graph_host(HOSTED, {"grows": ALL["grows"]}, limits={"state_bytes": 1_000_000}) as host:
         run = host.run("grows", {}, stream_mode=["updates"])
 
-    assert run.outcome is not None
     assert run.outcome["status"] == "error"
     assert "1000000" in run.outcome["error"]["message"]
 

@@ -8,10 +8,8 @@ from sqlalchemy import text
 
 from shared.deployments import limits
 from shared.infra.postgres import connection
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.runner_bench import Bench, bench, last
-
-__all__ = ["child"]
 
 WITHOUT_END = {"n": 10_000, "seconds": 0.005}
 
@@ -25,7 +23,6 @@ def allow(b: Bench, **budget: int) -> None:
 def ended(b: Bench, run_id: Any) -> tuple[str, str]:
     found = b.wait(run_id)
     row = b.row(run_id)
-    assert row is not None
     assert last(found)["status"] == row["status"]
     return row["status"], (row["error"] or {}).get("error", "")
 
@@ -44,7 +41,6 @@ def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(worl
         assert ended(b, within) == ("success", "")
         assert ended(b, beyond) == ("error", "BudgetExceeded")
         row = b.row(beyond)
-        assert row is not None
         assert 30 < row["usage"]["large"]["total_tokens"] < 30_000
         assert b.thread(beyond)["status"] == "error"
 

@@ -14,11 +14,9 @@ import pytest
 from shared.errors import HostError, RunyardError, Unanswered, Unavailable
 from shared.infra import redis
 from shared.user_code import requests
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
-
-__all__ = ["child"]
 
 
 def waiting(s: Scene) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, constants, greened
 from tests.support.waiting import until
 from workers.runner import deployment_log
 from workers.runner.deployment_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
-
-__all__ = ["child"]
 
 
 def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
@@ -27,16 +25,16 @@ def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
 
 @greened
 def test_a_host_that_floods_the_log_gets_a_notice_and_others_keep_their_lines(world: World) -> None:
-    deployment_log.REPORT_SECONDS = 0.05
     log, noisy, quiet = DeployLog(), uuid4(), uuid4()
     log._greenlet.kill()  # what is to be stored stays to be looked at
-    write, beside = log.of(uuid4(), noisy, []), log.of(uuid4(), quiet, [])
+    with constants(deployment_log, REPORT_SECONDS=0.05):
+        write, beside = log.of(uuid4(), noisy, []), log.of(uuid4(), quiet, [])
 
-    for n in range(BURST_LINES * 3):
-        write("INFO", f"line {n}", None)
-    beside("INFO", "mine", None)
+        for n in range(BURST_LINES * 3):
+            write("INFO", f"line {n}", None)
+        beside("INFO", "mine", None)
 
-    until(lambda: "dropped" in log._lines[-1].message)
+        until(lambda: "dropped" in log._lines[-1].message)
     assert [line.message for line in log._lines if line.revision_id == quiet] == ["mine"]
     told = [line.message for line in log._lines if line.revision_id == noisy]
     assert BURST_LINES < len(told) < BURST_LINES + LINES_A_SECOND

@@ -11,7 +11,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from shared.deployments.limits import HostLimits
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, constants, greened
 from tests.support.played_hosts import Occupant, is_alive, stage
 from tests.support.waiting import until
 from workers.runner import host as one_host
@@ -19,8 +19,6 @@ from workers.runner import host_pool, quarantine
 from workers.runner.host import Host
 from workers.runner.host_pool import GaveUp
 from workers.runner.quarantine import ALONE, OPEN
-
-__all__ = ["child"]
 
 
 @greened
@@ -93,8 +91,7 @@ def test_a_revision_has_no_more_hosts_than_allowed(world: World) -> None:
 
 @greened
 def test_a_silent_host_gets_no_new_runs(world: World) -> None:
-    one_host.STALLED_SECONDS = 0.2
-    with stage(world) as s:
+    with constants(one_host, STALLED_SECONDS=0.2), stage(world) as s:
         s.part = "silent"
         first = s.acquire()
         until(lambda: not first.is_healthy)
@@ -102,7 +99,6 @@ def test_a_silent_host_gets_no_new_runs(world: World) -> None:
 
         assert s.acquire() is not first
         until(lambda: any("blocked" in message for _, message, _ in s.lines))
-    one_host.STALLED_SECONDS = 5.0
 
 
 @greened
@@ -236,8 +232,7 @@ def test_of_those_who_wait_the_revision_with_fewest_hosts_goes_first(world: Worl
 
 @greened
 def test_a_host_that_is_never_idle_gives_way_to_who_has_waited_long(world: World) -> None:
-    host_pool.SLOT_WAIT_SECONDS = 0.1
-    with stage(world, max_hosts=2) as s:
+    with constants(host_pool, SLOT_WAIT_SECONDS=0.1), stage(world, max_hosts=2) as s:
         long, short = s.acquire(uuid4()), s.acquire(uuid4())
         Occupant().enter(long)
         occupants = [Occupant().enter(short) for _ in range(2)]
@@ -250,7 +245,6 @@ def test_a_host_that_is_never_idle_gives_way_to_who_has_waited_long(world: World
         assert waiting.get(timeout=20) not in (long, short)
         assert again.get(timeout=20) is not short
         assert long.died is None
-    host_pool.SLOT_WAIT_SECONDS = 5.0
 
 
 @greened
@@ -331,22 +325,18 @@ def test_a_nested_run_needs_no_slot_that_runs_above_it_hold(world: World) -> Non
 
 @greened
 def test_a_reserved_host_takes_no_new_runs_when_another_revision_waits_for_its_slot(world: World) -> None:
-    with stage(world, max_hosts=1) as s:
-        waits_before, host_pool.SLOT_WAIT_SECONDS = host_pool.SLOT_WAIT_SECONDS, 0.1
-        try:
-            Occupant().enter(s.acquire())
-            busy, other = uuid4(), uuid4()
-            reserved = s.acquire(busy, depth=1)
-            occupant = Occupant().enter(reserved)
-            waits = gevent.spawn(s.acquire, other, depth=1)
-            until(lambda: reserved.is_retiring)
-            late = gevent.spawn(s.acquire, busy, depth=1)
-            reserved.leave(occupant.id)
-            until(waits.ready)
-            Occupant().enter(waits.get())
-            assert not late.ready()
-        finally:
-            host_pool.SLOT_WAIT_SECONDS = waits_before
+    with constants(host_pool, SLOT_WAIT_SECONDS=0.1), stage(world, max_hosts=1) as s:
+        Occupant().enter(s.acquire())
+        busy, other = uuid4(), uuid4()
+        reserved = s.acquire(busy, depth=1)
+        occupant = Occupant().enter(reserved)
+        waits = gevent.spawn(s.acquire, other, depth=1)
+        until(lambda: reserved.is_retiring)
+        late = gevent.spawn(s.acquire, busy, depth=1)
+        reserved.leave(occupant.id)
+        until(waits.ready)
+        Occupant().enter(waits.get())
+        assert not late.ready()
 
 
 @greened

@@ -13,15 +13,13 @@ import pytest
 
 from shared.deployments.limits import HostLimits
 from shared.errors import HostDied
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, constants, greened
 from tests.support.played_hosts import Occupant, is_alive, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.isolation.cgroups import ControlGroup
 from workers.runner import host as one_host
 from workers.runner.host import Host
-
-__all__ = ["child"]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +96,7 @@ def ends_by_its_words(world: World, part: str) -> None:
 
 @greened
 def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
-    one_host.TERM_SECONDS = 0.2
-    with stage(world) as s:
+    with constants(one_host, TERM_SECONDS=0.2), stage(world) as s:
         s.part = "closes its socket"
         host = s.acquire()
         occupant = Occupant().enter(host)
@@ -107,7 +104,6 @@ def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
 
         assert occupant.deaths[0].message == "closed its socket"
         until(lambda: not is_alive(host.pid))
-    one_host.TERM_SECONDS = 5.0
 
 
 @greened

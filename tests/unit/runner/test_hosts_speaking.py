@@ -6,13 +6,11 @@ from uuid import UUID
 
 import gevent
 
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.played_hosts import Occupant, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import host as one_host
-
-__all__ = ["child"]
 
 
 @greened

@@ -13,14 +13,12 @@ import pytest
 
 from shared.errors import HostUnusable
 from shared.settings import Settings
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.played_hosts import HOST, ROOT, Occupant, is_alive, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner.host import HostCommand
 from workers.runner.host_pool import HostPool
-
-__all__ = ["child"]
 
 KITCHEN = ROOT / "tests/projects/kitchen"
 

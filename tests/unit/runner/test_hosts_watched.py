@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from shared.errors import NotBegun
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, constants, greened
 from tests.support.played_hosts import Occupant, is_alive, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import host as one_host
 
-__all__ = ["child"]
-
 
 @greened
 def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsewhere(world: World) -> None:
-    one_host.QUIET_SECONDS = 0.2
-    with stage(world) as s:
+    with constants(one_host, QUIET_SECONDS=0.2), stage(world) as s:
         s.part = "pongs only"
         unfit = s.acquire()
         first = Occupant().enter(unfit)
@@ -30,7 +27,6 @@ def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsew
             unfit.leave(occupant.id)
         until(lambda: not is_alive(unfit.pid))
         assert [len(occupant.deaths) for occupant in (first, second)] == [1, 1]
-    one_host.QUIET_SECONDS = 5.0
 
 
 @greened
@@ -51,8 +47,7 @@ def test_a_host_that_says_it_is_damaged_gets_no_runs_and_stops_when_it_is_empty(
 
 @greened
 def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
-    one_host.QUIET_SECONDS = 0.2
-    with stage(world) as s:
+    with constants(one_host, QUIET_SECONDS=0.2), stage(world) as s:
         s.part = "forgets"
         host = s.acquire()
         occupant = Occupant().enter(host)
@@ -60,13 +55,11 @@ def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
 
         assert isinstance(occupant.deaths[0], NotBegun)
         assert host.is_healthy
-    one_host.QUIET_SECONDS = 5.0
 
 
 @greened
 def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
-    one_host.QUIET_SECONDS = one_host.LONG_QUIET_SECONDS = 0.1
-    with stage(world) as s:
+    with constants(one_host, QUIET_SECONDS=0.1, LONG_QUIET_SECONDS=0.1), stage(world) as s:
         s.part = "has them all"
         host = s.acquire()
         occupant = Occupant().enter(host)
@@ -80,13 +73,11 @@ def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
 
         assert host.is_healthy
         assert not occupant.deaths
-    one_host.QUIET_SECONDS, one_host.LONG_QUIET_SECONDS = 5.0, 30.0
 
 
 @greened
 def test_a_run_that_sends_something_costs_no_check(world: World) -> None:
-    one_host.QUIET_SECONDS = 0.2
-    with stage(world) as s:
+    with constants(one_host, QUIET_SECONDS=0.2), stage(world) as s:
         host = s.acquire()
         sent: list[int] = []
         send = host.send
@@ -96,4 +87,3 @@ def test_a_run_that_sends_something_costs_no_check(world: World) -> None:
 
         assert occupant.frames
         assert frames.CHECK not in sent
-    one_host.QUIET_SECONDS = 5.0

@@ -16,12 +16,10 @@ import pytest
 from shared.errors import HostDied
 from shared.user_code import loopback
 from tests.support import factories
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, constants, greened
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
 from workers.runner import loopback as requests_of_hosts
-
-__all__ = ["child"]
 
 MIB = 1024 * 1024
 
@@ -151,8 +149,7 @@ def test_a_service_that_is_away_fails_the_request_alone(world: World) -> None:
 
 @greened
 def test_a_host_makes_so_many_requests_at_once(world: World) -> None:
-    with served(world) as (s, _, _):
-        requests_of_hosts.AT_ONCE = 2
+    with constants(requests_of_hosts, AT_ONCE=2), served(world) as (s, _, _):
         waiting = [gevent.spawn(ask, s, "/endless", size=1, parts=-2) for _ in range(2)]
         until(lambda: any(len(host.occupants) == 4 for host in s.pool.all()))
         assert "at once" in ask(s, "/threads")["end"]
@@ -161,8 +158,7 @@ def test_a_host_makes_so_many_requests_at_once(world: World) -> None:
 
 @greened
 def test_a_host_that_makes_ever_more_of_them_is_killed(world: World) -> None:
-    with served(world) as (s, _, _):
-        requests_of_hosts.MOST = 2
+    with constants(requests_of_hosts, MOST=2), served(world) as (s, _, _):
         waiting = [gevent.spawn(ask, s, "/endless", size=1, parts=-2) for _ in range(2)]
         until(lambda: any(len(host.occupants) == 4 for host in s.pool.all()))
         with pytest.raises(HostDied, match="2 requests at once"):

@@ -13,12 +13,10 @@ from shared.infra import redis
 from shared.user_code import inbox, parts
 from shared.user_code.exchanges import Exchange, Lost
 from shared.user_code.parts import BODY, END, HEAD
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, constants, greened
 from tests.support.user_code_hosts import scene
 from tests.support.waiting import until
 from workers.graph_host import frames
-
-__all__ = ["child"]
 
 MIB = 1024 * 1024
 PIECE = 64 * 1024
@@ -90,8 +88,8 @@ def test_an_app_is_notified_that_its_client_has_gone(world: World) -> None:
 
 @greened
 def test_an_app_that_says_nothing_for_long_is_waited_for(world: World) -> None:
-    with scene(world) as s, s.open("silent") as exchange:
-        inbox.BEAT_SECONDS, inbox.GONE_SECONDS = 0.1, 1.0
+    times = constants(inbox, BEAT_SECONDS=0.1, GONE_SECONDS=1.0)
+    with scene(world) as s, s.open("silent") as exchange, times:
         found = exchange.parts(timeout_seconds=3)
         assert next(found)[0] == HEAD
         with pytest.raises(TimeoutError):
@@ -110,15 +108,11 @@ def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(world: World) ->
 @greened
 def test_an_exchange_is_lost_though_redis_fails_when_that_is_sent(world: World) -> None:
     failing = FailingOnce(inbox.LOST)
-    inbox.client = lambda: failing
-    try:
-        with scene(world) as s, s.open("die") as exchange:
-            found = exchange.parts(timeout_seconds=30)
-            assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
-            with pytest.raises(Lost, match="SIGKILL"):
-                next(found)
-    finally:
-        inbox.client = redis.client
+    with constants(inbox, client=lambda: failing), scene(world) as s, s.open("die") as exchange:
+        found = exchange.parts(timeout_seconds=30)
+        assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
+        with pytest.raises(Lost, match="SIGKILL"):
+            next(found)
     assert failing.has_failed
 
 
@@ -190,8 +184,7 @@ def test_exchanges_are_lost_with_the_connection(world: World) -> None:
 
 @greened
 def test_exchanges_with_a_process_that_is_gone_are_lost(world: World) -> None:
-    inbox.BEAT_SECONDS = 0.1
-    with scene(world) as s, s.open("silent") as exchange:
+    with constants(inbox, BEAT_SECONDS=0.1), scene(world) as s, s.open("silent") as exchange:
         found = exchange.parts(timeout_seconds=30)
         assert next(found)[0] == HEAD
         exchange.peer = "nobody"

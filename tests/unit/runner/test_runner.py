@@ -15,12 +15,10 @@ from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.runs import create, retry
 from shared.threads import records
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.runner_bench import bench, last, names
 from tests.support.waiting import until
 from workers.runner import deployment_log, execution
-
-__all__ = ["child"]
 
 
 @greened
@@ -45,7 +43,6 @@ def test_a_graph_that_raises_is_an_error_and_not_tried_again(world: World) -> No
         found = b.wait(run_id)
 
         row = b.row(run_id)
-        assert row is not None
         assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 1, "ValueError")
         assert "error" in names(found)
         assert b.thread(run_id)["status"] == "error"
@@ -62,7 +59,6 @@ def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
         b.wait(run_id)
 
         row = b.row(run_id)
-        assert row is not None
         assert (row["status"], row["error"]["error"]) == ("error", "RunyardError")
         assert row["error"]["message"] == "what the graph asks has no answer: 'namespace'"
 
@@ -135,7 +131,6 @@ def test_the_tokens_that_models_used_are_in_the_row(world: World) -> None:
         b.wait(run_id)
 
         row = b.row(run_id)
-        assert row is not None
         assert row["usage"] == {"large": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
 
 
@@ -145,7 +140,7 @@ def test_a_temporary_run_leaves_no_row(world: World) -> None:
         run_id = b.start("echo", {"text": "hi"}, stateless=True)
 
         assert last(b.wait(run_id))["output"]["log"] == ["hi"]
-        assert b.row(run_id) is None
+        assert not b.row(run_id)
 
 
 @greened
@@ -159,7 +154,6 @@ def test_a_run_with_more_events_than_were_reserved_reaches_its_end(world: World)
             assert names(found).count("custom") == 1300
             assert [event.seq for event in found] == list(range(1, len(found) + 1))
         row = b.row(kept)
-        assert row is not None
         assert row["seq_reserved"] == len(b.wait(kept)), "the number of the end"
 
 
@@ -211,7 +205,7 @@ def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
 
         assert last(found)["status"] == "rollback"
         assert last(found)["output"]["log"] == ["kept", "before"], "for whoever waits for it"
-        assert b.row(run_id) is None
+        assert not b.row(run_id)
         with connection() as conn:
             thread = records.get(conn, b.deployment.id, thread_id)
             foreign = conn.execute(text("SELECT count(*) FROM checkpoint WHERE run_id = :id"), {"id": run_id})

@@ -14,11 +14,11 @@ import gevent
 import orjson
 from sqlalchemy import text
 
-from shared.errors import HostError
 from shared.infra import redis
 from shared.infra.postgres import connection
-from tests.support.greened import World, child, greened
-from tests.support.runner_bench import Bench, bench, prepare
+from tests.support.greened import World, constants, greened
+from tests.support.played_hosts import Occupant, played
+from tests.support.runner_bench import Bench, bench, prepare, show
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import host as one_host
@@ -26,8 +26,6 @@ from workers.runner import host_pool
 from workers.runner.host import HostCommand
 from workers.runner.host_pool import HostPool
 from workers.runner.quarantine import OPEN
-
-__all__ = ["child"]
 
 
 @greened
@@ -40,7 +38,6 @@ def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(world: World) -
         found = b.wait(run_id)
 
         row = b.row(run_id)
-        assert row is not None
         assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
         assert row["last_death"] == "was killed by SIGKILL"
         assert b.thread(run_id)["values"]["log"] == list(range(8))
@@ -65,7 +62,7 @@ def test_runs_whose_host_died_go_on_together_and_count_no_death(world: World) ->
         for run_id in ids:
             b.wait(run_id)
 
-        rows = [b.row(run_id) or {} for run_id in ids]
+        rows = [b.row(run_id) for run_id in ids]
         assert {(row["status"], row["attempt"], row["deaths"], row["quarantine"]) for row in rows} == {
             ("success", 2, 0, 1)
         }
@@ -79,29 +76,23 @@ def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(wo
             b.wait_for_event(run_id, b"asleep")
         poison = b.start("dies", {"how": "kill"})
 
-        b.wait(poison)
+        found = b.wait(poison)
         row = b.row(poison)
-        assert row is not None
         assert (row["status"], row["error"]["error"]) == ("error", "RunAbandoned")
+        assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
         assert "SIGKILL (3 times in a row)" in row["error"]["message"]
         for run_id in others:
             b.wait(run_id)
-        rows = [b.row(run_id) or {} for run_id in others]
+        rows = [b.row(run_id) for run_id in others]
         assert [(row["status"], row["deaths"]) for row in rows] == [("success", 0)] * len(others)
 
 
 @greened
-def test_runs_that_a_broken_host_does_not_begin_go_to_another(world: World) -> None:
-    with bench(world) as b, impatient_hosts(b):
-        broken = world.tmp_path / "broken"
-        b.start("breaks", {"file": str(broken)})
-        until(broken.exists)
-        others = [b.start("echo", {"text": "hi"}) for _ in range(3)]
-
-        for run_id in others:
+def test_runs_that_a_host_does_not_begin_go_to_another(world: World) -> None:
+    with bench(world) as b, first_host_idle(b):
+        for run_id in [b.start("echo", {"text": "hi"}) for _ in range(3)]:
             b.wait(run_id)
             row = b.row(run_id)
-            assert row is not None
             assert (row["status"], row["attempt"], row["deaths"]) == ("success", 1, 0)
 
 
@@ -115,7 +106,6 @@ def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(world: World) -> 
         b.wait(second)
 
         row = b.row(second)
-        assert row is not None
         assert (row["status"], row["deaths"]) == ("success", 0)
         assert b.status(first) == "running"
         never_answered.close()
@@ -165,16 +155,19 @@ def test_a_run_that_waits_for_a_host_is_fenced(world: World) -> None:
 
 
 @contextmanager
-def impatient_hosts(b: Bench) -> Iterator[None]:
-    """A pool of its own that soon asks whether its hosts have begun what they were sent."""
-    pings, quiet = host_pool.PING_SECONDS, one_host.QUIET_SECONDS
-    host_pool.PING_SECONDS = one_host.QUIET_SECONDS = 0.1
-    pool = b.with_hosts(HostPool(b.settings, prepare))
-    try:
-        yield
-    finally:
-        pool.close()
-        host_pool.PING_SECONDS, one_host.QUIET_SECONDS = pings, quiet
+def first_host_idle(b: Bench) -> Iterator[None]:
+    """A pool of its own whose first host answers pings only; it soon asks whether hosts have begun a run."""
+    idle = [played("pongs only", b.settings.data_dir / "note", b.settings.data_dir)]
+
+    def first_played(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+        return (idle.pop(), show) if idle else prepare(revision_id)
+
+    with constants(host_pool, PING_SECONDS=0.1), constants(one_host, QUIET_SECONDS=0.5):
+        pool = b.with_hosts(HostPool(b.settings, first_played))
+        try:
+            yield
+        finally:
+            pool.close()
 
 
 @contextmanager
@@ -194,40 +187,14 @@ def single_threads(b: Bench) -> Iterator[None]:
 
 @contextmanager
 def full(b: Bench) -> Iterator[None]:
-    """A pool of its own, whose only host is busy with something else."""
-    pool = b.with_hosts(HostPool(b.settings, prepare))
-    pool.acquire(uuid4()).enter(uuid4().bytes, Anybody(), b"{}", kind=frames.CANCEL)
+    """A pool of its own, whose only host is busy with something else: a played one, which executes no run."""
+    command = played("plays along", b.settings.data_dir / "note", b.settings.data_dir)
+    pool = b.with_hosts(HostPool(b.settings, lambda _: (command, show)))
+    pool.acquire(uuid4()).enter(uuid4().bytes, Occupant(), b"{}", kind=frames.CANCEL)
     try:
         yield
     finally:
         pool.close()
-
-
-class Anybody:
-    """Whoever is in a host."""
-
-    def received(self, kind: int, body: bytes) -> None:
-        """Nothing to do with it."""
-
-    def host_died(self, error: HostError) -> None:
-        """It goes with the pool."""
-
-    def wait_until_drained(self) -> None:
-        """There is room."""
-
-
-@greened
-def test_the_third_death_ends_a_run(world: World) -> None:
-    with bench(world) as b:
-        until(lambda: not any(host.occupants for host in b.runner.hosts.all()))  # alone from the first
-        run_id = b.start("dies", {"how": "kill"})
-        found = b.wait(run_id)
-
-        row = b.row(run_id)
-        assert row is not None
-        assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 3, "RunAbandoned")
-        assert "SIGKILL" in row["error"]["message"]
-        assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
 
 
 @greened

@@ -12,11 +12,9 @@ from shared.infra.postgres import connection
 from shared.runs import create, eligibility, signals
 from shared.runs.create import RunRequest
 from shared.threads import state
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from tests.support.runner_bench import Bench, bench, last, names
 from workers.upkeep.upkeep import Upkeep
-
-__all__ = ["child"]
 
 
 def kept(b: Bench, thread_id: UUID) -> dict[str, Any]:
@@ -39,7 +37,6 @@ def test_a_strict_answer_that_fits_nothing_fails_its_run_alone(world: World) -> 
         found = b.wait(run_id)
 
         row = b.row(run_id)
-        assert row is not None
         assert (row["status"], row["error"]["error"]) == ("error", "UnknownInterruptError")
         assert names(found)[-2:] == ["error", "end"]
         assert last(found)["output"] == {"__error__": row["error"]}
@@ -116,7 +113,6 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(world: World) -> None
 
         error = orjson.loads(found[-2].data)
         row, thread = b.row(run_id), b.thread(run_id)
-        assert row is not None
         assert (row["status"], row["error"]) == ("timeout", error)
         assert (thread["status"], thread["error"]) == ("error", error)
         assert thread["values"]["log"] == ["before"]

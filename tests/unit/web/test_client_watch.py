@@ -15,11 +15,9 @@ import pytest
 
 from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
-from tests.support.greened import World, child, greened
+from tests.support.greened import World, greened
 from web.client_watch import ClientWatch
 from web.sse import ClientGone, watch
-
-__all__ = ["child"]
 
 ABOVE_SELECT = 1500  # select() refuses descriptors from 1024 on; a busy server has them
 FOR_EVER = 10_000.0
