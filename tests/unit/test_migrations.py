@@ -8,20 +8,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import NullPool, create_engine, text
 
 from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import schema
 from shared.infra.postgres import driver_url
 from shared.models import METADATA
+from tests.support.databases import fresh
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -30,37 +30,25 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def empty(database: str) -> Iterator[str]:
     """The address of a new, empty database beside the one of the other tests."""
-    name = f"migrations_{uuid4().hex}"
-    server = create_engine(driver_url(database), isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    with server.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    url = make_url(driver_url(database)).set(database=name, drivername="postgresql")
-    yield url.render_as_string(hide_password=False)
-    with server.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    with fresh(database) as url:
+        yield url
 
 
-def test_they_make_what_the_models_say(empty: str) -> None:
-    migrations.upgrade(empty)
-    with create_engine(driver_url(empty), poolclass=NullPool).connect() as connection:
+def test_they_make_what_the_models_say(migrated: str) -> None:
+    with create_engine(driver_url(migrated), poolclass=NullPool).connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "include_object": migrations.is_compared}
         )
         assert compare_metadata(context, METADATA) == []
 
 
-def test_a_database_is_current_once_they_have_run(empty: str) -> None:
+def test_a_database_is_current_once_they_have_run_and_running_them_again_changes_nothing(empty: str) -> None:
     assert not migrations.is_current(empty)
-    migrations.upgrade(empty)
-    assert migrations.is_current(empty)
-
-
-def test_running_them_again_changes_nothing(empty: str) -> None:
-    migrations.upgrade(empty)
-    migrations.upgrade(empty)
-    with create_engine(driver_url(empty), poolclass=NullPool).connect() as connection:
-        organizations = connection.execute(text("SELECT id FROM organization")).scalars().all()
-    assert organizations == [DEFAULT_ORGANIZATION_ID]
+    for _ in range(2):
+        migrations.upgrade(empty)
+        assert migrations.is_current(empty)
+    with psycopg.connect(empty) as connection:
+        assert connection.execute("SELECT id FROM organization").fetchall() == [(DEFAULT_ORGANIZATION_ID,)]
 
 
 def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
@@ -98,15 +86,15 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str) -> No
     assert invalid == 0
 
 
-def test_a_database_of_a_newer_release_is_left_as_it_is(empty: str) -> None:
-    migrations.upgrade(empty)
-    with psycopg.connect(empty, autocommit=True) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    ended = _start(empty, stderr=subprocess.PIPE)
-    _, said = ended.communicate(timeout=60)
-    assert ended.returncode == 0
-    assert b"the database is at version 9999, newer than this release's" in said
-    assert schema.is_enough(schema.applied(empty))
+def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated: str) -> None:
+    with fresh(database, template=migrated) as url:
+        with psycopg.connect(url) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        ended = _start(url, stderr=subprocess.PIPE)
+        _, said = ended.communicate(timeout=60)
+        assert ended.returncode == 0
+        assert b"the database is at version 9999, newer than this release's" in said
+        assert schema.is_enough(schema.applied(url))
 
 
 def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,9 +137,8 @@ def test_the_command_says_what_it_lacks() -> None:
     assert "DATABASE_URL must name the database" in ended.stderr
 
 
-def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(empty: str) -> None:
-    migrations.upgrade(empty)
-    with psycopg.connect(empty) as connection:
+def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(migrated: str) -> None:
+    with psycopg.connect(migrated) as connection:
         query = "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions IS NOT NULL"
         options = dict(connection.execute(query).fetchall())
     assert set(options) >= {

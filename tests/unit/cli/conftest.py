@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from shared import migrations
 from shared.infra import encryption, postgres
 from tests.support import control_plane as fake
 from tests.support.backups import KEY, PASSPHRASE, Service, fill, text_of
@@ -54,12 +53,11 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pristine(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with one of each, and a backup of it: made once, since migrations take their time."""
+def pristine(database: str, migrated: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with one of each, and a backup of it."""
     before = encryption._cipher, encryption._first
     folder = tmp_path_factory.mktemp("pristine")
-    with fresh(database) as url:
-        migrations.upgrade(url)
+    with fresh(database, template=migrated) as url:
         postgres.connect(url)
         encryption.configure([KEY])
         fill()
@@ -83,6 +81,13 @@ def source(database: str, pristine: Service, tmp_path: Path) -> Iterator[Service
 def target(database: str, tmp_path: Path) -> Iterator[Service]:
     """A service with an empty database, and nothing prepared in it."""
     with fresh(database) as url:
+        yield Service(url, tmp_path / "target")
+
+
+@pytest.fixture
+def prepared(database: str, migrated: str, tmp_path: Path) -> Iterator[Service]:
+    """A service with empty tables."""
+    with fresh(database, template=migrated) as url:
         yield Service(url, tmp_path / "target")
 
 

@@ -101,12 +101,12 @@ def test_sealed_keys_go_into_the_data_directory(target: Service, made: Path, tmp
     assert listed == [fingerprint(OTHER), fingerprint(KEY)]
 
 
-def test_sealed_keys_need_no_data_directory_before(target: Service, made: Path, tmp_path: Path) -> None:
-    target.keys, target.folder = None, tmp_path / "new" / "data"
-    restored = target.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
+def test_sealed_keys_need_no_data_directory_before(prepared: Service, made: Path, tmp_path: Path) -> None:
+    prepared.keys, prepared.folder = None, tmp_path / "new" / "data"
+    restored = prepared.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
     assert restored.exit_code == 0, text_of(restored)
-    assert (target.folder / "secret.key").read_text().strip() == KEY
-    assert target.folder.stat().st_mode & 0o777 == 0o700
+    assert (prepared.folder / "secret.key").read_text().strip() == KEY
+    assert prepared.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_restore_that_fails_keeps_no_keys(target: Service, made: Path, tmp_path: Path) -> None:
@@ -130,19 +130,18 @@ def test_a_check_reads_all_of_it(source: Service, made: Path) -> None:
 
 
 def test_what_breaks_in_the_middle_leaves_the_target_as_it_was(
-    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Service, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    migrations.upgrade(target.url)
-    before = everything(target)
+    before = everything(prepared)
 
     def interrupt(*_: object) -> list[str]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(restoring, "empty_redis", interrupt)  # the last step before the commit
-    assert target.runyard("restore", made).exit_code == 130
-    assert everything(target) == before
+    assert prepared.runyard("restore", made).exit_code == 130
+    assert everything(prepared) == before
     monkeypatch.undo()
-    assert target.runyard("restore", made).exit_code == 0
+    assert prepared.runyard("restore", made).exit_code == 0
 
 
 def test_a_backup_that_breaks_off_leaves_no_file(source: Service, tmp_path: Path) -> None:
@@ -211,12 +210,12 @@ def test_a_schema_may_have_any_name(target: Service, made: Path, tmp_path: Path)
     assert "The database is not empty" in target.runyard("restore", made).stderr
 
 
-def test_numbers_go_on_where_they_were(source: Service, target: Service, tmp_path: Path) -> None:
+def test_numbers_go_on_where_they_were(source: Service, prepared: Service, tmp_path: Path) -> None:
     last = "SELECT pg_sequence_last_value(pg_get_serial_sequence('log_line', 'id')::regclass)"
     source.rows("SELECT setval(pg_get_serial_sequence('log_line', 'id'), 41)")
     assert source.runyard("backup", tmp_path / "one.backup").exit_code == 0
-    assert target.runyard("restore", tmp_path / "one.backup").exit_code == 0
-    assert target.rows(last) == [(41,)]
+    assert prepared.runyard("restore", tmp_path / "one.backup").exit_code == 0
+    assert prepared.rows(last) == [(41,)]
 
 
 def test_what_a_backup_may_hold_is_what_the_database_has(pristine: Service) -> None:
@@ -255,9 +254,8 @@ def test_objects_of_somebody_else_are_not_dropped(source: Service, made: Path) -
 
 
 def test_rows_written_after_the_first_look_are_not_dropped(
-    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Service, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    migrations.upgrade(target.url)
 
     def look_and_write(conn: Connection) -> restoring.TargetDatabase:
         monkeypatch.undo()
@@ -266,9 +264,9 @@ def test_rows_written_after_the_first_look_are_not_dropped(
         return result
 
     monkeypatch.setattr(restoring, "look", look_and_write)
-    refused = target.runyard("restore", made)
+    refused = prepared.runyard("restore", made)
     assert (refused.exit_code, "is not empty" in refused.stderr) == (1, True), text_of(refused)
-    assert target.rows("SELECT count(*) FROM organization WHERE name = 'later'") == [(1,)]
+    assert prepared.rows("SELECT count(*) FROM organization WHERE name = 'later'") == [(1,)]
 
 
 def test_replace_puts_the_backup_in_the_place_of_what_there_is(source: Service, made: Path) -> None:
@@ -280,13 +278,13 @@ def test_replace_puts_the_backup_in_the_place_of_what_there_is(source: Service, 
     assert everything(source) == before
 
 
-def test_a_paused_copy_begins_nothing(target: Service, made: Path) -> None:
-    restored = target.runyard("restore", made, "--paused", "--json")
+def test_a_paused_copy_begins_nothing(prepared: Service, made: Path) -> None:
+    restored = prepared.runyard("restore", made, "--paused", "--json")
     assert restored.exit_code == 0, text_of(restored)
     assert json.loads(restored.stdout)["ended_runs"] == 2
-    assert target.rows("SELECT enabled FROM cron") == [(False,)]
-    assert target.rows("SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL") == [(0,)]
-    ended = target.rows("SELECT status, cancel_requested FROM run ORDER BY status")
+    assert prepared.rows("SELECT enabled FROM cron") == [(False,)]
+    assert prepared.rows("SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL") == [(0,)]
+    ended = prepared.rows("SELECT status, cancel_requested FROM run ORDER BY status")
     # upkeep ends the one that says it runs when its lease has run out
     assert ended == [("interrupted", "interrupt"), ("running", "interrupt"), ("success", None)]
 
