@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -114,6 +114,13 @@ def read_by(work: Work) -> tuple[int, int]:
         return int(after.by_scan - before.by_scan), int(after.by_index - before.by_index)
 
 
+def assert_read(cases: Mapping[str, tuple[Work, int]], *, by_scan: int) -> None:
+    """Assert that each work has so many rows at most looked at through indexes, and `by_scan` at most without."""
+    counted = {name: read_by(work) for name, (work, _) in cases.items()}
+    assert {name: scanned for name, (scanned, _) in counted.items() if scanned > by_scan} == {}
+    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
+
+
 def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_search, "MOST_COUNTED", 20)
     deployment = factories.deployment()
@@ -179,10 +186,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         "one more run": (run, 40),
         "two more runs, with their checkpoints": (committed, 80),
     }
-    counted = {name: read_by(work) for name, (work, _) in cases.items()}
-
-    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 20} == {}
-    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
+    assert_read(cases, by_scan=20)
 
 
 # As many of each as the long thread has, for twenty threads beside it.
@@ -232,14 +236,7 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
     fill(deployment)
     with connection() as conn:
         conn.execute(text(WAIT), {"deployment_id": deployment.id, "is_rung": is_rung})
-        conn.execute(text("SELECT pg_stat_force_next_flush()"))
-    with connection() as conn:
-        assert eligibility.refresh_statistics(conn, pause_seconds=0)
-    terms = Terms("me", 30.0, 3600.0, "default")
-
-    def turn(conn: Connection) -> None:
-        claims.claim_round_robin(conn.connection.driver_connection, "default", terms, limit=50, served=[])
-
+    refresh_statistics()
     cases: dict[str, tuple[Work, int]] = {
         "pools": (eligibility.pools, 10),
         "runs that nobody heard of": (lambda conn: eligibility.to_notify(conn, limit=200), 1_500),
@@ -250,12 +247,45 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),
             10,
         ),
-        "fifty claims": (turn, 500),
+        "fifty claims": (claim(0), 500),
     }
-    counted = {name: read_by(work) for name, (work, _) in cases.items()}
+    assert_read(cases, by_scan=10)
+    if is_rung:
+        assert_claims_at_one_depth_do_not_read_what_waits_at_others()
 
-    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 10} == {}
-    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
+
+DEEPER = """
+UPDATE run SET depth = :depth
+WHERE run_id = ANY(ARRAY(SELECT run_id FROM run WHERE status = 'pending' AND depth = 0 ORDER BY run_id LIMIT :number))
+"""
+
+
+def assert_claims_at_one_depth_do_not_read_what_waits_at_others() -> None:
+    with connection() as conn:
+        for depth, number in ((1, 8_000), (2, 60), (3, 60)):
+            conn.execute(text(DEEPER), {"depth": depth, "number": number})
+    refresh_statistics()
+
+    def depths(conn: Connection) -> object:
+        return nesting.waiting(conn.connection.driver_connection, "default")
+
+    claimed = {f"fifty claims at depth {depth}": (claim(depth), 500) for depth in range(4)}
+    assert_read({"at which depths runs wait": (depths, 20), **claimed}, by_scan=10)
+
+
+def refresh_statistics() -> None:
+    with connection() as conn:
+        conn.execute(text("SELECT pg_stat_force_next_flush()"))
+    with connection() as conn:
+        assert eligibility.refresh_statistics(conn, pause_seconds=0)
+
+
+def claim(depth: int) -> Work:
+    """Claim fifty runs at this depth."""
+    terms = Terms("me", 30.0, 3600.0, "default")
+    return lambda conn: claims.claim_round_robin(
+        conn.connection.driver_connection, "default", terms, limit=50, served=[], depth=depth
+    )
 
 
 # Runs of a year, and threads whose time comes later, was over once, or never comes; a few are due.
@@ -307,39 +337,3 @@ def test_what_is_over_is_found_without_reading_what_is_kept() -> None:
     by_scan, by_index = read_by(sweep)
     assert by_scan <= 20
     assert by_index <= 10 * expiry.SWEPT_AT_ONCE
-
-
-DEEPER = """
-UPDATE run SET depth = :depth
-WHERE run_id = ANY(ARRAY(SELECT run_id FROM run WHERE status = 'pending' AND depth = 0 ORDER BY run_id LIMIT :number))
-"""
-
-
-def test_claims_at_one_depth_do_not_read_what_waits_at_others() -> None:
-    deployment = factories.deployment()
-    fill(deployment)
-    with connection() as conn:
-        conn.execute(text(WAIT), {"deployment_id": deployment.id, "is_rung": True})
-        for depth, number in ((1, 8_000), (2, 60), (3, 60)):
-            conn.execute(text(DEEPER), {"depth": depth, "number": number})
-        conn.execute(text("SELECT pg_stat_force_next_flush()"))
-    with connection() as conn:
-        assert eligibility.refresh_statistics(conn, pause_seconds=0)
-    terms = Terms("me", 30.0, 3600.0, "default")
-
-    def claim(depth: int) -> Work:
-        return lambda conn: claims.claim_round_robin(
-            conn.connection.driver_connection, "default", terms, limit=50, served=[], depth=depth
-        )
-
-    cases: dict[str, tuple[Work, int]] = {
-        "at which depths runs wait": (
-            lambda conn: nesting.waiting(conn.connection.driver_connection, "default"),
-            20,
-        ),
-        **{f"fifty claims at depth {depth}": (claim(depth), 500) for depth in range(4)},
-    }
-    counted = {name: read_by(work) for name, (work, _) in cases.items()}
-
-    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 10} == {}
-    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
