@@ -1,0 +1,274 @@
+"""What `auth`, `checkpointer`, `http` and `store` in langgraph.json may say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.errors import BuildFailed
+from workers.builder.config import auth, checkpointer, http, store
+from workers.builder.config.source_tree import SourceTree
+
+PATH = "./auth.py:auth"
+READERS: dict[str, Callable[[SourceTree, Any], Any]] = {
+    "auth": auth.read,
+    "checkpointer": lambda tree, told: checkpointer.read(told),
+    "http": http.read,
+    "store": lambda tree, told: store.read(told),
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SourceTree:
+    for name in ("app.py", "auth.py"):
+        (tmp_path / name).touch()
+    return SourceTree(tmp_path)
+
+
+# What is refused, and what is said of it after the name of the section.
+NO_OBJECT = ": must be an object"
+NO_ARRAY = ": must be an array"
+NO_MINUTES = ": must be a number"
+REFUSED: dict[str, list[tuple[Any, str]]] = {
+    "auth": [
+        (PATH, NO_OBJECT),
+        ([], NO_OBJECT),
+        ({"disable_studio_auth": True}, ".path: None must have the form"),
+        ({"path": "./auth.py"}, ".path: './auth.py' must have the form"),
+        ({"path": "auth.py:auth"}, ".path: write './auth.py:auth' for a file"),
+        ({"path": "./other.py:auth"}, ".path: the file './other.py' is not in the archive"),
+        ({"path": "../auth.py:auth"}, ".path: '../auth.py' leads outside the archive"),
+        ({"path": "./auth.ts:auth"}, ".path: './auth.ts' is a JavaScript authorization"),
+        ({"path": PATH, "disable_studio_auth": "no"}, ".disable_studio_auth: must be true or false"),
+        ({"path": PATH, "cache": 60}, f".cache{NO_OBJECT}"),
+        ({"path": PATH, "cache": {"cache_keys": "authorization"}}, f".cache.cache_keys{NO_ARRAY}"),
+        ({"path": PATH, "cache": {"cache_keys": ["a b"]}}, f".cache.cache_keys{NO_ARRAY}"),
+        *(
+            ({"path": PATH, "cache": {"ttl_seconds": seconds}}, f".cache.ttl_seconds{NO_MINUTES} between 0")
+            for seconds in (3601, True, -1)
+        ),
+        ({"path": PATH, "cache": {"max_size": 1.5}}, ".cache.max_size: must be a whole number"),
+        ({"path": PATH, "openapi": []}, f".openapi{NO_OBJECT}"),
+        ({"path": PATH, "openapi": {"security": {}}}, ".openapi.security: must be as OpenAPI has it"),
+        ({"path": PATH, "openapi": {"paths": {"/a": []}}}, ".openapi.paths: must be as OpenAPI has it"),
+    ],
+    "checkpointer": [
+        ("./saver.py:saver", NO_OBJECT),
+        ({"path": "./saver.py:saver"}, ".path: not supported: this server keeps checkpoints itself"),
+        ({"backend": "mongo"}, ".backend: not supported: this server keeps checkpoints itself"),
+        ({"serde": True}, f".serde{NO_OBJECT}"),
+        ({"serde": {"pickle_fallback": True}}, ".serde.pickle_fallback: not supported: to read a"),
+        ({"serde": {"allowed_msgpack_modules": ["a.B"]}}, ".serde.allowed_msgpack_modules: must be"),
+        ({"serde": {"allowed_json_modules": [["a"]]}}, ".serde.allowed_json_modules: must be"),
+        ({"serde": {"allowed_json_modules": [["a", 1]]}}, ".serde.allowed_json_modules: must be"),
+        ({"serde": {"other": 1}}, ".serde.other: not known"),
+        ({"ttl": 5}, f".ttl{NO_OBJECT}"),
+        ({"ttl": {"strategy": "forget"}}, ".ttl.strategy: must be one of delete, keep_latest"),
+        ({"ttl": {"default_ttl": "5"}}, f".ttl.default_ttl{NO_MINUTES}"),
+        ({"ttl": {"default_ttl": -1}}, f".ttl.default_ttl{NO_MINUTES}"),
+        ({"ttl": {"sweep_interval_minutes": True}}, f".ttl.sweep_interval_minutes{NO_MINUTES}"),
+        ({"ttl": {"other": 1}}, ".ttl.other: not known"),
+    ],
+    "http": [
+        ([1], NO_OBJECT),
+        ([], NO_OBJECT),
+        *(({name: "yes"}, f".{name}: must be true or false") for name in http.SWITCHES),
+        ({"app": "app.py:app"}, ".app: write './app.py:app' for a file"),
+        ({"app": "./none.py:app"}, ".app: the file './none.py' is not in the archive"),
+        ({"app": {"path": "./app.py:app"}}, ".app: {'path': './app.py:app'} must have the form"),
+        ({"middleware_order": "last"}, ".middleware_order: must be middleware_first or auth_first"),
+        ({"middleware_scope": "all"}, ".middleware_scope: must be custom_routes"),
+        ({"middleware_scope": ["custom_routes"]}, ".middleware_scope: must be custom_routes"),
+        *(
+            ({"mount_prefix": prefix}, ".mount_prefix: must be a path like")
+            for prefix in ("api", "/a b", "/a//b", "/a/../b", "/./b", "/{x}", "/ä", 5, "/" + "a" * 300)
+        ),
+        ({"configurable_headers": ["x-team"]}, f".configurable_headers{NO_OBJECT}"),
+        ({"logging_headers": {"includes": "x"}}, f".logging_headers.includes{NO_ARRAY}"),
+        ({"configurable_headers": {"excludes": ["a b"]}}, ".configurable_headers.excludes: must be"),
+        ({"cors": "*"}, f".cors{NO_OBJECT}"),
+        ({"cors": {"allow_origins": "*"}}, f".cors.allow_origins{NO_ARRAY}"),
+        ({"cors": {"allow_headers": ["a\r\nb"]}}, f".cors.allow_headers{NO_ARRAY}"),
+        ({"cors": {"allow_credentials": 1}}, ".cors.allow_credentials: must be true or false"),
+        ({"cors": {"allow_origin_regex": "("}}, ".cors.allow_origin_regex: is no regular expression"),
+        ({"cors": {"allow_origin_regex": 7}}, ".cors.allow_origin_regex: must be a regular expression"),
+        ({"cors": {"allow_origin_regex": "a" * 501}}, ".cors.allow_origin_regex: must be a regular"),
+        ({"cors": {"max_age": -1}}, ".cors.max_age: must be a whole number"),
+        ({"cors": {"max_age": True}}, ".cors.max_age: must be a whole number"),
+    ],
+    "store": [
+        ([], NO_OBJECT),
+        ({"path": "x"}, ".path: not known"),
+        ({"ttl": 5}, f".ttl{NO_OBJECT}"),
+        ({"ttl": {"default_ttl": "5"}}, f".ttl.default_ttl{NO_MINUTES} of minutes"),
+        ({"ttl": {"default_ttl": -1}}, f".ttl.default_ttl{NO_MINUTES} of minutes"),
+        ({"ttl": {"refresh_on_read": 1}}, ".ttl.refresh_on_read: must be true or false"),
+        ({"index": {"dims": 3}}, ".index.embed: must be"),
+        ({"index": {"embed": "a:b"}}, ".index.dims: must be"),
+        ({"index": {"dims": True, "embed": "a:b"}}, ".index.dims: must be"),
+        ({"index": {"dims": 3, "embed": "a:b", "fields": []}}, ".index.fields: must be"),
+        ({"index": {"dims": 3, "embed": "a:b", "other": 1}}, ".index.other: not known"),
+    ],
+}
+
+
+def refusal(section: str, tree: SourceTree, told: Any) -> str:
+    try:
+        return f"accepted as {READERS[section](tree, told)}"
+    except BuildFailed as error:
+        return error.message
+
+
+@pytest.mark.parametrize("section", REFUSED)
+def test_what_makes_no_sense_is_refused_by_name(tree: SourceTree, section: str) -> None:
+    for told, says in REFUSED[section]:
+        assert refusal(section, tree, told).startswith(section + says), told
+
+
+@pytest.mark.parametrize("section", READERS)
+def test_a_project_need_not_say_anything(tree: SourceTree, section: str) -> None:
+    assert READERS[section](tree, None) == READERS[section](tree, {}) == {}
+
+
+# auth
+
+
+def test_an_authorization_needs_no_more_than_its_path(tree: SourceTree) -> None:
+    assert auth.read(tree, {"path": PATH}) == {
+        "path": PATH,
+        "disable_studio_auth": False,
+        "openapi": {},
+        "cache_keys": [],
+        "cache_seconds": None,
+        "cache_size": None,
+    }
+    assert auth.read(tree, {"path": "pkg.security:auth"})["path"] == "pkg.security:auth"
+
+
+def test_how_its_answers_are_kept_and_described_is_kept(tree: SourceTree) -> None:
+    openapi = {"securitySchemes": {"bearer": {"type": "http"}}, "security": [{"bearer": []}], "paths": {}}
+    cache = {"cache_keys": ["Authorization", "X-Team", "x-team"], "ttl_seconds": 3600, "max_size": 100}
+
+    found = auth.read(tree, {"path": PATH, "disable_studio_auth": True, "openapi": openapi, "cache": cache})
+
+    assert found["disable_studio_auth"] is True
+    assert found["openapi"] == openapi
+    assert found["cache_keys"] == ["authorization", "x-team"]
+    assert (found["cache_seconds"], found["cache_size"]) == (3600, 100)
+
+
+# checkpointer, store
+
+
+def test_how_long_threads_live_is_kept() -> None:
+    told = {"strategy": "keep_latest", "default_ttl": 0.5, "sweep_interval_minutes": 5, "sweep_limit": 10}
+    assert checkpointer.read({"ttl": told, "path": None}) == {
+        "ttl": {"strategy": "keep_latest", "default_ttl": 0.5}
+    }
+    assert checkpointer.read({"ttl": {}}) == {"ttl": {"strategy": "delete", "default_ttl": None}}
+
+
+def test_classes_that_checkpoints_may_hold_are_kept() -> None:
+    classes = [["my_agent.models", "State"], ["my_agent", "file", "Other"]]
+    serde = {"allowed_msgpack_modules": classes, "pickle_fallback": False}
+    assert checkpointer.read({"serde": serde}) == {"serde": {"allowed_msgpack_modules": classes}}
+    every = {"serde": {"allowed_msgpack_modules": True}}
+    assert checkpointer.read(every) == every
+    assert checkpointer.read({"serde": {"allowed_msgpack_modules": []}}) == {}
+    assert checkpointer.read({"serde": {"allowed_json_modules": None}, "backend": "default"}) == {}
+
+
+def test_classes_of_json_that_no_checkpoint_holds_are_noted_and_not_kept() -> None:
+    told = {"serde": {"allowed_json_modules": [["my_agent", "State"]], "allowed_msgpack_modules": None}}
+    assert checkpointer.read(told) == {}
+    (note,) = checkpointer.notes(told)
+    assert note.startswith("checkpointer.serde.allowed_json_modules: has no meaning here")
+    assert checkpointer.notes({"serde": None}) == checkpointer.notes(None) == []
+
+
+def test_what_is_said_of_the_store_is_kept_with_defaults() -> None:
+    told = {
+        "ttl": {"default_ttl": 1.5, "sweep_interval_minutes": 5},
+        "index": {"dims": 3, "embed": "openai:small"},
+    }
+    assert store.read(told) == {
+        "ttl": {"default_ttl": 1.5, "refresh_on_read": True},
+        "index": {"dims": 3, "embed": "openai:small", "fields": ["$"]},
+    }
+
+
+# http
+
+
+def test_only_what_is_said_is_kept(tree: SourceTree) -> None:
+    assert http.read(tree, {"app": None, "disable_mcp": None, "cors": None, "mount_prefix": "/"}) == {}
+    switches = {"disable_mcp": False, "disable_a2a": True}
+    assert http.read(tree, switches) == switches
+
+
+def test_everything_there_is_is_kept(tree: SourceTree) -> None:
+    told = {
+        **dict.fromkeys(http.SWITCHES, True),
+        "app": "./app.py:app",
+        "middleware_order": "auth_first",
+        "middleware_scope": "custom_routes",
+        "mount_prefix": "/my-api/v1",
+        "configurable_headers": {"includes": ["x-team-*"], "excludes": ["*token*"]},
+        "logging_headers": {"includes": ["user-agent"]},
+        "cors": {
+            "allow_origins": ["https://a.example", "*"],
+            "allow_methods": ["GET"],
+            "allow_headers": ["x-team"],
+            "allow_credentials": True,
+            "allow_origin_regex": r"https://[a-z]+\.example",
+            "expose_headers": ["x-total"],
+            "max_age": 60,
+        },
+    }
+    assert set(told) == set(http.KNOWN["http"])
+    assert set(told["cors"]) == set(http.KNOWN["http.cors"])
+
+    assert http.read(tree, told) == told
+
+
+def test_headers_are_named_in_small_letters_and_a_prefix_ends_with_no_slash(tree: SourceTree) -> None:
+    found = http.read(
+        tree, {"configurable_headers": {"includes": ["X-Team"], "excludes": None}, "mount_prefix": "/api/"}
+    )
+
+    assert found == {"configurable_headers": {"includes": ["x-team"]}, "mount_prefix": "/api"}
+
+
+MATCHED_SOON = (
+    r"https://.*\.example\.com",
+    r"^https?://(localhost|127\.0\.0\.1)(:\d+)?$",
+    r"https://(?:[a-z0-9-]+\.)?example\.(com|org)",
+    r"(?i)https://[a-z]{1,63}-[0-9]+\.[^.]+\.example",
+    r"http://(\d{1,3}\.){3}\d{1,3}(?=:80)",
+    r".*",
+)
+REPEATS_A_GROUP = "it repeats a group that repeats or chooses"
+# Regular expressions that could hold up everybody, and what is said of them.
+MATCHED_LATE = {
+    r"(a+)+b": REPEATS_A_GROUP,
+    r"(a|aa)*b": REPEATS_A_GROUP,
+    r"(?:[a-z-]+\.)*example": REPEATS_A_GROUP,
+    r"((a?){4}){4}b": REPEATS_A_GROUP,
+    r".*.*.*.*b": "it has more than 3 repetitions",
+    r"(?=.*a)(?=.*b).*.*c": "it has more than 3 repetitions",
+    r"(a*)\1\1b": "it refers to a group",
+    r"((a)?)?(?(2)b|c)": "it refers to a group",
+}
+
+
+def test_origins_are_matched_by_a_regular_expression_that_is_soon_matched(tree: SourceTree) -> None:
+    for regex in MATCHED_SOON:
+        told = {"cors": {"allow_origin_regex": regex}}
+        assert http.read(tree, told) == told
+    for regex, reason in MATCHED_LATE.items():
+        with pytest.raises(BuildFailed, match=f"^http.cors.allow_origin_regex: {re.escape(reason)}"):
+            http.read(tree, {"cors": {"allow_origin_regex": regex}})
