@@ -155,7 +155,7 @@ class Stage:
         self.lines: list[tuple[str, str, UUID | None]] = []
         self.output: Callable[..., None] = lambda *line: self.lines.append(line)
         self.home = world.tmp_path / "home"
-        self.home.mkdir()
+        self.home.mkdir(exist_ok=True)
         self.pids: list[int] = []
         self.starts = 0
         self.revision = uuid4()
@@ -169,7 +169,7 @@ class Stage:
     @property
     def started(self) -> list[int]:
         """What a host has noted that it started."""
-        return [int(pid) for pid in self.note.read_text().split()]
+        return [int(pid) for pid in self.note.read_text().split()] if self.note.exists() else []
 
     def acquire(self, revision: UUID | None = None, **fields: Any) -> Host:
         host = self.pool.acquire(revision or self.revision, **fields)

@@ -26,10 +26,10 @@ def wait_until(condition: Callable[[], T], timeout: float = 10, what: str | None
         time.sleep(PAUSE_SECONDS)
 
 
-def until(condition: Callable[[], T], timeout: float = 60) -> T:
+def until(condition: Callable[[], T], timeout: float = 60, what: str = "") -> T:
     """The same where greenlets of this process make it true: they go on meanwhile."""
     limit = timeout * PATIENCE
-    with gevent.Timeout(limit, AssertionError(f"waited {limit} s in vain")):
+    with gevent.Timeout(limit, AssertionError(f"waited {limit} s in vain for {what or condition!r}")):
         while not (value := condition()):
             gevent.sleep(0.005)
         return value

@@ -57,14 +57,24 @@ def settings_for(world: World) -> Settings:
     return dataclasses.replace(found, cache_dir=PROJECT / ".cache")
 
 
-def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | None = None) -> Environment:
+def make(
+    settings: Settings,
+    revision_id: UUID,
+    source: str | Plan,
+    said: list[str] | None = None,
+    *,
+    deadline_seconds: float = 60,
+    settled: Callable[[str], str | None] = lambda inputs: None,
+) -> Environment:
+    """Make the environment of an archive without packages, or of a plan."""
     lines = said if said is not None else []
     return environments.make(
         settings,
         revision_id,
-        planned(digest),
+        planned(source) if isinstance(source, str) else source,
         write_line=lambda level, message: lines.append(message),
-        deadline_seconds=60,
+        deadline_seconds=deadline_seconds,
+        settled=settled,
     )
 
 
@@ -152,13 +162,7 @@ def test_a_build_that_takes_too_long_is_ended(world: World) -> None:
     digest = keep({**FILES, "pyproject.toml": BACKEND, "backend.py": "import time\ntime.sleep(300)\n"})
 
     with pytest.raises(BuildFailed) as caught:
-        environments.make(
-            settings,
-            revision_id,
-            planned(digest),
-            write_line=lambda level, message: None,
-            deadline_seconds=4,
-        )
+        make(settings, revision_id, digest, deadline_seconds=4)
 
     assert (caught.value.step, caught.value.message) == ("time", "the build took more than 4 s")
     assert not workspaces.workspace_of(settings, revision_id).root.exists()
@@ -204,11 +208,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     project = BACKEND.replace("slow", "harmful")
     digest = keep({**FILES, "pyproject.toml": project, "backend.py": backend})
 
-    def made_of(digest: str) -> Environment:
-        plan = planned(digest, WHEEL)
-        return environments.make(settings, uuid4(), plan, write_line=lambda *_: None, deadline_seconds=60)
-
-    harmful, plain = made_of(digest), made_of(keep(FILES))
+    harmful, plain = (make(settings, uuid4(), planned(one, WHEEL)) for one in (digest, keep(FILES)))
 
     assert harmful.packages == plain.packages
     assert plain.packages is not None
@@ -235,9 +235,9 @@ def moved(world: World, change: Callable[[Environment], None] = lambda made: Non
     before = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
     after = dataclasses.replace(before, cache_dir=world.tmp_path / "elsewhere")
     revision_id, plan = uuid4(), planned(keep(FILES), WHEEL)
-    change(environments.make(before, revision_id, plan, write_line=lambda *_: None, deadline_seconds=60))
+    change(make(before, revision_id, plan))
     before.cache_dir.rename(after.cache_dir)
-    return environments.make(after, revision_id, plan, write_line=lambda *_: None, deadline_seconds=60)
+    return make(after, revision_id, plan)
 
 
 @greened
@@ -305,10 +305,7 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
         )
 
         def made_of(requirements: str, said: list[str]) -> Environment:
-            return environments.make(
-                settings, uuid4(), planned(keep(FILES), requirements),
-                write_line=lambda _, message: said.append(message), deadline_seconds=60,
-            )  # fmt: skip
+            return make(settings, uuid4(), planned(keep(FILES), requirements), said)
 
         said: list[str] = []
         made_of(index.add("1"), [])
@@ -403,9 +400,7 @@ def test_a_uv_project_gets_what_its_lock_says(world: World) -> None:
     }  # fmt: skip
     plan = planned(keep(files), None)
 
-    made = environments.make(
-        settings, uuid4(), plan, write_line=lambda _, message: said.append(message), deadline_seconds=60
-    )
+    made = make(settings, uuid4(), plan, said)
 
     assert "reading uv.lock for app" in said
     pins = [line.split()[0] for line in made.requirements.wheels]
@@ -423,31 +418,14 @@ def test_what_was_settled_is_not_settled_again(world: World) -> None:
         asked.append(inputs)
         return WHEEL
 
-    made = [
-        environments.make(
-            settings,
-            uuid4(),
-            planned(digest, None),
-            write_line=lambda *_: None,
-            settled=settled,
-            deadline_seconds=60,
-        )
-        for _ in range(2)
-    ]
+    made = [make(settings, uuid4(), planned(digest, None), settled=settled) for _ in range(2)]
 
     assert [each.requirements for each in made] == [Requirements(wheels=(WHEEL,))] * 2
     assert asked == [made[0].inputs] * 2
     other = keep({**FILES, "agent.py": "graph = 1\n", "requirements.txt": "iniconfig\n"})
     more = keep({**FILES, "requirements.txt": "iniconfig>=2\n"})
     for archive in (other, more):
-        environments.make(
-            settings,
-            uuid4(),
-            planned(archive, None),
-            write_line=lambda *_: None,
-            settled=settled,
-            deadline_seconds=60,
-        )
+        make(settings, uuid4(), planned(archive, None), settled=settled)
     assert asked[2] == asked[0], "code alone asks for nothing else"
     assert asked[3] != asked[0]
 

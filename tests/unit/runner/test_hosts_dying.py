@@ -67,55 +67,31 @@ def test_a_host_that_is_killed_takes_its_own_runs_only(world: World) -> None:
             Occupant().enter(ours)
 
 
-@greened
-def test_bytes_that_are_no_frame_end_their_host(world: World) -> None:
-    ends_by_its_words(world, "nonsense")
+# What hosts do, the settings of their pool, and what is told of their end.
+ENDED: dict[str, tuple[dict[str, float], str]] = {
+    "nonsense": ({}, "cannot be read"),
+    "wrong shapes": ({}, "cannot be read"),
+    "odd log lines": ({}, "cannot be read"),
+    "closes its socket": ({}, "closed its socket"),
+    "silent": ({"host_stall_seconds": 0.4}, "held the event loop"),
+    "hoards": ({"host_memory_mb": 100}, "more than 100 MiB"),
+    "multiplies": ({"host_processes": 20}, "had more than 20 processes"),
+}
 
 
 @greened
-def test_frames_of_a_wrong_shape_end_their_host(world: World) -> None:
-    ends_by_its_words(world, "wrong shapes")
+def test_a_host_that_misbehaves_is_ended_for_a_reason_with_all_that_it_started(world: World) -> None:
+    for part, (settings, told) in ENDED.items():
+        with constants(one_host, TERM_SECONDS=0.2), stage(world, **settings) as s:
+            s.part = part
+            host, occupant = s.acquire(), Occupant()
+            if part == "wrong shapes":
+                occupant.parse = lambda body: json.loads(frames.unpack(body)[0])["ask"]
+            occupant.enter(host)
+            until(lambda occupant=occupant: occupant.deaths, what=part)
 
-
-@greened
-def test_log_lines_of_a_wrong_shape_end_their_host(world: World) -> None:
-    ends_by_its_words(world, "odd log lines")
-
-
-def ends_by_its_words(world: World, part: str) -> None:
-    with stage(world) as s:
-        s.part = part
-        host, occupant = s.acquire(), Occupant()
-        occupant.parse = lambda body: json.loads(frames.unpack(body)[0])["ask"]
-        occupant.enter(host)
-        until(lambda: occupant.deaths)
-
-        assert "cannot be read" in occupant.deaths[0].message
-        until(lambda: not is_alive(host.pid))
-
-
-@greened
-def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
-    with constants(one_host, TERM_SECONDS=0.2), stage(world) as s:
-        s.part = "closes its socket"
-        host = s.acquire()
-        occupant = Occupant().enter(host)
-        until(lambda: occupant.deaths)
-
-        assert occupant.deaths[0].message == "closed its socket"
-        until(lambda: not is_alive(host.pid))
-
-
-@greened
-def test_a_host_that_stays_silent_is_killed(world: World) -> None:
-    with stage(world, host_stall_seconds=0.4) as s:
-        s.part = "silent"
-        host = s.acquire()
-        occupant = Occupant().enter(host)
-        until(lambda: occupant.deaths)
-
-        assert "held the event loop" in occupant.deaths[0].message
-        until(lambda: not is_alive(host.pid))
+            assert told in occupant.deaths[0].message, part
+            until(lambda host=host, s=s: not any(map(is_alive, [host.pid, *s.started])), what=part)
 
 
 @greened
@@ -131,17 +107,6 @@ def test_a_full_socket_does_not_stop_the_watch(world: World) -> None:
 
         assert isinstance(entering.exception, HostDied)
         until(lambda: not is_alive(deaf.pid))
-
-
-@greened
-def test_a_host_over_its_memory_is_killed(world: World) -> None:
-    with stage(world, host_memory_mb=100) as s:
-        s.part = "hoards"
-        host = s.acquire()
-        occupant = Occupant().enter(host)
-        until(lambda: occupant.deaths)
-
-        assert "more than 100 MiB" in occupant.deaths[0].message
 
 
 @greened
@@ -180,18 +145,6 @@ def test_what_a_host_started_ends_with_it(world: World) -> None:
         s.pool.close()
 
         until(lambda: not is_alive(grandchild))
-
-
-@greened
-def test_a_host_with_too_many_processes_is_killed_with_all_of_them(world: World) -> None:
-    with stage(world, host_processes=20) as s:
-        s.part = "multiplies"
-        host = s.acquire()
-        occupant = Occupant().enter(host)
-        until(lambda: occupant.deaths)
-        assert occupant.deaths[0].message == "had more than 20 processes"
-        until(lambda: not is_alive(host.pid))
-        until(lambda: not any(map(is_alive, s.started)))
 
 
 @greened
