@@ -107,7 +107,7 @@ while True:
             os.write(1, "hell\u00f6".encode()[5:] + b" world\\n" + b"x" * 10_000 + b"\\nend")
             sys.exit()
         elif part == "floods its socket":
-            peer.sendall(frames.encode(frames.LOG, id, b'{"level": "INFO", "message": "x"}') * 200_000)
+            peer.sendall(frames.encode(frames.LOG, id, b'{"level": "INFO", "message": "x"}') * 60_000)
         elif part == "floods its output":
             subprocess.Popen(["yes"])
         elif part not in ("pongs only", "forgets", "has them all"):

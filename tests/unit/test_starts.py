@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cli.machine.fork_server import SHARED
 PROJECT = Path(__file__).parents[2]
 
 UNUSED = {
-    "web.app": {"celery", "kombu", "sqlalchemy.orm"},
+    "web.app, gunicorn.workers.ggevent": {"celery", "kombu", "sqlalchemy.orm"},
     "workers.__main__, workers.tasks": {"celery.bin.celery", "flask", "sqlalchemy.orm"},
     "workers.beat": {"celery.bin.celery", "flask", "sqlalchemy"},
     "cli.main": {"celery", "gevent", "psycopg", "sqlalchemy"},
@@ -25,6 +26,7 @@ def test_a_process_loads_nothing_that_it_may_never_use(module: str) -> None:
     assert UNUSED[module] & modules_after(f"import {module}") == set()
 
 
+@cache
 def modules_after(code: str) -> set[str]:
     """What an interpreter has loaded that did this."""
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the console's parts make of values: differences, schemas, messages, questions, events. On Node, without a browser."""
+"""What the console's parts make of values: differences, schemas, messages, events, schedules. On Node, without a browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.javascript import JS, NODE, environment
 
-FILES = sorted((JS / "console").glob("*parts.mjs"))
+FILES = [*sorted((JS / "console").glob("*parts.mjs")), JS / "console" / "schedule.mjs"]
 ROWS = [
     (file.name, row)
     for file in FILES
