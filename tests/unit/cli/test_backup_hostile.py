@@ -551,20 +551,6 @@ def test_a_part_is_unpacked_only_if_it_is_authentic(small: Path, monkeypatch: py
         restoring.check(opened(small))
 
 
-def test_a_file_that_disappears_after_its_check_is_an_error(
-    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def remove(conn: database.Connection) -> restoring.TargetDatabase:
-        made.unlink(missing_ok=True)
-        return look(conn)
-
-    look = restoring.look
-    monkeypatch.setattr(restoring, "look", remove)
-    refused = target.runyard("restore", made)
-    assert (refused.exit_code, "No such file" in refused.stderr) == (1, True), text_of(refused)
-    assert target.tables() == set()
-
-
 def test_errors_show_no_control_characters(target: Service, made: Path) -> None:
     row = b"t\t\x1b]0;evil\x07\\n\xc2\x9b31m\t1\n"
     change = with_table("last_backup", ("is_last", "made_at", "bytes"), row)
@@ -573,19 +559,26 @@ def test_errors_show_no_control_characters(target: Service, made: Path) -> None:
     assert refused.stderr.strip().isprintable()
 
 
-def test_a_file_that_changes_between_check_and_restore_is_refused(
-    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given a file that somebody changes after its check, then the restore rolls back."""
-    changed = bytearray(made.read_bytes())
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def change_a_byte(path: Path) -> None:
+    changed = bytearray(path.read_bytes())
     changed[len(archive.MAGIC) + 12] ^= 1
+    path.write_bytes(changed)
 
-    def change(conn: database.Connection) -> restoring.TargetDatabase:
-        made.write_bytes(changed)
-        return look(conn)
 
-    look = restoring.look
-    monkeypatch.setattr(restoring, "look", change)
+@pytest.mark.parametrize(("harm", "says"), [(remove, "No such file"), (change_a_byte, "is damaged")])
+def test_a_file_that_is_harmed_between_its_check_and_the_restore_is_refused(
+    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], says: str
+) -> None:
+    def harm_and_look(conn: database.Connection) -> restoring.TargetDatabase:
+        monkeypatch.undo()
+        harm(made)
+        return restoring.look(conn)
+
+    monkeypatch.setattr(restoring, "look", harm_and_look)
     refused = target.runyard("restore", made)
-    assert (refused.exit_code, "is damaged" in refused.stderr) == (1, True), text_of(refused)
+    assert (refused.exit_code, says in refused.stderr) == (1, True), text_of(refused)
     assert target.tables() == set()

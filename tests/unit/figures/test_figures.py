@@ -147,15 +147,6 @@ def test_a_run_that_goes_when_it_ends_is_counted(deployment: DeploymentRef, webh
     assert of_table("run") == []
 
 
-def test_an_end_that_is_refused_is_not_counted(deployment: DeploymentRef) -> None:
-    run = claimed(deployment)
-    ended(run)
-    with driver() as conn, conn.transaction():
-        assert finish.finish_runs(conn, [Finish(run, RunStatus.ERROR, None)], owner="a") == {}
-
-    assert counted() == [("success", 1)]
-
-
 def test_users_of_a_deployment_are_nobodys_key(deployment: DeploymentRef) -> None:
     ended(claimed(deployment, key_id=f"{api_keys.USER_PREFIX}0123"))
     with connection() as conn:
@@ -254,7 +245,7 @@ def test_the_runs_of_a_deleted_deployment_are_counted_before_it_is_gone(deployme
     assert {row["interrupted"] for row in of_table("figure")} == {1}
 
 
-def test_an_end_whose_answer_was_lost_is_counted_once(deployment: DeploymentRef) -> None:
+def test_an_end_that_is_refused_since_it_was_told_before_is_counted_once(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     ended(run)
     with driver() as conn, conn.transaction():
