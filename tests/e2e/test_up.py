@@ -19,8 +19,6 @@ from tests.support import namesakes
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
-CHAT = PROJECT / "examples" / "chat"
-
 
 def test_it_runs_every_process_of_the_procfile(stack: Stack) -> None:
     for name in ("web", "runner", "builder", "beat", "postgres", "valkey"):
@@ -97,19 +95,6 @@ def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
     assert made.returncode == 0, made.stderr
     answer = httpx.get(f"{stack.url}/v2/deployments", headers={"X-Api-Key": made.stdout.strip()})
     assert answer.status_code == 200
-
-
-def test_what_dies_is_started_again_and_the_data_survives_a_kill(fresh_stack: Stack) -> None:
-    fresh_stack.deploy(CHAT, name="chat")
-    for name in ("web", "beat", "valkey", "postgres"):
-        fresh_stack.restart(name)
-    wait_until(fresh_stack.is_up, 30)
-
-    fresh_stack.kill_up()
-    fresh_stack.start()
-
-    threads = fresh_stack.sdk("chat").threads
-    assert wait_until(lambda: threads.create()["thread_id"])
 
 
 def test_a_demo_shows_events_and_leaves_nothing_also_among_packages_of_our_names(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import signal
 import tarfile
@@ -19,6 +18,7 @@ import pytest
 from cli.api.client import Client
 from cli.deployments.deploy import deploy
 from cli.deployments.project import Project
+from tests.support.one_file import write
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -39,21 +39,15 @@ def stack() -> Iterator[Stack]:
 
 
 def project(folder: Path, seconds: float = 0) -> Path:
-    folder.mkdir(exist_ok=True)
-    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
-    (folder / "langgraph.json").write_text(json.dumps(config))
-    (folder / "agent.py").write_text(CODE.replace("SECONDS", str(seconds)))
-    return folder
+    return write(folder, CODE.replace("SECONDS", str(seconds)))
 
 
 def newest(stack: Stack, name: str) -> tuple[str, dict[str, Any]]:
     """The deployment's id and its newest revision; waits while web is away."""
     try:
-        (found,) = stack.client.get("/v2/deployments", params={"name": name}).json()["resources"]
-        rows = stack.client.get(f"/v2/deployments/{found['id']}/revisions").json()["resources"]
+        return stack.record(name)["id"], stack.revisions(name)[0]
     except (httpx.HTTPError, ValueError, KeyError):
         return "", {"status": None}
-    return found["id"], rows[0]
 
 
 def reaches(stack: Stack, name: str, *statuses: str) -> dict[str, Any]:

@@ -1,24 +1,33 @@
-"""Graph hosts that die, freeze, break or are too many: runs end well, and nobody else's are touched."""
+"""Graph hosts that die, freeze, break or are too many: runs end well, and other runs are not affected.
+
+Calls of user code that are in progress when a host, a runner or Redis fails are answered, refused or cut off.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import psycopg
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from tests.conftest import OUTSIDE
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
+BRITTLE = KITCHEN.with_name("brittle")
 MAX_HOSTS = 2
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +41,9 @@ def stack() -> Iterator[Stack]:
     }
     with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
+        own.deploy(BRITTLE, name="brittle")
+        own.deploy(BRITTLE, name="steady")
         yield own
-
-
-@pytest.fixture
-def sdk(stack: Stack) -> SyncLangGraphClient:
-    return stack.sdk("kitchen")
 
 
 Made = list[tuple[str, str]]  # threads and runs
@@ -116,19 +122,25 @@ def test_the_runs_of_a_frozen_host_go_on_elsewhere(stack: Stack, sdk: SyncLangGr
 
 
 def test_more_deployments_than_slots_wait_and_all_are_served(stack: Stack) -> None:
-    names = [stack.deploy(KITCHEN, name=f"kitchen-{n}") for n in range(MAX_HOSTS + 2)]
+    stack.deploy(KITCHEN, name="kitchen-2")
+    count = {"n": 3, "seconds": 0.3}
+    jobs: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+        *((name, "counts", count, {"log": [0, 1, 2]}) for name in ("kitchen", "kitchen-2")),
+        *((name, "echo", {"text": "x"}, {"text": "x!"}) for name in ("brittle", "steady")),
+    ]
+    assert len(jobs) > MAX_HOSTS + 1
     seen = []
 
-    def run(name: str) -> list[Any]:
-        found = stack.sdk(name).runs.wait(None, "counts", input={"n": 3, "seconds": 0.3})
+    def run(job: tuple[str, str, dict[str, Any], dict[str, Any]]) -> None:
+        name, graph, input, expected = job
+        found = stack.sdk(name).runs.wait(None, graph, input=input)
         seen.append(hosts(stack))
         assert isinstance(found, dict)
-        return found["log"]
+        assert expected.items() <= found.items(), name
 
-    with ThreadPoolExecutor(len(names) * 2) as pool:
-        answers = list(pool.map(run, names * 2))
+    with ThreadPoolExecutor(len(jobs) * 2) as pool:
+        list(pool.map(run, jobs * 2))
 
-    assert answers == [[0, 1, 2]] * len(answers)
     assert max(seen) <= MAX_HOSTS + 1, "one that stops may be seen beside its successor"
 
 
@@ -155,3 +167,106 @@ def test_a_host_whose_clock_is_gone_takes_no_other_run_with_it(
 
     assert set(rows(stack, beside, "status, deaths")) == {("success", 0)}
     assert sdk.runs.get(*poison)["status"] == "error"
+
+
+@pytest.fixture
+def brittle(stack: Stack) -> Iterator[httpx.Client]:
+    with client(stack, "brittle") as found:
+        wait_until(lambda: is_served(found), PATIENCE_SECONDS, what="the deployment to answer")
+        yield found
+
+
+def client(stack: Stack, name: str) -> httpx.Client:
+    return httpx.Client(base_url=f"{stack.url}/d/{name}/", timeout=PATIENCE_SECONDS)
+
+
+def is_served(site: httpx.Client) -> bool:
+    """Whether both its authorization and its app answer."""
+    return site.post("threads/search", json={}).status_code == site.get("hello").status_code == 200
+
+
+def hosts_of(stack: Stack, name: str) -> list[psutil.Process]:
+    """The processes of a deployment's hosts: a sandbox is several."""
+    revision_id = stack.record(name)["active_revision_id"]
+    processes = [psutil.Process(pid) for pid in stack.pids("host")]
+    return [process for process in processes if revision_id in " ".join(process.cmdline())]
+
+
+def slow_search(site: httpx.Client) -> httpx.Response:
+    return site.post("threads/search", json={}, headers={"x-seconds": "2"})
+
+
+def test_a_question_whose_host_is_killed_is_answered_by_another(stack: Stack, brittle: httpx.Client) -> None:
+    processes = hosts_of(stack, "brittle")
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(slow_search, brittle) for _ in range(5)]
+        time.sleep(1)
+        for process in processes:
+            process.kill()
+        answers = [one.result() for one in asked]
+
+    assert [answer.status_code for answer in answers] == [200] * 5
+
+
+def test_a_host_that_stands_still_holds_up_nobody_else(stack: Stack, brittle: httpx.Client) -> None:
+    with client(stack, "steady") as steady:
+        assert is_served(steady)
+        for process in hosts_of(stack, "brittle"):
+            process.suspend()
+        with ThreadPoolExecutor() as pool:
+            stuck = [pool.submit(slow_search, brittle) for _ in range(20)]
+            for _ in range(20):
+                assert is_served(steady)
+            statuses = {one.result().status_code for one in stuck}
+
+    assert statuses <= {200, 503, 504}
+    wait_until(lambda: is_served(brittle), PATIENCE_SECONDS, what="another host to answer")
+
+
+def kill_hosts(stack: Stack) -> None:
+    stack.kill("host")
+
+
+def restart_runner(stack: Stack) -> None:
+    stack.restart("runner")
+
+
+def empty_redis(stack: Stack) -> None:
+    stack.restart("valkey", empty=True)
+
+
+@pytest.mark.parametrize("fault", [kill_hosts, restart_runner, empty_redis])
+def test_an_answer_of_an_app_is_cut_off_and_the_next_one_is_served(
+    stack: Stack, brittle: httpx.Client, fault: Callable[[Stack], None]
+) -> None:
+    """An incomplete answer must not look like a whole one."""
+    with brittle.stream("GET", "numbers?count=1000") as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "0"
+        fault(stack)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(lines)
+    wait_until(lambda: is_served(brittle), PATIENCE_SECONDS, what="the app to be served again")
+
+
+def test_a_request_that_was_not_answered_is_reported_as_lost(stack: Stack, brittle: httpx.Client) -> None:
+    def body() -> Iterator[bytes]:
+        yield bytes(100_000)
+        stack.kill("host")
+        yield bytes(100_000)
+
+    answer = brittle.post("upload", content=body())
+    assert answer.status_code == 502
+    assert answer.json() == {"detail": "The deployment's app ended before it had answered"}
+    assert is_served(brittle)
+
+
+def test_a_socket_of_a_killed_host_is_closed(stack: Stack, brittle: httpx.Client) -> None:
+    with connect(f"ws{stack.url.removeprefix('http')}/d/brittle/listen") as socket:
+        assert socket.recv(PATIENCE_SECONDS) == "listening"
+        stack.kill("host")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(PATIENCE_SECONDS)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1011
+    assert is_served(brittle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 
 from cli.errors import CommandFailed
 from tests.support.levels import LEVELS
+from tests.support.one_file import write
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -35,6 +36,7 @@ if WHEN:
 graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n").compile()
 """
 HOME_MB = 50
+PROCESSES = 64  # a storm is stopped early: it takes the time of all other tests
 # Fills its home with files, or with one.
 FILLS = """
 import time
@@ -63,7 +65,8 @@ def level(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def stack(level: int) -> Iterator[Stack]:
     """A platform that runs user code at this level."""
-    with Stack(env={**LEVELS[level], "RUNYARD_HOST_HOME_MB": str(HOME_MB)}) as running:
+    env = {"RUNYARD_HOST_HOME_MB": str(HOME_MB), "RUNYARD_HOST_PROCESSES": str(PROCESSES)}
+    with Stack(env={**LEVELS[level], **env}) as running:
         running.deploy(KITCHEN, name="kitchen")
         yield running
 
@@ -73,7 +76,10 @@ def test_user_code_sees_nothing_of_the_platform(level: int, stack: Stack) -> Non
 
     assert seen["kitchen"] == "open"
     assert not [name for name in seen["env"] if name.startswith(("RUNYARD", "DATABASE", "REDIS", "UV_"))]
+    modules = ("shared.models", "workers.runner.execution", "web.app", "celery")
+    assert {seen[module] for module in modules} == {"hidden"}
     assert seen["credentials"] == [], "no process it can look into knows where the database is"
+    assert os.environ.get("KITCHEN") is None
     assert stack.client.get("/info").json()["host"]["isolation"] == level
 
 
@@ -103,7 +109,7 @@ def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> N
 def test_a_storm_at_import_ends_with_the_build_or_the_host(stack: Stack, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed):
         stack.deploy(storm(tmp_path / "at-build", "True"))
-    reason = newest(stack, "at-build")["status_message"]
+    reason = stack.revisions("at-build")[0]["status_message"]
     assert reason.startswith("graphs: the process that loads them")
     assert "more than" in reason  # processes, or MiB that they take
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
@@ -121,7 +127,7 @@ def test_a_storm_at_import_ends_with_the_build_or_the_host(stack: Stack, tmp_pat
 
 
 def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, tmp_path: Path) -> None:
-    stack.deploy(project(tmp_path / "fills", FILLS))
+    stack.deploy(write(tmp_path / "fills", FILLS))
     sdk = stack.sdk("fills")
 
     def run(files: int) -> dict[str, Any]:
@@ -138,21 +144,7 @@ def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, tmp_path: P
 
 
 def storm(folder: Path, when: str) -> Path:
-    return project(folder, STORM.replace("WHEN", when))
-
-
-def project(folder: Path, code: str) -> Path:
-    folder.mkdir()
-    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
-    (folder / "langgraph.json").write_text(json.dumps(config))
-    (folder / "agent.py").write_text(code)
-    return folder
-
-
-def newest(stack: Stack, name: str) -> dict[str, Any]:
-    """A deployment's newest revision."""
-    (found,) = stack.client.get("/v2/deployments", params={"name": name}).json()["resources"]
-    return stack.client.get(f"/v2/deployments/{found['id']}/revisions").json()["resources"][0]
+    return write(folder, STORM.replace("WHEN", when))
 
 
 def test_nothing_is_open_to_others_below_the_data_directory(stack: Stack) -> None:

@@ -1,4 +1,7 @@
-"""Every process killed, stopped or started at an awkward moment: no request, run or event is lost or doubled."""
+"""Every process killed, stopped or started at an awkward moment: no request, run or event is lost or doubled.
+
+Several runners: a second pool takes over what moves there, a limit of concurrent runs holds.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -19,10 +25,10 @@ from cli.machine.health import Unhealthy, check
 from cli.machine.procfile import PROJECT
 from shared.settings import Settings
 from tests.support import counting
-from tests.support.counting import KITCHEN, check_whole, rows
+from tests.support.counting import KITCHEN, LIVE, check_whole, rows
 from tests.support.cutting_proxy import Break, proxy
 from tests.support.reading import Reading
-from tests.support.runners import runners
+from tests.support.runners import another_runner, frozen, runners, workers
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -39,11 +45,6 @@ def stack() -> Iterator[Stack]:
     with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
         yield own
-
-
-@pytest.fixture
-def sdk(stack: Stack) -> SyncLangGraphClient:
-    return stack.sdk("kitchen")
 
 
 @pytest.mark.parametrize("headers", [{"Idempotency-Key": "the-same"}, {}], ids=["with a key", "without"])
@@ -103,15 +104,23 @@ def test_whoever_is_asked_to_stop_stops_in_time_and_loses_nothing(
     assert dict(ends) == dict.fromkeys(PROCESSES, "ended with exit code 0")
 
 
+def kitchen(stack: Stack) -> str:
+    """The path of the deployment's record."""
+    return f"/v2/deployments/{stack.record('kitchen')['id']}"
+
+
+def change(stack: Stack, **body: Any) -> None:
+    stack.client.patch(kitchen(stack), json=body).raise_for_status()
+
+
 @contextmanager
 def in_pool(stack: Stack, pool: str) -> Iterator[None]:
     """New runs of the kitchen are of this pool meanwhile."""
-    found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
-    stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": pool}).raise_for_status()
+    change(stack, pool=pool)
     try:
         yield
     finally:
-        stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "default"}).raise_for_status()
+        change(stack, pool="default")
 
 
 def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
@@ -129,6 +138,98 @@ def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk:
     assert once
     for thread_id in once:
         assert counting.noted(stack, thread_id) == [0, 1]
+
+
+def runs_of(stack: Stack, run_ids: list[str]) -> list[dict[str, Any]]:
+    return rows(stack, "run_id = ANY(%(ids)s)", ids=run_ids)
+
+
+def test_a_runner_that_stops_hands_over_what_it_cannot_end(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    with another_runner(stack) as leaver:
+        (mine,) = [row["id"] for row in workers(stack) if row["pid"] == leaver.pid]
+        with frozen(stack.pids("runner")):  # or it might take every long run
+            threads = [sdk.threads.create()["thread_id"] for _ in range(40)]
+            run_ids = [
+                sdk.runs.create(
+                    thread, "counts", input={"n": 12 if n % 2 else 3, "seconds": 0.3}, durability="sync"
+                )["run_id"]
+                for n, thread in enumerate(threads)
+            ]
+            wait_until(
+                lambda: any(row["owner"] == mine for row in runs_of(stack, run_ids[1::2])),
+                what="the second runner to have long runs",
+            )
+        leaver.send_signal(signal.SIGTERM)
+        wait_until(lambda: [row["state"] for row in workers(stack) if row["id"] == mine] == ["draining"])
+        late = sdk.runs.create(threads[0], "counts", input={"n": 1, "seconds": 0})["run_id"]
+
+        assert leaver.wait(DRAIN_SECONDS + 20) == 0, (stack.data_dir / "another.log").read_text()
+
+    assert mine not in [row["id"] for row in workers(stack)]
+    wait_until(lambda: {row["status"] for row in runs_of(stack, [*run_ids, late])} == {"success"}, 30)
+    ended = runs_of(stack, run_ids)
+    assert [row["deaths"] for row in ended] == [0] * len(ended), "no attempt counts as lost"
+    assert any(row["attempt"] > 1 for row in ended), "some were too long to end in time"
+    assert not any(row["owner"] == mine for row in ended if row["attempt"] > 1)
+    assert runs_of(stack, [late])[0]["owner"] != mine
+    for n, thread in enumerate(threads[1:], 1):
+        assert sdk.threads.get_state(thread)["values"]["log"] == list(range(12 if n % 2 else 3))
+    assert "its owner is gone" not in stack.log.read_text()
+
+
+def test_a_deployment_moves_to_another_pool_with_what_waits(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    with in_pool(stack, "gpu"):
+        thread = sdk.threads.create()["thread_id"]
+        waiting = sdk.runs.create(thread, "echo", input={"text": "there"})["run_id"]
+        pools = {pool["name"]: pool for pool in stack.client.get("/v2/workers").json()["pools"]}
+        assert (pools["gpu"]["runners"], pools["gpu"]["pending"]) == (0, 1), "nobody is there to run it"
+
+        with another_runner(stack, "gpu") as runner:
+            wait_until(lambda: runs_of(stack, [waiting])[0]["status"] == "success", 20)
+            (mine,) = [row for row in workers(stack) if row["pid"] == runner.pid]
+            assert (mine["pool"], runs_of(stack, [waiting])[0]["owner"]) == ("gpu", mine["id"])
+        other = sdk.runs.create(thread, "echo", input={"text": "back"})["run_id"]
+    wait_until(lambda: runs_of(stack, [other])[0]["status"] == "success", 20)
+    assert runs_of(stack, [other])[0]["pool"] == "default"
+
+
+def test_no_more_runs_than_a_deployment_may_have_run_at_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    change(stack, limits={"max_concurrent_runs": 2, "run_timeout_seconds": 3})
+    threads = [sdk.threads.create()["thread_id"] for _ in range(8)]
+    run_ids = [
+        sdk.runs.create(thread, "counts", input={"n": 2, "seconds": 0.1})["run_id"] for thread in threads
+    ]
+    slow = sdk.runs.create(sdk.threads.create()["thread_id"], "sleeps", input={"seconds": 60})["run_id"]
+
+    wait_until(lambda: {row["status"] for row in runs_of(stack, run_ids)} == {"success"}, 20)
+    wait_until(lambda: runs_of(stack, [slow])[0]["status"] not in LIVE, 20)
+    change(stack, limits={"max_concurrent_runs": 0, "run_timeout_seconds": 0})
+
+    ended = runs_of(stack, run_ids)
+    for row in ended:
+        beside = [
+            other
+            for other in ended
+            if other["started_at"] <= row["started_at"] < other["ended_at"] and other is not row
+        ]
+        assert len(beside) < 2
+    assert [row["started_at"] for row in ended] == sorted(row["started_at"] for row in ended)
+    timed_out = runs_of(stack, [slow])[0]
+    assert (timed_out["status"], timed_out["error"]["error"]) == ("timeout", "TimeoutError")
+    assert "3 s" in timed_out["error"]["message"]
+
+
+def test_messages_reach_every_worker(stack: Stack) -> None:
+    def ages(row: dict[str, Any]) -> tuple[float, float]:
+        seen, started = (datetime.fromisoformat(row[name]) for name in ("seen_at", "started_at"))
+        return (seen - started).total_seconds(), row["heard_seconds"]
+
+    def is_received() -> bool:
+        here = {*stack.pids("runner"), *stack.pids("builder")}
+        known = [ages(row) for row in workers(stack) if row["pid"] in here]
+        return len(known) == 2 and all(age > since_received + 3 for age, since_received in known)
+
+    wait_until(is_received, 30, what="a canary to come back to the runner and to the builder")
 
 
 def health(stack: Stack, *arguments: str) -> tuple[int, str]:
@@ -163,3 +264,35 @@ def test_a_runner_that_is_well_is_healthy_and_not_one_that_is_frozen_drains_or_i
 
     wait_until(lambda: health(stack, "runner", "--ready")[0] == 0, 60, "another runner to be ready")
     assert health(stack, "runner", "--pid", str(runner))[0] == 1
+
+
+def test_what_dies_is_started_again_and_the_data_survives_a_kill(
+    stack: Stack, sdk: SyncLangGraphClient
+) -> None:
+    thread_id = sdk.threads.create()["thread_id"]
+    for name in ("web", "beat", "valkey", "postgres"):
+        stack.restart(name)
+    wait_until(stack.is_up, 30)
+
+    stack.kill_up()
+    stack.start()
+
+    assert sdk.threads.get(thread_id)["thread_id"] == thread_id
+    assert sdk.runs.wait(thread_id, "echo", input={"text": "x"}) is not None
+
+
+def test_hosts_of_a_deleted_deployment_stop(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    assert sdk.runs.wait(None, "echo", input={"text": "x"}) is not None
+    here = stack.pids("runner")
+
+    def hosts() -> list[int]:
+        return [host["pid"] for row in workers(stack) if row["pid"] in here for host in row["hosts"]]
+
+    wait_until(hosts, 20)
+    (pid,) = hosts()
+    told = stack.cli("workers")
+    assert "kitchen" in told.stdout, told.stderr
+
+    stack.client.delete(kitchen(stack)).raise_for_status()
+
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 30, what="its host to stop")

@@ -18,7 +18,7 @@ from tests.support.runners import workers
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-SLOTS, BACKLOG = 10, 80
+SLOTS, BACKLOG = 10, 40
 DRAIN_SECONDS = 60
 
 
@@ -64,7 +64,7 @@ def test_a_runner_that_drains_under_a_backlog_hands_nothing_over(
     assert {row["attempt"] for row in ended} == {1}
 
 
-DEEP, AT_ONCE = 5, 30
+DEEP, AT_ONCE = 5, 12  # more than there are slots, and than a host has threads
 NESTED_SECONDS = 240
 
 
@@ -87,8 +87,7 @@ def test_runs_that_call_their_own_deployment_do_not_wait_for_each_other(stack: S
 
 
 def test_nor_do_those_that_keep_a_thread_meanwhile_or_are_limited(stack: Stack) -> None:
-    found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
-    limit = f"/v2/deployments/{found['id']}"
+    limit = f"/v2/deployments/{stack.record('kitchen')['id']}"
     stack.client.patch(limit, json={"limits": {"max_concurrent_runs": 3}}).raise_for_status()
     try:
         url = f"{stack.url}/d/kitchen"

@@ -13,12 +13,14 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import psutil
+import pytest
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
+from typer.testing import CliRunner
 
 from cli.api.client import Client
 from cli.deployments.deploy import deploy
@@ -262,6 +264,15 @@ class Stack:
         """Plain HTTP with the admin key."""
         return httpx.Client(base_url=self.url, headers={"X-Api-Key": self.api_key}, timeout=30)
 
+    def record(self, name: str) -> dict[str, Any]:
+        """The record of the deployment of that name."""
+        (found,) = self.client.get("/v2/deployments", params={"name": name}).json()["resources"]
+        return found
+
+    def revisions(self, name: str) -> list[dict[str, Any]]:
+        """The records of a deployment's revisions, newest first."""
+        return self.client.get(f"/v2/deployments/{self.record(name)['id']}/revisions").json()["resources"]
+
     def deploy(self, directory: Path | str, name: str | None = None) -> str:
         """Deploy a project and wait until it serves; its name."""
         folder = Path(directory)
@@ -285,6 +296,15 @@ class Stack:
             timeout=timeout,
             check=False,
         )
+
+    def runyard(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same in this process, for commands that only call the API: a process takes a second to load them."""
+        from cli.main import app  # of all that tests load, the commands take longest
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "environ", self.environment | {"RUNYARD_URL": self.url})
+            ran = CliRunner().invoke(app, arguments)
+        return subprocess.CompletedProcess(arguments, ran.exit_code, ran.stdout, ran.stderr)
 
 
 def heed_signals() -> None:

@@ -1,14 +1,13 @@
 """User code beside a graph that takes its time, so that something can break meanwhile."""
 
 import asyncio
-import os
 from typing import TypedDict
 
 from langgraph.graph import StateGraph
 from langgraph_sdk import Auth
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 
 class State(TypedDict, total=False):
@@ -31,18 +30,34 @@ async def authenticate(headers: dict[bytes, bytes]) -> str:
 
 
 async def numbers(request) -> StreamingResponse:
-    async def endless():
-        number = 0
-        while True:
+    async def slowly():
+        for number in range(int(request.query_params["count"])):
             yield f"{number}\n"
-            number += 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
-    return StreamingResponse(endless(), media_type="text/plain")
-
-
-async def pid(request) -> PlainTextResponse:
-    return PlainTextResponse(str(os.getpid()))
+    return StreamingResponse(slowly(), media_type="text/plain")
 
 
-app = Starlette(routes=[Route("/numbers", numbers), Route("/pid", pid)])
+async def hello(request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+async def upload(request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+async def listen(websocket) -> None:
+    """Accept a connection and keep it open."""
+    await websocket.accept()
+    await websocket.send_text("listening")
+    await websocket.receive()
+
+
+app = Starlette(
+    routes=[
+        Route("/numbers", numbers),
+        Route("/hello", hello),
+        Route("/upload", upload, methods=["POST"]),
+        WebSocketRoute("/listen", listen),
+    ]
+)

@@ -1,4 +1,4 @@
-"""Random callers and random deaths on a few threads at once: when all is quiet again, the promises hold.
+"""Random callers and random deaths on a few threads at once, and the checks of what must hold when all is quiet again.
 
 What each caller does follows from the seed; when it happens does not, for real processes run beneath.
 `RUNYARD_TEST_MACHINE_SECONDS` makes it last longer, `RUNYARD_TEST_MACHINE_SEED` names another seed.
@@ -20,7 +20,6 @@ from uuid import UUID
 
 import httpx
 import psycopg
-import pytest
 from psycopg.rows import dict_row
 from redis import Redis
 
@@ -28,7 +27,7 @@ from shared.eventlog.events import Event, logged, meta_key
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-MILL = Path(__file__).parent.parent / "projects" / "mill"
+MILL = Path(__file__).parents[1] / "projects" / "mill"
 SECONDS = float(os.environ.get("RUNYARD_TEST_MACHINE_SECONDS", "15"))
 SEED = int(os.environ.get("RUNYARD_TEST_MACHINE_SEED", "1"))
 QUIET_SECONDS = 60
@@ -39,14 +38,6 @@ STRATEGIES = ["enqueue"] * 20 + ["reject", "interrupt", "interrupt", "rollback"]
 ACTIONS = ["create"] * 10 + ["cancel", "roll_back", "delete"]
 EXPIRED = (0, "expired", "")
 KILLS = ("host", "runner", "host")  # spread over the time
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    """A platform of this module's own, whose leases run out soon."""
-    with Stack(env={"RUNYARD_LEASE_SECONDS": "3"}) as own:
-        own.deploy(MILL, name="mill")
-        yield own
 
 
 @dataclass
@@ -278,7 +269,8 @@ class Machine:
             each.result(20)
 
 
-def test_the_promises_hold_whatever_happens(stack: Stack) -> None:
+def check_promises(stack: Stack) -> None:
+    """Let the callers and deaths happen on a platform that serves the mill, and check what is left behind."""
     machine = Machine(stack)
     with psycopg.connect(stack.database_url, autocommit=True, row_factory=dict_row) as database:
         machine.run(database)
