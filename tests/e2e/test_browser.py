@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.support.javascript import CACHE, JS, chromium, outcomes
+from tests.support.javascript import CACHE, JS, check, chromium
 from tests.support.stack import Stack
 
 ROWS = re.findall(r'^  (row|newer)\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
@@ -24,7 +24,8 @@ TABLE = [
 @pytest.mark.parametrize(("hook", "row"), TABLE)
 def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, row: str) -> None:
     place = CACHE / "pages"  # what a failed row leaves: a screenshot, and what its console said
-    failures = outcomes(
+    check(
+        row,
         "browser",
         "browser.mjs",
         f"{stack.url}/d/{chatroom}",
@@ -33,5 +34,3 @@ def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, 
         ARTIFACTS=str(place),
         TMPDIR=str(chromium()),
     )
-    assert row in failures, "it was not run"
-    assert failures[row] is None, failures[row]

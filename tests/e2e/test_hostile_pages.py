@@ -5,27 +5,20 @@ The rows are in `tests/js/hostile.mjs` and `hostile_dev.mjs`, the attacks in `te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.javascript import JS, chromium, outcomes
+from tests.support.javascript import check, chromium, names_of_tests
 from tests.support.stack import Stack
 
 NAME = "hostile"
 PROJECT = Path(__file__).parent.parent / "projects" / NAME
 
 
-def rows(file: str) -> list[str]:
-    return re.findall(r'^  test\("([^"]+)"', (JS / file).read_text(), re.MULTILINE)
-
-
-def check(file: str, row: str, stack: Stack, url: str) -> None:
-    failures = outcomes("browser", file, url, stack.api_key, SERVICE_URL=stack.url, TMPDIR=str(chromium()))
-    assert row in failures, "it was not run"
-    assert failures[row] is None, failures[row]
+def check_page(row: str, file: str, stack: Stack, url: str) -> None:
+    check(row, "browser", file, url, stack.api_key, SERVICE_URL=stack.url, TMPDIR=str(chromium()))
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +27,9 @@ def shared(stack: Stack) -> str:
     return f"{stack.url}/d/{stack.deploy(PROJECT, name=NAME)}"
 
 
-@pytest.mark.parametrize("row", rows("hostile.mjs"))
+@pytest.mark.parametrize("row", names_of_tests("hostile.mjs"))
 def test_a_deployment_gets_nothing_of_the_console(stack: Stack, shared: str, row: str) -> None:
-    check("hostile.mjs", row, stack, shared)
+    check_page(row, "hostile.mjs", stack, shared)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +40,6 @@ def developing() -> Iterator[Stack]:
         yield stack
 
 
-@pytest.mark.parametrize("row", rows("hostile_dev.mjs"))
+@pytest.mark.parametrize("row", names_of_tests("hostile_dev.mjs"))
 def test_a_project_under_dev_gets_no_key_of_the_console(developing: Stack, row: str) -> None:
-    check("hostile_dev.mjs", row, developing, developing.url)
+    check_page(row, "hostile_dev.mjs", developing, developing.url)

@@ -7,13 +7,14 @@ import { createServer } from "node:http";
 import { mkdir, writeFile } from "node:fs/promises";
 import { after, before, suite, test } from "node:test";
 import { build } from "esbuild";
-import { launch } from "./chromium.mjs";
+import { browser } from "./chromium.mjs";
 
 const { DEPLOYMENT_URL: url, DEPLOYMENT_KEY: key, ARTIFACTS: artifacts, HOOK: hook, TRANSPORT: transport } = process.env;
 const HTML = '<!doctype html><meta charset="utf-8"><title>Chat</title><div id="root"></div><script type="module" src="/page.js"></script>';
 const WAIT = { timeout: 30_000 };
 
-let browser, server, origin;
+const context = await browser.newContext();
+let server, origin;
 
 before(async () => {
   const bundle = await build({ entryPoints: ["page.jsx"], bundle: true, jsx: "automatic", format: "esm", write: false, logLevel: "error" });
@@ -25,13 +26,9 @@ before(async () => {
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
   origin = `http://127.0.0.1:${server.address().port}`;
-  browser = await launch();
 });
 
-after(async () => {
-  await browser?.close();
-  server?.close();
-});
+after(() => server?.close());
 
 // What a graph waits for before it goes on.
 async function release(name) {
@@ -45,7 +42,7 @@ const held = () => `held-${randomUUID()}`;
 
 // A page with a chat of a graph; `sent` are the headers of its requests to the deployment.
 async function chat(graph, thread, more) {
-  const page = await browser.newPage();
+  const page = await context.newPage();
   const told = [], sent = [];
   page.on("console", (message) => told.push(`${message.type()}: ${message.text()}`));
   page.on("pageerror", (error) => told.push(String(error)));

@@ -2,20 +2,12 @@
 // it. tests/projects/hostile writes LOOT to the browser's console for whatever it gets, and DENIED for what it does not.
 
 import assert from "node:assert/strict";
-import { after, before, suite, test } from "node:test";
-import { launch } from "./chromium.mjs";
+import { suite, test } from "node:test";
+import { browser } from "./chromium.mjs";
 
 const { SERVICE_URL: url, DEPLOYMENT_URL: deployment, DEPLOYMENT_KEY: key } = process.env;
 const WAIT = { timeout: 30_000 };
 const STOLEN = /^LOOT/;
-
-let browser;
-
-before(async () => {
-  browser = await launch();
-});
-
-after(() => browser?.close());
 
 // A tab with a console that is signed in; `said` has what all tabs of its browser wrote to their consoles.
 async function signedIn() {
@@ -43,12 +35,18 @@ const statusOf = async (of) => (await fetch(`${url}/v2/me`, { headers: { "x-api-
 
 const docs = (page) => page.locator("rapi-doc").first();
 
-// The document is drawn, so whatever would run in it has been put into the page.
-async function readDocs(it) {
-  await it.page.goto(`${deployment}/docs`);
-  await docs(it.page).getByText("Hostile, as Markdown.").first().waitFor(WAIT);
-  await docs(it.page).getByText("Search threads").first().waitFor(WAIT);
-  await it.page.waitForLoadState("networkidle");
+let reading; // to draw the document takes seconds of a processor
+
+/** The docs page in one tab for all tests of it. The document is drawn, so whatever would run in it has been put into the page. */
+function docsRead() {
+  reading ??= signedIn().then(async (it) => {
+    await it.page.goto(`${deployment}/docs`);
+    await docs(it.page).getByText("Hostile, as Markdown.").first().waitFor(WAIT);
+    await docs(it.page).getByText("Search threads").first().waitFor(WAIT);
+    await it.page.waitForLoadState("networkidle");
+    return it;
+  });
+  return reading;
 }
 
 async function attacked(page, said) {
@@ -64,8 +62,7 @@ async function attacked(page, said) {
 
 suite("hostile", () => {
   test("the docs page runs nothing of the deployment", async () => {
-    const it = await signedIn();
-    await readDocs(it);
+    const it = await docsRead();
     await docs(it.page).getByText("A link that runs").first().click();
     assert.deepEqual(it.loot(), []);
     assert.ok(!it.said.some((line) => line.startsWith("DENIED")), it.said.join("\n"));
@@ -73,15 +70,13 @@ suite("hostile", () => {
   });
 
   test("the docs page is of another origin than the console", async () => {
-    const it = await signedIn();
-    await readDocs(it);
+    const it = await docsRead();
     assert.equal(await it.page.evaluate(() => self.origin), "null");
     assert.match(await it.page.evaluate(() => { try { return sessionStorage.getItem("runyard.key"); } catch (error) { return error.name; } }), /SecurityError/);
   });
 
   test("the docs page calls the deployment with the key that is typed into it, and with no other", async () => {
-    const it = await signedIn();
-    await readDocs(it);
+    const it = await docsRead();
     const call = (path, headers) => it.page.evaluate(([path, headers]) =>
       fetch(path, { method: "POST", headers: { "content-type": "application/json", ...headers }, body: "{}" }).then((answer) => answer.status, (error) => error.name),
     [path, headers]);
@@ -92,8 +87,7 @@ suite("hostile", () => {
   });
 
   test("a request is tried on the docs page", async () => {
-    const it = await signedIn();
-    await readDocs(it);
+    const it = await docsRead();
     const page = docs(it.page);
     await page.locator("[part~=section-auth] input[type=text]").first().fill(key);
     await page.locator("[part~=section-auth] button", { hasText: "SET" }).first().click();
@@ -104,8 +98,7 @@ suite("hostile", () => {
   });
 
   test("the docs page calls no other deployment", async () => {
-    const it = await signedIn();
-    await readDocs(it);
+    const it = await docsRead();
     const outcome = await it.page.evaluate(([path, key]) =>
       fetch(path, { method: "POST", headers: { "x-api-key": key } }).then((answer) => answer.status, (error) => error.message),
     [`${new URL(deployment).pathname}/%2e%2e/other/threads/search`, key]);

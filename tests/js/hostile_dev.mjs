@@ -2,19 +2,11 @@
 // it. A page there may do what needs no key; it must never see the key that a person gives the console.
 
 import assert from "node:assert/strict";
-import { after, before, suite, test } from "node:test";
-import { launch } from "./chromium.mjs";
+import { suite, test } from "node:test";
+import { browser } from "./chromium.mjs";
 
 const { SERVICE_URL: url, DEPLOYMENT_KEY: key } = process.env;
 const WAIT = { timeout: 30_000 };
-
-let browser;
-
-before(async () => {
-  browser = await launch();
-});
-
-after(() => browser?.close());
 
 async function visit() {
   const context = await browser.newContext();

@@ -1,19 +1,11 @@
 // What people do with the page of examples/members: `tests/e2e/test_example_page.py` starts it with its deployment's address.
 
 import assert from "node:assert/strict";
-import { after, before, suite, test } from "node:test";
-import { launch } from "./chromium.mjs";
+import { suite, test } from "node:test";
+import { browser } from "./chromium.mjs";
 
 const { DEPLOYMENT_URL: url } = process.env;
 const WAIT = { timeout: 30_000 };
-
-let browser;
-
-before(async () => {
-  browser = await launch();
-});
-
-after(() => browser?.close());
 
 // The page as one person sees it, in a browser of their own.
 async function visit() {

@@ -8,7 +8,8 @@ import re
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.support.javascript import CACHE, JS, chromium, outcomes
+from tests.support import javascript
+from tests.support.javascript import CACHE, JS, chromium
 from tests.support.stack import Stack
 
 FOLDER = JS / "console"
@@ -28,7 +29,8 @@ def rows(page: str) -> list[ParameterSet]:
 
 def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
     """Fail unless this scenario went as its file says; `deployments` are the names it may use."""
-    failures = outcomes(
+    javascript.check(
+        row,
         "browser",
         f"console/{page}.mjs",
         stack.url,
@@ -41,5 +43,3 @@ def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
         ARTIFACTS=str(CACHE / "pages"),
         TMPDIR=str(chromium()),
     )
-    assert row in failures, "it was not run"
-    assert failures[row] is None, failures[row]

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,20 @@ def outcomes(
     if not lines:
         print(done.stdout, done.stderr)
     return {told["row"]: told["failure"] for told in lines}
+
+
+def names_of_tests(file: str) -> list[str]:
+    """Return the names of the tests in a file's suite."""
+    return re.findall(r'^  test\("([^"]+)"', (JS / file).read_text(), re.MULTILINE)
+
+
+def check(
+    row: str, line: str, rows: str, url: str, key: str, *, seconds: float = RUN_SECONDS, **more: str
+) -> None:
+    """Fail unless this row of a file succeeded; the arguments after it are those of `outcomes`."""
+    failures = outcomes(line, rows, url, key, seconds=seconds, **more)
+    assert row in failures, "it was not run"
+    assert failures[row] is None, failures[row]
 
 
 def _copy(file: Path, folder: Path) -> None:

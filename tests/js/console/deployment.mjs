@@ -1,6 +1,6 @@
 // A deployment's page. `shop` has a first revision that serves and a second one that could not be built.
 
-import { api, assert, scenario } from "./harness.mjs";
+import { api, assert, scenario, until } from "./harness.mjs";
 
 const record = async (name) => (await api("GET", `/v2/deployments?name=${name}`)).resources[0];
 const pathOf = async (name, query = "") => `/deployments/${(await record(name)).id}${query && `?${query}`}`;
@@ -8,7 +8,7 @@ const isSettled = async (name) => ["DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED", 
 const revision = (page, number) => page.getByRole("row").filter({ has: page.getByRole("button", { name: `v${number}`, exact: true }) });
 
 async function settled(name) {
-  while (!(await isSettled(name))) await new Promise((done) => setTimeout(done, 200));
+  await until(() => isSettled(name), "the build has ended");
   return record(name);
 }
 
@@ -17,12 +17,12 @@ async function say(name, text, times = 1) {
 }
 
 scenario("it shows where it is, what it runs and how to call it", async ({ page, open, deployments: { shop }, url, check }) => {
-  await open(await pathOf(shop));
+  await open(await pathOf(shop, "revision=1")); // a later one may have been taken from an earlier build, whose log is another
   await page.getByRole("heading", { name: shop, level: 1 }).waitFor();
   await page.getByText(`${url}/d/${shop}`, { exact: true }).waitFor();
   await revision(page, 1).getByText("DEPLOYED").waitFor();
   await revision(page, 1).getByText("bootstrap").waitFor();
-  await page.getByRole("log", { name: "Build log" }).getByText(/loading|nothing/).first().waitFor();
+  await page.getByRole("log", { name: "Build log" }).getByText("loading 1 graph").waitFor();
   for (const [language, text] of [["curl", "curl -N"], ["Python", "get_sync_client("], ["JavaScript", "new Client("]]) {
     await page.getByRole("tab", { name: language }).click();
     await page.getByText(text).waitFor();

@@ -16,13 +16,16 @@
 // which `make pictures` keeps in docs/pictures (1280 wide alone).
 // Afterwards axe must find no serious fault, and the page must have told no error, broken no policy and asked no other
 // origin. Of what failed a picture and the page's console stay in ARTIFACTS.
+//
+// The scenarios of a file share one browser context, so that the console's files are loaded once. Each has a tab of its own,
+// whose session storage is empty; local storage and cookies are cleared after each.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
-import { after, before, suite, test } from "node:test";
-import { launch } from "../chromium.mjs";
+import { suite, test } from "node:test";
+import { browser } from "../chromium.mjs";
 import { reduced } from "./png.mjs";
 
 export { assert };
@@ -33,13 +36,11 @@ const WIDTH = Number(process.env.WIDTH ?? 1280);
 const WAIT_MS = Number(process.env.WAIT_MS ?? 30_000);
 const ORIGIN = new URL(url).origin;
 
-let browser;
-
-before(async () => {
-  browser = await launch();
+const context = await browser.newContext({
+  viewport: { width: WIDTH, height: 900 }, locale: "en-US", colorScheme: WIDTH < 700 ? "dark" : "light", acceptDownloads: true,
+  reducedMotion: "reduce", // drawing what moves keeps a processor busy
 });
-
-after(() => browser?.close());
+await context.addInitScript(() => addEventListener("securitypolicyviolation", (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`)));
 
 /** One scenario; `run` gets the object that the head of this file describes. */
 export function scenario(name, run) {
@@ -57,16 +58,16 @@ async function play(name, width, run) {
     await keep(it, `${name}-${width}`, error);
     throw error;
   } finally {
-    await it.page.context().close();
+    await it.page.evaluate(() => localStorage.clear()).catch(() => {});
+    for (const page of context.pages()) await page.close();
+    await context.clearCookies();
   }
 }
 
 async function visit(width) {
-  const context = await browser.newContext({ viewport: { width, height: 900 }, locale: "en-US", colorScheme: width < 700 ? "dark" : "light", acceptDownloads: true });
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT_MS);
   const told = [], allowed = [];
-  await page.addInitScript(() => addEventListener("securitypolicyviolation", (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`)));
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && told.push(message.text()));
   page.on("pageerror", (error) => told.push(error.stack ?? String(error)));
   page.on("request", (request) => isForeign(request.url()) && told.push(`another origin: ${request.url()}`));
@@ -76,10 +77,9 @@ async function visit(width) {
     isNarrow: width < 700,
     allow: (pattern) => allowed.push(pattern),
     open: async (path, { key: other = key } = {}) => {
-      await page.goto(`${url}/#/sign-out`); // a document of the service, whose storage is this tab's
+      await page.goto(`${url}/ok`); // the smallest document of the service, whose storage is this tab's
       await page.evaluate((given) => (given ? sessionStorage.setItem("runyard.key", given) : sessionStorage.removeItem("runyard.key")), other);
       await page.goto(`${url}/#${path}`);
-      await page.reload();
     },
     check: async () => {
       assert.deepEqual(await faults(page), []);
@@ -93,16 +93,44 @@ async function visit(width) {
   };
 }
 
+/** Wait until something holds, and fail with what it is if it does not come to that within a minute. */
+export async function until(said, what) {
+  for (let tries = 0; tries < 600; tries++) {
+    if (await said()) return;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  assert.fail(what);
+}
+
 const unique = (word) => `${word}-${randomUUID().slice(0, 8)}`;
 
 const isForeign = (address) => /^(https?|wss?):/.test(address) && new URL(address).origin !== ORIGIN;
 
-/** What axe finds that keeps somebody from using the page. */
+const checked = new Set();
+
+/** What axe finds that keeps somebody from using the page; a page is passed over if it shows only what was found well before. */
 async function faults(page) {
+  const kinds = await page.evaluate(kindsOfElements);
+  if (kinds.every((kind) => checked.has(kind))) return [];
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
   const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+  if (!serious.length) for (const kind of kinds) checked.add(kind);
   return serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 200)} ${node.failureSummary ?? ""}`).join(" | ")}`);
+}
+
+/** Each element's place in the document, by the tags, classes, attributes and roles on the way to it, once. */
+function kindsOfElements() {
+  const found = new Set();
+  const walk = (element, above) => {
+    const names = element.getAttributeNames().sort().map((name) => (/^(class|role|type|data-theme|aria-(?!label|controls|describedby|activedescendant|value|set|pos))/.test(name) ? `${name}=${element.getAttribute(name)}` : name));
+    const text = `${above}>${element.localName}[${names}]${element.textContent.trim() ? "" : " empty"}`;
+    const kind = [...text].reduce((sum, letter) => (Math.imul(sum, 31) + letter.codePointAt(0)) | 0, 7); // shorter than the whole way
+    found.add(kind);
+    if (element.localName !== "svg") for (const child of element.children) walk(child, kind);
+  };
+  walk(document.documentElement, 0);
+  return [...found];
 }
 
 /** A call of the API beside the page. */

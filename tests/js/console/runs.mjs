@@ -1,21 +1,13 @@
 // What runs, waits and failed: why, and what can be done about it; a run's page.
 
 import { createServer } from "node:http";
-import { assert, scenario } from "./harness.mjs";
+import { assert, scenario, until } from "./harness.mjs";
 
 const at = (it, path) => `/d/${it.deployments.kitchen}${path}`;
 const thread = async (it) => (await it.api("POST", at(it, "/threads"), {})).thread_id;
 const start = (it, id, body) => it.api("POST", at(it, `/threads/${id}/runs`), body);
 const runOf = (it, run) => it.api("GET", at(it, `/threads/${run.thread_id}/runs/${run.run_id}`));
 const pageOf = (it, run) => at(it, `/runs/${run.thread_id}/${run.run_id}`);
-
-async function until(said, what) {
-  for (let tries = 0; tries < 600; tries++) {
-    if (await said()) return;
-    await new Promise((done) => setTimeout(done, 100));
-  }
-  assert.fail(what);
-}
 
 async function ended(it, run) {
   await until(async () => !["pending", "running"].includes((await runOf(it, run)).status), "the run ended");

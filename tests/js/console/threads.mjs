@@ -1,6 +1,6 @@
 // Finding threads, looking at what their checkpoints changed, editing, forking and replaying them.
 
-import { assert, scenario } from "./harness.mjs";
+import { assert, scenario, until } from "./harness.mjs";
 
 const at = (it, path) => `/d/${it.deployments.kitchen}${path}`;
 
@@ -15,14 +15,6 @@ const checkpoints = (page) => page.getByRole("listbox", { name: "Checkpoints, ne
 const option = (page, text) => checkpoints(page).getByRole("option").filter({ hasText: text });
 const changes = (page) => page.getByRole("list", { name: "Changed values" });
 const status = async (it, id) => (await it.api("GET", at(it, `/threads/${id}`))).status;
-
-async function until(said, what) {
-  for (let tries = 0; tries < 300; tries++) {
-    if (await said()) return;
-    await new Promise((done) => setTimeout(done, 100));
-  }
-  assert.fail(what);
-}
 
 scenario("threads are searched, and the address keeps what for", async (it) => {
   const { page, open } = it;
