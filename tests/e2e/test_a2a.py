@@ -36,6 +36,13 @@ from google.protobuf.struct_pb2 import Value
 from tests.conftest import AGENCY
 from tests.support.stack import Stack
 
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
 
 class Agency:
     """The agents of one deployment, as the holder of a key calls them."""
@@ -85,54 +92,42 @@ async def refused(kind: type[A2AError], awaitable: Awaitable[Any]) -> None:
         await awaitable
 
 
-def test_the_card_leads_to_the_agent(agents: Agency) -> None:
-    async def inner() -> None:
-        async with httpx.AsyncClient(headers={"X-Api-Key": agents.key}) as http:
-            card = await A2ACardResolver(http, f"{agents.url}/a2a/talks").get_agent_card()
-        assert (card.name, card.description) == ("talks", "Answers in three words.")
-        assert [one.protocol_version for one in card.supported_interfaces] == ["1.0", "0.3"]
-        scheme = card.security_schemes["api_key"].api_key_security_scheme
-        assert (scheme.location, scheme.name) == ("header", "X-Api-Key")
-        assert card.capabilities.streaming
-        async with agents.agent("talks") as client:
-            assert (await client.get_extended_agent_card(GetExtendedAgentCardRequest())).skills == card.skills
-
-    asyncio.run(inner())
+async def test_the_card_leads_to_the_agent(agents: Agency) -> None:
+    async with httpx.AsyncClient(headers={"X-Api-Key": agents.key}) as http:
+        card = await A2ACardResolver(http, f"{agents.url}/a2a/talks").get_agent_card()
+    assert (card.name, card.description) == ("talks", "Answers in three words.")
+    assert [one.protocol_version for one in card.supported_interfaces] == ["1.0", "0.3"]
+    scheme = card.security_schemes["api_key"].api_key_security_scheme
+    assert (scheme.location, scheme.name) == ("header", "X-Api-Key")
+    assert card.capabilities.streaming
+    async with agents.agent("talks") as client:
+        assert (await client.get_extended_agent_card(GetExtendedAgentCardRequest())).skills == card.skills
 
 
-def test_a_card_needs_a_key(agents: Agency) -> None:
-    async def inner() -> None:
+async def test_a_card_needs_a_key(agents: Agency) -> None:
+    with pytest.raises(AgentCardResolutionError) as caught:
         async with Agency(agents.url, "").agent("talks"):
             pass
-
-    with pytest.raises(AgentCardResolutionError) as caught:
-        asyncio.run(inner())
     assert caught.value.status_code == 401
 
 
-def test_a_message_is_answered(agents: Agency) -> None:
-    async def inner() -> None:
-        async with agents.agent("talks", streaming=False) as client:
-            done = await task(client, message("hi"))
-            assert done.status.state == TaskState.TASK_STATE_COMPLETED
-            assert text_of(done.artifacts[0].parts) == "hello big world"
-            assert [one.role for one in done.history] == [Role.ROLE_USER, Role.ROLE_AGENT]
-            assert await client.get_task(GetTaskRequest(id=done.id)) == done
-            again = await task(client, message("more", context_id=done.context_id))
-            assert again.context_id == done.context_id
-            listed = await client.list_tasks(ListTasksRequest(context_id=done.context_id))
-            assert [one.id for one in listed.tasks] == [again.id, done.id]
-            assert listed.total_size == 2
-
-    asyncio.run(inner())
+async def test_a_message_is_answered(agents: Agency) -> None:
+    async with agents.agent("talks", streaming=False) as client:
+        done = await task(client, message("hi"))
+        assert done.status.state == TaskState.TASK_STATE_COMPLETED
+        assert text_of(done.artifacts[0].parts) == "hello big world"
+        assert [one.role for one in done.history] == [Role.ROLE_USER, Role.ROLE_AGENT]
+        assert await client.get_task(GetTaskRequest(id=done.id)) == done
+        again = await task(client, message("more", context_id=done.context_id))
+        assert again.context_id == done.context_id
+        listed = await client.list_tasks(ListTasksRequest(context_id=done.context_id))
+        assert [one.id for one in listed.tasks] == [again.id, done.id]
+        assert listed.total_size == 2
 
 
-def test_every_update_of_a_stream_is_readable(agents: Agency) -> None:
-    async def inner() -> list[StreamResponse]:
-        async with agents.agent("talks") as client:
-            return await items(client, message("hi"))
-
-    read = asyncio.run(inner())
+async def test_every_update_of_a_stream_is_readable(agents: Agency) -> None:
+    async with agents.agent("talks") as client:
+        read = await items(client, message("hi"))
     kinds = [item.WhichOneof("payload") for item in read]
     assert kinds[:2] == ["task", "status_update"]
     assert kinds[-2:] == ["artifact_update", "status_update"]
@@ -150,90 +145,75 @@ def test_every_update_of_a_stream_is_readable(agents: Agency) -> None:
     assert updates[-1].status.state == TaskState.TASK_STATE_COMPLETED
 
 
-def test_data_is_taken_and_given(agents: Agency) -> None:
-    async def inner() -> None:
-        async with agents.agent("counts", streaming=False) as client:
-            done = await task(client, message(data={"city": "Rome", "nights": 2}))
-            assert MessageToDict(done.artifacts[0].parts[0].data)["log"] == ["Rome", 2.0]
-            await refused(InvalidParamsError, items(client, message("Rome")))
-        async with agents.agent("counts") as client:
-            await refused(InvalidParamsError, items(client, message("Rome")))
-
-    asyncio.run(inner())
+async def test_data_is_taken_and_given(agents: Agency) -> None:
+    async with agents.agent("counts", streaming=False) as client:
+        done = await task(client, message(data={"city": "Rome", "nights": 2}))
+        assert MessageToDict(done.artifacts[0].parts[0].data)["log"] == ["Rome", 2.0]
+        await refused(InvalidParamsError, items(client, message("Rome")))
+    async with agents.agent("counts") as client:
+        await refused(InvalidParamsError, items(client, message("Rome")))
 
 
-def test_a_failure_is_reported(agents: Agency) -> None:
-    async def inner() -> list[StreamResponse]:
-        async with agents.agent("fails") as client:
-            return await items(client, message("hi"))
-
-    last = asyncio.run(inner())[-1].status_update.status
+async def test_a_failure_is_reported(agents: Agency) -> None:
+    async with agents.agent("fails") as client:
+        last = (await items(client, message("hi")))[-1].status_update.status
     assert last.state == TaskState.TASK_STATE_FAILED
     assert text_of(last.message.parts) == "Error executing assistant: ValueError: boom happened"
 
 
 @pytest.mark.parametrize("name", ["asks", "books"])
-def test_a_question_is_answered_in_its_context(agents: Agency, name: str) -> None:
+async def test_a_question_is_answered_in_its_context(agents: Agency, name: str) -> None:
     first = {"asks": message("go"), "books": message(data={"city": "Rome"})}[name]
     asked = {"asks": "Which colour?", "books": {"question": "Book Rome?"}}[name]
 
-    async def inner() -> None:
-        async with agents.agent(name) as client:
-            read = await items(client, first)
-            artifact, status = read[-2].artifact_update.artifact, read[-1].status_update
-            assert status.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-            (interrupt,) = MessageToDict(artifact.parts[0].data)["interrupts"]
-            assert (artifact.name, interrupt["value"]) == ("Interrupt", asked)
-            waiting = await client.get_task(GetTaskRequest(id=status.task_id))
-            assert waiting.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-            answer = {"colour": "green"} if name == "asks" else {interrupt["id"]: "yes"}
-            read = await items(client, message(data=answer, context_id=status.context_id))
-            assert read[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
-            (part,) = read[-2].artifact_update.artifact.parts
-            said = part.text if name == "asks" else MessageToDict(part.data)["log"]
-            assert said == ("You said green" if name == "asks" else ["yes"])
-
-    asyncio.run(inner())
+    async with agents.agent(name) as client:
+        read = await items(client, first)
+        artifact, status = read[-2].artifact_update.artifact, read[-1].status_update
+        assert status.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        (interrupt,) = MessageToDict(artifact.parts[0].data)["interrupts"]
+        assert (artifact.name, interrupt["value"]) == ("Interrupt", asked)
+        waiting = await client.get_task(GetTaskRequest(id=status.task_id))
+        assert waiting.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        answer = {"colour": "green"} if name == "asks" else {interrupt["id"]: "yes"}
+        read = await items(client, message(data=answer, context_id=status.context_id))
+        assert read[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+        (part,) = read[-2].artifact_update.artifact.parts
+        said = part.text if name == "asks" else MessageToDict(part.data)["log"]
+        assert said == ("You said green" if name == "asks" else ["yes"])
 
 
-def test_a_task_is_cancelled_while_it_works(agents: Agency) -> None:
-    async def inner() -> None:
-        async with agents.agent("sleeps", streaming=False) as client:
-            made = await task(client, message("hi", at_once=True))
-            assert made.status.state == TaskState.TASK_STATE_SUBMITTED
-            working = GetTaskRequest(id=made.id)
-            while (await client.get_task(working)).status.state != TaskState.TASK_STATE_WORKING:
-                await asyncio.sleep(0.05)
-            cancelled = await client.cancel_task(CancelTaskRequest(id=made.id))
-            assert cancelled.status.state == TaskState.TASK_STATE_CANCELED
-            await refused(TaskNotCancelableError, client.cancel_task(CancelTaskRequest(id=made.id)))
-            unknown = f"{uuid4()}:{uuid4()}"
-            await refused(TaskNotFoundError, client.get_task(GetTaskRequest(id=unknown)))
-            await refused(TaskNotFoundError, client.cancel_task(CancelTaskRequest(id=unknown)))
-
-    asyncio.run(inner())
+async def test_a_task_is_cancelled_while_it_works(agents: Agency) -> None:
+    async with agents.agent("sleeps", streaming=False) as client:
+        made = await task(client, message("hi", at_once=True))
+        assert made.status.state == TaskState.TASK_STATE_SUBMITTED
+        working = GetTaskRequest(id=made.id)
+        while (await client.get_task(working)).status.state != TaskState.TASK_STATE_WORKING:
+            await asyncio.sleep(0.05)
+        cancelled = await client.cancel_task(CancelTaskRequest(id=made.id))
+        assert cancelled.status.state == TaskState.TASK_STATE_CANCELED
+        await refused(TaskNotCancelableError, client.cancel_task(CancelTaskRequest(id=made.id)))
+        unknown = f"{uuid4()}:{uuid4()}"
+        await refused(TaskNotFoundError, client.get_task(GetTaskRequest(id=unknown)))
+        await refused(TaskNotFoundError, client.cancel_task(CancelTaskRequest(id=unknown)))
 
 
-def test_a_task_goes_on_without_its_client_and_is_joined_again(agents: Agency) -> None:
-    async def inner() -> None:
-        async with agents.agent("sleeps") as client:
-            stream = client.send_message(message("hi"))
-            made = (await anext(stream)).task
-            await stream.aclose()  # type: ignore[attr-defined]
-        async with agents.agent("sleeps") as client:
-            joined = client.subscribe(SubscribeToTaskRequest(id=made.id))
-            first = await anext(joined)
-            assert first.task.id == made.id
+async def test_a_task_goes_on_without_its_client_and_is_joined_again(agents: Agency) -> None:
+    async with agents.agent("sleeps") as client:
+        stream = client.send_message(message("hi"))
+        made = (await anext(stream)).task
+        await stream.aclose()  # type: ignore[attr-defined]
+    async with agents.agent("sleeps") as client:
+        joined = client.subscribe(SubscribeToTaskRequest(id=made.id))
+        first = await anext(joined)
+        assert first.task.id == made.id
 
-            async def rest() -> list[StreamResponse]:
-                return [item async for item in joined]
+        async def rest() -> list[StreamResponse]:
+            return [item async for item in joined]
 
-            reading = asyncio.create_task(rest())
-            await client.cancel_task(CancelTaskRequest(id=made.id))
-            last = (await reading)[-1].status_update.status
-            assert last.state == TaskState.TASK_STATE_CANCELED
-
-    asyncio.run(inner())
+        reading = asyncio.create_task(rest())
+        await client.cancel_task(CancelTaskRequest(id=made.id))
+        last = (await reading)[-1].status_update.status
+        assert last.state == TaskState.TASK_STATE_CANCELED
 
 
 def test_a_project_switches_it_off(stack: Stack, tmp_path: Path) -> None:
@@ -241,7 +221,7 @@ def test_a_project_switches_it_off(stack: Stack, tmp_path: Path) -> None:
     config = json.loads((project / "langgraph.json").read_text())
     config["http"] = {"disable_mcp": True, "disable_a2a": True}
     (project / "langgraph.json").write_text(json.dumps(config))
-    name = stack.deploy(project, name="closed")
+    name = stack.deploy(project, name="agency-closed")
     with httpx.Client(base_url=f"{stack.url}/d/{name}", headers={"X-Api-Key": stack.api_key}) as http:
         for path in ("/a2a/talks", "/a2a/talks/.well-known/agent-card.json"):
             assert http.get(path).status_code == 404

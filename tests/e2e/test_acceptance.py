@@ -1,10 +1,7 @@
-"""What clients count on, point by point: where each is proven, and what no other test shows as a whole."""
+"""Behaviour that clients rely on and that no other test shows as a whole."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,81 +9,7 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-
-TESTS = Path(__file__).parent.parent
-
-POINTS = {
-    "every method of the Python client and of both lines of the JavaScript client": (
-        "e2e/test_clients_python.py::test_each_method_does_what_it_says",
-        "e2e/test_clients_python.py::test_every_method_has_a_row",
-        "e2e/test_clients_js.py::test_each_method_does_what_it_says",
-    ),
-    "default assistants have the ids that clients compute": (
-        "e2e/test_sdk.py::test_default_assistants_have_the_ids_clients_compute",
-        "contract/test_assistants.py::test_default_assistants_have_the_ids_clients_compute",
-    ),
-    "a version made latest again is what a run's graph sees": (
-        "e2e/test_sdk.py::test_a_run_uses_the_version_made_latest_again",
-    ),
-    "a stream's bytes, and signs of life in silence": (
-        "contract/test_sse.py::test_a_stream_is_the_contracts_sample",
-        "contract/test_sse.py::test_heartbeats_are_comments_and_go_on_between_events",
-        "contract/test_run_waits.py::test_line_feeds_go_before_the_answer",
-        "e2e/test_sdk.py::test_a_silent_run_is_kept_alive_by_heartbeats",
-    ),
-    "a resumable stream that is cut loses and doubles nothing, also when the server starts again": (
-        "e2e/test_clients_transport.py::test_a_resumable_stream_goes_on_after_each_cut",
-        "e2e/test_clients_transport.py::test_the_javascript_client_goes_on_and_makes_no_second_run",
-        "fault/test_faults.py::test_a_client_goes_on_when_web_is_killed",
-    ),
-    "a run's status is final before its stream closes": (
-        "e2e/test_clients_transport.py::test_a_run_is_over_before_its_stream_closes",
-        "contract/test_sse.py::test_a_run_is_over_when_its_stream_closes",
-    ),
-    "questions in values, updates and wait, answered by value and by id": (
-        "e2e/test_sdk.py::test_an_interrupted_run_waits_and_is_resumed",
-        "e2e/test_clients_ui.py::test_a_question_is_found_and_answered",
-    ),
-    "the four strategies for a busy thread": ("e2e/test_acceptance.py::test_a_strategy_for_a_busy_thread",),
-    "cancels and deletes answer as they should": (
-        "e2e/test_acceptance.py::test_cancels_and_deletes_answer_with_these_statuses",
-    ),
-    "a missing item is null, and namespaces come in an object": (
-        "e2e/test_acceptance.py::test_a_missing_item_is_null_and_namespaces_are_in_an_object",
-    ),
-    "behind a prefix, addresses carry none": (
-        "e2e/test_acceptance.py::test_addresses_begin_at_the_deployment_s_own_root",
-    ),
-    "a page of another origin can call and read": (
-        "e2e/test_clients_ui.py::test_a_page_of_another_origin_may_call_and_read_what_it_needs",
-    ),
-}
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_each_point_has_its_test(point: str) -> None:
-    for place in POINTS[point]:
-        file, _, name = place.partition("::")
-        assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), place
-
-
-@pytest.fixture
-def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
-    return stack.sdk(kitchen)
-
-
-@pytest.fixture
-def http(stack: Stack, kitchen: str) -> Iterator[httpx.Client]:
-    base, headers = f"{stack.url}/d/{kitchen}", {"x-api-key": stack.api_key}
-    with httpx.Client(base_url=base, headers=headers, timeout=30) as client:
-        yield client
-
-
-@pytest.fixture
-def thread_id(sdk: SyncLangGraphClient) -> str:
-    return sdk.threads.create()["thread_id"]
 
 
 def running(sdk: SyncLangGraphClient, thread_id: str) -> str:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from langgraph_sdk import get_sync_client
 
-from tests.support import namesakes
+from tests.support import namesakes, one_file
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
@@ -42,12 +42,7 @@ START_SECONDS = 60
 
 
 def write(folder: Path, word: str) -> Path:
-    folder.mkdir(exist_ok=True)
-    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
-    (folder / "langgraph.json").write_text(json.dumps(config))
-    (folder / "agent.py").write_text(AGENT.format(word=word))
-    (folder / "requirements.txt").touch()
-    return folder
+    return one_file.write(folder, AGENT.format(word=word))
 
 
 def last_json(ran: subprocess.CompletedProcess[str]) -> Any:
@@ -63,34 +58,34 @@ def test_a_project_goes_all_the_way(stack: Stack, tmp_path: Path) -> None:
 
     assert (first["status"], first["name"]) == ("succeeded", "way-out")
     assert first["url"] == f"{stack.url}/d/way-out"
-    ran = stack.cli("run", "way-out", "{}", "--json")
+    ran = stack.runyard("run", "way-out", "{}", "--json")
     values = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {"event": "updates", "data": {"speak": {"said": "one Ada"}}} in values
 
     write(folder, "two")
-    second = stack.cli("deploy", str(folder), timeout=120)
+    second = stack.runyard("deploy", str(folder))
     assert second.returncode == 0, second.stderr
     assert "Updating the deployment way-out" in second.stdout
     assert "loading 1 graph" in second.stdout
-    assert '"two Ada"' in stack.cli("run", "way-out", "{}").stdout
+    assert '"two Ada"' in stack.runyard("run", "way-out", "{}").stdout
 
-    back = last_json(stack.cli("rollback", "way-out", "--json", timeout=60))
+    back = last_json(stack.runyard("rollback", "way-out", "--json"))
     assert back["status"] == "succeeded"
-    assert '"one Ada"' in stack.cli("run", "way-out", "{}").stdout
-    shown = json.loads(stack.cli("status", "way-out", "--json").stdout)
+    assert '"one Ada"' in stack.runyard("run", "way-out", "{}").stdout
+    shown = json.loads(stack.runyard("status", "way-out", "--json").stdout)
     assert shown["active_revision_id"] == back["revision_id"]
     assert [row["status"] for row in shown["revisions"]] == ["DEPLOYED"] * 3
 
-    asked = last_json(stack.cli("run", "way-out", '{"ask": true}', "--json"))["data"]
+    asked = last_json(stack.runyard("run", "way-out", '{"ask": true}', "--json"))["data"]
     assert [question["value"] for question in asked["interrupts"]] == ["Who?"]
-    answered = stack.cli("run", "way-out", "--thread", asked["thread_id"], "--resume", "Grace")
+    answered = stack.runyard("run", "way-out", "--thread", asked["thread_id"], "--resume", "Grace")
     assert '{"said": "Grace"}' in answered.stdout
-    wait_until(lambda: "speaking" in stack.cli("logs", "way-out").stdout, 15, what="the graph's output")
-    assert "deployed at" in stack.cli("logs", "way-out", "--type", "build").stdout
+    wait_until(lambda: "speaking" in stack.runyard("logs", "way-out").stdout, 15, what="the graph's output")
+    assert "deployed at" in stack.runyard("logs", "way-out", "--type", "build").stdout
 
-    assert "way-out" in stack.cli("list").stdout
-    assert stack.cli("delete", "way-out", "--force").returncode == 0
-    assert "way-out" not in stack.cli("list").stdout
+    assert "way-out" in stack.runyard("list").stdout
+    assert stack.runyard("delete", "way-out", "--force").returncode == 0
+    assert "way-out" not in stack.runyard("list").stdout
 
 
 @dataclass

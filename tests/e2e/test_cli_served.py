@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from tests.support import one_file
 from tests.support.stack import Stack
 
 AGENT = """
@@ -30,31 +31,22 @@ graph = StateGraph(State).add_node(speak).add_edge(START, "speak").compile()
 """
 
 
-def write(folder: Path) -> Path:
-    folder.mkdir()
-    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
-    (folder / "langgraph.json").write_text(json.dumps(config))
-    (folder / "agent.py").write_text(AGENT)
-    (folder / "requirements.txt").touch()
-    return folder
-
-
 def shown(stack: Stack, *words: str) -> Any:
-    ran = stack.cli(*words, "-n", "speaker", "--json", timeout=120)
+    ran = stack.runyard(*words, "-n", "speaker", "--json")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return json.loads(ran.stdout)
 
 
 def test_a_failed_run_is_found_mended_and_tried_again(stack: Stack, tmp_path: Path) -> None:
-    stack.deploy(write(tmp_path / "speaker"), name="speaker")
+    stack.deploy(one_file.write(tmp_path / "speaker", AGENT), name="speaker")
     sdk = stack.sdk("speaker")
     thread_id = sdk.threads.create()["thread_id"]
     sdk.runs.wait(thread_id, "agent", input={}, raise_error=False)
 
     (failed,) = shown(stack, "runs", "list", "--status", "error")
-    assert "nobody is here" in stack.cli("runs", "show", failed["run_id"][-8:], "-n", "speaker").stdout
+    assert "nobody is here" in stack.runyard("runs", "show", failed["run_id"][-8:], "-n", "speaker").stdout
 
-    changed = stack.cli("env", "set", "WHO=Ada", "-n", "speaker", timeout=120)
+    changed = stack.runyard("env", "set", "WHO=Ada", "-n", "speaker")
     assert changed.returncode == 0, changed.stderr
     assert "v2 of speaker: WHO" in changed.stdout
 
@@ -71,7 +63,7 @@ def test_a_failed_run_is_found_mended_and_tried_again(stack: Stack, tmp_path: Pa
     assert shown(stack, "threads", "delete", thread_id, "--force")["deleted"]
     assert sdk.threads.search() == []
 
-    assert stack.cli("env", "unset", "WHO", "-n", "speaker", "--no-wait").returncode == 0
+    assert stack.runyard("env", "unset", "WHO", "-n", "speaker", "--no-wait").returncode == 0
     assert shown(stack, "env", "list") == []
-    page = stack.cli("open", "speaker", "--print").stdout.strip()
+    page = stack.runyard("open", "speaker", "--print").stdout.strip()
     assert httpx.get(page, follow_redirects=True).status_code == 200

@@ -198,8 +198,3 @@ def test_the_history_of_an_inner_agent_is_found_by_its_task(browser: Browser, th
         f"/threads/{thread_id}/history", limit=1, checkpoint={"checkpoint_ns": f"child:{task['id']}"}
     )
     assert newest["values"]["log"] == ["before", "after"]
-
-
-def test_an_error_reaches_the_page_as_an_event(browser: Browser, thread_id: str) -> None:
-    events = browser.submit(thread_id, "fails", input={"text": "x"})
-    assert events[-1] == ("error", {"error": "ValueError", "message": "boom happened"})

@@ -353,8 +353,8 @@ def test_studio_needs_a_key_of_the_organization(stack: Stack, site: Site, ada: S
 def test_the_command_line_comes_as_studio(stack: Stack, site: Site, ada: SyncLangGraphClient) -> None:
     thread_id = ada.threads.create()["thread_id"]
 
-    listed = stack.cli("threads", "list", "-n", site.name, "--json")
-    ran = stack.cli("run", site.name, '{"wish": "x"}', "--assistant", "desk")
+    listed = stack.runyard("threads", "list", "-n", site.name, "--json")
+    ran = stack.runyard("run", site.name, '{"wish": "x"}', "--assistant", "desk")
 
     assert thread_id in listed.stdout, listed.stderr
     assert ran.returncode == 0, ran.stderr
@@ -362,7 +362,7 @@ def test_the_command_line_comes_as_studio(stack: Stack, site: Site, ada: SyncLan
 
 
 def test_studio_can_be_switched_off(stack: Stack, vary: Vary) -> None:
-    closed = vary("closed", config_of(auth={"path": "./guard.py:auth", "disable_studio_auth": True}))
+    closed = vary("guarded-closed", config_of(auth={"path": "./guard.py:auth", "disable_studio_auth": True}))
 
     with closed.http(**STUDIO, **{"x-api-key": stack.api_key}) as http:
         assert http.post("threads/search", json={}).status_code == 401
@@ -473,8 +473,13 @@ def test_both_documents_are_one(site: Site) -> None:
     assert {"bearer": []} in document["security"]
 
 
-def test_an_app_alone_moves_under_its_prefix_and_switches_parts_off(stack: Stack, vary: Vary) -> None:
-    office = vary("office", config_of("open.json"))
+@pytest.fixture(scope="module")
+def office(vary: Vary) -> Site:
+    """An app without authorization of its own, under a prefix."""
+    return vary("office", config_of("open.json"))
+
+
+def test_an_app_alone_moves_under_its_prefix_and_switches_parts_off(stack: Stack, office: Site) -> None:
     keyed = {"x-api-key": stack.api_key}
 
     with office.http() as nobody, office.http(**keyed) as http:
@@ -495,8 +500,7 @@ def test_an_app_alone_moves_under_its_prefix_and_switches_parts_off(stack: Stack
         assert f"path=/d/{office.name}" in moved.headers["set-cookie"].lower()
 
 
-def test_what_it_says_to_browsers_replaces_the_default(stack: Stack, vary: Vary) -> None:
-    office = vary("office", config_of("open.json"))
+def test_what_it_says_to_browsers_replaces_the_default(office: Site) -> None:
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 
     with office.http() as http:
@@ -516,10 +520,10 @@ def test_no_credential_is_written_down(stack: Stack, site: Site, ada: SyncLangGr
     ada.runs.wait(None, "desk", input={})
     with site.http("ada") as http:
         http.get("fails")
-    (found,) = stack.client.get("/v2/deployments", params={"name": site.name}).json()["resources"]
+    id = stack.record(site.name)["id"]
 
     def deploy_log() -> str:
-        return stack.client.post(f"/v1/projects/{found['id']}/deploy_logs", json={}).text
+        return stack.client.post(f"/v1/projects/{id}/deploy_logs", json={}).text
 
     wait_until(lambda: "ValueError" in deploy_log(), what="the route's traceback in the log")
     assert "ada-token" not in deploy_log()

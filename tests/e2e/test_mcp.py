@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from langchain_core.messages import AIMessage
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from mcp import ClientSession, McpError
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+from mcp.shared.session import ProgressFnT
 from mcp.types import TextContent
 
 from tests.support.stack import Stack
@@ -25,9 +27,9 @@ TOOLS = {"talks", "asks", "books", "counts", "sleeps", "fails"}
 Use = Callable[[ClientSession], Awaitable[Any]]
 
 
-@pytest.fixture(params=["/mcp", "/mcp/"])
-def url(request: Any, stack: Stack, agency: str) -> str:
-    return f"{stack.url}/d/{agency}{request.param}"
+@pytest.fixture
+def url(stack: Stack, agency: str) -> str:
+    return f"{stack.url}/d/{agency}/mcp"
 
 
 @asynccontextmanager
@@ -46,18 +48,19 @@ async def refuse_redirects(response: httpx.Response) -> None:
     assert not response.is_redirect
 
 
+def on_session(url: str, key: str, what: Use) -> Any:
+    """Run a coroutine on a session of its own."""
+
+    async def inner() -> Any:
+        async with session(url, key) as opened:
+            return await what(opened)
+
+    return asyncio.run(inner())
+
+
 @pytest.fixture
 def use(stack: Stack, url: str) -> Callable[[Use], Any]:
-    """Runs a coroutine on a session of its own."""
-
-    def run(what: Use) -> Any:
-        async def inner() -> Any:
-            async with session(url, stack.api_key) as opened:
-                return await what(opened)
-
-        return asyncio.run(inner())
-
-    return run
+    return partial(on_session, url, stack.api_key)
 
 
 def texts(result: Any) -> list[str]:
@@ -65,8 +68,10 @@ def texts(result: Any) -> list[str]:
     return [block.text for block in result.content]
 
 
-def test_it_lists_assistants(use: Callable[[Use], Any]) -> None:
-    tools = {tool.name: tool for tool in use(lambda opened: opened.list_tools()).tools}
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_it_lists_assistants(stack: Stack, url: str, slash: str) -> None:
+    found = on_session(url + slash, stack.api_key, lambda opened: opened.list_tools())
+    tools = {tool.name: tool for tool in found.tools}
     assert set(tools) == TOOLS
     assert tools["talks"].description == "Answers in three words."
     assert tools["talks"].inputSchema["required"] == ["messages"]
@@ -112,24 +117,25 @@ def test_arguments_that_do_not_fit_are_an_error_of_the_tool(use: Callable[[Use],
     assert "do not fit" in texts(refused)[0]
 
 
-@pytest.mark.parametrize("with_progress", [False, True])
 @pytest.mark.slow
-def test_a_long_call_outlasts_the_clients_patience(stack: Stack, agency: str, with_progress: bool) -> None:
+def test_a_long_call_outlasts_the_clients_patience(stack: Stack, url: str) -> None:
     """It reads nothing for less time than the run takes, as 300 s are less than ten minutes."""
     seen: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    async def inner() -> Any:
+    async def call(callback: ProgressFnT | None) -> Any:
         patience = httpx.Timeout(30, read=9)
-        async with session(f"{stack.url}/d/{agency}/mcp", stack.api_key, patience) as opened:
+        async with session(url, stack.api_key, patience) as opened:
             asked = {"messages": "hi", "seconds": 13}
-            callback = on_progress if with_progress else None
             return await opened.call_tool("sleeps", asked, progress_callback=callback)
 
-    assert texts(asyncio.run(inner()))[0] == "awake"
-    assert bool(seen) is with_progress
+    async def inner() -> list[Any]:
+        return await asyncio.gather(call(None), call(on_progress))
+
+    assert [texts(answer)[0] for answer in asyncio.run(inner())] == ["awake", "awake"]
+    assert seen, "the call that asks for progress hears of it"
     assert seen == sorted(set(seen))
 
 

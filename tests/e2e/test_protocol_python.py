@@ -49,6 +49,16 @@ class World:
 
         return asyncio.run(bounded())
 
+    def output(self, graph: str, input: Any, thread_id: str | None = None, **more: Any) -> Any:
+        """Start a run with the asynchronous client; what it came to."""
+
+        async def use(client: Any) -> Any:
+            async with opened(client, graph, thread_id) as thread:
+                assert set(await thread.run.start(input=input, **more)) == {"run_id"}
+                return await thread.output
+
+        return self.run(use)
+
     def thread(self) -> str:
         return str(self.sdk.threads.create()["thread_id"])
 
@@ -88,15 +98,11 @@ def texts(values: Any) -> list[str]:
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_output_is_what_the_run_came_to(world: World, is_named: bool) -> None:
-    async def use(client: Any) -> Any:
-        async with opened(client, "echo", str(uuid4()) if is_named else None) as thread:
-            started = await thread.run.start(input={"text": "hi"})
-            assert set(started) == {"run_id"}
-            return await thread.output
-
-    assert world.run(use) == {"text": "hi", "log": ["hi"]}
+    thread_id = str(uuid4()) if is_named else None
+    assert world.output("echo", {"text": "hi"}, thread_id) == {"text": "hi", "log": ["hi"]}
 
 
+@pytest.mark.release
 def test_the_synchronous_client_gets_it_too(world: World) -> None:
     with world.sdk.threads.stream(assistant_id="echo") as thread:
         thread.run.start(input={"text": "hi"})
@@ -108,13 +114,9 @@ def test_each_run_of_a_thread_has_its_own_output(world: World) -> None:
     thread_id = world.thread()
     world.sdk.runs.wait(thread_id, "echo", input={"text": "0"})
 
-    async def use(client: Any, text: str) -> Any:
-        async with opened(client, "echo", thread_id) as thread:
-            await thread.run.start(input={"text": text})
-            return (await thread.output)["log"]
-
     for n in range(1, 4):
-        assert world.run(lambda client, n=n: use(client, str(n))) == [str(i) for i in range(n + 1)]
+        log = world.output("echo", {"text": str(n)}, thread_id)["log"]
+        assert log == [str(i) for i in range(n + 1)]
 
 
 def test_a_run_that_ends_before_anybody_looks_is_seen_all_the_same(world: World) -> None:
@@ -136,22 +138,13 @@ def test_a_run_that_ends_before_anybody_looks_is_seen_all_the_same(world: World)
 
 
 def test_a_failed_run_raises_what_went_wrong(world: World) -> None:
-    async def use(client: Any) -> None:
-        async with opened(client, "fails") as thread:
-            await thread.run.start(input={})
-            await thread.output
-
     with pytest.raises(RuntimeError, match="Run errored: boom happened"):
-        world.run(use)
+        world.output("fails", {})
 
 
 def test_a_refused_command_raises_its_code(world: World) -> None:
-    async def use(client: Any) -> None:
-        async with opened(client, "nope") as thread:
-            await thread.run.start(input={})
-
     with pytest.raises(RuntimeError, match=r"Protocol error \[unknown_error\]: 422: Invalid assistant"):
-        world.run(use)
+        world.output("nope", {})
 
 
 def test_who_comes_while_a_run_goes_on_gets_its_end(world: World) -> None:
@@ -207,6 +200,7 @@ def test_values_come_as_the_graph_makes_them(world: World) -> None:
     assert statuses == ["success", "success"]
 
 
+@pytest.mark.release
 def test_the_synchronous_client_answers_too(world: World) -> None:
     with world.sdk.threads.stream(world.thread(), assistant_id="asks") as thread:
         thread.run.start(input={"text": "t"})
@@ -261,6 +255,7 @@ def test_two_questions_are_answered_one_after_the_other(room: World) -> None:
     assert texts(room.run(use)) == ANSWERED_BOTH
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("is_at_once", [True, False])
 def test_the_synchronous_client_answers_two_questions_too(room: World, is_at_once: bool) -> None:
     with room.sdk.threads.stream(room.thread(), assistant_id="asks_twice") as thread:
@@ -293,12 +288,7 @@ def test_input_for_a_thread_that_asks_is_the_answer(world: World) -> None:
     thread_id = world.thread()
     world.sdk.runs.wait(thread_id, "asks", input={"text": "t"})
 
-    async def use(client: Any) -> Any:
-        async with opened(client, "asks", thread_id) as thread:
-            await thread.run.start(input="yes")
-            return await thread.output
-
-    assert world.run(use)["log"] == ["before", "yes", "after"]
+    assert world.output("asks", "yes", thread_id)["log"] == ["before", "yes", "after"]
 
 
 def test_messages_come_token_by_token(world: World) -> None:
@@ -337,6 +327,7 @@ def test_tool_calls_come_with_what_became_of_them(room: World) -> None:
     assert tool_call_id == result["tool_call_id"] == output["messages"][2]["tool_call_id"]
 
 
+@pytest.mark.release
 def test_the_synchronous_client_gets_tool_calls_too(room: World) -> None:
     with room.sdk.threads.stream(assistant_id="helps") as thread:
         thread.run.start(input=said("find Oslo nothing"))
@@ -396,15 +387,11 @@ FORKED = ["one", "heard: one.", "other", "heard: other."]
 def test_a_run_goes_on_from_an_earlier_checkpoint(room: World) -> None:
     thread_id, config = answered_before(room)
 
-    async def use(client: Any) -> Any:
-        async with opened(client, "chat", thread_id) as thread:
-            await thread.run.start(input=said("other"), config=config)
-            return await thread.output
-
-    assert texts(room.run(use)) == FORKED
+    assert texts(room.output("chat", said("other"), thread_id, config=config)) == FORKED
     assert texts(room.sdk.threads.get_state(thread_id)["values"]) == FORKED
 
 
+@pytest.mark.release
 def test_the_synchronous_client_goes_on_from_an_earlier_checkpoint_too(room: World) -> None:
     thread_id, config = answered_before(room)
     with room.sdk.threads.stream(thread_id, assistant_id="chat") as thread:
@@ -417,12 +404,7 @@ def test_input_at_an_earlier_checkpoint_is_no_answer(room: World) -> None:
     room.sdk.runs.wait(thread_id, "approves", input=said("may I"))
     assert room.sdk.threads.get_state(thread_id)["tasks"][0]["interrupts"]
 
-    async def use(client: Any) -> Any:
-        async with opened(client, "chat", thread_id) as thread:
-            await thread.run.start(input=said("other"), config=config)
-            return await thread.output
-
-    assert texts(room.run(use)) == FORKED
+    assert texts(room.output("chat", said("other"), thread_id, config=config)) == FORKED
 
 
 def test_subgraphs_are_found(world: World) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ from uuid import uuid4
 
 import httpx
 import psutil
-import pytest
 
+from tests.support import one_file
 from tests.support.receiver import receiving
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -37,18 +39,18 @@ BUILD_SECONDS = 90
 
 def project(said: str = "'one'", **config: Any) -> dict[str, str]:
     """The smallest project that serves a graph; `said` is an expression."""
-    content = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
-    return {"langgraph.json": json.dumps(content), "agent.py": GRAPH % said}
+    return one_file.files(GRAPH % said, **config)
 
 
 def archive(files: Mapping[str, str]) -> bytes:
+    """The same bytes for the same files: what was built before is not built again."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+    with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, text in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(text.encode())
             tar.addfile(member, io.BytesIO(text.encode()))
-    return packed.getvalue()
+    return gzip.compress(packed.getvalue(), mtime=0)
 
 
 @dataclass
@@ -123,39 +125,62 @@ class App:
         return self.stack.sdk(self.name).runs.wait(None, "agent", input={})["said"]
 
 
-@pytest.fixture
-def revision_events(stack: Stack) -> Callable[[App, str], list[tuple[str, Any]]]:
-    def read(app: App, id: str) -> list[tuple[str, Any]]:
-        url = f"/v2/deployments/{app.id}/revisions/{id}/stream"
-        with stack.client.stream("GET", url, timeout=BUILD_SECONDS) as answer:
-            return list(_events(answer.iter_lines()))
-
-    return read
-
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    name = ""
-    for line in lines:
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
+def waited_for(stack: Stack, path: str) -> list[Any]:
+    """Return every record that a caller sees who always waits for the next one, to the last."""
+    seen: list[Any] = []
+    tag = ""
+    while not seen or seen[-1]["status"] not in ENDS:
+        headers = {"If-None-Match": tag} if tag else {}
+        answer = stack.client.get(path, params={"wait": 25}, headers=headers, timeout=BUILD_SECONDS)
+        tag = answer.headers["ETag"]
+        if answer.status_code != httpx.codes.NOT_MODIFIED:
+            assert answer.is_success, answer.text
+            seen.append(answer.json())
+    return seen
 
 
-def test_a_build_is_streamed_live_from_its_first_status_to_its_end(
-    stack: Stack, revision_events: Callable[[App, str], list[tuple[str, Any]]]
-) -> None:
+def events(stack: Stack, path: str, **headers: str) -> list[tuple[str, str, Any]]:
+    """Id, name and data of each event of a revision's stream, which ends with the revision."""
+    with httpx.Client(headers=stack.client.headers, timeout=BUILD_SECONDS) as client:
+        answer = client.get(f"{stack.url}{path}/stream", headers=headers)
+    blocks = [
+        dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        for block in answer.text.split("\r\n\r\n")
+    ]
+    return [(fields["id"], fields["event"], json.loads(fields["data"])) for fields in blocks if fields]
+
+
+def test_a_build_is_streamed_live_and_waited_for_from_its_first_status_to_its_end(stack: Stack) -> None:
     app = App(stack)
     id = app.push(project())
+    path = f"/v2/deployments/{app.id}/revisions/{id}"
 
-    seen = revision_events(app, id)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(events, stack, path)
+        records = waited_for(stack, path)
+        seen = reading.result(BUILD_SECONDS)
 
-    told = [data["status"] for name, data in seen if name == "status"]
+    assert records[-1]["status"] == "DEPLOYED"
+    assert len({record["updated_at"] + record["status"] for record in records}) == len(records)
+    told = [data["status"] for _, name, data in seen if name == "status"]
     wanted = ["AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED"]
     assert [status for status in told if status in wanted] == wanted
-    live = [data["message"] for name, data in seen if name == "log"]
+    live = [data["message"] for _, name, data in seen if name == "log"]
     assert "\n".join(live) == app.build_log(id)
-    assert seen[-1][1]["status"] == "DEPLOYED"
+    assert seen[-1][1:] == ("end", {"status": "DEPLOYED"})
+    stored = events(stack, path)
+    assert stored[-1][1:] == ("end", {"status": "DEPLOYED"})
+    middle = stored[len(stored) // 2]
+    assert events(stack, path, **{"Last-Event-ID": middle[0]}) == stored[stored.index(middle) + 1 :]
+
+
+def test_a_create_whose_answer_was_lost_is_sent_again(stack: Stack) -> None:
+    body = {"name": f"app-{uuid4().hex[:8]}", "source": "internal_source"}
+    headers = {"Idempotency-Key": str(uuid4())}
+    first, again = (stack.client.post("/v2/deployments", json=body, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.content == first.content
+    assert again.headers["Idempotent-Replayed"] == "true"
 
 
 def test_variables_come_from_secrets_and_from_the_configuration(stack: Stack) -> None:

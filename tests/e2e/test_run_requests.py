@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import pytest
 from langgraph_sdk.client import SyncLangGraphClient
-
-from tests.support.stack import Stack
-from tests.support.waiting import wait_until
-
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
-
-
-@pytest.fixture(scope="module")
-def kitchen(stack: Stack) -> str:
-    return stack.deploy(KITCHEN, name="kitchen-requests")
-
-
-@pytest.fixture
-def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
-    return stack.sdk(kitchen)
-
-
-@pytest.fixture
-def http(sdk: SyncLangGraphClient) -> httpx.Client:
-    return sdk.http.client
-
-
-@pytest.fixture
-def thread_id(sdk: SyncLangGraphClient) -> str:
-    return sdk.threads.create()["thread_id"]
 
 
 def log_of(values: Any) -> list[Any]:
@@ -106,16 +79,3 @@ def test_a_stream_sent_twice_under_a_key_runs_once(
     assert again.headers["Idempotent-Replayed"] == "true"
     assert len(sdk.runs.list(thread_id)) == 1
     assert log_of(sdk.threads.get(thread_id)["values"]) == ["once"]
-
-
-def test_several_running_runs_are_stopped_at_once(sdk: SyncLangGraphClient, http: httpx.Client) -> None:
-    bodies = [{"assistant_id": "sleeps", "input": {}, "on_completion": "keep"} for _ in range(3)]
-    made = http.post("/runs/batch", json=bodies).json()
-
-    def statuses() -> set[str]:
-        return {sdk.runs.get(run["thread_id"], run["run_id"])["status"] for run in made}
-
-    wait_until(lambda: statuses() == {"running"}, timeout=30)
-    assert http.post("/runs/cancel", json={"status": "running"}).status_code == 204
-    wait_until(lambda: statuses() == {"interrupted"}, timeout=30)
-    assert {sdk.threads.get(run["thread_id"])["status"] for run in made} == {"interrupted"}

@@ -16,16 +16,6 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
-    return stack.sdk(kitchen)
-
-
-@pytest.fixture
-def thread_id(sdk: SyncLangGraphClient) -> str:
-    return sdk.threads.create()["thread_id"]
-
-
 def parts(stream: Iterator[Any]) -> list[tuple[str, Any]]:
     return [(part.event, part.data) for part in stream]
 
@@ -195,43 +185,36 @@ def running(sdk: SyncLangGraphClient, thread_id: str) -> str:
     return run["run_id"]
 
 
-def test_a_running_run_is_cancelled(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    run_id = running(sdk, thread_id)
+def test_cancelled_runs_stop_where_they_are_and_a_rolled_back_one_leaves_no_trace(
+    sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    sdk.runs.wait(thread_id, "echo", input={"text": "kept"})
+    before = sdk.threads.get_state(thread_id)
+    rolled_back = running(sdk, thread_id)
 
-    sdk.runs.cancel(thread_id, run_id, wait=True)
+    sdk.runs.cancel(thread_id, rolled_back, wait=True, action="rollback")
 
-    assert sdk.runs.get(thread_id, run_id)["status"] == "interrupted"
+    with pytest.raises(NotFoundError):
+        sdk.runs.get(thread_id, rolled_back)
+    assert sdk.threads.get_state(thread_id) == before
+    assert sdk.threads.get(thread_id)["status"] == "idle"
+    assert sdk.runs.wait(thread_id, "echo", input={"text": "next"})["log"] == ["kept", "next"]
+
+    first = running(sdk, thread_id)
+    pending = sdk.runs.create(thread_id, "echo", input={"text": "never"})["run_id"]
+    sdk.runs.cancel(thread_id, pending)
+    assert sdk.runs.get(thread_id, pending)["status"] == "interrupted"
+    assert sdk.runs.get(thread_id, first)["status"] == "running"
+
+    sdk.runs.cancel(thread_id, first, wait=True)
+
+    assert sdk.runs.get(thread_id, first)["status"] == "interrupted"
     thread = sdk.threads.get(thread_id)
     assert thread["status"] == "interrupted"
     assert thread["error"]["error"] == "UserInterrupt"
     assert sdk.threads.get_state(thread_id)["next"] == ["sleep"]
     with pytest.raises(NotFoundError):
-        sdk.runs.cancel(thread_id, run_id)
-
-
-def test_a_rolled_back_run_leaves_no_trace(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    sdk.runs.wait(thread_id, "echo", input={"text": "kept"})
-    before = sdk.threads.get_state(thread_id)
-    run_id = running(sdk, thread_id)
-
-    sdk.runs.cancel(thread_id, run_id, wait=True, action="rollback")
-
-    with pytest.raises(NotFoundError):
-        sdk.runs.get(thread_id, run_id)
-    assert sdk.threads.get_state(thread_id) == before
-    assert sdk.threads.get(thread_id)["status"] == "idle"
-    assert sdk.runs.wait(thread_id, "echo", input={"text": "next"})["log"] == ["kept", "next"]
-
-
-def test_a_pending_run_is_cancelled_in_place(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    first = running(sdk, thread_id)
-    second = sdk.runs.create(thread_id, "echo", input={"text": "never"})
-
-    sdk.runs.cancel(thread_id, second["run_id"])
-
-    assert sdk.runs.get(thread_id, second["run_id"])["status"] == "interrupted"
-    assert sdk.runs.get(thread_id, first)["status"] == "running"
-    sdk.runs.cancel(thread_id, first, wait=True)
+        sdk.runs.cancel(thread_id, first)
 
 
 def test_a_client_that_leaves_takes_its_run_along(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.models import REVISION_ENDS
+from tests.support import one_file
 from tests.support.git_server import Repository, Server, serving
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -21,13 +22,14 @@ def say(state: State):
     return {"said": "%s " + repr(os.environ.get("GIT_TOKEN")) + os.environ["COLOUR"]}
 graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
 """
-CONFIG = json.dumps({"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}})
 BUILD_SECONDS = 90
 
 
 def test_a_branch_is_deployed_and_deployed_again_when_it_has_moved(stack: Stack, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "project.git")
-    first = repository.commit({"apps/one/langgraph.json": CONFIG, "apps/one/agent.py": AGENT % "first"})
+    first = repository.commit(
+        {f"apps/one/{name}": text for name, text in one_file.files(AGENT % "first").items()}
+    )
     with serving(Server(tmp_path, password=TOKEN)) as address:
         body = {
             "name": "gitted",

@@ -6,13 +6,7 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import BadRequestError, ConflictError
 
-from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
-    return stack.sdk(kitchen)
 
 
 def test_history_state_and_fork(sdk: SyncLangGraphClient) -> None:

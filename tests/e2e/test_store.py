@@ -13,11 +13,6 @@ from tests.support.stack import Stack
 MEANING = Path(__file__).parent.parent / "projects" / "meaning"
 
 
-@pytest.fixture(scope="module")
-def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
-    return stack.sdk(kitchen)
-
-
 def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> None:
     thread_id = sdk.threads.create()["thread_id"]
 

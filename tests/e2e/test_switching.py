@@ -1,10 +1,13 @@
-"""A deployment changes hands while clients use it: no run is lost, and each belongs to one revision."""
+"""A deployment changes hands while clients use it: no run is lost, and each belongs to one revision.
+
+At once, or from a preview over a share of the threads to all of them.
+"""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_revisions import App, at_work
+from tests.support import one_file
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -44,13 +48,14 @@ async def second(state):
 builder = StateGraph(State).add_node("first", first).add_node("second", second)
 graph = builder.add_edge("__start__", "first").add_edge("first", "second").compile()
 """
-CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
 SECONDS = 60
+PAUSE_SECONDS = 0.1  # of each client between two things it does
+THREADS = 200
 BESIDE = 15  # runs that are under way when something happens to their deployment
 
 
 def version(name: str) -> dict[str, str]:
-    return {"langgraph.json": json.dumps(CONFIG), "agent.py": f"VERSION = {name!r}\n{GRAPH}"}
+    return one_file.files(f"VERSION = {name!r}\n{GRAPH}")
 
 
 class Gate(ThreadingHTTPServer):
@@ -89,11 +94,19 @@ def gate() -> Iterator[Gate]:
         server.shutdown()
 
 
-@pytest.fixture
-def app(stack: Stack) -> App:
-    """A deployment that serves v1."""
+@pytest.fixture(scope="module")
+def changing(stack: Stack) -> tuple[App, str]:
+    """A deployment of all tests that do not delete it, and its first revision, which is v1."""
     app = App(stack)
-    app.deployed(version("v1"))
+    return app, app.deployed(version("v1"))
+
+
+@pytest.fixture
+def app(changing: tuple[App, str]) -> App:
+    """The deployment, which serves v1."""
+    app, first = changing
+    if wait(app.stack.sdk(app.name)) != ["v1", "v1"]:
+        switch(app, lambda: redeploy(app, first))
     return app
 
 
@@ -113,6 +126,7 @@ class Load:
         while not self.stopped.is_set():
             began_at = time.monotonic()
             self.done.append((began_at, act(sdk)))
+            self.stopped.wait(PAUSE_SECONDS)
 
     @contextmanager
     def clients(self) -> Iterator[None]:
@@ -161,15 +175,20 @@ def switch(app: App, act: Callable[[], str]) -> float:
     return time.monotonic()
 
 
+def redeploy(app: App, revision_id: str) -> str:
+    """Let an earlier revision serve again; the id of the new one."""
+    path = f"/v2/deployments/{app.id}/revisions/{revision_id}/redeploy"
+    return str(app.call("POST", path)["latest_revision_id"])
+
+
 def test_no_run_is_lost_while_a_deployment_changes_hands(stack: Stack, app: App) -> None:
     first = app.record()["active_revision_id"]
     load = Load(app)
     with load.clients():
         served = switch(app, lambda: app.push(version("v2")))
         wait_until(lambda: len(load.since(served)) > 10, SECONDS, what="answers of the new one")
-        redeploy = f"/v2/deployments/{app.id}/revisions/{first}/redeploy"
         asked_back = time.monotonic()
-        back = switch(app, lambda: app.call("POST", redeploy)["latest_revision_id"])
+        back = switch(app, lambda: redeploy(app, first))
         wait_until(lambda: len(load.since(back)) > 10, SECONDS, what="answers of the old one")
 
     assert {tuple(said) for _, said in load.done} == {("v1", "v1"), ("v2", "v2")}
@@ -179,7 +198,6 @@ def test_no_run_is_lost_while_a_deployment_changes_hands(stack: Stack, app: App)
 
 BROKEN = {
     "it cannot be read": "def",
-    "its process ends": "import os; os._exit(1)",
     "its process crashes": "import ctypes; ctypes.string_at(0)",
 }
 
@@ -251,10 +269,83 @@ def test_a_run_is_executed_by_the_revision_it_was_created_for(stack: Stack, app:
     assert sdk.threads.get(thread_id)["values"]["said"] == ["v1", "v1", "v1", "v1", "v2", "v2"]
 
 
-def test_nothing_is_left_of_a_deployment_deleted_while_it_builds_and_runs(
-    stack: Stack, app: App, gate: Gate
-) -> None:
-    serving = app.record()["active_revision_id"]
+def said_on(sdk: Any, thread_id: str) -> str:
+    said: list[str] = sdk.runs.wait(thread_id, "agent", input={})["said"]
+    assert said[-1] == said[-2]
+    return said[-1]
+
+
+def in_threads(sdk: Any, thread_ids: list[str]) -> list[str]:
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda thread_id: said_on(sdk, thread_id), thread_ids))
+
+
+def hosts_of(app: App, revision_id: str) -> int:
+    workers = app.call("GET", "/v2/workers")["workers"]
+    return sum(host["revision_id"] == revision_id for worker in workers for host in worker["hosts"])
+
+
+def test_a_revision_goes_from_its_preview_to_all_runs_and_back(stack: Stack, app: App) -> None:
+    old = app.record()["active_revision_id"]
+    sdk, previewed = stack.sdk(app.name), stack.sdk(f"{app.name}--pr-1")
+    traffic = f"/v2/deployments/{app.id}/traffic"
+
+    # A preview runs at its own address, and nowhere else.
+    new = app.push(version("v2"), preview="pr-1")
+    assert app.ended(new)["status"] == "DEPLOYED", app.build_log(new)
+    thread_id = previewed.threads.create()["thread_id"]
+    assert said_on(previewed, thread_id) == "v2"
+    assert said_on(sdk, thread_id) == "v1", "the thread is the deployment's"
+    (listed,) = app.call("GET", f"/v2/deployments/{app.id}/previews")["resources"]
+    assert (listed["revision_id"], listed["url"]) == (new, f"{stack.url}/d/{app.name}--pr-1")
+    assert app.record()["active_revision_id"] == old
+
+    # A split is by threads, and they stay where they are.
+    shares = [{"revision_id": old, "percent": 70}, {"revision_id": new, "percent": 30}]
+    app.call("PATCH", f"/v2/deployments/{app.id}", json={"traffic": shares})
+    thread_ids = [sdk.threads.create()["thread_id"] for _ in range(THREADS)]
+    said = in_threads(sdk, thread_ids)
+    found = Counter(said)
+    assert 0.15 * THREADS < found["v2"] < 0.45 * THREADS, found  # four and a half standard deviations
+    assert in_threads(sdk, thread_ids[:40]) == said[:40]
+    run = sdk.runs.list(thread_ids[0])[0]
+    assert run["revision_id"] == {"v1": old, "v2": new}[said[0]]
+
+    # Promoted, gone back and aborted under load, nothing is lost or refused.
+    load = Load(app)
+    with load.clients():
+        record = app.call("POST", f"{traffic}/promote", json={"revision_id": new})
+        promoted = time.monotonic()
+        assert (record["active_revision_id"], len(record["traffic"])) == (new, 1)
+        wait_until(lambda: len(load.since(promoted)) > 10, SECONDS, what="answers of the new one")
+        until = time.monotonic()
+        assert hosts_of(app, old), "whoever goes back finds its hosts"
+        app.call("POST", f"{traffic}/promote", json={"revision_id": old})
+        back = time.monotonic()
+        wait_until(lambda: len(load.since(back)) > 10, SECONDS, what="answers of the old one")
+        aborted_from = time.monotonic()
+        app.call("PATCH", f"/v2/deployments/{app.id}", json={"traffic": shares})
+        app.call("POST", f"{traffic}/abort")
+        aborted = time.monotonic()
+        wait_until(lambda: len(load.since(aborted)) > 10, SECONDS, what="answers after the abort")
+    assert {tuple(said) for _, said in load.done} == {("v1", "v1"), ("v2", "v2")}
+    for begin, end, expected in ((promoted, until, "v2"), (back, aborted_from, "v1"), (aborted, None, "v1")):
+        assert {tuple(said) for said in load.since(begin, end or float("inf"))} == {(expected, expected)}
+
+    # A rollback has a process of its own before it serves, and a preview that is deleted has no address.
+    again = redeploy(app, new)
+    assert app.ended(again)["status"] == "DEPLOYED"
+    wait_until(lambda: hosts_of(app, again) > 0, SECONDS, what="a host of what serves again")
+    assert said_on(sdk, thread_ids[0]) == "v2"
+    app.call("DELETE", f"/v2/deployments/{app.id}/previews/pr-1")
+    wait_until(
+        lambda: stack.client.get(f"/d/{app.name}--pr-1/info").status_code == 404, SECONDS, what="no preview"
+    )
+
+
+def test_nothing_is_left_of_a_deployment_deleted_while_it_builds_and_runs(stack: Stack, gate: Gate) -> None:
+    app = App(stack)
+    serving = app.deployed(version("v1"))
     sdk = stack.sdk(app.name)
     runs = [sdk.runs.create(None, "agent", input={"gate": gate.url}) for _ in range(BESIDE)]
     queued = sdk.runs.create(runs[0]["thread_id"], "agent", input={})

@@ -1,4 +1,7 @@
-"""Webhooks and crons on the whole platform: what ends is told, what is due runs."""
+"""Webhooks and crons on the whole platform: what ends is told, what is due runs.
+
+All running runs are stopped at once here too: the deployment is this module's own.
+"""
 
 from __future__ import annotations
 
@@ -116,3 +119,17 @@ def test_a_cron_runs_when_it_is_due_until_it_is_deleted(sdk: SyncLangGraphClient
     assert sdk.threads.get(thread_id)["values"]["log"] == ["tick"] * len(runs)
     # Ids, not records: a run that was due just before the deletion may still have been live above.
     assert [run["run_id"] for run in sdk.runs.list(thread_id, limit=100)] == run_ids, "no cron, no runs"
+
+
+def test_several_running_runs_are_stopped_at_once(sdk: SyncLangGraphClient) -> None:
+    http = sdk.http.client
+    bodies = [{"assistant_id": "sleeps", "input": {}, "on_completion": "keep"} for _ in range(3)]
+    made = http.post("/runs/batch", json=bodies).json()
+
+    def statuses() -> set[str]:
+        return {sdk.runs.get(run["thread_id"], run["run_id"])["status"] for run in made}
+
+    wait_until(lambda: statuses() == {"running"}, timeout=30)
+    assert http.post("/runs/cancel", json={"status": "running"}).status_code == 204
+    wait_until(lambda: statuses() == {"interrupted"}, timeout=30)
+    assert {sdk.threads.get(run["thread_id"])["status"] for run in made} == {"interrupted"}

@@ -24,8 +24,9 @@ from tests.support.stack import STOP_SECONDS, Stack
 
 FOLDER = "RUNYARD_TEST_FOLDER"  # set by the controller, inherited by its workers
 URL, KEY = "RUNYARD_TEST_URL", "RUNYARD_TEST_KEY"
-# Every module of the ring has deployments of its own, and each of them keeps a warm host.
-HOSTS = {"RUNYARD_MAX_HOSTS": "40"}
+# Every module of the ring has deployments of its own, and each of them keeps a warm host. One is enough for each of them:
+# a second one, as a busy deployment has by default, takes a second of a processor; the fault ring has platforms with two.
+HOSTS = {"RUNYARD_MAX_HOSTS": "40", "RUNYARD_HOSTS_PER_REVISION": "1"}
 
 
 class SharedStack(Stack):
