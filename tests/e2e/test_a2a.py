@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -33,7 +30,6 @@ from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotCancelableErro
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
-from tests.conftest import AGENCY
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.anyio
@@ -214,19 +210,3 @@ async def test_a_task_goes_on_without_its_client_and_is_joined_again(agents: Age
         await client.cancel_task(CancelTaskRequest(id=made.id))
         last = (await reading)[-1].status_update.status
         assert last.state == TaskState.TASK_STATE_CANCELED
-
-
-def test_a_project_switches_it_off(stack: Stack, tmp_path: Path) -> None:
-    project = shutil.copytree(AGENCY, tmp_path / "agency")
-    config = json.loads((project / "langgraph.json").read_text())
-    config["http"] = {"disable_mcp": True, "disable_a2a": True}
-    (project / "langgraph.json").write_text(json.dumps(config))
-    name = stack.deploy(project, name="agency-closed")
-    with httpx.Client(base_url=f"{stack.url}/d/{name}", headers={"X-Api-Key": stack.api_key}) as http:
-        for path in ("/a2a/talks", "/a2a/talks/.well-known/agent-card.json"):
-            assert http.get(path).status_code == 404
-        assert http.get("/.well-known/agent-card.json", params={"assistant_id": "talks"}).status_code == 404
-        for path in ("/mcp", "/mcp/", "/a2a/talks"):
-            body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-            assert http.post(path, json=body).status_code == 404
-        assert http.post("/assistants/search", json={}).status_code == 200

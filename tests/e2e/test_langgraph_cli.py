@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -280,58 +280,47 @@ def test_a_deleted_deployment_is_gone_at_once_and_its_name_is_free(stack: Stack,
 
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
+IMAGE = f"registry.example/a@sha256:{'0' * 64}"
+# Words of the command, settings and exit code, by what it says.
+SAID: dict[str, tuple[tuple[str, ...], dict[str, str], int]] = {
+    "No LangSmith API key found.": (DEPLOY, {"LANGSMITH_API_KEY": ""}, 1),
+    "failed with status 401: Unknown API key": (DEPLOY, {"LANGSMITH_API_KEY": "wrong"}, 1),
+    "failed with status 403: X-Tenant-Id names no organization": (
+        DEPLOY,
+        {"LANGSMITH_TENANT_ID": UNKNOWN},
+        1,
+    ),
+    f"failed with status 404: Deployment ID {UNKNOWN} not found.": (
+        (*DEPLOY, "--deployment-id", UNKNOWN),
+        {},
+        1,
+    ),
+    '"loc":["path","deployment_id"]': ((*DEPLOY, "--deployment-id", "chat"), {}, 1),
+    "Deployment 'nobody' not found.": (("deploy", "logs", "--name", "nobody"), {}, 1),
+    f"Deployment ID {UNKNOWN} not found.": (("deploy", "revisions", "list", UNKNOWN), {}, 1),
+    "failed with status 400: The source 'external_docker' is not supported by this service: upload": (
+        ("deploy", "--no-input", "--image-uri", IMAGE),
+        {},
+        1,
+    ),
+    "failed with status 400: The source 'internal_docker' is not supported by this service: upload": (
+        ("deploy", "--no-input", "--image", "a:latest"),
+        {},
+        1,
+    ),
+    "This workspace has no listeners": (
+        ("deploy", "--no-input", "--image-uri", IMAGE, "--listener-id", UNKNOWN),
+        {},
+        2,
+    ),
+    "No listeners found for this workspace.": (("deploy", "listeners", "list"), {}, 0),
+    "install_command is not supported by this service.": ((*DEPLOY, "--install-command", "npm ci"), {}, 1),
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "exit_code", "sentence"),
-    [
-        (DEPLOY, {"LANGSMITH_API_KEY": ""}, 1, "No LangSmith API key found."),
-        (DEPLOY, {"LANGSMITH_API_KEY": "wrong"}, 1, "failed with status 401: Unknown API key"),
-        (
-            DEPLOY,
-            {"LANGSMITH_TENANT_ID": UNKNOWN},
-            1,
-            "failed with status 403: X-Tenant-Id names no organization",
-        ),
-        (
-            (*DEPLOY, "--deployment-id", UNKNOWN),
-            {},
-            1,
-            f"failed with status 404: Deployment ID {UNKNOWN} not found.",
-        ),
-        ((*DEPLOY, "--deployment-id", "chat"), {}, 1, '"loc":["path","deployment_id"]'),
-        (("deploy", "logs", "--name", "nobody"), {}, 1, "Deployment 'nobody' not found."),
-        (("deploy", "revisions", "list", UNKNOWN), {}, 1, f"Deployment ID {UNKNOWN} not found."),
-        (
-            ("deploy", "--no-input", "--image-uri", f"registry.example/a@sha256:{'0' * 64}"),
-            {},
-            1,
-            "failed with status 400: The source 'external_docker' is not supported by this service: upload",
-        ),
-        (
-            ("deploy", "--no-input", "--image", "a:latest"),
-            {},
-            1,
-            "failed with status 400: The source 'internal_docker' is not supported by this service: upload",
-        ),
-        (
-            ("deploy", "--no-input", "--image-uri", f"a@sha256:{'0' * 64}", "--listener-id", UNKNOWN),
-            {},
-            2,
-            "This workspace has no listeners",
-        ),
-        (("deploy", "listeners", "list"), {}, 0, "No listeners found for this workspace."),
-        (
-            (*DEPLOY, "--install-command", "npm ci"),
-            {},
-            1,
-            "install_command is not supported by this service.",
-        ),
-    ],
-)
-def test_what_goes_wrong_is_said_in_a_sentence(
-    cli: LangGraph, arguments: tuple[str, ...], variables: Mapping[str, str], exit_code: int, sentence: str
-) -> None:
+@pytest.mark.parametrize("sentence", SAID)
+def test_what_goes_wrong_is_said_in_a_sentence(cli: LangGraph, sentence: str) -> None:
+    arguments, variables, exit_code = SAID[sentence]
     cli.variables.update(variables)
     write(cli.folder, "never")
     assert sentence in cli.run(*arguments, exit_code=exit_code)
