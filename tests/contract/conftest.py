@@ -16,7 +16,7 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared.access import api_keys
+from shared.access import api_keys, organizations
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog.hub import Hub, hub
 from shared.infra import broker, encryption
@@ -51,6 +51,7 @@ def _routes() -> MakeApp:
 def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
     """Makes the whole web app with these settings changed, as after its start."""
     api_keys.forget()
+    organizations.forget()
     named.forget()
     known_users.forget()
     with connection() as conn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 import tests.support.factories as make
-from shared.access import api_keys, organizations
+from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, caller
@@ -23,13 +22,6 @@ KEY_FIELDS = {
     "id", "name", "role", "created_at", "expires_at", "last_used_at", "revoked_at", "max_concurrent_runs",
     "max_tokens_per_day", "max_run_tokens",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def nothing_known() -> Iterator[None]:
-    organizations.forget()
-    yield
-    organizations.forget()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ The routes are those of `tests/support/routes.py`. The fixture `theirs` fills th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,7 +17,7 @@ from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared.access import api_keys, organizations
+from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import GRAPH, METADATA, RunStatus
@@ -63,13 +63,6 @@ class Theirs:
             owned = [f"{name} = :{name}" for name in mine if name in table.c]
             conditions.setdefault(table.name, []).extend(owned)
         return stored({name: " OR ".join(found) for name, found in conditions.items() if found}, **mine)
-
-
-@pytest.fixture(autouse=True)
-def nothing_known() -> Iterator[None]:
-    organizations.forget()
-    yield
-    organizations.forget()
 
 
 @pytest.fixture
