@@ -200,7 +200,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def stack() -> SharedStack:
-    """The whole platform, one for all workers: a test that breaks it takes `fresh_stack`."""
+    """The whole platform, one for all workers: a test that would break it belongs in `tests/fault`."""
     return shared_stack.shared(OUTSIDE)
 
 
@@ -220,10 +220,3 @@ def agency(stack: SharedStack) -> str:
 def chatroom(stack: SharedStack) -> str:
     """The name of a deployment with graphs to chat with."""
     return stack.deploy_once(CHATROOM, "chatroom")
-
-
-@pytest.fixture
-def fresh_stack() -> Iterator[Stack]:
-    """A platform of the test's own."""
-    with Stack() as running:
-        yield running
