@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("module_times.json")
 WRITE = "RUNYARD_TEST_TIMES"  # set by `make test-times`
 AVERAGE_SECONDS = 5.0
@@ -32,9 +33,10 @@ def count(report: pytest.TestReport) -> None:
 
 
 def write() -> None:
-    """Write the table if this run is meant to; modules that did not run keep their entries."""
+    """Write the table if this run is meant to; modules that did not run keep their entries until they are removed."""
     if os.environ.get(WRITE):
-        known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+        table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+        known = {module: seconds for module, seconds in table.items() if (ROOT / module).exists()}
         fresh = {module: round(seconds, 1) for module, seconds in _seconds.items()}
         TABLE.write_text(json.dumps(known | fresh, indent=0, sort_keys=True) + "\n")
 

@@ -210,8 +210,12 @@ class Connection:
         self._flush()
 
     def _readable(self) -> None:
+        """Handle what has arrived. An error in the handling of one frame does not lose those that came with it."""
         for frame in list(self._decoder.feed(self._receive())):
-            self._dispatch(*frame)
+            try:
+                self._dispatch(*frame)
+            except Exception as error:
+                self.loop.call_exception_handler({"message": "a frame cannot be handled", "exception": error})
 
     def _receive(self) -> bytes:
         try:
