@@ -21,6 +21,7 @@ from pathlib import Path
 
 import gevent.subprocess
 
+from shared.infra import system
 from shared.settings import MIB
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,6 @@ DELETED = b"(deleted)"
 KCMP_FILES = 2
 DIFFERENT = (1, 2)  # answers of kcmp: two tables, in one order or the other
 KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # the number of the system call
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Inode = tuple[int, int]  # device and number
 
@@ -132,7 +131,11 @@ def _tables(pid: int) -> Iterator[str]:
 
 def _share_files(thread: int, other: int) -> bool:
     """Also where the kernel does not tell: a container may forbid the question."""
-    return KCMP is None or _libc.syscall(KCMP, thread, other, KCMP_FILES, 0, 0) not in DIFFERENT
+    if system.is_linux():
+        return (
+            KCMP is None or ctypes.CDLL(None).syscall(KCMP, thread, other, KCMP_FILES, 0, 0) not in DIFFERENT
+        )
+    return True
 
 
 def _names(folder: str) -> list[str]:

@@ -24,6 +24,7 @@ OF_LINUX = {
     "shared/infra/system.py",
     "workers/isolation/confinement.py",
     "workers/isolation/cgroups.py",
+    "workers/isolation/limited.py",
     "workers/isolation/usage.py",
 }
 LINUX_ONLY = {
