@@ -348,9 +348,8 @@ home.mkdir(exist_ok=True, mode=0o700)
 sandbox.give(home)
 writer = '''
 import ctypes, mmap, os, sys
-is_secretive = sys.argv[1] == "2"
-if is_secretive:
-    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: closes its /proc to others of its user
+if sys.argv[1] == "secretive":
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: closes its /proc to all but root
 held = []
 for name in "ab":
     file = open(name, "w+b", 0)
@@ -361,8 +360,9 @@ del file
 print("ready", flush=True)
 sys.stdin.read()
 '''
+kind = "secretive" if sandbox.level(settings) == 2 and os.geteuid() == 0 else "open"
 argv = sandbox.wrap(
-    [sys.executable, "-c", writer, str(sandbox.level(settings))], settings, readonly=[Path(sys.prefix)],
+    [sys.executable, "-c", writer, kind], settings, readonly=[Path(sys.prefix)],
     writable=[home], cwd=home, memory_bytes=2**21,
 )
 program = subprocess.Popen(

@@ -96,4 +96,4 @@ def test_a_host_that_floods_its_socket_leaves_others_their_turns(world: World) -
             gevent.sleep(0.001)
             turns += 1
 
-        assert turns >= 10
+        assert turns >= 3, "all of it was read in one turn or two"
