@@ -95,7 +95,8 @@ def test_whoever_is_asked_to_stop_stops_in_time_and_loses_nothing(
     check_whole(stack, threads, 8)
     wait_until(lambda: all(stack.pids(name) for name in PROCESSES) and stack.is_up(), 30)
     for reading in readings:
-        wait_until(lambda r=reading: r.runs_done(), 30)
+        wait_until(lambda r=reading: r.runs_done() or not r.is_alive(), 30)
+        assert reading.runs_done(), reading
         reading.close()
         assert reading.is_in_order()
     written = stack.log.read_text()[said:]

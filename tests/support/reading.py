@@ -35,6 +35,10 @@ class Reading(threading.Thread):
         self._closed.set()
         self.join(SILENCE_SECONDS)
 
+    def __repr__(self) -> str:
+        state = "reading" if self.is_alive() else "ended"
+        return f"<Reading of {self._path}: {state}, {self.cuts} cuts, {len(self.parts)} parts, the last {self.parts[-1:]}>"
+
     def runs_done(self) -> list[str]:
         """The runs that a thread's stream has said to be over."""
         said = [part.data for part in self.parts if part.event == "metadata"]
