@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from . import frames
@@ -210,12 +210,16 @@ class Connection:
         self._flush()
 
     def _readable(self) -> None:
-        """Handle what has arrived. An error in the handling of one frame does not lose those that came with it."""
-        for frame in list(self._decoder.feed(self._receive())):
-            try:
+        self._dispatch_all(iter(list(self._decoder.feed(self._receive()))))
+
+    def _dispatch_all(self, received: Iterator[tuple[int, bytes, bytes]]) -> None:
+        """Handle frames in their order. The event loop logs an error; the frames after it are handled all the same."""
+        try:
+            for frame in received:
                 self._dispatch(*frame)
-            except Exception as error:
-                self.loop.call_exception_handler({"message": "a frame cannot be handled", "exception": error})
+        finally:
+            if rest := list(received):
+                self.loop.call_soon(self._dispatch_all, iter(rest))
 
     def _receive(self) -> bytes:
         try:
