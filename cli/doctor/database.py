@@ -1,4 +1,4 @@
-"""What `runyard doctor` says of PostgreSQL: whether it answers, has room, has our schema, and can be read."""
+"""Checks of `runyard doctor` for PostgreSQL: connection, free space, schema version and the read replica."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WHERE NOT {silent} GROUP BY kind, version ORDER BY kind, version
 
 @dataclass(frozen=True)
 class Database:
-    """What one look at the server has shown."""
+    """The state of a PostgreSQL server, read once."""
 
     version: str
     number: int
@@ -153,7 +153,7 @@ def _look(url: str, *, is_embedded: bool) -> Database:
 
 
 def _replica(url: str) -> Finding:
-    """Nothing depends on it: what cannot be read there is read from the primary."""
+    """Check the read replica. A replica that fails is never an error: reads fall back to the primary."""
     import psycopg
 
     name, advice = (

@@ -1,4 +1,4 @@
-"""What the command line does in the database itself, on the machine of the service: who can reach it needs no key."""
+"""Commands that work on the database directly. They run on the machine of the service and need no API key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]
 
 
 def remaining(settings: Settings) -> Counter[str]:
-    """The same once more: what was written with an older key meanwhile."""
+    """Re-encrypt the values that were written with an older key during the first pass. Returns counts by outcome."""
     with connected(settings):
         return key_rotation.rotate()
 

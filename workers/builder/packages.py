@@ -66,7 +66,7 @@ class Packages:
     ) -> None:
         root.mkdir(parents=True)
         listed, env = root / "requirements.txt", root / "env"
-        if requirements.lock:  # with addresses no index is asked, which may know other versions by now
+        if requirements.lock:  # The index may list other versions by now, so the installer does not read it.
             listed = root / "pylock.toml"
         listed.write_text(requirements.lock or "".join(f"{line}\n" for line in requirements.wheels))
         sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", is_ours=True)
@@ -77,7 +77,7 @@ class Packages:
         sandbox.attempt(compiling, readonly=[interpreter.prefix])
 
     def keep_tidy(self, used: Collection[str]) -> int:
-        """Remove what nobody uses any more; `used` are the names this machine's environments refer to."""
+        """Remove unused folders. `used` are the names that environments here refer to. Returns the number removed."""
         if not self.folder.is_dir():
             return 0
         names = {path.name.removesuffix(".lock") for path in self.folder.iterdir()}

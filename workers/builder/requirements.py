@@ -51,7 +51,7 @@ class Requirements:
 
     @classmethod
     def parse(cls, text: str) -> Requirements:
-        """What `str()` made of a set; of one without hashes, nothing comes from the shared cache."""
+        """Parse the text of a set. Requirements without hashes are never installed from the shared cache."""
         wheels, _, built = text.partition(BUILT_HERE)
         pinned = [line for line in _lines(wheels) if "--hash=" in line]
         loose = [line for line in _lines(wheels) if "--hash=" not in line]

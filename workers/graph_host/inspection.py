@@ -1,4 +1,4 @@
-"""What a revision's graphs look like: drawings and schemas, taken once when it is built."""
+"""Drawings and schemas of a revision's graphs, extracted once during the build."""
 
 from __future__ import annotations
 

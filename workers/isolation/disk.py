@@ -1,4 +1,4 @@
-"""What user code holds on a disk, also where it hides it, and how all of it is removed.
+"""Measuring and removing the files of user code, including removed files that a process still has open.
 
 No kernel limits a folder of an ordinary file system for an unprivileged service, so folders are counted: every second
 those of graph hosts, every two seconds those of build steps. The kernel holds each single file to the same limit
@@ -37,7 +37,7 @@ Inode = tuple[int, int]  # device and number
 
 
 class Uncountable(Exception):
-    """Nobody can tell what is held, so it is taken for too much; says why."""
+    """The disk usage cannot be measured and counts as excessive. The message gives the reason."""
 
 
 def excess(folders: Iterable[Path], pids: Iterable[int], most_bytes: int) -> str | None:
@@ -70,7 +70,7 @@ def held(folders: Iterable[Path], pids: Iterable[int] = (), *, most_bytes: float
 
 
 def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
-    """The sizes of all entries. A further name of a file counts as an empty file: names take space and time, too."""
+    """Yield the size of each entry. A hard link counts as an empty file after the first: names take space and time, too."""
     pending = [str(folder)]
     while pending:
         path = pending.pop()
@@ -118,9 +118,9 @@ def _removed(pids: Iterable[int], devices: set[int], seen: set[Inode]) -> Iterat
 
 
 def _tables(pid: int) -> Iterator[str]:
-    """The folders that list the open files of a process: one, unless a thread has a table of its own.
+    """Yield the /proc folders with the open files of a process: one for each distinct table of its threads.
 
-    By its threads: the first one may have ended before the others, and lists nothing then.
+    The main thread may have ended before the others. Its folder is then empty.
     """
     known: list[int] = []
     for thread in map(int, _names(f"/proc/{pid}/task")):
@@ -130,7 +130,7 @@ def _tables(pid: int) -> Iterator[str]:
 
 
 def _share_files(thread: int, other: int) -> bool:
-    """Also where the kernel does not tell: a container may forbid the question."""
+    """Return whether two threads share a table. Assumes yes if the kernel refuses `kcmp`, as in many containers."""
     if system.is_linux():
         return (
             KCMP is None or ctypes.CDLL(None).syscall(KCMP, thread, other, KCMP_FILES, 0, 0) not in DIFFERENT
@@ -146,7 +146,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _mapped(pid: int, devices: set[int], seen: set[Inode]) -> Iterator[int]:
-    """The same of files that are closed and mapped. Only root may learn their sizes; for others it is what is mapped.
+    """Yield the sizes of removed files that are mapped but closed. Without root only the mapped part is known.
 
     A line of /proc/*/maps: `7f00-7f10 rw-s 00000000 08:01 4711 /path (deleted)`.
     """
@@ -179,7 +179,7 @@ def _lines_of_maps(pid: int) -> list[bytes]:
 
 
 def changed_since(folder: Path, at: float) -> list[Path]:
-    """What was put into a large shared folder, or just below its folders, since a time: so it need not be counted whole."""
+    """List entries added since a time to a large shared folder or its direct subfolders, to avoid measuring all of it."""
     found: list[Path] = []
     for path in folder.glob("*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a program and all it has started take of the machine, read from /proc, and how all of it is ended."""
+"""Measuring and ending a program with all its descendants, from /proc."""
 
 from __future__ import annotations
 
