@@ -150,24 +150,30 @@ def tests_of(file: str, tree: Path) -> list[str]:
     return [test for test in TESTS[start] if (tree / test).exists()]
 
 
-def outcome(mutation: Mutation, tree: Path) -> str:
-    """Return `killed`, `survived` or `missing`."""
+def outcome(mutation: Mutation, tree: Path) -> tuple[str, str]:
+    """Return `killed`, `survived` or `missing`, and the first line of the report that names what failed."""
     before = mutation.apply(tree)
     if before is None:
-        return "missing"
+        return "missing", ""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
     try:
         for test in tests_of(mutation.file, tree):
             ran = subprocess.run(
-                [*command, test], cwd=tree, capture_output=True, timeout=LONGEST_SECONDS, check=False
+                [*command, test],
+                cwd=tree,
+                capture_output=True,
+                timeout=LONGEST_SECONDS,
+                check=False,
+                text=True,
             )
             if ran.returncode != 0:
-                return "killed"
-    except subprocess.TimeoutExpired:
-        return "killed"
+                failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return "killed", failed[0] if failed else ran.stdout[-300:] + ran.stderr[-300:]
+    except subprocess.TimeoutExpired as error:
+        return "killed", f"{error.cmd[-1]} took longer than {LONGEST_SECONDS} s"
     finally:
         (tree / mutation.file).write_text(before)
-    return "survived"
+    return "survived", ""
 
 
 def main() -> None:
@@ -190,8 +196,9 @@ def main() -> None:
         return
     results = []
     for entry in json.loads(given.list.read_text()):
-        results.append(entry | {"outcome": outcome(Mutation(**entry), given.tree)})
-        print(results[-1]["outcome"], entry["file"], entry["function"], flush=True)
+        result, by = outcome(Mutation(**entry), given.tree)
+        results.append(entry | {"outcome": result, "by": by})
+        print(result, entry["file"], entry["function"], by, flush=True)
         given.result.write_text(json.dumps(results, indent=1))
     print(dict(Counter(result["outcome"] for result in results)))
 
