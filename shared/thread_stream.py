@@ -26,7 +26,7 @@ from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.json_text import readable
 from shared.infra.postgres import connection, dumps
-from shared.models import is_live
+from shared.models import LIVE_RUN_STATUSES, is_live
 from shared.runs import end_event
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import state
@@ -68,14 +68,15 @@ class StreamPosition:
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
-# Runs after `known` are live or new when the stream begins; earlier ones are replayed only where they can be.
+# Runs after `known` are live or new when the stream begins; earlier ones are replayed only where they can be. Of the
+# run that the reader was `reading`, at least the end is sent.
 LOOK = text(f"""
-SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs
+SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs, r.seq_reserved
 FROM thread AS t LEFT JOIN LATERAL (
-    SELECT run_id, created_seq, status, attempt, kwargs FROM run
+    SELECT run_id, created_seq, status, attempt, kwargs, seq_reserved FROM run
     WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
-      AND (created_seq > :known OR (CAST({readable("kwargs")} ->> 'resumable' AS boolean)
-           AND ended_at > now() - make_interval(secs => :retention)))
+      AND (created_seq > :known OR ended_at > now() - make_interval(secs => :retention)
+           AND (created_seq = :reading OR CAST({readable("kwargs")} ->> 'resumable' AS boolean)))
     ORDER BY created_seq LIMIT 1
 ) AS r ON true
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
@@ -126,7 +127,13 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         self._state_at = _microseconds(row.state_updated_at) if knows is None else knows
 
     def _look(self) -> Look | None:
-        bounds = {"after": self._after, "known": self._known, "retention": self._retention}
+        position = self._position
+        bounds = {
+            "after": self._after,
+            "known": self._known,
+            "retention": self._retention,
+            "reading": position.run if position is not None and position.seq else None,
+        }
         with connection() as conn:
             row = conn.execute(LOOK, {**self._keys, **bounds}).one_or_none()
         if row is None:
@@ -155,6 +162,8 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         run_id, after, keep = run.run_id, self._begin(run), self._keep(run)
         with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
+            if not newest and after and run.status not in LIVE_RUN_STATUSES and run.seq_reserved <= after:
+                return  # the reader has seen the end of a log that is gone
             if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
                 after = min(after, newest)
             if is_whole and after == newest:
@@ -178,13 +187,15 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         """The number in the run's log to go on after; None means from now on."""
         if run.created_seq > self._newest:
             return 0
-        if run.kwargs["resumable"] and self._position is not None:
+        if self._position is not None and (run.kwargs["resumable"] or run.created_seq <= self._known):
             return self._position.seq if run.created_seq == self._position.run else 0
         was_first = run.created_seq == self._known + 1
         return None if was_first and run.attempt else 0
 
     def _keep(self, run: Any) -> Keep:
-        """Which events of a run's log belong to the modes."""
+        """Which events of a run's log belong to the modes; of a run that is not replayed, its end alone."""
+        if run.created_seq <= self._known and not run.kwargs["resumable"] and self._modes != {STATE_UPDATE}:
+            return lambda name: name if name == END else None
         if RUN_MODES in self._modes:
             keep = self._wanted(run.kwargs)
             return lambda name: name if name in (END, EXPIRED.name) else keep(name)

@@ -196,6 +196,8 @@ def test_a_run_that_was_sent_halfway_and_is_rolled_back_ends(api: Api, thread_id
         ("1-1", "1-2 1-3 3-1 3-2 3-3"),
         ("1-3", "3-1 3-2 3-3"),
         ("2-0", "3-1 3-2 3-3"),
+        ("2-1", "2-3 3-1 3-2 3-3"),  # of a run that cannot be replayed, its end
+        ("2-3", "3-1 3-2 3-3"),
         ("3-2", "3-3"),
         ("99-1", ""),
     ],
@@ -230,6 +232,19 @@ def test_events_that_are_gone_are_said_to_be(api: Api, thread_id: str) -> None:
     redis.client().flushall()
     with follow(api, thread_id, last="1-1") as stream:
         assert stream.until("metadata")[:2] == [("history expired", None, ""), done(run_id, "1-2")]
+
+
+@pytest.mark.parametrize(("last", "seen"), [("1-2", ["1-3"]), ("1-3", [])])
+def test_a_reader_of_a_run_that_ended_meanwhile_gets_its_end_once(
+    api: Api, thread_id: str, last: str, seen: list[str]
+) -> None:
+    run_id = start(api, thread_id)
+    act(run_id, {"n": 1})
+    for _ in range(2):  # with the run's event log, and without
+        with follow(api, thread_id, last=last) as stream:
+            ends = stream.until("metadata") if seen else stream.beats(3)
+        assert [event for event in ends if event[1]] == [done(run_id, id) for id in seen]
+        redis.client().flushall()
 
 
 def test_a_lost_notification_costs_time_and_no_event(

@@ -14,6 +14,7 @@ import argparse
 import ast
 import json
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -25,6 +26,8 @@ TREE = Path(__file__).parents[2]
 ROOMS = ("web", "workers", "shared", "cli")
 UNTOUCHED = ("shared/migrations/", "workers/graph_host/protocol/forms.py")
 LONGEST_SECONDS = 900  # of the tests of one mutation
+NEAREST = 10  # modules that are tried first
+NOTHING_COLLECTED = 5  # pytest's exit code
 # Tests by the start of a file's path, the longest match first, each list from the cheapest ring to the dearest.
 TESTS = {
     "cli": ["tests/unit/cli", "tests/contract/test_cli_access.py", "tests/e2e/test_cli.py", "tests/e2e/test_up.py"],
@@ -150,30 +153,45 @@ def tests_of(file: str, tree: Path) -> list[str]:
     return [test for test in TESTS[start] if (tree / test).exists()]
 
 
-def outcome(mutation: Mutation, tree: Path) -> tuple[str, str]:
-    """Return `killed`, `survived` or `missing`, and the first line of the report that names what failed."""
+def nearest(mutation: Mutation, tree: Path) -> list[str]:
+    """Return up to NEAREST test modules of the room that name the file or the function, those that name it most first."""
+    module, stem = mutation.file.removesuffix(".py").replace("/", "."), Path(mutation.file).stem
+    words = re.compile(rf"{re.escape(module)}\b|\b{stem}\b|\b{re.escape(mutation.function.strip('_'))}\b")
+    counts: Counter[str] = Counter()
+    for test in tests_of(mutation.file, tree):
+        path = tree / test
+        for one in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
+            counts[str(one.relative_to(tree))] = len(words.findall(one.read_text())) + 20 * (stem in one.stem)
+    return [name for name, count in counts.most_common(NEAREST) if count]
+
+
+def failed(tree: Path, tests: list[str]) -> str:
+    """Run tests until one fails; the line of the report that names it, empty where none does."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
+    try:
+        ran = subprocess.run(
+            [*command, *tests], cwd=tree, capture_output=True, timeout=LONGEST_SECONDS, check=False, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"longer than {LONGEST_SECONDS} s"
+    if ran.returncode in (0, NOTHING_COLLECTED):
+        return ""
+    lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return lines[0] if lines else (ran.stdout + ran.stderr)[-300:]
+
+
+def outcome(mutation: Mutation, tree: Path, *, whole_room: bool) -> tuple[str, str]:
+    """Return `killed`, `survived` or `missing`, and the test that noticed."""
     before = mutation.apply(tree)
     if before is None:
         return "missing", ""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
     try:
-        for test in tests_of(mutation.file, tree):
-            ran = subprocess.run(
-                [*command, test],
-                cwd=tree,
-                capture_output=True,
-                timeout=LONGEST_SECONDS,
-                check=False,
-                text=True,
-            )
-            if ran.returncode != 0:
-                failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                return "killed", failed[0] if failed else ran.stdout[-300:] + ran.stderr[-300:]
-    except subprocess.TimeoutExpired as error:
-        return "killed", f"{error.cmd[-1]} took longer than {LONGEST_SECONDS} s"
+        near = nearest(mutation, tree)
+        by = failed(tree, near) if near else ""
+        by = by or (failed(tree, tests_of(mutation.file, tree)) if whole_room else "")
     finally:
         (tree / mutation.file).write_text(before)
-    return "survived", ""
+    return ("killed" if by else "survived"), by
 
 
 def main() -> None:
@@ -189,6 +207,9 @@ def main() -> None:
     running.add_argument("list", type=Path)
     running.add_argument("result", type=Path)
     running.add_argument("--tree", type=Path, default=TREE)
+    running.add_argument(
+        "--near", action="store_true", help="only the test modules that name the changed file"
+    )
     given = parser.parse_args()
     if given.command == "draw":
         chosen = [asdict(mutation) for mutation in draw(TREE, given.seed, given.count)]
@@ -196,7 +217,7 @@ def main() -> None:
         return
     results = []
     for entry in json.loads(given.list.read_text()):
-        result, by = outcome(Mutation(**entry), given.tree)
+        result, by = outcome(Mutation(**entry), given.tree, whole_room=not given.near)
         results.append(entry | {"outcome": result, "by": by})
         print(result, entry["file"], entry["function"], by, flush=True)
         given.result.write_text(json.dumps(results, indent=1))
