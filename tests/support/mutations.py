@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import random
 import re
 import subprocess
@@ -123,8 +124,8 @@ def changed(node: ast.AST, source: str) -> str | None:
             return ast.unparse(ast.Compare(node.left, [OPPOSITES[type(operator)]()], node.comparators))
         case ast.Constant(value=bool()):
             return str(not node.value)
-        case ast.Constant(value=int() | float()) if node.value not in (0, 1):
-            return repr(node.value * 2 + 1)
+        case ast.Constant(value=int() | float() as number) if number not in (0, 1):
+            return repr(number * 2 + 1)
         case ast.Expr(value=ast.Call()) | ast.AugAssign():
             return "pass"
         case ast.Return(value=ast.expr()):
@@ -167,10 +168,22 @@ def nearest(mutation: Mutation, tree: Path) -> list[str]:
 
 def failed(tree: Path, tests: list[str]) -> str:
     """Run tests until one fails; the line of the report that names it, empty where none does."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--timeout",
+        "120",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     try:
         ran = subprocess.run(
-            [*command, *tests], cwd=tree, capture_output=True, timeout=LONGEST_SECONDS, check=False, text=True
+            command, cwd=tree, env=env, capture_output=True, timeout=LONGEST_SECONDS, check=False, text=True
         )
     except subprocess.TimeoutExpired:
         return f"longer than {LONGEST_SECONDS} s"

@@ -88,9 +88,9 @@ def test_an_app_is_notified_that_its_client_has_gone(world: World) -> None:
 
 @greened
 def test_an_app_that_says_nothing_for_long_is_waited_for(world: World) -> None:
-    times = constants(inbox, BEAT_SECONDS=0.1, GONE_SECONDS=1.0)
+    times = constants(inbox, BEAT_SECONDS=0.1, GONE_SECONDS=3.0)
     with scene(world) as s, s.open("silent") as exchange, times:
-        found = exchange.parts(timeout_seconds=3)
+        found = exchange.parts(timeout_seconds=4)
         assert next(found)[0] == HEAD
         with pytest.raises(TimeoutError):
             next(found)
