@@ -1,9 +1,10 @@
-"""A build's steps: what they say, why they fail, and what they may take; nothing of them outlives them."""
+"""A build's steps: their commands, what they say, why they fail, and what they may take; nothing of them outlives them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ from shared.errors import BuildFailed
 from tests.support.greened import World, greened
 from tests.support.waiting import wait_until
 from workers.builder import (
+    commands,
     environments,
     steps,
     untrusted_files,
@@ -58,15 +60,12 @@ def test_a_step_that_fails_gives_its_reason(world: World) -> None:
     assert reason("import os; os.kill(os.getpid(), 9)") == "the step was killed by SIGKILL"
 
 
-def test_the_installer_s_causes_become_one_line() -> None:
+def test_the_installer_s_causes_become_one_line_that_is_whole_until_secrets_in_it_are_masked() -> None:
     told = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
 
     assert steps.cause(told) == "No solution found: Because a: and b"
     assert steps.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
     assert steps.cause([]) == ""
-
-
-def test_a_cause_is_whole_until_secrets_in_it_are_masked() -> None:
     assert steps.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
 
 
@@ -131,3 +130,24 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_an_archive_is_unpacked_where_the_working_directory_offers_no_modules() -> None:
+    argv = commands.unpack("/usr/bin/python3", Path("/r/a.tar.gz"), Path("/r/project"))
+
+    assert argv[argv.index("-m") :] == ["-m", "workers.builder.unpack", "/r/a.tar.gz", "/r/project"]
+    assert "-P" in argv
+
+
+def test_modules_are_compiled_by_an_interpreter_that_does_not_run_them() -> None:
+    argv = commands.compile_bytecode("/usr/bin/python3", [Path("/r/env")])
+
+    assert argv[0] == "/usr/bin/python3"
+    assert {"-I", "-S"} < set(argv[:4])
+    assert argv[-1] == "/r/env"
+
+
+def test_a_graph_host_gets_its_socket_later() -> None:
+    assert commands.graph_host(Path("/r/env/bin/python"), Path("/app/graph_host"), threads=8) == [
+        *("/r/env/bin/python", "/app/graph_host", "--socket", "{socket}", "--threads", "8")
+    ]
