@@ -48,14 +48,9 @@ class Project:
         self.root = root
         self.write("pyproject.toml", WORKSPACE)
         self.write("uv.lock", LOCK)
-        for path, name in (
-            ("apps/one", "one"),
-            ("apps/two", "two"),
-            ("libs/tools", "Tools_Lib"),
-            ("libs/base", "base"),
-        ):
+        names = {"apps/one": "one", "apps/two": "two", "libs/tools": "Tools_Lib", "libs/base": "base"}
+        for path, name in {**names, "libs/old": "one"}.items():
             self.package(path, name)
-        self.package("libs/old", "one")
 
     def write(self, path: str, content: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -97,50 +92,45 @@ def test_the_package_around_the_configuration_is_deployed_after_what_it_needs(pr
     assert found.locked.is_ours
     assert (found.requirements, found.plain, found.import_paths) == ((), (), ())
 
+    project.write("uv.lock", LOCK.replace("https://pypi.org/simple", "https://index.example/simple"))
+    elsewhere = project.read().locked
+    assert elsewhere is not None
+    assert not elsewhere.is_ours
 
-def test_a_package_may_be_named(project: Project) -> None:
+
+def test_a_package_may_be_named_and_one_alone_needs_no_name(project: Project) -> None:
     config = {"kind": "uv", "root": ".", "package": "tools.lib"}
     found = project.read(at="langgraph.json", graph="./libs/tools/agent.py:graph", source=config)
     assert found.packages == paths("libs/base", "libs/tools")
 
-
-def test_a_project_alone_needs_no_name(tmp_path: Path) -> None:
-    project = Project(tmp_path)
     project.package("alone", "alone")
     project.write(
         "alone/uv.lock", "[[package]]\nname = 'alone'\nversion = '1'\nsource = { editable = '.' }\n"
     )
-    found = project.read(at="alone/langgraph.json", source={"kind": "uv"})
-    assert found.packages == paths("alone")
+    alone = project.read(at="alone/langgraph.json", source={"kind": "uv"})
+    assert alone.packages == paths("alone")
 
 
-def test_another_index_is_noticed(project: Project) -> None:
-    project.write("uv.lock", LOCK.replace("https://pypi.org/simple", "https://index.example/simple"))
-    locked = project.read().locked
-    assert locked is not None
-    assert not locked.is_ours
+SOURCES = [
+    ("uv", "source: must be an object"),
+    ({}, "source.kind: must be 'uv'"),
+    ({"kind": "poetry"}, "source.kind: must be 'uv'"),
+    ({"kind": "uv", "root": ""}, "source.root: must be a non-empty string"),
+    ({"kind": "uv", "root": 1}, "source.root: must be a non-empty string"),
+    ({"kind": "uv", "package": ""}, "source.package: must be a non-empty string"),
+    ({"kind": "uv", "extra": "x"}, "source.extra: unknown key"),
+    ({"kind": "uv"}, "source.root: 'apps/one' holds no uv.lock"),
+    ({"kind": "uv", "root": "../../.."}, "source.root: '../../..' leads outside the archive"),
+    (
+        {"kind": "uv", "root": "../..", "package": "three"},
+        "source.package: there is no 'three'; there are base",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "match"),
-    [
-        ("uv", "source: must be an object"),
-        ({}, "source.kind: must be 'uv'"),
-        ({"kind": "poetry"}, "source.kind: must be 'uv'"),
-        ({"kind": "uv", "root": ""}, "source.root: must be a non-empty string"),
-        ({"kind": "uv", "root": 1}, "source.root: must be a non-empty string"),
-        ({"kind": "uv", "package": ""}, "source.package: must be a non-empty string"),
-        ({"kind": "uv", "extra": "x"}, "source.extra: unknown key"),
-        ({"kind": "uv"}, "source.root: 'apps/one' holds no uv.lock"),
-        ({"kind": "uv", "root": "../../.."}, "source.root: '../../..' leads outside the archive"),
-        (
-            {"kind": "uv", "root": "../..", "package": "three"},
-            "source.package: there is no 'three'; there are base",
-        ),
-    ],
-)
-def test_a_source_that_cannot_be_one_is_refused(project: Project, source: Any, match: str) -> None:
-    assert match in project.refused(source=source)
+def test_a_source_that_cannot_be_one_is_refused(project: Project) -> None:
+    for source, said in SOURCES:
+        assert said in project.refused(source=source), source
 
 
 def test_what_does_not_fit_together_is_refused(project: Project) -> None:
