@@ -106,7 +106,7 @@ def test_a_revision_that_does_not_serve_ends_with_1(server: ControlPlane, projec
     assert end == "SKIPPED" or ran.stderr.rstrip().endswith("no such module")
 
 
-def test_a_failure_in_json_is_a_result_and_nothing_else(server: ControlPlane, project: Path) -> None:
+def test_a_failure_in_json_is_a_result_alone_that_names_the_step(server: ControlPlane, project: Path) -> None:
     server.answers = deploy_answers(server, "BUILD_FAILED")
 
     ran = runyard(server, "deploy", str(project), "--json")
@@ -118,8 +118,6 @@ def test_a_failure_in_json_is_a_result_and_nothing_else(server: ControlPlane, pr
     assert told[-1]["revision_status"] == "BUILD_FAILED"
     assert told[-1]["log"] == [line["message"] for line in told if line["event"] == "log"]
 
-
-def test_a_failure_in_json_names_the_step(server: ControlPlane, project: Path) -> None:
     server.answers = deploy_answers(server, "BUILD_FAILED")
     reason = "graphs: agent.py failed: ValueError: no: thing"
     server.answers[REVISION] = [(200, {"id": R, "status": "BUILD_FAILED", "status_message": reason})]
@@ -268,15 +266,13 @@ def test_a_refusal_is_a_sentence(server: ControlPlane, status: int, detail: Any,
     assert runyard(server, "list", "--json").stderr == ""
 
 
-def test_a_service_that_is_not_there_is_a_sentence() -> None:
+def test_a_service_that_is_not_there_or_is_another_s_is_a_sentence(server: ControlPlane) -> None:
+    server.answers = {"GET /v2/deployments": [(200, b"<html>hello")]}
+    assert "not JSON" in runyard(server, "list").stderr
+
     ran = CliRunner().invoke(app, ["list", "--url", "http://127.0.0.1:9", "--api-key", "key"])
     assert ran.exit_code == 1
     assert "Start it with `runyard up`" in ran.output
-
-
-def test_an_address_that_is_another_s_is_a_sentence(server: ControlPlane) -> None:
-    server.answers = {"GET /v2/deployments": [(200, b"<html>hello")]}
-    assert "not JSON" in runyard(server, "list").stderr
 
 
 def test_a_busy_service_is_asked_again_with_the_same_key(server: ControlPlane, project: Path) -> None:
@@ -381,7 +377,7 @@ def test_a_key_needs_a_running_database() -> None:
 def test_every_command_says_what_it_does() -> None:
     listed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     for command in app.registered_commands:
-        assert command.name in listed
+        assert str(command.name) in listed
         assert command.callback is not None
         assert command.callback.__doc__
         shown = CliRunner().invoke(app, [str(command.name), "--help"])

@@ -11,17 +11,7 @@ from cli.api.access import find_key, find_tenant, find_url, read_env
 from cli.errors import CommandFailed
 from shared.settings import Settings
 
-NAMES = (
-    *("RUNYARD_API_KEY", "LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY"),
-    *(
-        "RUNYARD_URL",
-        "RUNYARD_HOST",
-        "RUNYARD_PORT",
-        "RUNYARD_ORG",
-        "LANGGRAPH_HOST_URL",
-        "LANGSMITH_TENANT_ID",
-    ),
-)
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 # Each place a key can be in, the first one found wins.
 ORDER = [
@@ -36,14 +26,6 @@ ORDER = [
     ("process", "LANGCHAIN_API_KEY"),
     ("kept", ""),
 ]
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)), ids=lambda n: " ".join(ORDER[n]).strip())
@@ -70,12 +52,9 @@ def test_a_key_is_taken_from_the_first_source_that_has_one(
     assert found == " ".join(ORDER[first]).strip().replace(" ", "-")
 
 
-def test_without_a_key_it_says_where_to_put_one() -> None:
+def test_a_key_is_missed_with_where_to_put_one_or_refused_without_showing_it() -> None:
     with pytest.raises(CommandFailed, match=r"Set RUNYARD_API_KEY in the environment or in \.env"):
         find_key(None, Settings.from_env(os.environ))
-
-
-def test_a_key_that_cannot_be_sent_is_refused_without_showing_it() -> None:
     with pytest.raises(CommandFailed) as told:
         find_key("schlüssel", Settings.from_env(os.environ))
     assert "schlüssel" not in str(told.value)
@@ -110,7 +89,7 @@ def test_an_organization_is_given_or_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert find_tenant("given") == "given"
 
 
-def test_a_line_that_sets_nothing_is_reported_once(
+def test_a_line_that_sets_nothing_is_reported_once_and_a_file_that_cannot_be_read_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / ".env"
@@ -119,8 +98,6 @@ def test_a_line_that_sets_nothing_is_reported_once(
         assert read_env(path) == {"A": "1", "B": "2"}
     assert capsys.readouterr().err == f"Line 2 of {path} is not NAME=value: it sets nothing.\n"
 
-
-def test_an_env_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"\xff\xfe")
     with pytest.raises(CommandFailed, match="cannot be read"):
         read_env(tmp_path / ".env")

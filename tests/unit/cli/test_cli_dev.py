@@ -52,30 +52,22 @@ def test_what_serves_is_greeted_with_its_addresses(server: ControlPlane, project
     assert server.body("POST /v2/deployments")["limits"] == {"max_concurrent_runs": 2}
 
 
-def test_a_project_with_an_authorization_is_not_said_to_be_open(server: ControlPlane, project: Path) -> None:
-    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, "auth": {"path": "./a.py:auth"}}
-    (project / "langgraph.json").write_text(json.dumps(config))
-    server.answers = deploy_answers(server)
-    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
-    said = io.StringIO()
-    developing(server, project, said).develop(reload=False)
-    assert "Its own authorization decides who may call." in said.getvalue()
-    assert "No key is needed" not in said.getvalue()
+def test_a_greeting_is_of_what_the_project_says(server: ControlPlane, project: Path) -> None:
+    def greeting(**config: Any) -> str:
+        config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
+        (project / "langgraph.json").write_text(json.dumps(config))
+        server.answers = deploy_answers(server)
+        server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
+        said = io.StringIO()
+        developing(server, project, said).develop(reload=False)
+        return said.getvalue()
 
-
-def test_a_project_below_a_path_is_greeted_with_it(server: ControlPlane, project: Path) -> None:
-    config = {
-        "dependencies": ["."],
-        "graphs": {"agent": "./agent.py:graph"},
-        "http": {"mount_prefix": "/api"},
-    }
-    (project / "langgraph.json").write_text(json.dumps(config))
-    server.answers = deploy_answers(server)
-    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
-    said = io.StringIO()
-    developing(server, project, said).develop(reload=False)
-    assert f"  Docs      {server.url}/api/docs\n" in said.getvalue()
-    assert f'get_client(url="{server.url}/api")' in said.getvalue()
+    guarded = greeting(auth={"path": "./a.py:auth"})
+    assert "Its own authorization decides who may call." in guarded
+    assert "No key is needed" not in guarded
+    below = greeting(http={"mount_prefix": "/api"})
+    assert f"  Docs      {server.url}/api/docs\n" in below
+    assert f'get_client(url="{server.url}/api")' in below
 
 
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,17 +21,15 @@ SERVERS = {
 }
 
 
-def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ran = CliRunner().invoke(app, ["process", "postgres"])
 
     assert ran.exit_code == 2
     assert "'postgres'" in ran.stderr
     assert "release, web, runner, builder, beat" in ran.stderr
 
-
-def test_a_setting_that_cannot_be_used_is_named_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setenv("RUNYARD_PORT", "http")
 
     ran = CliRunner().invoke(app, ["process", "web"])
@@ -66,7 +64,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_paths_are_meant_from_where_it_was_typed(here: Path) -> None:
+def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ours(here: Path) -> None:
     (here / "url").write_text("postgresql://somewhere/db")
     given = {
         **SERVERS,
@@ -83,8 +81,6 @@ def test_paths_are_meant_from_where_it_was_typed(here: Path) -> None:
     assert environment["DATABASE_URL_FILE"] == str(here / "url")
     assert environment["RUNYARD_API_KEY_FILE"] == ""
 
-
-def test_modules_and_programs_are_ours_whatever_the_caller_has(here: Path) -> None:
     given = {**SERVERS, "PATH": "/theirs/bin", "PYTHONPATH": "/theirs", "OTHER": "as it is"}
 
     environment = process.environment_of(process.line_of("web"), given)

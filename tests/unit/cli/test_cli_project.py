@@ -56,21 +56,19 @@ def test_a_name_becomes_lower_case_with_dashes(text: str, name: str) -> None:
 
 
 def test_an_archive_holds_the_project_without_secrets_and_leftovers(project: Path) -> None:
-    for name in (
-        ".env",
-        ".env.production",
-        ".envrc",
-        "nested/.env",
-        "__pycache__/agent.pyc",
-        ".git/config",
-        ".venv/bin/python",
-        "keep.txt",
-    ):
+    secrets, leftovers = (
+        ".env .env.production .envrc nested/.env",
+        "__pycache__/a.pyc .git/config .venv/bin/python",
+    )
+    for name in (*secrets.split(), *leftovers.split(), "keep.txt"):
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     os.symlink("/etc/passwd", project / "link")
     assert set(archived(Project.read(project))) == {"langgraph.json", "agent.py", "keep.txt"}
+
+    os.link(project / "agent.py", project / "same.py")
+    assert archived(Project.read(project))["same.py"] == b"graph = None\n"
 
 
 def test_ignore_files_are_followed_and_can_bring_back(project: Path) -> None:
@@ -129,14 +127,14 @@ def test_the_file_with_the_variables_stays_here_whatever_its_name(project: Path)
     assert read.variables() == {"TOKEN": "hush"}
 
 
-def test_hard_links_are_sent_as_files(project: Path) -> None:
-    os.link(project / "agent.py", project / "same.py")
-    assert archived(Project.read(project))["same.py"] == b"graph = None\n"
-
-
-def test_an_ignored_configuration_is_refused(project: Path) -> None:
+def test_an_ignored_configuration_and_a_missing_dependency_are_refused(project: Path) -> None:
     (project / ".gitignore").write_text("langgraph.json\n")
     with pytest.raises(CommandFailed, match=r"langgraph\.json is excluded"):
+        archived(Project.read(project))
+
+    (project / "langgraph.json").write_text('{"dependencies": ["./missing"], "graphs": {}}')
+    (project / ".gitignore").unlink()
+    with pytest.raises(CommandFailed, match="missing"):
         archived(Project.read(project))
 
 
@@ -158,12 +156,6 @@ def test_a_configuration_that_cannot_be_used_is_named(
         Project.read(tmp_path)
 
 
-def test_a_missing_dependency_folder_is_named(project: Path) -> None:
-    (project / "langgraph.json").write_text('{"dependencies": ["./missing"], "graphs": {}}')
-    with pytest.raises(CommandFailed, match="missing"):
-        archived(Project.read(project))
-
-
 # Secrets
 
 
@@ -175,8 +167,6 @@ def test_secrets_come_from_the_env_file_without_what_is_reserved_or_empty(projec
     assert secrets == [{"name": "OPENAI_API_KEY", "value": "k"}]
     assert refused == ["POSTGRES_URI", "RUNYARD_PORT"]
 
-
-def test_secrets_can_stand_in_the_configuration(project: Path) -> None:
     (project / "langgraph.json").write_text('{"graphs": {}, "env": {"LEVEL": 3}}')
     (project / ".env").write_text("OTHER=x\n")
     assert Project.read(project).variables() == {"LEVEL": "3"}

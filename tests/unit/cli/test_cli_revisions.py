@@ -41,10 +41,6 @@ def test_a_status_shows_what_serves(server: ControlPlane) -> None:
     assert (rows[1]["id"] in active, active.split()[:2]) == (True, ["v1", "DEPLOYED"])
     shown = json.loads(runyard(server, "status", D, "--json").stdout)
     assert (shown["active_revision_id"], len(shown["revisions"])) == (rows[1]["id"], 2)
-
-
-def test_a_name_is_looked_for_as_deploy_would_name_it(server: ControlPlane) -> None:
-    deployed(server, "DEPLOYED")
     assert runyard(server, "status", "App").exit_code == 0
     assert "There is no deployment 'other'" in runyard(server, "status", "other").stderr
 
@@ -94,7 +90,9 @@ def test_an_interrupt_is_for_what_is_on_its_way(server: ControlPlane) -> None:
     assert "is not on its way" in runyard(server, "interrupt", "app", "v1").stderr
 
 
-def test_a_delete_asks_where_somebody_can_answer(server: ControlPlane) -> None:
+def test_a_delete_asks_where_somebody_can_answer_and_a_script_deletes_what_may_be_gone(
+    server: ControlPlane,
+) -> None:
     deployed(server, "DEPLOYED")
     refused = runyard(server, "delete", D)
     assert refused.exit_code == 1
@@ -102,10 +100,7 @@ def test_a_delete_asks_where_somebody_can_answer(server: ControlPlane) -> None:
     assert f"DELETE /v2/deployments/{D}" not in server.asked
     assert "Deleted app" in runyard(server, "delete", D, "--force").stdout
 
-
-def test_a_script_deletes_what_may_be_gone(server: ControlPlane) -> None:
-    deployed(server, "DEPLOYED")
-
+    server.asked.clear()
     gone = runyard(server, "delete", D[-8:], "--force", "--if-exists", "--json")
     assert json.loads(gone.stdout) == {"id": None, "name": D[-8:], "deleted": False}
     assert f"DELETE /v2/deployments/{D}" not in server.asked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from cli.deployments.project import Project
 from cli.deployments.report import Terminal
 from cli.main import app
 from cli.runs.transcript import Transcript
+from tests.support import commands
 from tests.support import control_plane as fake
 from tests.support.control_plane import ControlPlane, R, record
 
@@ -27,24 +27,19 @@ STRICTLY = {"strict_resume": True}
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ControlPlane]:
+def server(nowhere: None, server: ControlPlane) -> ControlPlane:
     """A service with one deployment, at its root, whose run says `Hello` and succeeds."""
-    for name in ("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "LANGSMITH_TENANT_ID"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    with fake.serving() as server:
-        found = record(source_config={"custom_url": server.url}, active_revision_id=R)
-        server.answers = {
-            "GET /v2/deployments": [(200, {"resources": [found]})],
-            "POST /assistants/search": [(200, [{"graph_id": "agent"}])],
-            "POST /threads": [(200, {"thread_id": THREAD})],
-            STREAM: [(200, fake.events(*said("Hel", "lo")))],
-            f"GET /threads/{THREAD}/runs/{RUN}": [(200, {"status": "success"})],
-            f"GET /threads/{THREAD}": [(200, {"status": "idle", "interrupts": {}})],
-        }
-        server.more_headers = {"Content-Location": f"/threads/{THREAD}/runs/{RUN}"}
-        yield server
+    found = record(source_config={"custom_url": server.url}, active_revision_id=R)
+    server.answers = {
+        "GET /v2/deployments": [(200, {"resources": [found]})],
+        "POST /assistants/search": [(200, [{"graph_id": "agent"}])],
+        "POST /threads": [(200, {"thread_id": THREAD})],
+        STREAM: [(200, fake.events(*said("Hel", "lo")))],
+        f"GET /threads/{THREAD}/runs/{RUN}": [(200, {"status": "success"})],
+        f"GET /threads/{THREAD}": [(200, {"status": "idle", "interrupts": {}})],
+    }
+    server.more_headers = {"Content-Location": f"/threads/{THREAD}/runs/{RUN}"}
+    return server
 
 
 def said(*tokens: str) -> list[tuple[str, Any]]:
@@ -57,18 +52,10 @@ def said(*tokens: str) -> list[tuple[str, Any]]:
 
 
 def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> Result:
-    return CliRunner().invoke(
-        app, ["run", *arguments, "--url", server.url, "--api-key", "key", "--org", "team"], input=input
-    )
+    return commands.runyard(server, "run", *arguments, "--org", "team", input=input)
 
 
-def test_a_run_is_made_as_by_the_deployment_s_studio(server: ControlPlane) -> None:
-    runyard(server, "app", "Good morning")
-    assert server.header(STREAM, "X-Auth-Scheme") == ["langsmith"]
-    assert server.header(STREAM, "X-Api-Key") == ["key"]
-
-
-def test_a_run_is_shown_as_it_streams(server: ControlPlane) -> None:
+def test_a_run_is_shown_as_it_streams_and_made_as_by_the_deployment_s_studio(server: ControlPlane) -> None:
     ran = runyard(server, "app", "Good morning")
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.splitlines() == ["Hello", '{"mood": "fine"}']
@@ -77,6 +64,8 @@ def test_a_run_is_shown_as_it_streams(server: ControlPlane) -> None:
     assert body["input"] == {"messages": [{"role": "user", "content": "Good morning"}]}
     assert (body["assistant_id"], body["stream_mode"]) == ("agent", ["messages-tuple", "updates", "custom"])
     assert server.header(STREAM, "X-Tenant-Id") == ["team"]
+    assert server.header(STREAM, "X-Auth-Scheme") == ["langsmith"]
+    assert server.header(STREAM, "X-Api-Key") == ["key"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +120,9 @@ def test_what_does_not_serve_yet_runs_nothing(server: ControlPlane) -> None:
     assert server.asked == ["GET /v2/deployments"]
 
 
-def test_a_question_is_shown_with_how_to_answer(server: ControlPlane) -> None:
+def test_a_question_is_shown_with_how_to_answer_and_several_are_answered_by_name(
+    server: ControlPlane,
+) -> None:
     asked = {"status": "interrupted", "interrupts": {"task": [{"id": "1", "value": {"amount": 120}}]}}
     server.answers[f"GET /threads/{THREAD}"] = [(200, asked)]
     ran = runyard(server, "app", "hi")
@@ -139,8 +130,6 @@ def test_a_question_is_shown_with_how_to_answer(server: ControlPlane) -> None:
     assert '{"amount": 120}' in ran.stdout
     assert f"runyard run app --thread {THREAD} --resume ANSWER" in ran.stderr
 
-
-def test_several_questions_are_answered_by_name(server: ControlPlane) -> None:
     asked = {
         "status": "interrupted",
         "interrupts": {"a": [{"id": "1", "value": 1}], "b": [{"id": "2", "value": 2}]},

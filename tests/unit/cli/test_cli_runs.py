@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from cli.api import statuses
+from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
+from shared.runs import read
 from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, R, record
 
@@ -178,3 +181,18 @@ def test_a_thread_is_deleted_when_that_is_sure(served: ControlPlane) -> None:
     ran = typed(served, "threads", "delete", T[-8:], "--force", "--json")
     assert json.loads(ran.stdout) == {"thread_id": T, "deleted": True}
     assert f"DELETE {THREAD}" in served.asked
+
+
+OPEN_OR_SUCCESSFUL = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS}
+
+
+def test_words_are_the_service_s_and_shown_by_what_they_mean() -> None:
+    assert statuses.REVISION_ENDS == REVISION_ENDS
+    assert {end for end in REVISION_ENDS if end.endswith("FAILED")} == statuses.REVISION_FAILURES
+    assert set(RunStatus) - OPEN_OR_SUCCESSFUL == statuses.UNSUCCESSFUL_RUNS
+    assert set(statuses.WAITS_FOR) == {read.ANSWER, read.RESUME}
+
+    shown = {status: statuses.status_style(status) for status in RevisionStatus}
+
+    assert {status for status, style in shown.items() if style == "bold red"} == statuses.REVISION_FAILURES
+    assert {status for status, style in shown.items() if style != "cyan"} == REVISION_ENDS

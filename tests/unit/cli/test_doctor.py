@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,13 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
             "RUNYARD_PORT": str(free),
             "PATH": os.environ["PATH"],
         }
-        return {finding.name: finding for finding in screen.examine({**own, **environment})}
+        return named(screen.examine({**own, **environment}))
 
     return examine
+
+
+def named(findings: Iterable[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
 
 
 def test_before_the_first_start_nothing_fails_and_nothing_is_made(doctor: Doctor, tmp_path: Path) -> None:
@@ -185,10 +189,7 @@ FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
     ],
 )
 def test_what_a_database_shows_is_judged(change: dict[str, Any], name: str, state: State) -> None:
-    found = {
-        each.name: each
-        for each in database.judge(replace(AS_IT_SHOULD_BE, **change), "PostgreSQL", is_pooled=False)
-    }
+    found = named(database.judge(replace(AS_IT_SHOULD_BE, **change), "PostgreSQL", is_pooled=False))
 
     assert found[name].state is state
 
@@ -230,10 +231,7 @@ INFO = {
     ],
 )
 def test_what_redis_shows_is_judged(change: dict[str, Any], name: str, state: State) -> None:
-    found = {
-        each.name: each
-        for each in bus.judge(Bus({**INFO, **change}, (64 * MIB, 16 * MIB, 30)), is_embedded=False)
-    }
+    found = named(bus.judge(Bus({**INFO, **change}, (64 * MIB, 16 * MIB, 30)), is_embedded=False))
 
     assert found[name].state is state
 
@@ -248,7 +246,7 @@ def test_what_redis_shows_is_judged(change: dict[str, Any], name: str, state: St
     ],
 )
 def test_the_buffers_of_subscribers_have_a_limit(limits: tuple[int, int, int] | None, state: State) -> None:
-    found = {each.name: each for each in bus.judge(Bus(INFO, limits), is_embedded=False)}
+    found = named(bus.judge(Bus(INFO, limits), is_embedded=False))
 
     assert found["pub/sub buffers"].state is state
 
@@ -257,7 +255,7 @@ def test_a_server_that_may_not_be_configured_is_judged_by_its_info(redis: Redis,
     redis.execute_command("ACL", "SETUSER", "small", "on", ">word", "~*", "&*", "+@all", "-config")
     try:
         url = "unix://small:word@" + redis_url.rpartition("@")[2]
-        found = {each.name: each for each in bus.check(Settings(redis_url=url))}
+        found = named(bus.check(Settings(redis_url=url)))
     finally:
         redis.execute_command("ACL", "DELUSER", "small")
 
@@ -373,12 +371,11 @@ def test_no_part_of_a_password_is_left_in_a_drivers_words() -> None:
 
 def test_servers_of_one_role_are_looked_at_too(redis_url: str) -> None:
     away = "redis://:unguessable@127.0.0.1:1/0"
-    found = {
-        each.name: each
-        for each in bus.check(
+    found = named(
+        bus.check(
             Settings(redis_url=redis_url, redis_broker_url=redis_url, redis_events_urls=(redis_url, away))
         )
-    }
+    )
 
     assert found["eviction (REDIS_BROKER_URL)"].state is State.OK
     assert found["eviction (REDIS_EVENTS_URL 1)"].state is State.OK
@@ -389,17 +386,12 @@ def test_servers_of_one_role_are_looked_at_too(redis_url: str) -> None:
 
 def test_a_read_replica_that_is_none_is_a_warning(database: str) -> None:
     for url, said in ((database, "no standby"), ("postgresql://me:unguessable@127.0.0.1:1/x", "refused")):
-        found = {
-            each.name: each for each in check_database(Settings(database_url=database, database_read_url=url))
-        }
+        found = named(check_database(Settings(database_url=database, database_read_url=url)))
         assert found["DATABASE_READ_URL"].state is State.WARNING
         assert said in found["DATABASE_READ_URL"].found
         assert "unguessable" not in str(found)
 
 
 def test_connections_through_a_pooler_are_not_counted_against_the_server(database: str) -> None:
-    found = {
-        each.name: each
-        for each in check_database(Settings(database_url=database, database_pooler="transaction"))
-    }
+    found = named(check_database(Settings(database_url=database, database_pooler="transaction")))
     assert "PgBouncer" in found["max_connections"].found

@@ -1,10 +1,17 @@
-"""How many processes `runyard up` starts on a machine."""
+"""What `runyard up` starts on a machine, at which port, and how it shows what its processes print."""
 
 from __future__ import annotations
+
+import io
+import socket
+from pathlib import Path
 
 import pytest
 
 from cli.machine import embedded, formation
+from cli.machine.embedded import CannotStart
+from cli.machine.up import up
+from cli.output import Lines
 from shared.infra.postgres import MOST_CONNECTIONS
 from shared.settings import Settings
 
@@ -20,19 +27,37 @@ def test_a_machine_gets_a_web_and_a_runner_for_every_four_processors(processors:
     assert sum(MOST_CONNECTIONS[name] * number for name, number in found.items()) <= most
 
 
-def test_what_is_named_is_started_on_every_machine() -> None:
+def test_what_is_named_is_started_and_developing_takes_one_of_each() -> None:
     settings = Settings.from_env({"RUNYARD_PROCESSES": "runner=5"})
 
     assert dict(formation.of_machine(settings, 8)) == {"web": 2, "runner": 5, "builder": 1}
 
-
-def test_developing_takes_one_of_each() -> None:
     settings = Settings.from_env({"RUNYARD_DEV_DEPLOYMENT": "app"})
 
     assert dict(formation.of_machine(settings, 64)) == {"web": 1, "runner": 1, "builder": 1}
 
-
-def test_processes_read_it_as_it_was_written() -> None:
     found = formation.of_machine(Settings.from_env({}), 8)
 
     assert Settings.from_env({"RUNYARD_PROCESSES": formation.written(found)}).processes == found
+
+
+@pytest.mark.parametrize(("dev", "chooses"), [(None, "RUNYARD_PORT"), ("my-project", "--port")])
+def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: str | None, chooses: str
+) -> None:
+    monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # the tests' process stays open
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = Settings(data_dir=tmp_path / "data", port=port, dev_deployment=dev)
+        with pytest.raises(CannotStart, match=rf"Port {port} .* choose another with {chooses}\."):
+            up(settings, Lines(), lambda settings: None)
+
+
+def test_each_line_of_what_a_process_says_bears_its_name() -> None:
+    out = io.StringIO()
+
+    Lines(out).show("agent", "Traceback:\n  File\n\nValueError")
+
+    assert out.getvalue().splitlines() == [
+        f"agent    │ {text}" for text in ("Traceback:", "  File", "", "ValueError")
+    ]

@@ -52,9 +52,6 @@ def test_web_is_asked_at_its_port(port: int, host: str) -> None:
     assert health.check(settings, "web", is_ready=False) == "web answers /ok"
     with pytest.raises(health.Unhealthy, match=r"web answers /ok\?ready=1 with 503"):
         health.check(settings, "web", is_ready=True)
-
-
-def test_nobody_at_the_port_is_no_web() -> None:
     with pytest.raises(health.Unhealthy, match=r"does not answer at 127\.0\.0\.1:1"):
         health.check(Settings(port=1), "web", is_ready=False)
 

@@ -62,6 +62,10 @@ def test_a_look_as_json_has_all_that_is_shown(service: ControlPlane) -> None:
     assert found["runs"] == [{"deployment": BUSY["name"], **RUN}]
     assert service.body("POST /d/chat/runs/search") == {"status": ["running"], "limit": 10}
 
+    service.answers["POST /d/chat/runs/search"] = [(404, {"detail": "Not Found"})]
+
+    assert json.loads(called(service, "--once", "--json"))["runs"] == []
+
 
 def test_a_look_without_a_terminal_is_plain_text_with_the_busiest_first(service: ControlPlane) -> None:
     text = called(service, "--once")
@@ -82,12 +86,6 @@ def test_runs_are_shown_with_how_long_they_have_run() -> None:
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "There are no deployments." in text
     assert text.splitlines()[-1].split() == ["r-1", "chat", "t-1", "5", "min", "2"]
-
-
-def test_a_deployment_that_is_gone_meanwhile_has_no_runs(service: ControlPlane) -> None:
-    service.answers["POST /d/chat/runs/search"] = [(404, {"detail": "Not Found"})]
-
-    assert json.loads(called(service, "--once", "--json"))["runs"] == []
 
 
 @pytest.fixture
