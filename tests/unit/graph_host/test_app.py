@@ -313,7 +313,7 @@ def test_work_after_the_answer_goes_on(home: Path, site: HostProcess) -> None:
 # Errors
 
 
-def test_an_error_is_in_the_log_and_not_in_the_answer(site: HostProcess) -> None:
+def test_an_error_is_in_the_log_and_not_in_the_answer_and_fails_alone(site: HostProcess) -> None:
     site.logs.clear()
     got = site.request("/fail")
     site.read_until(lambda: bool(site.logs))
@@ -323,25 +323,21 @@ def test_an_error_is_in_the_log_and_not_in_the_answer(site: HostProcess) -> None
     assert "http.app failed at GET /fail" in site.logs[-1]["message"]
     assert "ValueError: a secret" in site.logs[-1]["message"]
 
+    broken = site.request("/breaks")
 
-def test_an_answer_that_breaks_off_fails(site: HostProcess) -> None:
-    got = site.request("/breaks")
+    assert broken.kinds == [frames.HEAD, frames.BODY, frames.FAILED]
+    assert broken.document(frames.FAILED) == {"message": "the project's app failed"}
 
-    assert got.kinds == [frames.HEAD, frames.BODY, frames.FAILED]
-    assert got.document(frames.FAILED) == {"message": "the project's app failed"}
+    odd = site.open("/nobody", headers=[["x-word", "\u20ac"]])
+
+    assert site.request("/nobody").document(frames.HEAD)["status"] == 200
+    assert odd.wait_end().kinds == [frames.FAILED]
 
 
 def test_an_app_that_does_not_answer_fails(tmp_path: Path) -> None:
     with started(tmp_path, "silent") as host:
         assert host.request("/").kinds == [frames.FAILED]
         assert "http.app did not answer GET /" in host.logs[-1]["message"]
-
-
-def test_what_cannot_be_said_in_asgi_fails_alone(site: HostProcess) -> None:
-    odd = site.open("/nobody", headers=[["x-word", "\u20ac"]])
-
-    assert site.request("/nobody").document(frames.HEAD)["status"] == 200
-    assert odd.wait_end().kinds == [frames.FAILED]
 
 
 def test_a_request_where_there_is_no_app_fails(tmp_path: Path) -> None:
@@ -357,9 +353,6 @@ def test_the_app_sees_who_asks(site: HostProcess) -> None:
     assert json.loads(site.request("/who", user=USER).body) == ["ann", "o1", True, ["read"]]
     assert site.request("/writes", user=USER).document(frames.HEAD)["status"] == 403
     assert site.request("/writes", user={**USER, "permissions": ["write"]}).body == b"written"
-
-
-def test_where_nobody_was_found_there_is_no_user(site: HostProcess) -> None:
     assert json.loads(site.request("/nobody").body) == {"has_user": False, "has_auth": False}
 
 
@@ -391,16 +384,12 @@ def test_a_websocket_speaks_both_ways_and_is_closed_by_the_app(site: HostProcess
     assert socket.credits == 3
 
 
-def test_a_websocket_that_its_client_closes_is_a_disconnect(home: Path, site: HostProcess) -> None:
+def test_a_websocket_is_over_with_its_client_also_while_it_is_sent_to(home: Path, site: HostProcess) -> None:
     socket = opened(site).wait(frames.HEAD)
     socket.send(frames.CLOSE, b'{"code":4002,"reason":"done"}')
 
     wait_until(lambda: "gone 4002" in happened(home), timeout=20)
 
-
-def test_a_websocket_that_is_sent_to_without_end_is_over_with_its_client(
-    home: Path, site: HostProcess
-) -> None:
     socket = opened(site, "/pour").wait(frames.HEAD)
     socket.send(frames.CLOSE, b'{"code":1006,"reason":"the client has gone"}')
 
@@ -411,20 +400,15 @@ def test_a_websocket_that_is_sent_to_without_end_is_over_with_its_client(
 
 def test_a_handshake_may_be_refused(site: HostProcess) -> None:
     assert opened(site, "/refuses").wait_end().parts == [(frames.CLOSE, b'{"code":4003,"reason":"not you"}')]
-
-
-def test_a_websocket_of_an_app_that_returns_is_closed(site: HostProcess) -> None:
     assert opened(site, "/brief").wait_end().document(frames.CLOSE) == {"code": 1000, "reason": ""}
 
 
-def test_a_websocket_of_an_app_that_fails_fails(site: HostProcess) -> None:
+def test_a_websocket_fails_with_its_app_and_at_a_message_that_nobody_lets_through(site: HostProcess) -> None:
     socket = opened(site).wait(frames.HEAD)
     socket.send(frames.TEXT, b"fail")
 
     assert socket.wait_end().kinds == [frames.HEAD, frames.FAILED]
 
-
-def test_a_message_that_nobody_lets_through_fails(site: HostProcess) -> None:
     socket = opened(site).wait(frames.HEAD)
     socket.send(frames.TEXT, b"large")
 
@@ -452,8 +436,6 @@ def test_the_lifespan_is_entered_before_ready_and_left_at_the_end(tmp_path: Path
     assert code == 0
     assert happened(tmp_path) == ["entered", "waiting", "client gone", "wait over", "left"]
 
-
-def test_a_lifespan_that_does_not_end_is_left_behind(tmp_path: Path) -> None:
     with started(tmp_path, "cannot_stop") as host:
         host.send(frames.STOP, frames.NOBODY, b"")
 

@@ -113,7 +113,7 @@ def seen(value: dict[str, Any], user: dict[str, Any] = ANN) -> tuple[Any, dict[s
     return notes[0]
 
 
-def test_the_context_names_user_permissions_resource_and_action() -> None:
+def test_the_context_names_user_permissions_resource_and_action_read_only() -> None:
     ctx, _ = seen({})
 
     assert (ctx.resource, ctx.action, ctx.permissions) == ("threads", "create_run", ["read"])
@@ -126,20 +126,17 @@ def test_the_context_names_user_permissions_resource_and_action() -> None:
     assert not isinstance(ctx.user, Auth.types.StudioUser)
     assert not hasattr(ctx.user, "none")
 
-
-def test_the_user_is_read_only() -> None:
-    ctx, _ = seen({})
-
+    user: Any = ctx.user
     with pytest.raises(AttributeError):
-        ctx.user.identity = "bob"
+        user.identity = "bob"
     with pytest.raises(TypeError):
-        ctx.user["identity"] = "bob"
+        user["identity"] = "bob"
     with pytest.raises(AttributeError):
-        del ctx.user.identity
+        del user.identity
     assert ctx.user.identity == "ann"
 
 
-def test_a_studio_user_is_one() -> None:
+def test_a_studio_user_is_one_and_who_only_says_so_is_none() -> None:
     ctx, _ = seen({}, {"identity": "langgraph-studio-user", "kind": "StudioUser", "permissions": []})
 
     user: Any = ctx.user
@@ -148,8 +145,6 @@ def test_a_studio_user_is_one() -> None:
     assert (ctx.user.is_authenticated, list(ctx.user.permissions), ctx.permissions) == (True, [], [])
     assert user["kind"] == "StudioUser"
 
-
-def test_a_user_who_only_says_so_is_no_studio_user() -> None:
     ctx, _ = seen({}, {"identity": "mallory", "kind": "StudioUser", "permissions": []})
 
     assert not isinstance(ctx.user, Auth.types.StudioUser)
@@ -173,8 +168,6 @@ def test_ids_are_uuids_and_namespaces_tuples() -> None:
         "assistant_id": "agent",
     }
 
-
-def test_runs_to_cancel_are_named_by_uuids() -> None:
     told = {"thread_id": None, "action": "interrupt", "metadata": {"run_ids": [THREAD], "status": None}}
     assert seen(told)[1]["metadata"] == {"run_ids": [UUID(THREAD)], "status": None}
     told["metadata"] = {"run_ids": None, "status": "all"}
@@ -267,7 +260,7 @@ def test_whatever_else_a_handler_does_is_a_failure(result: Any, error: str) -> N
     assert answer(deciding(result), ask("threads", "read", {})) == {"failed": f"authorize raised {error}"}
 
 
-def test_a_value_that_is_no_json_any_more_is_a_failure() -> None:
+def test_a_value_that_is_no_json_any_more_and_a_filter_of_the_store_are_failures() -> None:
     auth = guarded()
 
     @auth.on
@@ -275,9 +268,6 @@ def test_a_value_that_is_no_json_any_more_is_a_failure() -> None:
         value["metadata"] = {"owner": object()}
 
     assert answer(auth, ask("threads", "create", {})) == {"failed": "authorize raised WrongAnswer"}
-
-
-def test_a_filter_of_the_store_is_a_failure() -> None:
     assert answer(deciding({"owner": "ann"}), ask("store", "get", {})) == {
         "failed": "authorize raised WrongAnswer"
     }

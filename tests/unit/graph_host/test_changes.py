@@ -60,8 +60,6 @@ def test_each_state_of_a_history_has_what_was_written_before_it(thread: Checkpoi
         place = {"checkpoint_id": state["checkpoint_id"]}
         assert thread.query("state", "changes", checkpoint=place)["values"] == state["values"]
 
-
-def test_a_history_asks_for_its_states_once(thread: Checkpointed) -> None:
     ops = counted(thread)
 
     thread.query("history", "changes", limit=20)

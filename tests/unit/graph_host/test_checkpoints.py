@@ -30,15 +30,13 @@ def test_a_durable_run_sends_a_checkpoint_a_step_and_its_writes(host: HostProces
     assert run.outcome["state"]["metadata"]["run_id"] == str(run.id)
 
 
-def test_durability_sync_waits_for_each_checkpoint(host: HostProcess) -> None:
+def test_durability_sync_waits_for_each_checkpoint_and_exit_stores_one(host: HostProcess) -> None:
     run = host.run("steps", {"text": "a"}, temporary=False, durability="sync")
 
     asked = [head["ask"] for kind, head, _ in run.stored if kind == frames.CHECKPOINT]
     assert len(asked) == 4
     assert all(asked)
 
-
-def test_durability_exit_stores_one_checkpoint(host: HostProcess) -> None:
     run = host.run("steps", {"text": "a"}, temporary=False, durability="exit")
 
     assert [kind for kind, _, _ in run.stored] == [frames.CHECKPOINT]
@@ -208,13 +206,13 @@ def test_a_history_is_filtered_by_what_its_runs_were_configured_with(thread: Che
     assert not {*auth, "prompt", "checkpoint_map"} & metadata.keys()
 
 
-def test_what_identifies_a_run_is_not_overwritten_in_its_checkpoints(thread: Checkpointed) -> None:
+def test_an_update_is_found_by_its_threads_configuration_and_a_runs_ids_are_not_overwritten(
+    thread: Checkpointed,
+) -> None:
     forged = dict.fromkeys(("run_id", "thread_id", "graph_id", "assistant_id", "run_attempt"), "forged")
     run = thread.run("steps", {}, config={"configurable": forged, "metadata": forged}, metadata=forged)
     assert "forged" not in run.outcome["state"]["metadata"].values()
 
-
-def test_an_update_is_found_by_its_threads_configuration(thread: Checkpointed) -> None:
     config = {"configurable": {"tenant": "acme"}}
     supersteps = [[{"values": {"text": "u"}, "as_node": "one"}]]
     thread.query("update", "steps", config=config, supersteps=supersteps)

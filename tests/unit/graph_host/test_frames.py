@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+
 import pytest
 
 from workers.graph_host import frames
+from workers.graph_host.connection import Connection
 from workers.graph_host.frames import BadFrame, Decoder
 
 ID = bytes(range(16))
@@ -65,12 +69,37 @@ def test_parts_come_back_as_they_went_in(parts: list[bytes]) -> None:
     assert frames.unpack(frames.pack(parts)) == parts
 
 
-@pytest.mark.parametrize("cut", [1, 3, 5, 9])
-def test_parts_that_are_cut_off_are_refused(cut: int) -> None:
-    with pytest.raises(BadFrame):
-        frames.unpack(frames.pack([b"some", b"parts"])[:-cut])
+def test_parts_that_are_cut_off_or_promise_more_than_there_is_are_refused() -> None:
+    whole = frames.pack([b"some", b"parts"])
+    for parts in (whole[:-1], whole[:-3], whole[:-5], whole[:-9], frames.COUNT.pack(2**32 - 1)):
+        with pytest.raises(BadFrame):
+            pytest.fail(f"{parts!r} is accepted as {frames.unpack(parts)}")
 
 
-def test_parts_that_promise_more_than_there_is_are_refused() -> None:
-    with pytest.raises(BadFrame):
-        frames.unpack(frames.COUNT.pack(2**32 - 1))
+# The host's end of the socket to its runner
+
+
+def test_an_error_of_one_frame_does_not_lose_the_next() -> None:
+    handled: list[int] = []
+    errors: list[object] = []
+
+    def handle(kind: int, id: bytes, body: bytes) -> None:
+        handled.append(kind)
+        raise ValueError(f"kind {kind}")
+
+    async def receive() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(str(context["exception"])))
+        runner, host = socket.socketpair()
+        with runner, host:
+            Connection(host, loop, handle)
+            first, second = (frames.encode(kind, frames.NOBODY, b"") for kind in (frames.RUN, frames.PING))
+            runner.sendall(first + second)
+            while len(handled) < 2:
+                await asyncio.sleep(0)
+            loop.remove_reader(host)
+
+    asyncio.run(asyncio.wait_for(receive(), 60))
+
+    assert handled == [frames.RUN, frames.PING]
+    assert errors == [f"kind {kind}" for kind in handled]

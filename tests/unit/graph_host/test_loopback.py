@@ -172,6 +172,12 @@ def test_a_node_calls_for_the_user_of_its_run(calling: HostProcess) -> None:
     assert not names & {"x-api-key", "host", "accept-encoding"}
     assert "of somebody else" not in json.dumps(call.head)
 
+    run, call = begun(calling, "asks", None)
+    reply(call, {})
+
+    assert call.head["user"] is None
+    calling.wait_done(run)
+
 
 def test_a_call_goes_below_the_path_that_everything_is_below(tmp_path: Path) -> None:
     (tmp_path / "calls.py").write_text(PROJECT)
@@ -188,14 +194,6 @@ def test_clients_with_an_address_name_the_run_that_calls_and_nothing_else_does(c
     calling.wait_done(run)
 
     assert run.values == {"seen": [str(run.id), str(run.id), "chosen", str(run.id), None]}
-
-
-def test_without_authorization_a_call_has_no_user(calling: HostProcess) -> None:
-    run, call = begun(calling, "asks", None)
-    reply(call, {})
-
-    assert call.head["user"] is None
-    calling.wait_done(run)
 
 
 def test_a_node_in_a_thread_calls_from_a_loop_of_its_own(calling: HostProcess) -> None:
@@ -241,7 +239,7 @@ def test_a_call_that_cannot_be_made_is_a_connection_error(calling: HostProcess, 
     assert "the service is not reached" in text
 
 
-def test_a_large_body_waits_for_credit(calling: HostProcess) -> None:
+def test_a_large_body_waits_for_credit_and_an_answer_before_its_end_counts(calling: HostProcess) -> None:
     run, call = begun(calling, "sends")
     call.wait(frames.END)
     reply(call, b"", status=204)
@@ -250,8 +248,6 @@ def test_a_large_body_waits_for_credit(calling: HostProcess) -> None:
     assert [len(data) for kind, data in call.parts if kind == frames.BODY][:2] == [65536, 65536]
     assert len(json.loads(call.body)["value"]["text"]) == 150_000
 
-
-def test_an_answer_before_the_end_of_the_body_is_the_answer(calling: HostProcess) -> None:
     run, call = begun(calling, "sends")
     reply(call, {"detail": "too large"}, status=413)
 
@@ -268,7 +264,9 @@ def test_what_the_runner_would_take_for_broken_is_not_sent(calling: HostProcess)
     assert (call.head["method"], call.head["path"]) == ("GET", "/b")
 
 
-def test_who_stops_reading_closes_the_call(calling: HostProcess) -> None:
+def test_a_call_is_closed_by_who_stops_reading_by_its_time_limit_and_with_its_run(
+    calling: HostProcess,
+) -> None:
     run, call = begun(calling, "leaves")
     head = {"status": 200, "headers": [["content-type", "text/event-stream"]]}
     call.send(frames.HEAD, json.dumps(head).encode())
@@ -278,15 +276,11 @@ def test_who_stops_reading_closes_the_call(calling: HostProcess) -> None:
 
     assert run.values == {"seen": [{"n": 0}]}
 
-
-def test_the_clients_time_limit_holds(calling: HostProcess) -> None:
     run, call = begun(calling, "impatient")
     call.wait(frames.CLOSE)
 
     assert calling.wait_done(run).values["seen"][0].endswith(("Timeout", "TimeoutError"))
 
-
-def test_a_cancelled_run_closes_its_call(calling: HostProcess) -> None:
     run, call = begun(calling, "asks")
     calling.cancel(run)
     call.wait(frames.CLOSE)
@@ -307,7 +301,9 @@ def test_a_route_calls_for_its_caller_and_a_lifespan_cannot_call(calling: HostPr
     assert early == ["the deployment does not serve yet: it is being loaded"]
 
 
-def test_a_handler_calls_for_whom_it_decides(calling: HostProcess) -> None:
+def test_a_handler_calls_for_whom_it_decides_and_who_is_being_found_out_for_nobody(
+    calling: HostProcess,
+) -> None:
     asks = [{"resource": "threads", "action": "read", "value": {}}]
     id = calling.ask({"op": "authorize", "user": ANN, "asks": asks})
     call = calling.wait_opened()
@@ -317,8 +313,6 @@ def test_a_handler_calls_for_whom_it_decides(calling: HostProcess) -> None:
     assert json.loads(answer)["granted"][0]["value"] == {"found": {"thread_id": "t-may"}}
     assert call.head["user"] == ANN
 
-
-def test_who_is_being_found_out_calls_for_nobody(calling: HostProcess) -> None:
     id = calling.ask(request(path="/asks"))
     call = calling.wait_opened()
     reply(call, {"owner": "bob"})

@@ -15,14 +15,12 @@ from workers.graph_host import damage as damage_of_process
 from workers.graph_host import frames
 
 
-def test_it_answers_pings_while_nodes_work(own_host: HostProcess) -> None:
+def test_it_answers_pings_while_nodes_work_and_says_which_runs_it_executes(own_host: HostProcess) -> None:
     own_host.start("sleeps", {}, stream_mode=["custom"])
     own_host.send(frames.PING, frames.NOBODY, b"")
 
     own_host.read_until(lambda: own_host.pongs == 1)
 
-
-def test_it_says_which_runs_it_executes(own_host: HostProcess) -> None:
     begun, unknown = own_host.start("sleeps", {}), Run()
     asked = [begun.id.hex, unknown.id.hex]
     own_host.send(frames.CHECK, frames.NOBODY, json.dumps(asked).encode())

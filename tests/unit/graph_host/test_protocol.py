@@ -86,12 +86,9 @@ def test_a_run_nobody_watches_by_it_writes_none_and_one_that_is_watched_writes_t
     assert both.values == unwatched.values
 
 
-def test_what_is_stored_does_not_depend_on_who_watches(streams: HostProcess) -> None:
-    unwatched = Checkpointed(streams).run("gives", HI, stream_mode=["values"])
-    assert watched(streams, "gives").values == unwatched.values
-
-
-def test_a_steps_events_come_in_order(streams: HostProcess) -> None:
+def test_a_steps_events_come_in_order_custom_ones_with_their_names_and_tasks_with_both_ends(
+    streams: HostProcess,
+) -> None:
     run = watched(streams, "writes")
 
     methods = [event.method for event in sent(run)]
@@ -110,8 +107,29 @@ def test_a_steps_events_come_in_order(streams: HostProcess) -> None:
     ]
     assert all(event.id_tail == "" for event in sent(run))
 
+    custom = sent(run, "custom")
 
-def test_a_checkpoint_is_sent_directly_before_the_values_of_its_namespace(streams: HostProcess) -> None:
+    assert [(event.name, event.data) for event in custom] == [
+        ("progress", {"name": "progress", "payload": {"percent": 50}}),
+        (None, {"payload": {"plain": True}}),
+        (None, {"payload": "text"}),
+    ]
+
+    named = sent(watched(streams, "writes_named"), "custom")
+
+    assert [(event.name, event.data) for event in named] == [
+        ("status", {"name": "status", "percent": 50, "payload": None}),
+        ("only", {"name": "only"}),
+        (None, {"payload": {"name": 7, "payload": "numbered"}}),
+        (None, {"payload": {"name": "", "payload": "nameless"}}),
+    ]
+
+    start, end = [event.data for event in sent(run, "tasks")]
+    assert (start["name"], start["id"]) == ("write", end["id"])
+    assert end["result"] == {"log": ["written"]}
+
+
+def test_a_subgraph_sends_its_checkpoints_updates_and_life(streams: HostProcess) -> None:
     run = watched(streams, "layers")
 
     events = sent(run)
@@ -126,6 +144,34 @@ def test_a_checkpoint_is_sent_directly_before_the_values_of_its_namespace(stream
         "source": "loop",
     }
 
+    updates = sent(run, "updates")
+
+    assert [(event.place, event.params["node"]) for event in updates] == [
+        ("", "note"),
+        ("middle", "note"),
+        ("middle/inner", "tell"),
+        ("middle", "inner"),
+        ("", "middle"),
+    ]
+    assert updates[0].data == {"log": ["noted"]}
+
+    lives = sent(run, "lifecycle")
+    assert [(event.place, event.data["event"], event.data["graph_name"]) for event in lives] == [
+        ("middle", "started", "middle"),
+        ("middle/inner", "started", "inner"),
+        ("middle/inner", "completed", "inner"),
+        ("middle", "completed", "middle"),
+    ]
+    first = lives[0]
+    assert first.data["namespace"] == first.namespace
+    assert first.data["trigger_call_id"] == first.namespace[0].partition(":")[2]
+    assert [event.id_tail for event in lives] == [
+        f"lc|{'|'.join(event.namespace)}|{event.data['event']}" for event in lives
+    ]
+    inside = [event for event in sent(run) if event.namespace]
+    assert [event.method for event in inside][:3] == ["lifecycle", "checkpoints", "checkpoints"]
+    assert {event.place for event in sent(run, "messages")} == {"middle/inner"}
+
 
 def test_values_of_a_subgraph_without_checkpoints_wait_for_none(streams: HostProcess) -> None:
     run = watched(streams, "forgetful")
@@ -134,7 +180,9 @@ def test_values_of_a_subgraph_without_checkpoints_wait_for_none(streams: HostPro
     assert inside == ["lifecycle", "values", "tasks", "updates", "tasks", "values", "lifecycle"]
 
 
-def test_values_show_messages_in_short_form(streams: HostProcess) -> None:
+def test_values_show_the_messages_that_a_node_returns_in_short_form_and_are_stored_whole(
+    streams: HostProcess,
+) -> None:
     run = watched(streams, "gives")
 
     last = sent(run, "values")[-1].data
@@ -157,40 +205,10 @@ def test_values_show_messages_in_short_form(streams: HostProcess) -> None:
         "text": "a",
         "log": [],
     }
+    assert messages(run) == {}
 
-
-def test_updates_are_the_nodes_outputs(streams: HostProcess) -> None:
-    events = sent(watched(streams, "layers"), "updates")
-
-    assert [(event.place, event.params["node"]) for event in events] == [
-        ("", "note"),
-        ("middle", "note"),
-        ("middle/inner", "tell"),
-        ("middle", "inner"),
-        ("", "middle"),
-    ]
-    assert events[0].data == {"log": ["noted"]}
-
-
-def test_custom_events_are_known_by_name(streams: HostProcess) -> None:
-    events = sent(watched(streams, "writes"), "custom")
-
-    assert [(event.name, event.data) for event in events] == [
-        ("progress", {"name": "progress", "payload": {"percent": 50}}),
-        (None, {"payload": {"plain": True}}),
-        (None, {"payload": "text"}),
-    ]
-
-
-def test_an_object_with_a_name_goes_out_as_it_is(streams: HostProcess) -> None:
-    events = sent(watched(streams, "writes_named"), "custom")
-
-    assert [(event.name, event.data) for event in events] == [
-        ("status", {"name": "status", "percent": 50, "payload": None}),
-        ("only", {"name": "only"}),
-        (None, {"payload": {"name": 7, "payload": "numbered"}}),
-        (None, {"payload": {"name": "", "payload": "nameless"}}),
-    ]
+    unwatched = Checkpointed(streams).run("gives", HI, stream_mode=["values"])
+    assert run.values == unwatched.values
 
 
 def test_a_run_of_an_entrypoint_is_sent_too(streams: HostProcess) -> None:
@@ -207,7 +225,9 @@ def test_a_run_of_an_entrypoint_is_sent_too(streams: HostProcess) -> None:
 # Messages
 
 
-def test_a_models_message_is_sent_block_by_block(streams: HostProcess) -> None:
+def test_a_models_message_is_sent_block_by_block_with_its_call_and_a_tools_call_too(
+    streams: HostProcess,
+) -> None:
     run = watched(streams, "react")
 
     asked, answered = messages(run).values()
@@ -227,16 +247,23 @@ def test_a_models_message_is_sent_block_by_block(streams: HostProcess) -> None:
     stored = [message["id"] for message in run.values["messages"] if message["type"] == "ai"]
     assert list(messages(run)) == stored
 
-
-def test_each_event_of_a_message_says_of_which_call_it_is(streams: HostProcess) -> None:
-    run = watched(streams, "react")
-
     events = sent(run, "messages")
     assert {event.params["node"] for event in events} == {"agent"}
     calls = {event.data["run_id"]: event.data["message_id"] for event in events}
     assert len(calls) == 2
     assert str(run.id) not in calls
     assert all(id == f"lc_run--{call}" for call, id in calls.items())
+
+    started, finished = [event.data for event in sent(run, "tools")]
+
+    assert started == {
+        "event": "tool-started",
+        "tool_call_id": "call-1",
+        "tool_name": "look_up",
+        "input": {"word": "sea"},
+    }
+    assert (finished["event"], finished["tool_call_id"]) == ("tool-finished", "call-1")
+    assert finished["output"]["content"] == "sea means something"
 
 
 def test_two_calls_at_once_are_two_messages(streams: HostProcess) -> None:
@@ -270,10 +297,6 @@ def test_a_message_a_model_gives_whole_is_sent(streams: HostProcess) -> None:
     assert text_of(events) == "Let me look."
     assert id == run.values["messages"][-1]["id"]
     assert events[0]["run_id"] in id
-
-
-def test_messages_that_a_node_returns_are_sent_in_the_values_alone(streams: HostProcess) -> None:
-    assert messages(watched(streams, "gives")) == {}
 
 
 def test_messages_that_a_node_pushes_are_sent_whosever_they_are(streams: HostProcess) -> None:
@@ -319,27 +342,6 @@ def test_a_cancelled_message_just_stops(streams: HostProcess) -> None:
 # Subgraphs and tools
 
 
-def test_the_lives_of_subgraphs_are_sent_the_inner_ends_first(streams: HostProcess) -> None:
-    run = watched(streams, "layers")
-
-    lives = sent(run, "lifecycle")
-    assert [(event.place, event.data["event"], event.data["graph_name"]) for event in lives] == [
-        ("middle", "started", "middle"),
-        ("middle/inner", "started", "inner"),
-        ("middle/inner", "completed", "inner"),
-        ("middle", "completed", "middle"),
-    ]
-    first = lives[0]
-    assert first.data["namespace"] == first.namespace
-    assert first.data["trigger_call_id"] == first.namespace[0].partition(":")[2]
-    assert [event.id_tail for event in lives] == [
-        f"lc|{'|'.join(event.namespace)}|{event.data['event']}" for event in lives
-    ]
-    inside = [event for event in sent(run) if event.namespace]
-    assert [event.method for event in inside][:3] == ["lifecycle", "checkpoints", "checkpoints"]
-    assert {event.place for event in sent(run, "messages")} == {"middle/inner"}
-
-
 def test_a_subgraph_that_fails_says_why(streams: HostProcess) -> None:
     run = watched(streams, "fails_inside")
 
@@ -359,25 +361,6 @@ def test_an_agent_that_a_tool_invokes_is_sent_under_its_name(streams: HostProces
     ]
     assert sent(run, "lifecycle")[0].data["cause"] == {"type": "toolCall", "tool_call_id": "call-9"}
     assert {event.place for event in sent(run, "messages")} == {"", "tools"}
-
-
-def test_a_tools_call_is_sent(streams: HostProcess) -> None:
-    started, finished = [event.data for event in sent(watched(streams, "react"), "tools")]
-
-    assert started == {
-        "event": "tool-started",
-        "tool_call_id": "call-1",
-        "tool_name": "look_up",
-        "input": {"word": "sea"},
-    }
-    assert (finished["event"], finished["tool_call_id"]) == ("tool-finished", "call-1")
-    assert finished["output"]["content"] == "sea means something"
-
-
-def test_both_ends_of_a_task_are_sent(streams: HostProcess) -> None:
-    start, end = [event.data for event in sent(watched(streams, "writes"), "tasks")]
-    assert (start["name"], start["id"]) == ("write", end["id"])
-    assert end["result"] == {"log": ["written"]}
 
 
 # Interrupts
@@ -421,8 +404,6 @@ def test_a_classic_run_on_a_thread_sends_its_questions_and_answers_and_nothing_e
     ]
     assert second.values["log"] == ["noted", "yes"]
 
-
-def test_a_run_without_a_thread_asks_nobody(streams: HostProcess) -> None:
     run = streams.run("asks", HI, stream_mode=["values"])
     assert run.outcome["thread_status"] == "interrupted"
     assert sent(run) == []
@@ -487,7 +468,9 @@ def test_who_comes_late_gets_values_and_updates_from_then_on(streams: HostProces
     assert [name for name, _ in classic(run)].count("updates") == 1
 
 
-def test_the_graphs_own_transformers_change_hide_and_add(streams: HostProcess) -> None:
+def test_the_graphs_own_transformers_change_hide_and_add_and_what_they_fail_on_is_left_out(
+    streams: HostProcess,
+) -> None:
     run = watched(streams, "censored")
 
     (events,) = messages(run).values()
@@ -500,18 +483,14 @@ def test_the_graphs_own_transformers_change_hide_and_add(streams: HostProcess) -
     assert len(sent(run, "tasks")) == 2
     assert run.values["messages"][-1]["content"] == "It is water."
 
+    assert "a secret" not in json.dumps(run.events)
+    assert any("a stream transformer failed" in line["message"] for line in run.logs)
+    assert run.outcome["status"] == "success"
+
 
 def test_nothing_is_shown_of_a_run_whose_transformers_cannot_be_made(streams: HostProcess) -> None:
     run = watched(streams, "without_censor")
 
     assert not any(sent(run, method) for method in ("values", "messages", "updates", "custom", "tasks"))
     assert any("no censor today" in line["message"] for line in run.logs)
-    assert run.outcome["status"] == "success"
-
-
-def test_an_event_that_a_transformer_fails_on_is_left_out(streams: HostProcess) -> None:
-    run = watched(streams, "censored")
-
-    assert "a secret" not in json.dumps(run.events)
-    assert any("a stream transformer failed" in line["message"] for line in run.logs)
     assert run.outcome["status"] == "success"

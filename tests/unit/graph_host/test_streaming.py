@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +11,7 @@ from langgraph.types import Send
 
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, Run, graph_host
+from tests.support.transcripts import GRAPHS, MODES, STREAMED, recorded, streamed, title
 from workers.graph_host.serialization import dumps, loads
 
 
@@ -38,6 +40,11 @@ def test_it_streams_values_and_updates(host: HostProcess) -> None:
     assert run.values == run.answer == {"text": "a", "log": ["one", "two"]}
     assert run.outcome["state"]["next"] == []
 
+    run = host.run("steps", {"text": "a"}, stream_mode=["updates"])
+
+    assert set(run.names) == {"updates"}
+    assert run.answer == run.values == {"text": "a", "log": ["one", "two"]}
+
 
 def reported(run: Run) -> list[tuple[str, bool, bool]]:
     """Which nodes began, ended and failed."""
@@ -60,13 +67,6 @@ def test_who_traces_a_run_learns_when_its_nodes_begin_and_end(host: HostProcess)
     assert set(within.values()) == {ids["child"]}
     for mode in ("values", "events"):
         assert host.run("steps", {"text": "a"}, stream_mode=[mode], traced=mode == "events").nodes == []
-
-
-def test_a_caller_that_streams_no_values_still_gets_an_answer(host: HostProcess) -> None:
-    run = host.run("steps", {"text": "a"}, stream_mode=["updates"])
-
-    assert set(run.names) == {"updates"}
-    assert run.answer == run.values == {"text": "a", "log": ["one", "two"]}
 
 
 def test_a_run_shows_what_the_graphs_output_schema_names_and_its_thread_keeps_all(host: HostProcess) -> None:
@@ -257,9 +257,6 @@ def test_it_names_subgraphs_in_the_events(host: HostProcess) -> None:
         ["updates", "outer"],
         ["updates"],
     ]
-
-
-def test_it_keeps_subgraphs_to_itself_unless_asked(host: HostProcess) -> None:
     assert host.run("deep", {"text": "a"}, stream_mode=["updates"]).names == ["updates"]
 
 
@@ -281,3 +278,24 @@ def test_a_state_that_is_too_large_fails_the_run() -> None:
 
 def test_what_is_sent_to_a_node_is_shown_in_the_clients_words() -> None:
     assert loads(dumps(Send("leaf", {"text": "a"}))) == {"node": "leaf", "args": {"text": "a"}}
+
+
+# Whole streams, as they were recorded
+
+
+@pytest.fixture(scope="module")
+def streaming_host() -> Iterator[HostProcess]:
+    with graph_host(STREAMED, GRAPHS) as host:
+        yield host
+
+
+@pytest.mark.parametrize("graph_id", GRAPHS)
+@pytest.mark.parametrize("modes", MODES)
+@pytest.mark.parametrize("subgraphs", [False, True], ids=["root", "subgraphs"])
+def test_a_stream_is_the_recorded_one(
+    streaming_host: HostProcess, graph_id: str, modes: str, subgraphs: bool
+) -> None:
+    expected = recorded(graph_id)
+    whole = expected.get(title(modes, subgraphs=subgraphs)) or expected[modes]
+
+    assert streamed(streaming_host, graph_id, modes, subgraphs=subgraphs) == whole

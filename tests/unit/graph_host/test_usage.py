@@ -27,22 +27,25 @@ def test_each_message_counts_once_in_subgraphs_and_threads_too(host: HostProcess
         },
         "unknown": {"input_tokens": 5, "output_tokens": 6, "total_tokens": 11},
     }
+    assert run.used == [3, 33, 63, 74], "the sum is reported after each call that counts"
 
 
 def test_a_run_whose_models_report_nothing_has_no_usage(host: HostProcess) -> None:
     assert usage(host.run("speaks", {"messages": "hi"})) is None
 
 
-def test_a_run_that_fails_has_used_what_it_used(host: HostProcess) -> None:
+def test_runs_that_fail_or_are_cancelled_have_used_what_they_used_each_apart(host: HostProcess) -> None:
     assert usage(host.run("consumes_and_fails", {})) == {"small": SMALL}
 
-
-def test_a_run_that_is_cancelled_has_used_what_it_used(host: HostProcess) -> None:
     run = host.start("consumes_and_sleeps", {}, stream_mode=["custom"])
     host.read_until(lambda: ("custom", "asleep") in run.events)
     host.cancel(run)
 
     assert usage(host.wait_done(run)) == {"small": SMALL}
+
+    runs = [host.start("consumes_and_fails", {}) for _ in range(3)]
+
+    assert [usage(host.wait_done(run)) for run in runs] == [{"small": SMALL}] * 3
 
 
 def test_it_is_known_how_long_ago_a_model_streamed_its_first_token(host: HostProcess) -> None:
@@ -51,13 +54,3 @@ def test_it_is_known_how_long_ago_a_model_streamed_its_first_token(host: HostPro
 
     assert streamed["first_token_ago"] >= 0
     assert silent["first_token_ago"] is None
-
-
-def test_the_sum_is_reported_after_each_call_that_counts(host: HostProcess) -> None:
-    assert host.run("consumes", {"text": "a"}).used == [3, 33, 63, 74]
-
-
-def test_runs_side_by_side_are_counted_apart(host: HostProcess) -> None:
-    runs = [host.start("consumes_and_fails", {}) for _ in range(3)]
-
-    assert [usage(host.wait_done(run)) for run in runs] == [{"small": SMALL}] * 3

@@ -86,14 +86,12 @@ def test_a_node_sees_the_user(users: HostProcess) -> None:
         "whole": ANN,
     }
 
-
-def test_without_authorization_there_is_no_user(users: HostProcess) -> None:
     nobody = {"langgraph_auth_user": None, "langgraph_auth_user_id": "", "langgraph_auth_permissions": []}
     configurable = {**AUTH, **nobody}
 
-    seen = users.run("looks", {}, config={"configurable": configurable}).values["seen"]
+    unseen = users.run("looks", {}, config={"configurable": configurable}).values["seen"]
 
-    assert seen == {"id": "", "permissions": [], "info": ["a1", "looks", None]}
+    assert unseen == {"id": "", "permissions": [], "info": ["a1", "looks", None]}
 
 
 def test_a_factory_sees_the_user_for_runs_states_and_updates(users: HostProcess) -> None:
@@ -111,8 +109,6 @@ def test_a_factory_sees_the_user_for_runs_states_and_updates(users: HostProcess)
         for access in ("threads.create_run", "threads.read", "threads.update", "threads.create_run")
     ]
 
-
-def test_a_factory_that_is_sure_of_a_user_fails_without_one(users: HostProcess) -> None:
     assert users.run("made", {}).answer["__error__"]["error"] == "PermissionError"
 
 
@@ -145,6 +141,14 @@ def test_a_user_outlives_copies_and_is_never_shown_whole() -> None:
     assert user.dict() == user.model_dump(mode="json") == {**user} == ANN
     assert (user == ANN, {user: 1}[user]) == (True, 1)
 
+    lacking: Any = user_of({"identity": "ann"})
+
+    assert (lacking.display_name, lacking.is_authenticated, lacking.permissions) == ("ann", True, [])
+    with pytest.raises(AttributeError):
+        _ = lacking.token
+    with pytest.raises(KeyError):
+        _ = lacking["token"]
+
 
 def test_what_is_in_a_mapping_of_a_user_is_an_attribute_too() -> None:
     team = {"name": "red", "lead": {"id": 7}}
@@ -162,13 +166,3 @@ def test_what_is_in_a_mapping_of_a_user_is_an_attribute_too() -> None:
         _ = user.team.size
     user.team["name"] = "blue"
     assert user.team.name == "red"
-
-
-def test_a_user_lacks_what_its_document_lacks() -> None:
-    user: Any = user_of({"identity": "ann"})
-
-    assert (user.display_name, user.is_authenticated, user.permissions) == ("ann", True, [])
-    with pytest.raises(AttributeError):
-        _ = user.token
-    with pytest.raises(KeyError):
-        _ = user["token"]
