@@ -100,15 +100,9 @@ def take_away(owner: Owner) -> None:
         )
 
 
-def test_a_checkpoint_is_stored_soon(committer: Committer, deployment: DeploymentRef) -> None:
-    owner = owner_of_a_run(deployment)
-    committer.store(owner, owner.checkpoint("1"), 0)
-
-    until(lambda: stored(owner) == ["1"])
-    assert owner.stored == []
-
-
-def test_a_graph_that_waits_is_reported(committer: Committer, deployment: DeploymentRef) -> None:
+def test_checkpoints_are_stored_soon_and_a_graph_that_waits_is_reported(
+    committer: Committer, deployment: DeploymentRef
+) -> None:
     owner = owner_of_a_run(deployment)
     committer.store(owner, owner.checkpoint("1"), 0)
     committer.store(owner, owner.checkpoint("2"), 7)
@@ -117,7 +111,9 @@ def test_a_graph_that_waits_is_reported(committer: Committer, deployment: Deploy
     assert stored(owner) == ["1", "2"]
 
 
-def test_an_end_comes_after_what_was_stored_before(committer: Committer, deployment: DeploymentRef) -> None:
+def test_an_end_comes_after_what_was_stored_names_the_next_run_and_removes_a_temporary_one(
+    committer: Committer, deployment: DeploymentRef
+) -> None:
     owner = owner_of_a_run(deployment)
     for id in "123":
         committer.store(owner, owner.checkpoint(id), 0)
@@ -127,19 +123,15 @@ def test_an_end_comes_after_what_was_stored_before(committer: Committer, deploym
     assert status(owner) == "success"
     assert not owner.is_fenced
 
+    first = owner_of_a_run(deployment)
+    behind = factories.run(deployment, first.run.thread_id)
 
-def test_an_end_names_the_next_run(committer: Committer, deployment: DeploymentRef) -> None:
-    owner = owner_of_a_run(deployment)
-    behind = factories.run(deployment, owner.run.thread_id)
+    assert committer.finish(first, first.end()) == Next(behind, "default")
 
-    assert committer.finish(owner, owner.end()) == Next(behind, "default")
+    gone = owner_of_a_run(deployment, temporary=True)
+    committer.finish(gone, gone.end())
 
-
-def test_a_temporary_run_goes_when_it_ends(committer: Committer, deployment: DeploymentRef) -> None:
-    owner = owner_of_a_run(deployment, temporary=True)
-    committer.finish(owner, owner.end())
-
-    assert status(owner) is None
+    assert status(gone) is None
 
 
 def test_many_runs_are_one_commit(
@@ -196,17 +188,13 @@ def test_data_the_database_refuses_ends_its_own_run_only(
     assert stored(bad) == []
     assert bad.stored == []
 
+    alone = owner_of_a_run(deployment)
+    committer.store(alone, alone.checkpoint("1", text="\x00"), 1)
 
-def test_a_run_alone_learns_too_that_its_data_is_refused(
-    committer: Committer, deployment: DeploymentRef
-) -> None:
-    owner = owner_of_a_run(deployment)
-    committer.store(owner, owner.checkpoint("1", text="\x00"), 1)
-
-    until(lambda: owner.refusals)
-    assert not owner.is_fenced
-    committer.finish(owner, owner.end())
-    assert status(owner) == "success"
+    until(lambda: alone.refusals)
+    assert not alone.is_fenced
+    committer.finish(alone, alone.end())
+    assert status(alone) == "success"
 
 
 def test_an_end_the_database_refuses_says_why(committer: Committer, deployment: DeploymentRef) -> None:

@@ -37,9 +37,13 @@ def test_a_run_that_was_over_before_it_was_to_stop_is_over(stop: Stop | None) ->
     assert of(bad, stop) == End(RunStatus.ERROR, ThreadStatus.ERROR, BROKEN, bad)
 
 
-def test_a_refused_run_leaves_its_thread_as_it_was() -> None:
+def test_a_refused_run_leaves_its_thread_as_it_was_and_other_failures_are_its_error() -> None:
     refused = Done("error", error=BROKEN, keeps_thread=True)
     assert of(refused) == End(RunStatus.ERROR, None, BROKEN, refused)
+
+    failure = RunyardError("a checkpoint cannot be stored: no")
+    error = {"error": "RunyardError", "message": failure.message}
+    assert of(failure) == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
 
 
 @pytest.mark.parametrize("outcome", [Done("cancelled"), Done(), HostDied("was killed", together=4)])
@@ -56,14 +60,11 @@ def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: Done | HostDied) -
     assert of(outcome, Stop("handover")) == GiveBack()
 
 
-def test_whoever_waits_for_a_run_that_is_rolled_back_gets_what_it_had_come_to() -> None:
+def test_a_run_that_is_rolled_back_keeps_its_answer_and_a_temporary_one_has_nothing_to_roll_back() -> None:
     done = Done("cancelled", answer=b'{"n":1}')
 
     assert of(done, ROLLBACK) == RollBack({"error": "UserRollback", "message": "enough"}, done)
 
-
-def test_a_temporary_run_has_nothing_to_roll_back() -> None:
-    done = Done("cancelled", answer=b'{"n":1}')
     ended = of(done, ROLLBACK, temporary=True)
     assert ended == End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
 
@@ -76,10 +77,16 @@ def test_a_timeout_names_the_deployments_own_limit_and_has_no_answer() -> None:
     assert ended.done.answer is None
 
 
-def test_a_death_among_others_counts_for_nobody() -> None:
+def test_a_death_among_others_counts_for_nobody_and_the_last_alone_ends_the_run() -> None:
     assert of(HostDied("was killed", together=9), deaths=2) == GiveBack(
         "its host was killed with 9 on it", death="was killed", level=1
     )
+
+    ended = of(HostDied("was killed"), deaths=2)
+
+    message = "the graph host was killed (3 times in a row)"
+    error = {"error": "RunAbandoned", "message": message}
+    assert ended == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
 
 
 @pytest.mark.parametrize(("deaths", "delay"), [(0, 1.0), (1, 5.0)])
@@ -92,26 +99,9 @@ def test_a_death_alone_counts_and_is_followed_by_a_pause(deaths: int, delay: flo
     )
 
 
-def test_the_last_death_ends_the_run() -> None:
-    ended = of(HostDied("was killed"), deaths=2)
-
-    message = "the graph host was killed (3 times in a row)"
-    error = {"error": "RunAbandoned", "message": message}
-    assert ended == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
-
-
 def test_without_a_database_it_is_tried_again_at_no_cost_to_the_run() -> None:
     assert of(Unavailable("gone"), deaths=2) == GiveBack("it cannot start here now: gone", 1.0)
-
-
-def test_what_is_somebody_elses_is_dropped_whatever_was_wanted_of_it() -> None:
     assert isinstance(of(Fenced(), INTERRUPT), Drop)
-
-
-def test_any_other_failure_is_the_runs_error_and_an_event_of_it() -> None:
-    failure = RunyardError("a checkpoint cannot be stored: no")
-    error = {"error": "RunyardError", "message": failure.message}
-    assert of(failure) == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
 
 
 @pytest.mark.parametrize(

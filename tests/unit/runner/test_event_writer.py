@@ -88,15 +88,13 @@ def test_the_first_batch_opens_the_attempt_and_the_rest_go_on() -> None:
     assert owner.log.next_batch() is None
 
 
-def test_batches_are_bounded(owner: Owner) -> None:
+def test_batches_are_bounded_and_a_larger_event_goes_alone(owner: Owner) -> None:
     owner.add(600)
     assert [len(owner.send().payloads) for _ in range(3)] == [256, 256, 88]
 
     owner.add(5, size=100 * 1024)
     assert [len(owner.send().payloads) for _ in range(3)] == [2, 2, 1]
 
-
-def test_an_event_larger_than_a_batch_goes_alone(owner: Owner) -> None:
     owner.add(2, size=workers_events.BATCH_BYTES)
 
     assert len(owner.send().payloads) == 1

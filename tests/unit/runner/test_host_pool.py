@@ -50,7 +50,7 @@ def test_a_busy_slow_host_gets_a_second_one(world: World) -> None:
 
 
 @greened
-def test_runs_that_get_no_thread_in_their_host_go_to_another(world: World) -> None:
+def test_runs_that_get_no_thread_in_their_host_go_to_another_unless_none_has_any(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         s.part = "has no threads"
         full = s.acquire()
@@ -63,9 +63,6 @@ def test_runs_that_get_no_thread_in_their_host_go_to_another(world: World) -> No
         assert list(s.pool.starved()) == [UUID(bytes=second.id)]
         assert s.acquire() is not full
 
-
-@greened
-def test_runs_that_get_no_thread_stay_where_no_host_has_any(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         s.part = "has no threads"
         occupant = Occupant().enter(s.acquire())
@@ -163,7 +160,7 @@ def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s
 
 
 @greened
-def test_who_waits_for_a_slot_gets_the_next_that_is_free(world: World) -> None:
+def test_who_waits_for_a_slot_gets_the_next_that_is_free_or_gives_up(world: World) -> None:
     with stage(world, max_hosts=1) as s:
         busy = s.acquire()
         occupant = Occupant().enter(busy)
@@ -175,6 +172,20 @@ def test_who_waits_for_a_slot_gets_the_next_that_is_free(world: World) -> None:
         busy.leave(occupant.id)
         assert waiting.get(timeout=20) is not busy
         assert not occupant.deaths
+
+    with stage(world, max_hosts=1) as s:
+        busy = s.acquire()
+        occupant = Occupant().enter(busy)
+        ended: AsyncResult = AsyncResult()
+        waiting = gevent.spawn(s.acquire, uuid4(), unless=ended)
+        gevent.idle()
+        ended.set(None)
+        waiting.join(timeout=20)
+        assert isinstance(waiting.exception, GaveUp)
+
+        busy.leave(occupant.id)
+        assert s.acquire() is busy, "nobody wants its slot any more"
+        assert s.starts == 1
 
 
 @greened
@@ -193,23 +204,6 @@ def test_more_revisions_than_slots_are_all_served_and_no_slot_is_taken_twice(wor
         gevent.joinall(running, raise_error=True)
 
         assert not any(greenlet.value.deaths for greenlet in running)
-
-
-@greened
-def test_who_waits_for_a_slot_may_give_up(world: World) -> None:
-    with stage(world, max_hosts=1) as s:
-        busy = s.acquire()
-        occupant = Occupant().enter(busy)
-        ended: AsyncResult = AsyncResult()
-        waiting = gevent.spawn(s.acquire, uuid4(), unless=ended)
-        gevent.idle()
-        ended.set(None)
-        waiting.join(timeout=20)
-        assert isinstance(waiting.exception, GaveUp)
-
-        busy.leave(occupant.id)
-        assert s.acquire() is busy, "nobody wants its slot any more"
-        assert s.starts == 1
 
 
 @greened
@@ -259,9 +253,6 @@ def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
         until(lambda: not is_alive(busy.pid))
         assert not occupant.deaths
 
-
-@greened
-def test_a_host_of_what_serves_may_stay_however_idle(world: World) -> None:
     with stage(world, host_idle_seconds=0) as s:
         serving, replaced = s.acquire(uuid4()), s.acquire(uuid4())
         s.pool.adjust({replaced.revision_id: HostLimits(is_replaced=True), serving.revision_id: HostLimits()})

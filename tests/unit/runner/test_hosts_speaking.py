@@ -14,33 +14,20 @@ from workers.runner import host as one_host
 
 
 @greened
-def test_frames_of_a_run_reach_it(world: World) -> None:
+def test_frames_of_a_run_reach_it_and_late_ones_of_a_run_that_left_are_nobodys(world: World) -> None:
     with stage(world) as s:
         occupant = Occupant().enter(s.acquire())
 
         until(lambda: occupant.frames == [(frames.EVENT, b"values\n{}")])
 
-
-@greened
-def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
-    with stage(world) as s:
-        host, occupant, other = s.acquire(), Occupant(), Occupant()
-        host.enter(occupant.id, occupant, b"run")
-        host.leave(occupant.id)
+        host, left, other = s.acquire(), Occupant(), Occupant()
+        host.enter(left.id, left, b"run")
+        host.leave(left.id)
         other.enter(host)
         until(lambda: other.frames)
 
-        assert occupant.frames == []
+        assert left.frames == []
         assert host.died is None
-
-
-@greened
-def test_what_user_code_prints_is_a_log_line(world: World) -> None:
-    with stage(world) as s:
-        s.part = "prints"
-        Occupant().enter(s.acquire())
-
-        until(lambda: ("INFO", "hello", None) in s.lines)
 
 
 @greened
@@ -54,6 +41,7 @@ def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(w
         assert (blank, hello, end) == ("", "hellö world", "end")
         assert "".join(long) == "x" * 10_000
         assert max(map(len, long)) <= one_host.LINE_BYTES
+        assert {(level, run_id) for level, _, run_id in s.lines} == {("INFO", None)}
 
 
 @greened

@@ -56,13 +56,18 @@ def test_a_real_host_runs_a_graph(world: World) -> None:
 
 
 @greened
-def test_a_host_is_started_once_for_all_who_come_at_once(world: World) -> None:
+def test_a_host_is_started_once_for_all_who_come_at_once_or_warm_it(world: World) -> None:
     with stage(world) as s:
         found = [gevent.spawn(s.acquire) for _ in range(10)]
         gevent.joinall(found, raise_error=True)
 
         assert s.starts == 1
         assert len({greenlet.value for greenlet in found}) == 1
+
+        gevent.joinall([gevent.spawn(s.pool.warm, s.revision) for _ in range(3)], raise_error=True)
+        s.acquire()
+
+        assert s.starts == 1
 
 
 @greened
@@ -98,18 +103,13 @@ def test_a_host_that_never_gets_ready_is_given_up(world: World) -> None:
 
 
 @greened
-def test_a_program_that_is_not_there_is_unusable(world: World) -> None:
+def test_a_program_or_an_environment_that_is_not_there_fails_all_who_wait(world: World) -> None:
     settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
     command = HostCommand(["/no/such/python", "{socket}"], str(ROOT), {})
     pool = HostPool(settings, lambda _: (command, lambda *_: None))
     with pytest.raises(HostUnusable, match="could not be started"):
         pool.acquire(uuid4())
     pool.close()
-
-
-@greened
-def test_an_environment_that_cannot_be_made_fails_all_who_wait(world: World) -> None:
-    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
 
     def prepare(revision_id: UUID) -> Any:
         gevent.sleep(0.05)
@@ -121,15 +121,6 @@ def test_an_environment_that_cannot_be_made_fails_all_who_wait(world: World) -> 
     gevent.joinall(waiting)
     assert all(isinstance(greenlet.exception, HostUnusable) for greenlet in waiting)
     pool.close()
-
-
-@greened
-def test_a_revision_is_warmed_once(world: World) -> None:
-    with stage(world) as s:
-        gevent.joinall([gevent.spawn(s.pool.warm, s.revision) for _ in range(3)], raise_error=True)
-        s.acquire()
-
-        assert s.starts == 1
 
 
 @greened

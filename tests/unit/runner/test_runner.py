@@ -22,7 +22,9 @@ from workers.runner import deployment_log, execution
 
 
 @greened
-def test_a_run_succeeds(world: World) -> None:
+def test_runs_succeed_with_an_answer_a_question_their_tokens_and_without_a_row_when_temporary(
+    world: World,
+) -> None:
     with bench(world) as b:
         run_id = b.start("echo", {"text": "hi"})
         found = b.wait(run_id)
@@ -34,6 +36,25 @@ def test_a_run_succeeds(world: World) -> None:
         assert b.status(run_id) == "success"
         thread = b.thread(run_id)
         assert (thread["status"], thread["values"]["log"]) == ("idle", ["hi"])
+
+        run_id = b.start("asks")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "success"
+        thread = b.thread(run_id)
+        assert thread["status"] == "interrupted"
+        assert thread["interrupts"]
+
+        run_id = b.start("consumes")
+        b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row["usage"] == {"large": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
+
+        run_id = b.start("echo", {"text": "hi"}, stateless=True)
+
+        assert last(b.wait(run_id))["output"]["log"] == ["hi"]
+        assert not b.row(run_id)
 
 
 @greened
@@ -110,37 +131,6 @@ def test_what_a_run_has_logged_is_stored_before_its_end_event(world: World) -> N
                 query = text("SELECT message FROM log_line WHERE run_id = :id ORDER BY at")
                 messages = conn.execute(query, {"id": run_id}).scalars().all()
             assert messages[:3] == ["line 0", "line 1", "line 2"]
-
-
-@greened
-def test_a_graph_that_asks_interrupts_its_thread(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("asks")
-        b.wait(run_id)
-
-        assert b.status(run_id) == "success"
-        thread = b.thread(run_id)
-        assert thread["status"] == "interrupted"
-        assert thread["interrupts"]
-
-
-@greened
-def test_the_tokens_that_models_used_are_in_the_row(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("consumes")
-        b.wait(run_id)
-
-        row = b.row(run_id)
-        assert row["usage"] == {"large": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
-
-
-@greened
-def test_a_temporary_run_leaves_no_row(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("echo", {"text": "hi"}, stateless=True)
-
-        assert last(b.wait(run_id))["output"]["log"] == ["hi"]
-        assert not b.row(run_id)
 
 
 @greened
@@ -234,14 +224,3 @@ def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(world: Wo
         assert stopped["values"]["log"] == [0, 1, 2]
         assert b.thread(again)["values"]["log"] == [0, 1, 2, 3, 4, 5]
         assert [orjson.loads(event.data)["step"] for event in found if event.name == "custom"] == [3, 4, 5]
-
-
-@greened
-def test_a_run_past_its_deadline_times_out(world: World) -> None:
-    with bench(world, run_timeout_seconds=1.0) as b:
-        run_id = b.start("sleeps")
-        found = b.wait(run_id)
-
-        assert b.status(run_id) == "timeout"
-        assert orjson.loads(found[-2].data)["error"] == "TimeoutError"
-        assert b.thread(run_id)["status"] == "error"

@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 
 @greened
-def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
+def test_a_message_delivered_twice_changes_nothing_and_a_run_without_one_is_claimed(world: World) -> None:
     with bench(world) as b:
         run_id = b.create("writes", {"n": 5, "seconds": 0.05}, stream_mode=["custom"])
         for _ in range(3):
@@ -31,6 +31,11 @@ def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
         row = b.row(run_id)
         assert (row["status"], row["attempt"]) == ("success", 1)
         assert names(found).count("custom") == 5
+
+        run_id = b.create("echo", {"text": "hi"})
+        b.wait(run_id)
+
+        assert b.status(run_id) == "success"
 
 
 @greened
@@ -53,16 +58,7 @@ def test_runs_of_a_limited_deployment_follow_each_other_without_a_notification(w
 
 
 @greened
-def test_a_run_nobody_rang_for_is_claimed(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.create("echo", {"text": "hi"})
-        b.wait(run_id)
-
-        assert b.status(run_id) == "success"
-
-
-@greened
-def test_runs_of_a_thread_go_in_order(world: World) -> None:
+def test_runs_of_a_thread_go_in_order_and_those_of_a_limited_key_one_by_one(world: World) -> None:
     with bench(world) as b:
         thread_id = uuid4()
         ids = [b.create("echo", {"text": str(n)}, thread=thread_id) for n in range(5)]
@@ -71,6 +67,18 @@ def test_runs_of_a_thread_go_in_order(world: World) -> None:
             b.wait(run_id)
 
         assert b.thread(ids[-1])["values"]["log"] == ["0", "1", "2", "3", "4"]
+
+        with connection() as conn:
+            api_keys.ensure_default_organization(conn)
+            made = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
+        key_id = made.split("_")[1]
+        ids = [b.create("writes", {"n": 1}, key=key_id) for _ in range(4)]
+        b.runner.notify(ids)
+        for run_id in ids:
+            b.wait(run_id)
+
+        spans = [(row["started_at"], row["ended_at"]) for row in map(b.row, ids) if row]
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @greened
@@ -105,22 +113,6 @@ def test_a_full_runner_claims_round_robin_and_loses_no_run(world: World) -> None
         assert order.index(single) < 8
         assert order.index(slow[-1]) < 20
         assert not b.runner._has_backlog
-
-
-@greened
-def test_a_keys_next_run_starts_when_one_ends(world: World) -> None:
-    with bench(world) as b:
-        with connection() as conn:
-            api_keys.ensure_default_organization(conn)
-            made = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
-        key_id = made.split("_")[1]
-        ids = [b.create("writes", {"n": 1}, key=key_id) for _ in range(4)]
-        b.runner.notify(ids)
-        for run_id in ids:
-            b.wait(run_id)
-
-        spans = [(row["started_at"], row["ended_at"]) for row in map(b.row, ids) if row]
-        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @greened

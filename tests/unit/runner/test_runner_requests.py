@@ -113,7 +113,7 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(world: World) -> None
 
         error = orjson.loads(found[-2].data)
         row, thread = b.row(run_id), b.thread(run_id)
-        assert (row["status"], row["error"]) == ("timeout", error)
+        assert (row["status"], row["error"], error["error"]) == ("timeout", error, "TimeoutError")
         assert (thread["status"], thread["error"]) == ("error", error)
         assert thread["values"]["log"] == ["before"]
         assert kept(b, row["thread_id"])["state"]["next"] == ["sleep"]
