@@ -65,9 +65,6 @@ def test_a_rename_cannot_take_anothers_name() -> None:
         organizations.rename(conn, other, "acme")
     with connection() as conn:
         assert organizations.rename(conn, other, "third")["name"] == "third"
-
-
-def test_a_name_must_not_look_like_an_id() -> None:
     with pytest.raises(Invalid):
         create(str(DEFAULT_ORGANIZATION_ID))
 
@@ -127,7 +124,7 @@ def test_upkeep_removes_it_once_nothing_is_left(settings: Settings) -> None:
     assert count("api_key") == 0
 
 
-def test_an_operator_speaks_for_any_organization_and_others_for_their_own() -> None:
+def test_an_operator_speaks_for_any_organization_until_it_is_deleted_and_others_for_their_own() -> None:
     id = create("acme")
     operator = Caller(DEFAULT_ORGANIZATION_ID, "default", "bootstrap", "operator")
     admin = Caller(id, "acme", "abcdefgh", "admin")
@@ -140,10 +137,6 @@ def test_an_operator_speaks_for_any_organization_and_others_for_their_own() -> N
         with pytest.raises(Forbidden):
             organizations.acting_for(caller, tenant)
 
-
-def test_a_deleted_organization_cannot_be_spoken_for() -> None:
-    id = create("acme")
-    operator = Caller(DEFAULT_ORGANIZATION_ID, "default", "bootstrap", "operator")
     assert organizations.acting_for(operator, "acme").organization_id == id
     delete(id)
     with pytest.raises(Forbidden):

@@ -123,9 +123,7 @@ def test_secrets_are_a_revisions_own(organization_id: UUID, tmp_path: Path) -> N
         assert secrets.secrets_of(conn, first) == {"A": "1", "B": "2"}
         assert secrets.secrets_of(conn, second) == {"A": "9"}
 
-
-def test_of_a_name_given_twice_the_last_value_counts(organization_id: UUID) -> None:
-    id = create(organization_id, secrets=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])
+    id = create(organization_id, "twice", secrets=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])
 
     with connection() as conn:
         latest = deployments.get(conn, organization_id, id)["latest_revision_id"]
@@ -204,7 +202,7 @@ def test_nothing_is_left_of_a_deleted_deployment(organization_id: UUID, tmp_path
     ]
 
 
-def test_it_stays_while_one_of_its_runs_still_stops(organization_id: UUID) -> None:
+def test_it_stays_while_one_of_its_runs_still_stops_but_not_for_ever(organization_id: UUID) -> None:
     deployment = factories.deployment(organization_id=organization_id)
     factories.run(deployment, status=RunStatus.RUNNING)
     with connection() as conn:
@@ -218,8 +216,6 @@ def test_it_stays_while_one_of_its_runs_still_stops(organization_id: UUID) -> No
     purge()
     assert count("deployment") == 0
 
-
-def test_a_run_that_never_stops_does_not_keep_it_for_ever(organization_id: UUID) -> None:
     deployment = factories.deployment(organization_id=organization_id)
     factories.run(deployment, status=RunStatus.RUNNING)
     with connection() as conn:

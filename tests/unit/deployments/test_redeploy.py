@@ -119,7 +119,9 @@ def test_it_is_queued_and_skips_others_like_any_revision(deployment: DeploymentR
     assert [(move.revision_id, move.status) for move in promoted] == [(again, "AWAITING_DEPLOY")]
 
 
-def test_a_repository_that_was_never_read_is_read_now(deployment: DeploymentRef) -> None:
+def test_a_repository_that_was_never_read_is_read_now_and_one_without_source_refused(
+    deployment: DeploymentRef,
+) -> None:
     again, _ = redeploy(
         deployment,
         old(deployment, source="github", archive_digest=None, status=RevisionStatus.INTERRUPTED),
@@ -127,8 +129,6 @@ def test_a_repository_that_was_never_read_is_read_now(deployment: DeploymentRef)
 
     assert row(deployment, again)["status"] == "AWAITING_BUILD"
 
-
-def test_one_without_source_is_refused(deployment: DeploymentRef) -> None:
     placeholder = old(deployment, archive_digest=None, status=RevisionStatus.CREATING)
 
     with pytest.raises(Invalid) as caught:

@@ -27,7 +27,7 @@ def log(server: Redis) -> Log:
     return Log(server)
 
 
-def test_events_are_appended_in_order(log: Log) -> None:
+def test_events_are_appended_in_order_once_to_a_log_that_was_opened(log: Log) -> None:
     assert log.append(1, 3, floor=0) == OK
     assert log.append(4, 5) == OK
 
@@ -35,54 +35,49 @@ def test_events_are_appended_in_order(log: Log) -> None:
     assert log.afters == [0, 1, 2, 3, 4]
     assert events.position(log.redis, log.id) == 5
 
+    repeated = Log(log.redis)
+    repeated.append(1, 3, floor=0)
 
-def test_a_log_that_was_never_opened_is_lost(log: Log) -> None:
-    assert log.append(1) == LOST
-    assert log.numbers == []
+    assert repeated.append(1, 3, floor=0) == OK
+    assert repeated.append(2, 5) == OK
+    assert repeated.numbers == [1, 2, 3, 4, 5]
+
+    unopened = Log(log.redis)
+    assert unopened.append(1) == LOST
+    assert unopened.numbers == []
 
 
-def test_an_older_attempt_is_fenced(log: Log) -> None:
+def test_an_older_attempt_another_owner_and_one_that_was_not_opened_are_fenced(log: Log) -> None:
     log.append(501, attempt=2, owner="b", floor=500)
 
     assert log.append(1, attempt=1, owner="a", floor=0) == FENCED
     assert log.append(2, attempt=1, owner="a") == FENCED
     assert log.numbers == [501]
 
+    shared = Log(log.redis)
+    shared.append(1, owner="a", floor=0)
 
-def test_another_owner_of_the_same_attempt_is_fenced(log: Log) -> None:
-    log.append(1, owner="a", floor=0)
+    assert shared.append(1, owner="b", floor=0) == FENCED
+    assert shared.append(2, owner="b") == FENCED
 
-    assert log.append(1, owner="b", floor=0) == FENCED
-    assert log.append(2, owner="b") == FENCED
+    unopened = Log(log.redis)
+    unopened.append(1, attempt=1, floor=0)
 
-
-def test_an_attempt_that_was_not_opened_is_fenced(log: Log) -> None:
-    log.append(1, attempt=1, floor=0)
-
-    assert log.append(2, attempt=2) == FENCED
+    assert unopened.append(2, attempt=2) == FENCED
 
 
-def test_nothing_follows_the_end(log: Log) -> None:
+def test_nothing_follows_the_end_or_a_hole(log: Log) -> None:
     log.append(1, 2, floor=0, final=True)
 
     assert log.append(3) == DONE
     assert log.append(501, attempt=2, owner="b", floor=500) == DONE
     assert log.numbers == [1, 2]
 
+    short = Log(log.redis)
+    short.append(1, floor=0)
 
-def test_a_hole_is_refused(log: Log) -> None:
-    log.append(1, floor=0)
-
-    assert log.append(3) == GAP
-    assert log.numbers == [1]
-
-
-def test_repeats_are_skipped(log: Log) -> None:
-    log.append(1, 3, floor=0)
-
-    assert log.append(1, 3, floor=0) == OK
-    assert log.append(2, 5) == OK
-    assert log.numbers == [1, 2, 3, 4, 5]
+    assert short.append(3) == GAP
+    assert short.numbers == [1]
 
 
 def test_the_next_attempt_jumps_and_says_what_came_before(log: Log) -> None:
@@ -92,13 +87,12 @@ def test_the_next_attempt_jumps_and_says_what_came_before(log: Log) -> None:
     assert log.numbers == [1, 2, 501, 502]
     assert log.afters == [0, 1, 2, 501]
 
+    forgotten = Log(log.redis)
+    forgotten.append(1, 2, floor=0)  # then Redis forgot 3 to 10, and the owner holds 11 and later only
 
-def test_a_hole_in_an_attempts_own_log_does_not_look_whole(log: Log) -> None:
-    log.append(1, 2, floor=0)  # then Redis forgot 3 to 10, and the owner holds 11 and later only
-
-    assert log.append(11, 12, floor=10) == OK
-    assert log.numbers == [1, 2, 11, 12]
-    assert log.afters[2] == 10
+    assert forgotten.append(11, 12, floor=10) == OK
+    assert forgotten.numbers == [1, 2, 11, 12]
+    assert forgotten.afters[2] == 10
 
 
 def test_old_events_are_trimmed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,14 +180,12 @@ def test_the_script_publishes_what_it_appends(redis: Redis) -> None:
     assert found == list(events.logged(redis, log.id, 0))
 
 
-def test_closing_a_log_needs_no_redis() -> None:
-    shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
-
-    events.close(uuid4(), attempt=1, owner="a", floor=0, payloads=[b"end\n{}"], retention_seconds=RETENTION)
-
-
-def test_a_dead_server_is_an_error_of_the_append() -> None:
+def test_a_dead_server_is_an_error_of_the_append_and_closing_needs_none() -> None:
     log = Log(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
 
     with pytest.raises(RedisError):
         log.append(1, floor=0)
+
+    shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+
+    events.close(uuid4(), attempt=1, owner="a", floor=0, payloads=[b"end\n{}"], retention_seconds=RETENTION)

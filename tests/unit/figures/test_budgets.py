@@ -90,8 +90,6 @@ def test_what_was_counted_is_not_forgotten_when_the_budget_is_set_again(deployme
 
     assert listed(deployment).spent == 50
 
-
-def test_without_budget_there_is_none(deployment: DeploymentRef) -> None:
     allow(deployment, max_tokens_per_day=200, max_run_tokens=5)
     allow(deployment, max_tokens_per_day=0, max_run_tokens=0)
 

@@ -32,9 +32,6 @@ def test_a_duration_is_in_the_bucket_it_lies_in(seconds: float) -> None:
 
 def test_what_is_too_short_or_too_long_is_in_the_first_or_last() -> None:
     assert (bucket_of(0.0), bucket_of(-3.0), bucket_of(1e12)) == (0, 0, LAST)
-
-
-def test_no_duration_is_in_no_bucket() -> None:
     assert bucket_of(None) is None
 
 
@@ -45,6 +42,13 @@ def test_buckets_are_counted_and_histograms_added() -> None:
         "3": 3,
         "9": 4,
     }
+
+    limits = cumulative({0: 2, 5: 1, LAST: 4})
+
+    assert limits[0] == (begins_at(4), 2)
+    assert limits[1] == (begins_at(8), 3)
+    assert limits[-1] == (float("inf"), 7)
+    assert limits == sorted(limits)
 
 
 def test_a_percentile_is_a_fifth_off_at_most() -> None:
@@ -57,16 +61,4 @@ def test_a_percentile_is_a_fifth_off_at_most() -> None:
     for share, right in ((0.5, 5.0), (0.95, 9.5), (1.0, 10.0)):
         found = percentile(histogram, share)
         assert found == pytest.approx(right, rel=0.2)
-
-
-def test_nothing_has_no_percentile() -> None:
     assert percentile({}, 0.5) is None
-
-
-def test_its_counts_up_to_each_limit_end_with_all() -> None:
-    limits = cumulative({0: 2, 5: 1, LAST: 4})
-
-    assert limits[0] == (begins_at(4), 2)
-    assert limits[1] == (begins_at(8), 3)
-    assert limits[-1] == (float("inf"), 7)
-    assert limits == sorted(limits)

@@ -53,11 +53,16 @@ def check(folder: Path, kind: str = "runner", *, is_ready: bool = False, pid: in
     return health.check(Settings(runtime_dir=folder), kind, is_ready=is_ready, pid=pid)
 
 
-def test_a_process_whose_loop_turns_is_live_and_ready(folder: Path) -> None:
+def test_a_process_whose_loop_turns_is_live_and_ready_unless_it_drains(folder: Path) -> None:
     with process(folder) as runner:
         assert check(folder) == f"runner is live: {runner.pid}"
         assert check(folder, is_ready=True) == f"runner is ready: {runner.pid}"
         assert folder.stat().st_mode & 0o777 == 0o700
+
+    with process(folder, why_not="it drains") as runner:
+        assert check(folder, pid=runner.pid)
+        with pytest.raises(Unhealthy, match=f"runner {runner.pid} is not ready: it drains"):
+            check(folder, is_ready=True, pid=runner.pid)
 
 
 def test_each_data_directory_has_its_own_processes_however_long_its_path(tmp_path: Path) -> None:
@@ -74,13 +79,6 @@ def test_each_data_directory_has_its_own_processes_however_long_its_path(tmp_pat
     finally:
         runner.close()
         health_socket.place(mine).rmdir()
-
-
-def test_one_that_drains_is_live_and_not_ready(folder: Path) -> None:
-    with process(folder, why_not="it drains") as runner:
-        check(folder)
-        with pytest.raises(Unhealthy, match=f"runner {runner.pid} is not ready: it drains"):
-            check(folder, is_ready=True)
 
 
 def test_one_that_is_frozen_is_unhealthy_until_it_continues(

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
-from shared.runs import claims
+from shared.runs import claims, eligibility
 from tests.support import factories
 from tests.support.owning import change, claim, claimed, expire, finish, pending, release, row, store, terms
 
@@ -37,6 +37,7 @@ def test_a_run_is_claimed_once(deployment: DeploymentRef) -> None:
 
     assert len(claim(run_id, run_id)) == 1
     assert claim(run_id, owner="b") == []
+    assert claim(uuid4()) == []
 
 
 def test_many_owners_at_once_share_the_runs(deployment: DeploymentRef) -> None:
@@ -70,10 +71,6 @@ def test_the_oldest_run_is_first_wherever_its_row_lies(deployment: DeploymentRef
     assert claimed == ids
 
 
-def test_an_unknown_run_is_nobodys(deployment: DeploymentRef) -> None:
-    assert claim(uuid4()) == []
-
-
 def test_runs_of_a_thread_wait_for_those_before(deployment: DeploymentRef) -> None:
     thread_id = factories.thread(deployment.id)
     first, second = pending(deployment, thread_id), pending(deployment, thread_id)
@@ -96,7 +93,7 @@ def test_the_index_lets_one_run_of_a_thread_run_at_a_time(deployment: Deployment
     assert row(second)["status"] == "pending"
 
 
-def test_a_run_is_not_claimed_before_its_time(deployment: DeploymentRef) -> None:
+def test_a_run_is_not_claimed_before_its_time_nor_when_it_is_to_be_stopped(deployment: DeploymentRef) -> None:
     run_id = pending(deployment)
     change(run_id, "not_before = now() + interval '1 minute'")
     assert claim(run_id) == []
@@ -104,8 +101,6 @@ def test_a_run_is_not_claimed_before_its_time(deployment: DeploymentRef) -> None
     change(run_id, "not_before = now() - interval '1 second'")
     assert len(claim(run_id)) == 1
 
-
-def test_a_run_to_be_stopped_is_not_claimed(deployment: DeploymentRef) -> None:
     assert claim(pending(deployment, cancel_requested="interrupt")) == []
 
 
@@ -155,3 +150,58 @@ def test_the_clock_is_the_databases(deployment: DeploymentRef) -> None:
             {"id": run.run_id},
         )
         assert 0 < left.scalar_one() <= 30
+
+
+# Runs whose notification was lost
+
+
+def to_notify() -> list[UUID]:
+    with connection() as conn:
+        return [found.run_id for found in eligibility.to_notify(conn)]
+
+
+def test_runs_nobody_was_notified_of_are_found(deployment: DeploymentRef) -> None:
+    thread_id = factories.thread(deployment.id)
+    old, behind, young = pending(deployment, thread_id), pending(deployment, thread_id), pending(deployment)
+    foreign = pending(deployment, pool="gpu")
+    later = pending(deployment)
+    for run_id in (old, behind, foreign, later):
+        change(run_id, "created_at = now() - interval '1 minute'")
+    change(later, "not_before = now() - interval '1 second'")
+
+    with driver() as conn:
+        found = claims.claim_waiting(conn, "default", terms(), limit=10, waited_seconds=2)
+    assert [run.run_id for run, _ in found] == [old]
+    assert row(young)["status"] == "pending"
+
+
+def test_runs_whose_notification_was_lost_are_notified_of_again_ever_more_rarely(
+    deployment: DeploymentRef,
+) -> None:
+    run_id = pending(deployment)
+    assert to_notify() == [run_id]
+    assert to_notify() == []  # notified just now
+
+    change(run_id, "notified_at = now() - interval '3 seconds'")
+    assert to_notify() == []  # the second wait is longer
+    change(run_id, "notified_at = now() - interval '5 seconds'")
+    assert to_notify() == [run_id]
+    change(run_id, "notifications = 1000, notified_at = now() - interval '31 seconds'")
+    assert to_notify() == [run_id]
+
+
+def test_only_eligible_runs_are_notified_of_again(deployment: DeploymentRef) -> None:
+    busy = claimed(deployment)
+    pending(deployment, busy.thread_id)
+    pending(deployment, cancel_requested="interrupt")
+    change(pending(deployment), "not_before = now() + interval '1 minute'")
+
+    assert to_notify() == []
+
+
+def test_one_round_notifies_of_a_bounded_number(deployment: DeploymentRef) -> None:
+    for _ in range(5):
+        pending(deployment)
+    with connection() as conn:
+        assert len(eligibility.to_notify(conn, limit=3)) == 3
+        assert len(eligibility.to_notify(conn, limit=3)) == 2

@@ -32,6 +32,14 @@ def test_a_run_knows_the_user_who_asked_for_it(db: Engine) -> None:
     assert found["langgraph_auth_user_id"] == found["user_id"] == "ann"
     assert found["langgraph_auth_permissions"] == ["read"]
 
+    nobody = frozen()
+    assert (nobody["langgraph_auth_user"], nobody["langgraph_auth_user_id"], nobody["user_id"]) == (
+        None,
+        "",
+        "",
+    )
+    assert nobody["langgraph_auth_permissions"] == []
+
 
 @pytest.mark.parametrize("where", ["context", "config"])
 def test_nobody_names_another_user_but_whom_it_acts_for(db: Engine, where: str) -> None:
@@ -45,12 +53,6 @@ def test_nobody_names_another_user_but_whom_it_acts_for(db: Engine, where: str) 
     assert found["langgraph_auth_user"] == ANN
     assert (found["langgraph_auth_user_id"], found["langgraph_auth_permissions"]) == ("ann", ["read"])
     assert found["user_id"] == "bob"
-
-
-def test_a_run_that_nobody_was_asked_about_has_no_user(db: Engine) -> None:
-    found = frozen()
-    assert (found["langgraph_auth_user"], found["langgraph_auth_user_id"], found["user_id"]) == (None, "", "")
-    assert found["langgraph_auth_permissions"] == []
 
 
 def test_a_question_about_a_threads_state_knows_its_user() -> None:

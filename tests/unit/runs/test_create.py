@@ -189,7 +189,7 @@ def test_a_displaced_running_run_keeps_its_owner(
     assert all(str(made.run_id) in (run.reason or "") for run in made.displaced)
 
 
-def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
+def test_an_interrupted_pending_run_reserves_numbers_for_its_end_and_is_not_cancelled_again(
     deployment: DeploymentRef, thread_id: UUID
 ) -> None:
     run_id = create(deployment, thread_id).run_id
@@ -201,11 +201,7 @@ def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
     with driver() as conn:
         assert claims.claim(conn, [run_id], Terms("w", 30, 60)) == []
 
-
-def test_a_cancelled_run_is_not_cancelled_again(deployment: DeploymentRef, thread_id: UUID) -> None:
-    run_id = create(deployment, thread_id).run_id
     with connection() as conn:
-        cancel.cancel_run(conn, deployment.id, thread_id, run_id)
         with pytest.raises(NotFound, match="No matching runs to cancel"):
             cancel.cancel_run(conn, deployment.id, thread_id, run_id)
         with pytest.raises(NotFound, match="No runs found to cancel"):
@@ -229,8 +225,6 @@ def test_deleting_an_ended_run_leaves_the_thread_as_it_is(deployment: Deployment
         assert cancel.delete_run(conn, deployment.id, thread_id, ended) is None
         assert records.get(conn, deployment.id, thread_id) == before
 
-
-def test_deleting_a_running_run_fences_its_owner(deployment: DeploymentRef, thread_id: UUID) -> None:
     run_id = create(deployment, thread_id).run_id
     owned = claim(run_id, owner="w1")
     with connection() as conn:

@@ -14,7 +14,8 @@ from shared.deployments import deployments, limits
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.next_revision import Change
 from shared.infra.postgres import connection, driver
-from shared.runs import claims, create, deployment_limits, eligibility
+from shared.models import RunStatus
+from shared.runs import claims, create, deployment_limits, eligibility, queue_position
 from shared.runs.claims import Claimed, Terms
 from tests.support import factories
 from tests.support.waiting import wait_until
@@ -125,11 +126,19 @@ def blocked() -> int:
         return found.scalar_one()
 
 
-def test_it_claims_only_what_there_is_a_slot_for() -> None:
+def test_it_claims_only_what_there_is_a_slot_for_in_the_order_of_a_thread() -> None:
     ref = limited(3)
     made = waiting(ref, 3)
     assert [run.run_id for run in claim(ref, most=1)] == made[:1]
     assert claim(ref, most=0) == []
+
+    ref = limited(5)
+    first, second = waiting(ref, 2, thread=uuid4())
+    assert [run.run_id for run in claim(ref)] == [first]
+    assert claim(ref) == []
+    with connection() as conn:
+        assert deployment_limits.to_notify(conn, ref.id) == []
+    assert row(second).status == "pending"
 
 
 def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
@@ -171,16 +180,6 @@ def test_a_runner_that_gets_no_notification_finds_them() -> None:
     claim(ref)
     with driver() as conn:
         assert deployment_limits.overlooked(conn, "default", waited_seconds=0) == []
-
-
-def test_the_order_within_a_thread_holds_under_a_limit() -> None:
-    ref = limited(5)
-    first, second = waiting(ref, 2, thread=uuid4())
-    assert [run.run_id for run in claim(ref)] == [first]
-    assert claim(ref) == []
-    with connection() as conn:
-        assert deployment_limits.to_notify(conn, ref.id) == []
-    assert row(second).status == "pending"
 
 
 def test_a_time_limit_holds_for_runs_created_from_then_on() -> None:
@@ -229,3 +228,45 @@ def test_a_long_queue_moves_in_parts() -> None:
     with connection() as conn:
         assert deployment_limits.move_stragglers(conn) == 1
     assert {row(id).pool for id in ids} == {"gpu"}
+
+
+# Why a run waits
+
+
+def test_a_run_that_is_claimed_while_its_position_is_counted_has_one(deployment: DeploymentRef) -> None:
+    just_claimed = factories.run(deployment, status=RunStatus.RUNNING, key_id="own")
+    factories.run(deployment, key_id="own")
+    factories.run(deployment, key_id="other")
+
+    with connection() as conn:
+        assert queue_position._first_of_thread(conn, deployment.id, just_claimed)[0] == 1
+
+
+def test_a_run_waits_behind_runs_of_its_own_depth(deployment: DeploymentRef) -> None:
+    for depth in (0, 0, 0, 1, 2):
+        factories.run(deployment, key_id="own", depth=depth)
+    factories.run(deployment, key_id="other")
+    nested, root = factories.run(deployment, key_id="own", depth=1), factories.run(deployment, key_id="own")
+
+    with connection() as conn:
+        positions = [
+            queue_position._first_of_thread(conn, deployment.id, run_id)[0] for run_id in (nested, root)
+        ]
+    assert positions == [2, 5]
+
+
+def test_the_queue_of_a_deployment_judges_each_depth_by_what_runs_there(deployment: DeploymentRef) -> None:
+    with connection() as conn:
+        limits.change(conn, deployment.id, {"max_concurrent_runs": 1})
+    factories.run(deployment, status=RunStatus.RUNNING)
+    factories.run(deployment, status=RunStatus.RUNNING, depth=2)
+    for depth in (0, 0, 1, 2):
+        factories.run(deployment, depth=depth)
+
+    with connection() as conn:
+        queue = queue_position.of_deployment(conn, deployment)
+    assert (queue["running"], queue["pool"]["running"]) == (2, 2)
+    assert {said["reason"]: said["runs"] for said in queue["waiting"]} == {
+        queue_position.DEPLOYMENT_LIMIT: 3,
+        "no runner of pool default": 1,
+    }

@@ -17,7 +17,7 @@ from tests.support.owning import change, claim, claimed, finish, give_back, pend
 pytestmark = pytest.mark.usefixtures("db")
 
 
-def test_an_end_is_stored_with_the_threads_state(deployment: DeploymentRef) -> None:
+def test_an_end_is_stored_for_good_with_the_threads_state_and_its_tokens(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     assert finish(run, values='{"a":1}', state='{"next":[]}', interrupts="{}") == {run.run_id: None}
 
@@ -25,6 +25,20 @@ def test_an_end_is_stored_with_the_threads_state(deployment: DeploymentRef) -> N
     assert (stored["status"], stored["lease_until"]) == ("success", None)
     assert stored["ended_at"] is not None
     assert (thread["status"], thread["values"], thread["error"]) == ("idle", {"a": 1}, None)
+
+    before = row(run.run_id)
+
+    assert finish(run, RunStatus.ERROR) == {}
+    assert not give_back(run)
+    assert claim(run.run_id) == []
+    assert row(run.run_id) == before
+
+    kept, none = claimed(deployment), claimed(deployment)
+    finish(kept, RunStatus.ERROR, usage='{"large":{"total_tokens":3}}')
+    finish(none)
+
+    assert row(kept.run_id)["usage"] == {"large": {"total_tokens": 3}}
+    assert row(none.run_id)["usage"] is None
 
 
 def test_an_end_without_state_keeps_the_threads(deployment: DeploymentRef) -> None:
@@ -38,17 +52,6 @@ def test_an_end_without_state_keeps_the_threads(deployment: DeploymentRef) -> No
     assert thread["error"] == {"error": "E", "message": "m"}
 
 
-def test_a_terminal_status_never_changes(deployment: DeploymentRef) -> None:
-    run = claimed(deployment)
-    finish(run)
-    before = row(run.run_id)
-
-    assert finish(run, RunStatus.ERROR) == {}
-    assert not give_back(run)
-    assert claim(run.run_id) == []
-    assert row(run.run_id) == before
-
-
 def test_an_end_names_what_comes_next_in_the_thread(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     second = pending(deployment, run.thread_id, pool="gpu")
@@ -56,15 +59,6 @@ def test_an_end_names_what_comes_next_in_the_thread(deployment: DeploymentRef) -
 
     assert finish(run) == {run.run_id: Next(second, "gpu")}
     assert thread_of(run)["status"] == "busy"
-
-
-def test_the_tokens_it_used_stay_with_the_run(deployment: DeploymentRef) -> None:
-    kept, none = claimed(deployment), claimed(deployment)
-    finish(kept, RunStatus.ERROR, usage='{"large":{"total_tokens":3}}')
-    finish(none)
-
-    assert row(kept.run_id)["usage"] == {"large": {"total_tokens": 3}}
-    assert row(none.run_id)["usage"] is None
 
 
 def test_many_runs_end_in_one_statement(deployment: DeploymentRef) -> None:

@@ -35,12 +35,19 @@ def test_a_renewal_prolongs_the_lease_and_reports_cancels(deployment: Deployment
     assert renew(run)[run.run_id] == claims.Hold(1, "rollback", "why")
 
 
-def test_only_the_owner_renews_a_running_run(deployment: DeploymentRef) -> None:
+def test_only_the_owner_renews_a_running_run_until_the_last_moment_of_its_lease(
+    deployment: DeploymentRef,
+) -> None:
     run = claimed(deployment)
     assert renew(run, owner="b") == {}
 
     finish(run)
     assert renew(run) == {}
+
+    run = claimed(deployment)
+    change(run.run_id, "lease_until = now() + interval '1 second'")
+
+    assert run.run_id in renew(run)
 
 
 def test_runs_that_somebody_has_locked_are_left_as_they_are_instead_of_waited_for(
@@ -69,14 +76,6 @@ def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
 
     assert renew(run) == {}
     assert release(run)
-
-
-def test_a_lease_is_renewed_until_its_last_moment(deployment: DeploymentRef) -> None:
-    """The database was away until just now."""
-    run = claimed(deployment)
-    change(run.run_id, "lease_until = now() + interval '1 second'")
-
-    assert run.run_id in renew(run)
 
 
 def test_a_lease_that_ran_out_is_somebody_elses_to_take(deployment: DeploymentRef) -> None:
@@ -112,8 +111,6 @@ def test_a_zombie_changes_nothing(deployment: DeploymentRef) -> None:
             (heir,) = claim(zombie.run_id, owner="b")
     assert store(heir, "0001") == set()
 
-
-def test_the_same_owner_at_an_older_attempt_is_a_zombie_too(deployment: DeploymentRef) -> None:
     zombie = claimed(deployment)
     expire(zombie)
     release(zombie)
@@ -125,7 +122,9 @@ def test_the_same_owner_at_an_older_attempt_is_a_zombie_too(deployment: Deployme
     assert list(finish(heir)) == [heir.run_id]
 
 
-def test_a_run_that_is_gone_fences_its_owner(deployment: DeploymentRef) -> None:
+def test_a_run_that_is_gone_fences_its_owner_and_after_an_end_only_its_transaction_stores(
+    deployment: DeploymentRef,
+) -> None:
     run = claimed(deployment)
     with connection() as conn:
         delete_run(conn, deployment.id, run.thread_id, run.run_id)
@@ -135,8 +134,6 @@ def test_a_run_that_is_gone_fences_its_owner(deployment: DeploymentRef) -> None:
     assert renew(run) == {}
     assert not give_back(run)
 
-
-def test_nothing_is_stored_after_the_end_but_what_its_transaction_brings(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     finish(run)
 

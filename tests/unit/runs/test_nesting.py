@@ -55,26 +55,26 @@ def limited_key(number: int) -> str:
     return made.split("_")[1]
 
 
-def test_a_run_is_one_deeper_than_the_run_that_calls(deployment: DeploymentRef) -> None:
+def test_a_run_is_one_deeper_than_the_run_that_calls_up_to_the_greatest_depth(
+    deployment: DeploymentRef,
+) -> None:
     root = factories.run(deployment, status=RunStatus.RUNNING)
     nested = factories.run(deployment, status=RunStatus.RUNNING, depth=3)
 
     assert (depth_below(root), depth_below(nested)) == (1, 4)
 
-
-@pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.SUCCESS, RunStatus.INTERRUPTED])
-def test_a_caller_that_does_not_run_nests_nothing(deployment: DeploymentRef, status: str) -> None:
-    assert depth_below(factories.run(deployment, status=status, depth=nesting.MAX_DEPTH)) == 0
-    assert depth_below(uuid4()) == 0
-
-
-def test_a_run_at_the_greatest_depth_calls_no_run(deployment: DeploymentRef) -> None:
     last = factories.run(deployment, status=RunStatus.RUNNING, depth=nesting.MAX_DEPTH - 1)
     beyond = factories.run(deployment, status=RunStatus.RUNNING, depth=nesting.MAX_DEPTH)
 
     assert depth_below(last) == nesting.MAX_DEPTH
     with pytest.raises(Conflict, match=rf"{beyond} is nested 10 deep"):
         depth_below(beyond)
+
+
+@pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.SUCCESS, RunStatus.INTERRUPTED])
+def test_a_caller_that_does_not_run_nests_nothing(deployment: DeploymentRef, status: str) -> None:
+    assert depth_below(factories.run(deployment, status=status, depth=nesting.MAX_DEPTH)) == 0
+    assert depth_below(uuid4()) == 0
 
 
 def test_what_waits_is_listed_by_depth_and_limit(deployment: DeploymentRef) -> None:
@@ -103,7 +103,9 @@ def claimed(found: list[tuple[claims.Claimed, Any]]) -> list[UUID]:
     return [run.run_id for run, _ in found]
 
 
-def test_a_backlog_is_claimed_a_depth_at_a_time(deployment: DeploymentRef) -> None:
+def test_a_claim_says_how_deep_a_run_is_and_takes_a_backlog_a_depth_at_a_time(
+    deployment: DeploymentRef,
+) -> None:
     root, nested = factories.run(deployment), factories.run(deployment, depth=2)
 
     with driver() as conn:
@@ -112,8 +114,6 @@ def test_a_backlog_is_claimed_a_depth_at_a_time(deployment: DeploymentRef) -> No
     assert (claimed(at_two), claimed(at_zero)) == ([nested], [root])
     assert [run.depth for run, _ in at_two] == [2]
 
-
-def test_a_claim_by_id_says_how_deep_a_run_is(deployment: DeploymentRef) -> None:
     nested = factories.run(deployment, depth=4)
 
     with driver() as conn:

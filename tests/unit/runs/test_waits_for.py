@@ -88,8 +88,6 @@ def test_a_later_run_that_was_cancelled_before_it_began_leaves_the_question_open
 
     assert waits_for(deployment, thread_id) == {never_began: None, asked: "answer"}
 
-
-def test_a_run_that_was_cancelled_waits_for_nothing(deployment: DeploymentRef) -> None:
     thread_id, _ = resting(deployment, interrupts=QUESTION)
     cancelled = ended(deployment, thread_id, RunStatus.INTERRUPTED)
 

@@ -108,9 +108,21 @@ def test_a_checkpoint_comes_back_with_its_blobs_and_writes(run: Row[Any]) -> Non
     assert blobs[3:] == [b"a0", b"a1", b"b"]
 
 
-def test_an_empty_thread_has_no_checkpoint(run: Row[Any]) -> None:
+def test_an_empty_thread_has_no_checkpoint_and_takes_none_that_is_foreign_or_of_a_run_that_is_gone(
+    run: Row[Any],
+) -> None:
     assert read(run) == ({"found": False}, [])
     assert listed(run) == []
+    assert store(writes(run, "", {})) == set()
+    with pytest.raises(ValueError, match="foreign"):
+        checkpoint(run, "1", thread_id=str(uuid4()))
+    with pytest.raises(ValueError, match="blobs"):
+        checkpoint(run, "1", new=[["c", "1", "bytes"]])
+
+    with connection() as conn:
+        conn.execute(delete(RUN).where(RUN.c.run_id == run.run_id))
+
+    assert store(checkpoint(run, "1")) == {run.run_id}
 
 
 def test_frames_that_come_twice_change_nothing(run: Row[Any]) -> None:
@@ -146,24 +158,6 @@ def test_only_the_owner_of_a_running_run_may_write(run: Row[Any], change: dict[s
     assert read(run)[0] == {"found": False}
     assert read(other)[0]["found"]
     assert count(CHECKPOINT_WRITE) == 0
-
-
-def test_a_run_that_is_gone_is_refused(run: Row[Any]) -> None:
-    with connection() as conn:
-        conn.execute(delete(RUN).where(RUN.c.run_id == run.run_id))
-
-    assert store(checkpoint(run, "1")) == {run.run_id}
-
-
-def test_nothing_to_write_still_says_whose_the_run_is(run: Row[Any]) -> None:
-    assert store(writes(run, "", {})) == set()
-
-
-def test_a_foreign_thread_or_a_blob_too_few_is_refused(run: Row[Any]) -> None:
-    with pytest.raises(ValueError, match="foreign"):
-        checkpoint(run, "1", thread_id=str(uuid4()))
-    with pytest.raises(ValueError, match="blobs"):
-        checkpoint(run, "1", new=[["c", "1", "bytes"]])
 
 
 def test_many_threads_are_read_at_once() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from web.chunks import LastChunk
 from web.worker import Response
 
@@ -33,48 +31,39 @@ def response(socket: Socket, *headers: tuple[str, str], method: str = "GET") -> 
     return made
 
 
-@pytest.fixture
-def socket() -> Socket:
-    return Socket()
-
-
-def test_an_answer_of_known_length_is_one_packet(socket: Socket) -> None:
-    answer = response(socket, ("Content-Length", "2"))
-    answer.write(b"{}")
+def packets(*chunks: bytes, length: int | None = None, method: str = "GET") -> list[bytes]:
+    """What is sent of an answer of these chunks."""
+    socket = Socket()
+    headers = [] if length is None else [("Content-Length", str(length))]
+    answer = response(socket, *headers, method=method)
+    for chunk in chunks:
+        answer.write(chunk)
     answer.close()
-    (packet,) = socket.packets
+    return socket.packets
+
+
+def test_an_answer_of_known_length_is_one_packet() -> None:
+    (packet,) = packets(b"{}", length=2)
     head, _, body = packet.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert body == b"{}"
 
 
-def test_a_stream_is_a_packet_a_chunk(socket: Socket) -> None:
-    stream = response(socket)
-    stream.write(b"one")
-    stream.write(b"two")
-    stream.write(LastChunk(b"three"))
-    stream.close()
-    first, *rest = socket.packets
+def test_a_stream_is_a_packet_a_chunk() -> None:
+    first, *rest = packets(b"one", b"two", LastChunk(b"three"))
     assert first.endswith(b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
     assert rest == [b"3\r\ntwo\r\n", b"5\r\nthree\r\n0\r\n\r\n"]
+    (whole,) = packets(LastChunk(b"all"))
+    assert whole.endswith(b"\r\n\r\n3\r\nall\r\n0\r\n\r\n")
 
 
-def test_a_stream_that_does_not_know_its_last_chunk_is_ended(socket: Socket) -> None:
-    stream = response(socket)
-    stream.write(b"one")
-    stream.close()
-    assert socket.packets[1:] == [b"0\r\n\r\n"]
+def test_a_stream_that_does_not_know_its_last_chunk_is_ended() -> None:
+    for chunks in ([b"one"], [b"one", LastChunk(b"")]):
+        assert packets(*chunks)[1:] == [b"0\r\n\r\n"], chunks
 
 
-def test_one_chunk_may_be_the_whole_answer(socket: Socket) -> None:
-    stream = response(socket)
-    stream.write(LastChunk(b"all"))
-    stream.close()
-    (packet,) = socket.packets
-    assert packet.endswith(b"\r\n\r\n3\r\nall\r\n0\r\n\r\n")
-
-
-def test_an_empty_first_chunk_sends_the_head_at_once(socket: Socket) -> None:
+def test_an_empty_first_chunk_sends_the_head_at_once() -> None:
+    socket = Socket()
     stream = response(socket)
     stream.write(b"")
     assert len(socket.packets) == 1
@@ -82,28 +71,10 @@ def test_an_empty_first_chunk_sends_the_head_at_once(socket: Socket) -> None:
     assert socket.packets[1:] == [b"3\r\none\r\n"]
 
 
-def test_an_empty_last_chunk_ends_nothing_by_itself(socket: Socket) -> None:
-    stream = response(socket)
-    stream.write(b"one")
-    stream.write(LastChunk(b""))
-    stream.close()
-    assert socket.packets[1:] == [b"0\r\n\r\n"]
-
-
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
-def test_a_body_that_may_not_be_sent_leaves_the_head(socket: Socket, method: str) -> None:
-    answer = response(socket, ("Content-Length", "0" if method == "GET" else "2"), method=method)
-    answer.write(b"{}")
-    answer.close()
-    (packet,) = socket.packets
-    assert packet.endswith(b"\r\n\r\n")
-
-
-def test_an_answer_without_a_body_is_its_head(socket: Socket) -> None:
-    answer = response(socket, ("Content-Length", "0"))
-    answer.close()
-    (packet,) = socket.packets
-    assert packet.endswith(b"\r\n\r\n")
+def test_an_answer_without_a_body_or_whose_body_may_not_be_sent_is_its_head() -> None:
+    for answer in (packets(b"{}", length=2, method="HEAD"), packets(b"{}", length=0), packets(length=0)):
+        (packet,) = answer
+        assert packet.endswith(b"\r\n\r\n")
 
 
 def test_what_the_socket_does_not_take_at_once_is_sent_too() -> None:

@@ -92,7 +92,7 @@ def test_who_wants_content_does_not_only_wait() -> None:
     assert not subscription("lifecycle", "input", "values").waits
 
 
-def test_an_event_is_one_line_of_json() -> None:
+def test_an_event_is_one_line_of_json_and_a_failure_has_no_id() -> None:
     whole = ProtocolEvent(7, 'a"|b', "custom", ("a",), "n", b'{"namespace":["a"],"data":{"x":"\\n"}}')
     line = encoded(whole)
     assert b"\n" not in line
@@ -104,7 +104,5 @@ def test_an_event_is_one_line_of_json() -> None:
         "params": {"namespace": ["a"], "data": {"x": "\n"}},
     }
 
-
-def test_a_failure_has_no_id() -> None:
     expected = {"type": "error", "id": None, "error": "no_such_run", "message": "it is gone"}
     assert orjson.loads(failed(Failure("no_such_run", "it is gone"))) == expected
