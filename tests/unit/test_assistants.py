@@ -96,8 +96,6 @@ def test_a_graph_id_means_the_default_assistant(deployment: DeploymentRef) -> No
         with pytest.raises(NotFound):
             assistants.resolve(conn, deployment, str(assistants.default_id("nope")))
 
-
-def test_a_deployment_that_serves_nothing_resolves_nothing(db: Any) -> None:
     new = make.deployment(serving=False)
     with driver() as conn, pytest.raises(Conflict):
         assistants.resolve(conn, new, "agent")

@@ -35,38 +35,34 @@ def interpolated(value: str, env: dict[str, str]) -> str:
 
 def test_it_has_the_processes_of_the_procfile_and_the_two_servers(compose: dict[str, Any]) -> None:
     assert set(compose["services"]) == set(PROCESSES) | SERVERS
+    assert compose["services"][RELEASE]["restart"] == "no"
+    assert set(compose["services"][RELEASE]["depends_on"]) == {"postgres"}
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_is_started_by_its_name_in_the_procfile(compose: dict[str, Any], process: str) -> None:
-    assert compose["services"][process]["command"] == f"runyard process {process}"
+def test_a_process_is_a_line_of_the_procfile_in_the_image_with_its_settings_and_writes_into_its_data_alone(
+    compose: dict[str, Any], process: str
+) -> None:
+    service = compose["services"][process]
 
-
-@pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_is_given_every_setting_and_nothing_else(compose: dict[str, Any], process: str) -> None:
-    assert set(compose["services"][process]["environment"]) == set(VARIABLES.values())
-
-
-@pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_has_no_key_that_it_never_uses(compose: dict[str, Any], process: str) -> None:
-    given = compose["services"][process]["environment"]
-
-    assert all(not given[name] for name in WITHHELD.get(process, ()))
+    assert service["command"] == f"runyard process {process}"
+    assert set(service["environment"]) == set(VARIABLES.values())
+    assert all(not service["environment"][name] for name in WITHHELD.get(process, ()))
+    assert (PROJECT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    assert service["read_only"] is True
+    assert f"data:{service['environment']['RUNYARD_DATA_DIR']}" in service["volumes"]
 
 
 @pytest.mark.parametrize("process", sorted(set(PROCESSES) - {RELEASE}))
-def test_a_process_starts_after_the_migrations_and_again_when_it_dies(
+def test_a_process_starts_after_the_migrations_and_again_when_it_dies_and_is_asked_for_its_health(
     compose: dict[str, Any], process: str
 ) -> None:
     service = compose["services"][process]
 
     assert service["depends_on"][RELEASE] == {"condition": "service_completed_successfully"}
     assert service["restart"] == "unless-stopped"
-
-
-def test_the_migrations_run_once(compose: dict[str, Any]) -> None:
-    assert compose["services"][RELEASE]["restart"] == "no"
-    assert set(compose["services"][RELEASE]["depends_on"]) == {"postgres"}
+    assert service["healthcheck"]["test"] == ["CMD", "runyard", "health", process]
+    assert compose["services"][RELEASE]["healthcheck"] == {"disable": True}
 
 
 def test_the_service_accepts_what_it_is_given(compose: dict[str, Any]) -> None:
@@ -113,20 +109,3 @@ def test_a_process_that_drains_is_given_the_time_to(compose: dict[str, Any]) -> 
     grace = compose["services"]["runner"]["stop_grace_period"]
 
     assert int(grace.removesuffix("s")) > Settings().drain_seconds
-
-
-@pytest.mark.parametrize("process", sorted(set(PROCESSES) - {RELEASE}))
-def test_a_process_is_asked_for_its_own_health(compose: dict[str, Any], process: str) -> None:
-    assert compose["services"][process]["healthcheck"]["test"] == ["CMD", "runyard", "health", process]
-    assert compose["services"][RELEASE]["healthcheck"] == {"disable": True}
-
-
-@pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_is_one_of_the_image_and_writes_into_its_data_alone(
-    compose: dict[str, Any], process: str
-) -> None:
-    service = compose["services"][process]
-
-    assert (PROJECT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
-    assert service["read_only"] is True
-    assert f"data:{service['environment']['RUNYARD_DATA_DIR']}" in service["volumes"]

@@ -60,7 +60,7 @@ def now() -> datetime:
         return conn.execute(text("SELECT now()")).scalar_one()
 
 
-def test_a_due_cron_creates_one_run_and_moves_on(deployment: DeploymentRef) -> None:
+def test_a_due_cron_creates_one_run_and_moves_on_also_after_downtime(deployment: DeploymentRef) -> None:
     cron_id = cron(deployment, input={"text": "a"}, context={"word": "x"}, metadata={"team": "b"})
 
     [fired] = fire()
@@ -76,8 +76,6 @@ def test_a_due_cron_creates_one_run_and_moves_on(deployment: DeploymentRef) -> N
     assert run["metadata"]["cron_id"] == str(cron_id)
     assert run["kwargs"]["temporary"] is True
 
-
-def test_after_downtime_it_fires_once_for_all_it_missed(deployment: DeploymentRef) -> None:
     cron_id = cron(deployment, schedule="* * * * *", due_ago=3 * 24 * 3600)
 
     assert len(fire()) == 1
@@ -144,8 +142,6 @@ def test_a_cron_that_cannot_be_fired_is_out_of_the_others_way(deployment: Deploy
     assert [one.cron_id for one in fire()] == [sound]
     assert row(deployment, broken)["next_run_date"] > now()
 
-
-def test_a_schedule_without_a_next_time_is_disabled(deployment: DeploymentRef) -> None:
     cron_id = cron(deployment)
     with connection() as conn:
         conn.execute(text("UPDATE cron SET schedule = '0 0 30 2 *' WHERE cron_id = :id"), {"id": cron_id})

@@ -41,31 +41,28 @@ def test_every_error_is_mapped(kind: type[RunyardError]) -> None:
     assert kind in errors.STATUSES
 
 
-def test_an_error_is_its_detail(raising: Any) -> None:
+def test_an_error_is_its_detail_with_the_status_of_its_class(raising: Any) -> None:
     response = raising(Conflict("Thread 1 already exists"))
     assert (response.status_code, response.json) == (409, {"detail": "Thread 1 already exists"})
-
-
-def test_a_class_without_a_message_says_its_docstring(raising: Any) -> None:
     assert raising(NotFound()).json == {"detail": "Not Found"}
+    response = raising(Invalid("Only one of them", status=400))
+    assert (response.status_code, response.json) == (400, {"detail": "Only one of them"})
 
-
-def test_a_subclass_has_the_status_of_its_parent(raising: Any) -> None:
     class Gone(NotFound):
         """It is gone."""
 
     assert raising(Gone()).status_code == 404
 
 
-def test_the_control_plane_lists_what_is_invalid(raising: Any) -> None:
+def test_the_control_plane_lists_what_is_invalid_and_the_deployment_api_says_it_in_one_string(
+    raising: Any,
+) -> None:
     response = raising(Invalid("must be a UUID", loc=("path", "deployment_id"), kind="uuid_parsing"))
     assert response.status_code == 422
     assert response.json == {
         "detail": [{"loc": ["path", "deployment_id"], "msg": "must be a UUID", "type": "uuid_parsing"}]
     }
 
-
-def test_the_deployment_api_says_what_is_invalid_in_one_string(raising: Any) -> None:
     violations = [
         Violation(("body", "limit"), "must be an integer", "int_type"),
         Violation(("body", "ids", 2), "must be a UUID", "uuid_parsing"),
@@ -75,17 +72,9 @@ def test_the_deployment_api_says_what_is_invalid_in_one_string(raising: Any) -> 
     assert response.json == {"detail": "limit: must be an integer; ids.2: must be a UUID"}
 
 
-def test_a_rule_of_status_400_is_a_string_everywhere(raising: Any) -> None:
-    response = raising(Invalid("Only one of them", status=400))
-    assert (response.status_code, response.json) == (400, {"detail": "Only one of them"})
-
-
-def test_a_reached_limit_says_when_to_come_back(raising: Any) -> None:
+def test_a_reached_limit_and_a_missing_database_say_when_to_come_back(raising: Any) -> None:
     response = raising(TooMany("too many runs", retry_after_seconds=7))
     assert (response.status_code, response.headers["Retry-After"]) == (429, "7")
-
-
-def test_a_missing_database_is_a_503_to_retry(raising: Any) -> None:
     response = raising(Unavailable("database unavailable"))
     assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
     assert response.json == {"detail": "database unavailable"}

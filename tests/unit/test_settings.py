@@ -22,16 +22,14 @@ def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pyt
     assert settings.database_url is None
     assert settings.redis_url is None
 
+    assert Settings.from_env({"RUNYARD_PORT": "9000"}).url == "http://127.0.0.1:9000"
+    given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
+    assert given.url == "https://agents.example"
+
 
 def test_every_field_has_a_variable_of_its_own() -> None:
     assert {spec.name for spec in fields(Settings)} - INTERNAL == set(VARIABLES)
     assert len(set(VARIABLES.values())) == len(VARIABLES)
-
-
-def test_the_address_follows_the_port_unless_it_is_given() -> None:
-    assert Settings.from_env({"RUNYARD_PORT": "9000"}).url == "http://127.0.0.1:9000"
-    given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
-    assert given.url == "https://agents.example"
 
 
 @pytest.mark.parametrize(
@@ -59,23 +57,19 @@ def test_yes_and_no_have_two_words_each(raw: str, value: bool) -> None:
     assert Settings.from_env({"RUNYARD_ALLOW_HTTP": raw}).allow_http is value
 
 
-def test_an_empty_value_counts_as_none() -> None:
+def test_an_empty_value_counts_as_none_and_keys_and_prices_are_split() -> None:
     assert Settings.from_env({"DATABASE_URL": "", "RUNYARD_PORT": ""}).database_url is None
+    assert Settings.from_env({"RUNYARD_ENCRYPTION_KEYS": "new, old"}).encryption_keys == ("new", "old")
+    env = {"RUNYARD_MODEL_PRICES": '{"gpt-5*": [1.25, 10]}'}
+    assert Settings.from_env(env).model_prices == (("gpt-5*", 1.25, 10.0),)
 
 
-def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
+def test_a_secret_can_come_from_a_file_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("from-a-file\n")
     assert Settings.from_env({"RUNYARD_API_KEY_FILE": str(path)}).api_key == "from-a-file"
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="RUNYARD_API_KEY_FILE"):
         Settings.from_env({"RUNYARD_API_KEY_FILE": str(tmp_path / "none")})
-
-
-def test_several_encryption_keys_are_split() -> None:
-    assert Settings.from_env({"RUNYARD_ENCRYPTION_KEYS": "new, old"}).encryption_keys == ("new", "old")
 
 
 def test_secrets_are_not_in_its_repr() -> None:
@@ -93,11 +87,6 @@ def test_secrets_are_not_in_its_repr() -> None:
 def test_what_builds_need_of_the_surroundings_is_passed_on_and_nothing_else() -> None:
     settings = Settings.from_env(dict.fromkeys(PASSED_ON, "x") | {"AWS_SECRET_ACCESS_KEY": "hush"})
     assert settings.passed_on == dict.fromkeys(PASSED_ON, "x")
-
-
-def test_prices_are_read_by_model() -> None:
-    env = {"RUNYARD_MODEL_PRICES": '{"gpt-5*": [1.25, 10]}'}
-    assert Settings.from_env(env).model_prices == (("gpt-5*", 1.25, 10.0),)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def test_there_is_a_unit_for_each_line_of_the_procfile_and_a_target() -> None:
 
 
 @each_process
-def test_it_starts_its_line_of_the_procfile_as_a_user_without_rights(process: str) -> None:
+def test_it_starts_its_line_of_the_procfile_with_no_right_setting_or_key_that_it_does_not_need(
+    process: str,
+) -> None:
     found = unit(process)
 
     assert found["ExecStart"][0].endswith(f"{PROGRAM} process {process}")
@@ -61,33 +63,38 @@ def test_it_starts_its_line_of_the_procfile_as_a_user_without_rights(process: st
     assert found["EnvironmentFile"] == ["/etc/runyard/env"]
     assert found["PartOf"] == ["runyard.target"]
 
-
-@each_process
-def test_what_it_may_write_is_its_data_directory(process: str) -> None:
-    found = unit(process)
-
     assert found["StateDirectory"] == ["runyard"]
     assert found["StateDirectoryMode"] == ["0700"]
     assert "RUNYARD_DATA_DIR=/var/lib/runyard" in found["Environment"]
 
-
-@each_process
-def test_it_names_only_settings_that_there_are(process: str) -> None:
-    found = unit(process)
     named = {value.partition("=")[0] for value in found["Environment"]}
     named |= {name.removesuffix("_FILE") for value in found["UnsetEnvironment"] for name in value.split()}
 
     assert named <= set(VARIABLES.values())
 
+    assert found["Delegate"] == (["cpu memory pids"] if process in SANDBOXED else [])
+    assert bool(AGAINST_THE_SANDBOX & set(found)) is (process not in SANDBOXED)
+
+    withheld = {f"{name}{end}" for name in WITHHELD.get(process, ()) for end in ("", "_FILE")}
+
+    assert {name for value in found["UnsetEnvironment"] for name in value.split()} == withheld
+
 
 @each_lasting
-def test_it_starts_after_the_migrations_and_again_when_it_dies(process: str) -> None:
+def test_it_starts_after_the_migrations_and_again_when_it_dies_and_has_the_time_to_drain(
+    process: str,
+) -> None:
     found = unit(process)
 
     assert found["Requires"] == [UNITS[RELEASE]]
     assert UNITS[RELEASE] in found["After"][0].split()
     assert found["Restart"] == ["always"]
     assert found["WantedBy"] == ["runyard.target"]
+
+    assert found["KillMode"] == ["mixed"]
+    assert int(found["TimeoutStopSec"][0]) >= max(
+        Settings().drain_seconds + STEPS_DOWN_SECONDS, GRACEFUL_SECONDS + 5
+    )
 
 
 def test_the_migrations_run_once_and_have_their_time() -> None:
@@ -98,36 +105,11 @@ def test_the_migrations_run_once_and_have_their_time() -> None:
     assert "Restart" not in found
 
 
-@each_lasting
-def test_a_process_is_asked_first_and_given_the_time_to_drain(process: str) -> None:
-    found = unit(process)
-
-    assert found["KillMode"] == ["mixed"]
-    assert int(found["TimeoutStopSec"][0]) >= max(
-        Settings().drain_seconds + STEPS_DOWN_SECONDS, GRACEFUL_SECONDS + 5
-    )
-
-
 def test_the_pool_of_a_runner_is_its_instance_whatever_the_environment_file_says() -> None:
     found = unit("runner")
 
     assert found["ExecStart"] == [f"/usr/bin/env RUNYARD_POOL=%i {PROGRAM} process runner"]
     assert found["DefaultInstance"] == [Settings().pool]
-
-
-@each_process
-def test_what_runs_user_code_can_make_its_sandbox_and_its_groups(process: str) -> None:
-    found = unit(process)
-
-    assert found["Delegate"] == (["cpu memory pids"] if process in SANDBOXED else [])
-    assert bool(AGAINST_THE_SANDBOX & set(found)) is (process not in SANDBOXED)
-
-
-@each_process
-def test_it_gets_no_key_that_it_never_uses(process: str) -> None:
-    withheld = {f"{name}{end}" for name in WITHHELD.get(process, ()) for end in ("", "_FILE")}
-
-    assert {name for value in unit(process)["UnsetEnvironment"] for name in value.split()} == withheld
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")

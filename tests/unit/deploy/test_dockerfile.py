@@ -113,15 +113,13 @@ def test_it_is_a_process_of_the_procfile_and_asks_that_one_for_its_health() -> N
     assert "web" in {line.name for line in read()}
 
 
-def test_a_pattern_hits_as_docker_says() -> None:
+def test_patterns_and_lines_that_go_on_are_read_as_docker_does(tmp_path: Path) -> None:
     patterns = ["# a comment", "*", "!src", "**/*.pyc", "src/own", "!src/own/kept"]
 
     passing = ["src", "src/a.py", "src/deep/b.py", "src/own/kept"]
     stopped = ["other", "other/src", "src/a.pyc", "src/deep/b.pyc", "src/own", "src/own/c"]
     assert [path for path in (*passing, *stopped) if dockerfile.lets_through(patterns, path)] == passing
 
-
-def test_a_line_may_go_on_in_the_next(tmp_path: Path) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("ARG A=1\nFROM x AS y\n# no\nRUN one && \\\n    two\nENV B=2 C=3\n")
 

@@ -143,6 +143,7 @@ def test_a_revision_has_one_builder(deployment_id: UUID) -> None:
 
     assert (held.status, held.attempt, held.owner) == ("BUILDING", 1, "one")
     assert claim(id, "two") is None
+    assert expire() == []
 
 
 @pytest.mark.parametrize("ended", [RevisionStatus.DEPLOYED, RevisionStatus.BUILD_FAILED])
@@ -153,7 +154,9 @@ def test_one_that_has_ended_is_not_built_again(deployment_id: UUID, ended: Revis
     assert claim(id) is None
 
 
-def test_one_without_source_or_still_queued_is_not_claimed(deployment_id: UUID) -> None:
+def test_one_without_source_still_queued_or_of_a_deleted_deployment_is_not_claimed(
+    deployment_id: UUID,
+) -> None:
     new(deployment_id)
     queued, _ = new(deployment_id)
     with connection() as conn:
@@ -162,8 +165,6 @@ def test_one_without_source_or_still_queued_is_not_claimed(deployment_id: UUID) 
     assert claim(queued) is None
     assert claim(placeholder) is None
 
-
-def test_a_deleted_deployments_revision_is_not_claimed(deployment_id: UUID) -> None:
     id, _ = new(deployment_id)
     with connection() as conn:
         conn.execute(text("UPDATE deployment SET deleted_at = now()"))
@@ -233,13 +234,6 @@ def test_a_builder_that_stops_leaves_it_to_the_next(deployment_id: UUID) -> None
 
     assert status(id) == "AWAITING_BUILD"
     assert claimed(id, "two").attempt == 2
-
-
-def test_a_lease_that_holds_is_left_alone(deployment_id: UUID) -> None:
-    id, _ = new(deployment_id)
-    claimed(id)
-
-    assert expire() == []
 
 
 def test_after_building_the_next_attempt_only_deploys(deployment_id: UUID) -> None:

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from cli.main import app
 from docs import settings
-from shared.models import METADATA, RevisionStatus, RunStatus, ThreadStatus
+from shared.models import METADATA
 from shared.settings import VARIABLES
 from tests.support import shared_stack
 
@@ -37,11 +37,9 @@ def section(page: Path, title: str) -> str:
     return page.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_readme_is_read_in_one_go() -> None:
+def test_the_readme_is_read_in_one_go_and_leads_to_every_page() -> None:
     assert len(README.read_text().splitlines()) <= 150
 
-
-def test_the_readme_leads_to_every_page() -> None:
     linked = {
         (PROJECT / target).resolve() for target in re.findall(r"\]\(([\w/.]+\.md)\)", README.read_text())
     }
@@ -69,55 +67,23 @@ def test_every_room_is_on_the_map() -> None:
 
 
 @each_page
-def test_every_file_that_a_page_names_exists(page: Path) -> None:
+def test_every_file_link_and_setting_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(
         r"`((?:shared|web|workers|cli|docs|examples|bench|tests)/[\w/.]+)(?::\w+)?`", page.read_text()
     )
 
     assert [path for path in named if not (PROJECT / path).exists()] == []
 
-
-@each_page
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", FENCED.sub("", page.read_text())):
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), target
 
-
-@each_page
-def test_every_setting_that_a_page_names_exists(page: Path) -> None:
-    named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
+    settings_named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
 
     of_others = {"RUNYARD_ORG", shared_stack.URL, shared_stack.KEY}  # of the command line and of the tests
-    assert named - of_others <= set(VARIABLES.values())
-
-
-def test_every_picture_is_shown() -> None:
-    pictures = PROJECT / "docs" / "pictures"
-    shown = {
-        (page.parent / target).resolve()
-        for page in PAGES
-        for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text())
-    }
-
-    assert shown == set(pictures.iterdir())
-
-
-def test_the_architecture_draws_every_state_and_finds_each_step() -> None:
-    page = PROJECT / "docs" / "architecture.md"
-    # An archive that is missing, and a state nobody can tell, are not drawn: nothing here leads there.
-    states = {*RunStatus, *ThreadStatus, *RevisionStatus} - {
-        RevisionStatus.CREATE_FAILED,
-        RevisionStatus.UNKNOWN,
-    }
-    steps = re.findall(r"`([\w/]+\.py):(\w+)`", section(page, "Where each step is"))
-
-    assert [state for state in states if str(state) not in section(page, "States")] == []
-    assert steps
-    for file, function in steps:
-        assert re.search(rf"^ *(?:async )?def {function}\b", (PROJECT / file).read_text(), re.MULTILINE), file
+    assert settings_named - of_others <= set(VARIABLES.values())
 
 
 def test_the_page_of_the_command_line_has_every_command() -> None:
@@ -133,9 +99,6 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:
     assert settings.PAGE.read_text() == settings.page(), "make docs"
-
-
-def test_the_page_of_settings_has_each_once() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", settings.page(), re.MULTILINE) == list(VARIABLES.values())
 
 

@@ -36,9 +36,6 @@ def test_its_own_group_is_found_where_it_is_mounted() -> None:
     assert cgroups.own_folder(MEMBERSHIP, MOUNTS) == Path(
         "/sys/fs/cgroup/unified/system.slice/runyard.service"
     )
-
-
-def test_in_a_container_the_mount_shows_a_part_of_the_tree() -> None:
     mounts = "36 25 0:31 /docker/1 /sys/fs/cgroup rw - cgroup2 cgroup rw\n"
     assert cgroups.own_folder("0::/docker/1/inner\n", mounts) == Path("/sys/fs/cgroup/inner")
 
@@ -51,13 +48,10 @@ def test_without_cgroup_v2_there_is_none(membership: str, mounts: str) -> None:
         cgroups.own_folder(membership, mounts)
 
 
-def test_a_group_without_the_controllers_is_not_used(tmp_path: Path) -> None:
+def test_a_group_without_the_controllers_or_that_nobody_handed_over_is_left_alone(tmp_path: Path) -> None:
     own = fill(tmp_path / "own", cgroup_controllers="hugetlb pids")
     with pytest.raises(PermissionError, match="no controllers for cpu, memory"):
         cgroups.take(own)
-
-
-def test_a_group_that_nobody_handed_over_is_left_alone(tmp_path: Path) -> None:
     session = fill(fill(tmp_path / "user") / "session", cgroup_procs="1\n")
     with pytest.raises(PermissionError, match="was not handed over"):
         cgroups.take(session)
@@ -73,6 +67,15 @@ def test_the_controllers_of_a_group_that_was_handed_over_are_passed_on(tmp_path:
     assert (own / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
     assert (own / cgroups.SERVICE).is_dir()
 
+    left = fill(tmp_path / "left", cgroup_subtree_control="cpu memory pids")
+    (left / f"{cgroups.HOST}1-1").mkdir()
+    in_use = fill(left / f"{cgroups.HOST}2-1")
+
+    cgroups.take(left)
+
+    until(lambda: not (left / f"{cgroups.HOST}1-1").exists())
+    assert in_use.exists()
+
 
 def test_a_process_that_was_moved_before_makes_its_groups_beside_its_own(tmp_path: Path) -> None:
     own = fill(tmp_path / "own", cgroup_subtree_control="cpu memory pids")
@@ -87,26 +90,12 @@ def test_a_process_that_was_moved_before_makes_its_groups_beside_its_own(tmp_pat
     assert (folder / "memory.oom.group").read_text() == "1"
 
 
-def test_what_a_killed_process_left_behind_is_removed(tmp_path: Path) -> None:
-    own = fill(tmp_path / "own", cgroup_subtree_control="cpu memory pids")
-    (own / f"{cgroups.HOST}1-1").mkdir()
-    in_use = fill(own / f"{cgroups.HOST}2-1")
-
-    cgroups.take(own)
-
-    until(lambda: not (own / f"{cgroups.HOST}1-1").exists())
-    assert in_use.exists()
-
-
 def test_a_group_knows_whether_the_kernel_ended_its_host(tmp_path: Path) -> None:
     group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
     assert not group.ran_out_of_memory()
     (tmp_path / "host" / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\n")
     assert group.ran_out_of_memory()
 
-
-def test_the_end_of_a_group_kills_what_is_in_it(tmp_path: Path) -> None:
-    group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
     group.end()
     assert (tmp_path / "host" / "cgroup.kill").read_text() == "1"
 

@@ -87,6 +87,19 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def said_by(code: str, variables: dict[str, str], *arguments: str) -> str:
+    """What a program says that has these variables beside those of the tests."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 # How user code may run here: as this machine has it, and as root would on one that allows less.
 FORMS: dict[str, dict[str, Any]] = {f"as found, {level}": {"level": level} for level in LEVELS}
 if os.geteuid() == 0:
@@ -172,16 +185,9 @@ def test_the_kernel_bounds_the_processes_of_each_program_alone(form: str, folder
     data_dir.mkdir(mode=0o700)
     variables = LEVELS.get(FORMS[form]["level"], {}) | {"RUNYARD_HOST_PROCESSES": "5"}
 
-    done = subprocess.run(
-        [sys.executable, "-c", STORMS, STORM, json.dumps(forced)],
-        env=os.environ | {"RUNYARD_DATA_DIR": str(data_dir)} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    said = said_by(STORMS, {"RUNYARD_DATA_DIR": str(data_dir)} | variables, STORM, json.dumps(forced))
 
-    assert done.returncode == 0, done.stderr
-    is_bounded, *counts = json.loads(done.stdout)
+    is_bounded, *counts = json.loads(said)
     assert all(10 < count < 20 if is_bounded else count == 60 for count in counts), counts
     assert is_bounded is (form in ("as found, 2", "as found, 1", "another user"))
 
@@ -215,23 +221,10 @@ def snoop(
 ) -> dict[str, Any]:
     data_dir.mkdir(mode=0o700)
     embedded.secret_file(data_dir / "admin.key", lambda: "secret")
-    env = os.environ | {"RUNYARD_DATA_DIR": str(data_dir), "DATABASE_URL": "postgresql://x"} | variables
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            WORKER,
-            script,
-            platform,
-            json.dumps(forced and forced | {"most_tasks": 1024}),
-        ],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) | {"mode": stat.S_IMODE(data_dir.stat().st_mode)}
+    env = {"RUNYARD_DATA_DIR": str(data_dir), "DATABASE_URL": "postgresql://x"} | variables
+    bounds = json.dumps(forced and forced | {"most_tasks": 1024})
+    said = said_by(WORKER, env, script, platform, bounds)
+    return json.loads(said) | {"mode": stat.S_IMODE(data_dir.stat().st_mode)}
 
 
 SETTLED = """
@@ -324,16 +317,9 @@ program.communicate(b"end")
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level == 2])
 def test_what_a_sandbox_holds_in_memory_counts(level: int, folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HELD],
-        env=os.environ | {"RUNYARD_DATA_DIR": str(folder / "data")} | LEVELS[level],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    said = said_by(HELD, {"RUNYARD_DATA_DIR": str(folder / "data")} | LEVELS[level])
 
-    assert done.returncode == 0, done.stderr
-    assert 1_800_000 <= int(done.stdout) <= 1_810_000
+    assert 1_800_000 <= int(said) <= 1_810_000
 
 
 REMOVED = """
@@ -380,16 +366,9 @@ program.communicate(b"")
 def test_files_that_user_code_has_removed_and_keeps_are_counted(level: int, folder: Path) -> None:
     (folder / "data").mkdir(mode=0o700)
 
-    done = subprocess.run(
-        [sys.executable, "-c", REMOVED],
-        env=os.environ | {"RUNYARD_DATA_DIR": str(folder / "data")} | LEVELS[level],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    said = said_by(REMOVED, {"RUNYARD_DATA_DIR": str(folder / "data")} | LEVELS[level])
 
-    assert done.returncode == 0, done.stderr
-    names, held = json.loads(done.stdout)
+    names, held = json.loads(said)
     assert names == []
     assert 6 * 2**20 <= held < 7 * 2**20
 

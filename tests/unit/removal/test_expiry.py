@@ -68,6 +68,13 @@ def test_a_thread_on_which_something_runs_is_not_touched(deployment: DeploymentR
     assert sweep() == 0
     assert exists(deployment, over)
 
+    thread_id = thread(deployment, minutes=1e12, strategy="delete", changed_ago=1)
+    with connection() as conn:
+        shown = expiry.ttl_of(conn, deployment.id, thread_id)
+    assert shown is not None
+    assert shown["expires_at"].year == 9999
+    assert sweep() == 0
+
 
 def test_a_thread_that_changes_just_before_it_is_held_is_not_touched(deployment: DeploymentRef) -> None:
     thread_id = thread(deployment, minutes=5, strategy="delete", changed_ago=6)
@@ -103,15 +110,6 @@ def test_keeping_the_latest_happens_once_for_each_change(deployment: DeploymentR
         )
     assert sweep() == 1
     assert exists(deployment, over)
-
-
-def test_a_very_long_time_to_live_can_be_shown(deployment: DeploymentRef) -> None:
-    thread_id = thread(deployment, minutes=1e12, strategy="delete", changed_ago=1)
-    with connection() as conn:
-        shown = expiry.ttl_of(conn, deployment.id, thread_id)
-    assert shown is not None
-    assert shown["expires_at"].year == 9999
-    assert sweep() == 0
 
 
 def test_a_round_goes_on_until_no_thread_is_left_whose_time_is_over(

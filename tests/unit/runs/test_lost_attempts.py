@@ -104,6 +104,10 @@ def test_a_hand_over_is_no_death(deployment: DeploymentRef) -> None:
     assert row(run.run_id)["deaths"] == 0
     assert len(claim(run.run_id, owner="b")) == 1
 
+    run = claimed(deployment)
+    with connection() as conn:
+        assert claims.take_over(conn, run.run_id, owner="upkeep") is None
+
 
 def test_a_run_to_be_stopped_is_not_given_back(deployment: DeploymentRef) -> None:
     """It would be pending for ever: nobody claims what is to be stopped."""
@@ -132,9 +136,3 @@ def test_some_abandoned_runs_must_end(deployment: DeploymentRef, circumstance: s
     assert (taken.attempt, taken.owner, taken.floor) == (2, "upkeep", RESERVED)
     assert finish(run) == {}  # the zombie
     assert list(finish(taken, RunStatus.ERROR)) == [run.run_id]
-
-
-def test_a_held_run_is_not_taken_over(deployment: DeploymentRef) -> None:
-    run = claimed(deployment)
-    with connection() as conn:
-        assert claims.take_over(conn, run.run_id, owner="upkeep") is None

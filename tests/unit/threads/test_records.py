@@ -60,7 +60,9 @@ def test_error_and_interrupts_appear_together(deployment: DeploymentRef) -> None
     assert shown(error=error, interrupts={"t": []}) == (error, {"t": []})
 
 
-def test_creations_of_one_id_at_the_same_time_make_one(deployment: DeploymentRef) -> None:
+def test_creations_of_one_id_at_the_same_time_make_one_and_metadata_merged_then_is_all_kept(
+    deployment: DeploymentRef,
+) -> None:
     thread_id = uuid4()
 
     def attempt(number: int) -> Any:
@@ -75,8 +77,6 @@ def test_creations_of_one_id_at_the_same_time_make_one(deployment: DeploymentRef
     with connection() as conn, pytest.raises(Conflict):
         records.create(conn, deployment.id, thread_id=thread_id)
 
-
-def test_metadata_merged_at_the_same_time_is_all_kept(deployment: DeploymentRef) -> None:
     thread_id = make.thread(deployment.id)
 
     def merge(number: int) -> None:

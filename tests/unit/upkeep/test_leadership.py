@@ -67,14 +67,11 @@ def test_one_leads_of_many_that_begin_at_once() -> None:
     assert led.count(True) == 1
 
 
-def test_a_leader_renews_and_nobody_else_leads_meanwhile() -> None:
+def test_a_leader_renews_and_another_leads_when_it_has_been_silent_for_too_long() -> None:
     assert lead("first")
     assert not lead("second")
     assert lead("first")
 
-
-def test_another_leads_when_the_leader_has_been_silent_for_too_long() -> None:
-    lead("first")
     end_leadership()
 
     assert lead("second")

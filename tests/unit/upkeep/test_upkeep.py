@@ -92,7 +92,7 @@ def test_a_run_that_was_lost_too_often_ends_as_an_error(
     assert seq > events.RESERVED  # in a block of its own
 
 
-def test_a_cancelled_run_whose_owner_died_is_interrupted(
+def test_a_run_whose_owner_died_is_interrupted_when_cancelled_times_out_or_goes(
     upkeep: Upkeep, redis: Redis, deployment: DeploymentRef
 ) -> None:
     run_id = abandoned(deployment, "cancel_requested = 'interrupt'")
@@ -100,6 +100,18 @@ def test_a_cancelled_run_whose_owner_died_is_interrupted(
 
     assert row(run_id)["status"] == "interrupted"
     assert [name for _, name, _ in log_of(redis, run_id)] == ["end"]
+
+    run_id = abandoned(deployment, "deadline_at = now() - interval '1 second'")
+    upkeep.tick()
+
+    assert row(run_id)["status"] == "timeout"
+    assert [name for _, name, _ in log_of(redis, run_id)] == ["error", "end"]
+
+    run_id = abandoned(deployment, "deaths = 2", temporary=True)
+    upkeep.tick()
+
+    assert row(run_id) is None
+    assert log_of(redis, run_id)[-1][1] == "end"
 
 
 def test_a_rollback_whose_owner_died_is_carried_out(
@@ -113,22 +125,6 @@ def test_a_rollback_whose_owner_died_is_carried_out(
     assert row(run_id) is None
     assert log_of(redis, run_id)[-1][2]["status"] == "rollback"
     assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in notified
-
-
-def test_a_run_past_its_deadline_times_out(upkeep: Upkeep, redis: Redis, deployment: DeploymentRef) -> None:
-    run_id = abandoned(deployment, "deadline_at = now() - interval '1 second'")
-    upkeep.tick()
-
-    assert row(run_id)["status"] == "timeout"
-    assert [name for _, name, _ in log_of(redis, run_id)] == ["error", "end"]
-
-
-def test_a_temporary_run_that_must_end_goes(upkeep: Upkeep, redis: Redis, deployment: DeploymentRef) -> None:
-    run_id = abandoned(deployment, "deaths = 2", temporary=True)
-    upkeep.tick()
-
-    assert row(run_id) is None
-    assert log_of(redis, run_id)[-1][1] == "end"
 
 
 def test_the_next_run_of_the_thread_is_notified(
