@@ -91,15 +91,11 @@ def test_the_newest_schema_allows_every_manifest(folder: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_it_has_the_processes_of_the_procfile_by_their_command(overlay: str) -> None:
-    commands = {name: pod["spec"]["containers"][0]["args"] for name, pod in ours(rendered(overlay))}
-
+def test_its_processes_get_known_settings_and_only_the_keys_that_they_use(overlay: str) -> None:
+    manifests = rendered(overlay)
+    commands = {name: pod["spec"]["containers"][0]["args"] for name, pod in ours(manifests)}
     assert commands == {name: ["runyard", "process", name] for name in PROCESSES}
 
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_settings_are_known_and_accepted_and_nobody_gets_a_key_that_it_never_uses(overlay: str) -> None:
-    manifests = rendered(overlay)
     (configuration,) = of_kind(manifests, "ConfigMap")
 
     assert set(configuration["data"]) <= set(VARIABLES.values())
@@ -114,10 +110,6 @@ def test_settings_are_known_and_accepted_and_nobody_gets_a_key_that_it_never_use
         assert ("REDIS_URL" in names) == (process in USES["redis"])
         assert container["envFrom"] == [{"configMapRef": {"name": configuration["metadata"]["name"]}}]
 
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_no_secret_is_in_the_manifests_and_each_key_is_one_of_the_docs(overlay: str) -> None:
-    manifests = rendered(overlay)
     docs = (FOLDER.parents[1] / "docs" / "kubernetes.md").read_text()
 
     assert not of_kind(manifests, "Secret")
@@ -130,7 +122,7 @@ def test_no_secret_is_in_the_manifests_and_each_key_is_one_of_the_docs(overlay: 
 
 
 @pytest.mark.parametrize("folder", RENDERED)
-def test_a_process_that_drains_is_given_the_time_to(folder: str) -> None:
+def test_pods_drain_are_probed_wait_for_tables_and_are_restricted_as_they_need(folder: str) -> None:
     (configuration,) = of_kind(rendered("base"), "ConfigMap")
     drain = Settings.from_env(configuration["data"]).drain_seconds
     for process, pod in ours(rendered(folder)):
@@ -140,9 +132,6 @@ def test_a_process_that_drains_is_given_the_time_to(folder: str) -> None:
             assert pod["spec"]["terminationGracePeriodSeconds"] - before >= drain + 10
             assert (before > 0) == (process == "web")
 
-
-@pytest.mark.parametrize("folder", RENDERED)
-def test_probes_ask_what_they_mean(folder: str) -> None:
     for process, pod in ours(rendered(folder)):
         container = pod["spec"]["containers"][0]
         live, ready = (container.get(name) for name in ("livenessProbe", "readinessProbe"))
@@ -158,17 +147,11 @@ def test_probes_ask_what_they_mean(folder: str) -> None:
             assert ready["exec"]["command"] == ["runyard", "health", process, "--ready"]
             assert min(live["timeoutSeconds"], ready["timeoutSeconds"]) > health.ANSWER_SECONDS
 
-
-@pytest.mark.parametrize("folder", RENDERED)
-def test_who_needs_tables_waits_for_them(folder: str) -> None:
     for process, pod in ours(rendered(folder)):
         waits = [container["args"] for container in pod["spec"].get("initContainers", ())]
         is_waiting = process in USES["postgres"] - {"release"}
         assert waits == ([["runyard", "health", "database", "--wait", "600"]] if is_waiting else [])
 
-
-@pytest.mark.parametrize("folder", RENDERED)
-def test_pods_are_restricted_and_write_where_they_may(folder: str) -> None:
     for process, pod in pods(rendered(folder)):
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"]
@@ -188,7 +171,9 @@ def test_pods_are_restricted_and_write_where_they_may(folder: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_selectors_find_what_they_are_for(overlay: str) -> None:
+def test_selectors_find_what_they_are_for_and_web_takes_no_connection_from_pods_of_the_namespace(
+    overlay: str,
+) -> None:
     manifests = rendered(overlay)
     labels = [pod["metadata"]["labels"] for _, pod in pods(manifests)]
     for manifest in of_kind(manifests, "Deployment", "StatefulSet"):
@@ -202,6 +187,19 @@ def test_selectors_find_what_they_are_for(overlay: str) -> None:
         )
     for manifest in of_kind(manifests, "PodDisruptionBudget"):
         assert any(labels_match(manifest["spec"]["selector"], found) for found in labels)
+
+    of_web = {"app.kubernetes.io/name": "runyard", "app.kubernetes.io/component": "web"}
+    sources = [
+        source
+        for policy in of_kind(manifests, "NetworkPolicy")
+        if labels_match(policy["spec"]["podSelector"], of_web)
+        for rule in policy["spec"].get("ingress", ())
+        for source in rule["from"]
+    ]
+
+    assert [set(source) for source in sources] == [{"namespaceSelector"}]
+    (rule,) = sources[0]["namespaceSelector"]["matchExpressions"]
+    assert "runyard" not in rule["values"]
 
 
 def allowed(manifests: list[Manifest], process: str) -> list[Manifest]:
@@ -231,23 +229,6 @@ def test_a_process_reaches_what_it_needs_and_no_more(overlay: str, process: str)
         (four, six) = (peer["ipBlock"] for peer in rule["to"])
         assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"} <= set(four["except"])
         assert {"fc00::/7", "fe80::/10"} <= set(six["except"])
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_web_takes_no_connection_from_pods_of_the_namespace(overlay: str) -> None:
-    manifests = rendered(overlay)
-    labels = {"app.kubernetes.io/name": "runyard", "app.kubernetes.io/component": "web"}
-    sources = [
-        source
-        for policy in of_kind(manifests, "NetworkPolicy")
-        if labels_match(policy["spec"]["podSelector"], labels)
-        for rule in policy["spec"].get("ingress", ())
-        for source in rule["from"]
-    ]
-
-    assert [set(source) for source in sources] == [{"namespaceSelector"}]
-    (rule,) = sources[0]["namespaceSelector"]["matchExpressions"]
-    assert "runyard" not in rule["values"]
 
 
 def test_servers_of_the_trial_take_our_pods_alone_and_redis_evicts_nothing() -> None:

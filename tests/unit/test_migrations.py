@@ -20,7 +20,15 @@ from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import schema
 from shared.infra.postgres import driver_url
-from shared.models import METADATA
+from shared.models import (
+    LIVE_RUN_STATUSES,
+    METADATA,
+    RUN,
+    UNSUCCESSFUL_RUN_STATUSES,
+    RunStatus,
+    is_live,
+    is_unsuccessful,
+)
 from tests.support.databases import fresh
 from tests.support.waiting import wait_until
 
@@ -150,3 +158,20 @@ def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(migr
         "webhook_delivery",
     }
     assert all("autovacuum_vacuum_scale_factor=0.02" in given for given in options.values())
+
+
+# Conditions of indexes
+
+
+def test_every_end_is_a_success_or_not() -> None:
+    assert {*LIVE_RUN_STATUSES, *UNSUCCESSFUL_RUN_STATUSES, RunStatus.SUCCESS} == set(RunStatus)
+
+
+@pytest.mark.parametrize(
+    ("condition", "name"), [(is_live, "ix_run_live"), (is_unsuccessful, "ix_run_failed")]
+)
+def test_the_condition_is_that_of_its_index(condition: object, name: str) -> None:
+    assert callable(condition)
+    [index] = [index for index in RUN.indexes if index.name == name]
+    assert str(index.dialect_options["postgresql"]["where"]) == condition()
+    assert condition("r") == f"r.{condition()}"

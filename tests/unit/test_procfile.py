@@ -28,12 +28,12 @@ def consumed() -> set[str]:
     return found
 
 
-def test_it_has_the_processes_of_the_design() -> None:
+def test_it_has_the_processes_of_the_design_and_serves_every_queue() -> None:
     assert list(LINES) == ["release", "web", "runner", "builder", "beat"]
-
-
-def test_every_queue_is_served() -> None:
     assert consumed() == {broker.BUILDS, broker.runs_queue("default"), broker.queries_queue("default")}
+    assert (PROJECT / "web" / "gunicorn.py").is_file()
+    assert (PROJECT / "workers" / "app.py").is_file()
+    assert (PROJECT / "shared" / "migrations" / "__main__.py").is_file()
 
 
 @pytest.mark.parametrize("process", ["runner", "builder"])
@@ -42,17 +42,9 @@ def test_a_worker_runs_on_greenlets_under_its_own_name(process: str) -> None:
     assert f"-n {process}@%h-$$" in LINES[process]  # a machine may have several
 
 
-def test_what_it_starts_exists() -> None:
-    assert (PROJECT / "web" / "gunicorn.py").is_file()
-    assert (PROJECT / "workers" / "app.py").is_file()
-    assert (PROJECT / "shared" / "migrations" / "__main__.py").is_file()
-
-
 def test_the_shell_hands_over_to_the_command() -> None:
     assert ProcfileLine("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
 
-
-def test_a_process_gets_no_key_that_it_never_uses() -> None:
     whole = {
         "DATABASE_URL": "a",
         "RUNYARD_API_KEY": "b",

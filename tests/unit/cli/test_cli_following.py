@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,12 +114,6 @@ def test_what_the_stream_lost_comes_from_the_log_once(server: ControlPlane, proj
 
 PROJECT = Path(__file__).parents[3]
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
-
-
-@pytest.fixture
-def server() -> Iterator[ControlPlane]:
-    with fake.serving() as server:
-        yield server
 
 
 def interrupted(server: ControlPlane, folder: Path, until: str, *arguments: str) -> tuple[int, str]:

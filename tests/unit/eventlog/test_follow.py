@@ -73,6 +73,11 @@ class Follower(threading.Thread):
     def is_done(self) -> bool:
         return not self.is_alive()
 
+    def finish(self) -> list[int]:
+        """Read to the end; the numbers of what it has seen."""
+        wait_until(lambda: self.is_done)
+        return self.numbers
+
 
 @pytest.fixture(scope="module")
 def one_hub(redis_url: str) -> Hub:
@@ -103,8 +108,7 @@ def test_a_reader_sees_what_was_before_and_what_comes(hub: Hub, written: Log) ->
     wait_until(lambda: len(reader.seen) == 3)
     written.append(4, 6, final=True)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2, 3, 4, 5, 6]
+    assert reader.finish() == [1, 2, 3, 4, 5, 6]
     assert [event.name for event in reader.seen][-1] == END
 
 
@@ -123,8 +127,7 @@ def test_a_reader_goes_on_after_the_number_it_names(hub: Hub, written: Log) -> N
     written.append(1, 5, floor=0, final=True)
     reader = Follower(hub, written.id, after=3)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [4, 5]
+    assert reader.finish() == [4, 5]
 
 
 def test_a_reader_from_now_on_sees_nothing_old(hub: Hub, written: Log) -> None:
@@ -133,8 +136,7 @@ def test_a_reader_from_now_on_sees_nothing_old(hub: Hub, written: Log) -> None:
     wait_until(lambda: reader.quiet)
     written.append(4, 5, final=True)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [4, 5]
+    assert reader.finish() == [4, 5]
 
 
 def test_two_readers_of_one_log_share_the_subscription(hub: Hub, written: Log) -> None:
@@ -159,8 +161,7 @@ def test_a_message_that_was_lost_is_read_from_the_log(hub: Hub, written: Log) ->
     written.redis.hset(events.meta_key(written.id), mapping={"seq": 2, "tail": 2})
     written.append(3, final=True)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2, 3]
+    assert reader.finish() == [1, 2, 3]
 
 
 def test_a_last_message_that_was_lost_is_found_by_a_quiet_reader(hub: Hub, written: Log) -> None:
@@ -170,8 +171,7 @@ def test_a_last_message_that_was_lost_is_found_by_a_quiet_reader(hub: Hub, writt
     written.redis.xadd(events.log_key(written.id), {"a": 1, "e": b"end\n{}"}, id="0-2")
     written.redis.hset(events.meta_key(written.id), mapping={"seq": 2, "tail": 2, "end": 2})
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2]
+    assert reader.finish() == [1, 2]
 
 
 def test_a_slow_reader_overflows_into_the_log(hub: Hub, written: Log) -> None:
@@ -188,8 +188,7 @@ def test_a_slow_reader_overflows_into_the_log(hub: Hub, written: Log) -> None:
     written.append(2002, final=True)
     gate.set()
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == list(range(1, 2003))
+    assert reader.finish() == list(range(1, 2003))
 
 
 def test_large_events_overflow_by_their_size(hub: Hub) -> None:
@@ -213,8 +212,7 @@ def test_a_lost_subscription_is_made_again(hub: Hub, written: Log) -> None:
     wait_until(lambda: written.redis.pubsub_numsub(events.channel(written.id))[0][1] == 1)
     written.append(5, final=True)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2, 3, 4, 5]
+    assert reader.finish() == [1, 2, 3, 4, 5]
 
 
 def test_history_that_expired_is_reported(hub: Hub, written: Log) -> None:
@@ -238,9 +236,8 @@ def test_a_join_from_the_start_of_a_second_attempts_log_is_reported(hub: Hub, wr
     written.append(501, 502, attempt=2, floor=500, final=True)
     reader = Follower(hub, written.id)
 
-    wait_until(lambda: reader.is_done)
+    assert reader.finish() == [501, 502]
     assert reader.seen[0] is EXPIRED
-    assert reader.numbers == [501, 502]
 
 
 def test_a_new_attempt_is_no_hole(hub: Hub, written: Log) -> None:
@@ -249,9 +246,8 @@ def test_a_new_attempt_is_no_hole(hub: Hub, written: Log) -> None:
     written.append(1, 3, floor=0)
     written.append(501, 502, attempt=2, floor=500, final=True)
 
-    wait_until(lambda: reader.is_done)
+    assert reader.finish() == [1, 2, 3, 501, 502]
     assert EXPIRED not in reader.seen
-    assert reader.numbers == [1, 2, 3, 501, 502]
 
 
 def test_the_end_comes_from_the_row_when_the_log_is_gone(hub: Hub, written: Log) -> None:
@@ -273,8 +269,7 @@ def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, 
 
     reader = Follower(hub, written.id, ended=ended)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2]
+    assert reader.finish() == [1, 2]
     assert reader.seen[-1].data != b"from the row"
 
 
@@ -299,8 +294,7 @@ def test_what_was_sent_while_the_row_was_read_is_not_missing(hub: Hub, written: 
 
     reader = Follower(hub, written.id, ended=ended)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2]
+    assert reader.finish() == [1, 2]
     assert reader.seen[-1].data != b"from the row"
 
 
@@ -317,8 +311,7 @@ def test_a_writer_that_lives_may_be_late(hub: Hub, written: Log) -> None:
     wait_until(lambda: len(asked) == 5)
     written.append(3, 4, final=True)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 2, 3, 4]
+    assert reader.finish() == [1, 2, 3, 4]
 
 
 def test_a_writer_that_lives_is_not_waited_for_for_ever(
@@ -353,8 +346,7 @@ def test_readers_lose_nothing_when_redis_loses_everything(hub: Hub, written: Log
     assert written.append(1, 7, floor=0) == OK  # the owner's resend buffer
     written.append(8, final=True)
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == list(range(1, 9))
+    assert reader.finish() == list(range(1, 9))
 
 
 def test_every_reader_gets_every_event_once_whatever_happens(hub: Hub, written: Log) -> None:
@@ -485,8 +477,7 @@ def test_closing_a_log_wakes_its_readers(hub: Hub, written: Log) -> None:
         retention_seconds=RETENTION,
     )
 
-    wait_until(lambda: reader.is_done)
-    assert reader.numbers == [1, 501]
+    assert reader.finish() == [1, 501]
 
 
 def test_a_subscriber_that_redis_cuts_off_again_and_again_loses_nothing(hub: Hub, written: Log) -> None:

@@ -24,23 +24,12 @@ def test_the_history_is_newest_first_and_each_state_can_be_had_by_its_id(thread:
         assert thread.query("state", "steps", checkpoint=place, subgraphs=False) == state
     assert thread.query("state", "steps", checkpoint=None) == history[0]
 
-
-def test_history_is_bounded_by_limit_checkpoint_and_metadata(thread: Checkpointed) -> None:
-    thread.run("steps", {"text": "a"})
-    every = thread.query("history", "steps", limit=10)
-
-    assert thread.query("history", "steps", limit=2) == every[:2]
-    assert thread.query("history", "steps", limit=10, before=every[1]["checkpoint_id"]) == every[2:]
-    assert thread.query("history", "steps", limit=10, filter={"step": 1}) == [every[1]]
+    assert thread.query("history", "steps", limit=2) == history[:2]
+    assert thread.query("history", "steps", limit=10, before=history[1]["checkpoint_id"]) == history[2:]
+    assert thread.query("history", "steps", limit=10, filter={"step": 1}) == [history[1]]
     assert thread.query("history", "steps", limit=10, checkpoint_ns="nobody:here") == []
-
-
-def test_a_history_without_values_has_all_else(thread: Checkpointed) -> None:
-    thread.run("steps", {"text": "a"})
-    every = thread.query("history", "steps", limit=10)
-
     assert thread.query("history", "steps", limit=10, values=False) == [
-        {name: value for name, value in state.items() if name != "values"} for state in every
+        {name: value for name, value in state.items() if name != "values"} for state in history
     ]
 
 

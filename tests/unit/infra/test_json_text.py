@@ -1,15 +1,18 @@
-"""Looking into `json` columns whatever they hold, and what of a graph host's JSON is stored."""
+"""Values on their way to the database: what of a graph host's JSON is stored and read, and lists packed by their type."""
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
-from sqlalchemy import text
+from psycopg import DataError
+from sqlalchemy import Engine, text
 
+from shared.infra.arrays import PACK
 from shared.infra.json_text import canonical, document_holds_nul, readable, without_nul
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, driver
 
 # A document, and what is read of it: U+FFFD where U+0000 was, everything else as it was.
 READ = [
@@ -53,3 +56,46 @@ def test_what_no_reader_could_read_is_refused(raw: bytes) -> None:
 
 def test_a_number_that_numeric_cannot_hold_is_stored_as_the_nearest_one() -> None:
     assert canonical(b'{"a":1e-400000,"b":"\\u0000"}') == '{"a":0.0,"b":"\\u0000"}'
+
+
+# Lists that are packed by the type wanted
+
+
+CASES: list[tuple[str, list[Any]]] = [
+    ("uuid[]", [uuid4(), None, UUID(int=0)]),
+    ("text[]", ["", None, "Zürich \N{SNOWMAN} {\"a\",'b'}\\ NULL", "x" * 100_000]),
+    ("bytea[]", [b"", None, bytes(range(256))]),
+    ("bigint[]", [0, 1, -1, None, 2**63 - 1, -(2**63)]),
+    ("float8[]", [0.5, None, -1e300, 3]),
+    *((type, []) for type in PACK),
+    *((type, [None, None]) for type in PACK),
+]
+
+
+@pytest.mark.parametrize(("type", "items"), CASES)
+def test_a_list_comes_back_as_it_was(db: Engine, type: str, items: list[Any]) -> None:
+    packed = PACK[type](items)
+    with driver() as conn:
+        found = conn.execute("SELECT %(a)s, CAST(pg_typeof(%(a)s) AS text)", {"a": packed}).fetchone()
+
+    assert found is not None
+    back, was = found
+    assert back == items
+    assert was == type.replace("float8", "double precision")
+
+
+@pytest.mark.parametrize(
+    ("type", "item"),
+    [
+        ("bigint[]", 2**63),
+        ("bigint[]", "1"),
+        ("float8[]", "1"),
+        ("uuid[]", "x"),
+        ("text[]", 1),
+        ("text[]", "\ud800"),
+        ("bytea[]", 10),
+    ],
+)
+def test_what_is_of_another_type_is_refused(type: str, item: Any) -> None:
+    with pytest.raises(DataError, match="not for the database"):
+        PACK[type]([item])

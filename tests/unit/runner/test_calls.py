@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import cast
-from uuid import uuid4
+from collections.abc import Callable
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import gevent
 import orjson
 import pytest
 
 from shared.errors import HostError, RunyardError, Unanswered, Unavailable
+from shared.graph_queries import Question
 from shared.infra import redis
 from shared.user_code import requests
 from tests.support.greened import World, greened
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
+from workers.graph_host import frames
+from workers.runner import graph_queries
+from workers.runner.graph_queries import _Query
+from workers.runner.host_pool import HostPool
 
 
 def waiting(s: Scene) -> int:
@@ -149,3 +155,35 @@ def test_what_waits_in_redis_does_not_show_what_clients_sent(world: World) -> No
         assert len(stored) == 1
         assert b"sesame" not in stored[0]
         one.kill()
+
+
+# A question about a thread, which the host cannot ask back about
+
+
+QUESTION = Question(UUID(int=1), UUID(int=2), "default", UUID(int=3), {"op": "state"})
+
+
+class AskingHost:
+    """A pool with one host, which asks back as soon as it is asked, and never answers."""
+
+    died = None
+
+    def __init__(self, ask: bytes) -> None:
+        self._ask = ask
+
+    def acquire(self, revision_id: UUID) -> AskingHost:
+        return self
+
+    def enter(self, id: bytes, guest: Any, body: bytes, *, kind: int) -> None:
+        receive: Callable[[int, bytes], None] = guest.received
+        receive(frames.ASK, frames.pack([self._ask]))
+
+    def leave(self, id: bytes) -> None:
+        """Nothing to forget."""
+
+
+def test_what_cannot_be_replied_to_ends_the_question_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_queries, "PATIENCE_SECONDS", 1)
+    hosts = cast("HostPool", AskingHost(b'{"ask":1}'))
+    with pytest.raises(KeyError, match="op"):
+        _Query(hosts, UUID(int=4), QUESTION).answer()
