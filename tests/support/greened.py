@@ -12,21 +12,23 @@ from __future__ import annotations
 import faulthandler
 import functools
 import importlib.util
+import inspect
 import json
 import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+Scene = TypeVar("Scene")
 SHOWING_SECONDS = 2.0  # for a process that hangs to write where
 BOOT = "from gevent import monkey; monkey.patch_all(); from tests.support import greened; greened.serve()"
 
@@ -104,13 +106,29 @@ def greened(test: Callable[[World], None]) -> Callable[..., None]:
     def run_in_child(
         child: Child, db: object, redis: object, database: str, redis_url: str, tmp_path: Path
     ) -> None:
-        path = Path(test.__code__.co_filename)
+        path = Path(inspect.unwrap(test).__code__.co_filename)
         child.run(path, test.__name__, World(database, redis_url, tmp_path))
 
     functools.update_wrapper(run_in_child, test, assigned=("__name__", "__doc__", "__module__"), updated=())
     del run_in_child.__wrapped__  # pytest would ask the test itself for its fixtures
     run_in_child.body = test  # type: ignore[attr-defined]
     return run_in_child
+
+
+def within(
+    scene: Callable[..., AbstractContextManager[Scene]], **settings: Any
+) -> Callable[[Callable[[Scene], None]], Callable[..., None]]:
+    """Run this test in that process too, on a scene that is made of its world: `@within(bench, runner_slots=2)`."""
+
+    def on_scene(test: Callable[[Scene], None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(world: World) -> None:
+            with scene(world, **settings) as made:
+                test(made)
+
+        return greened(run)
+
+    return on_scene
 
 
 @contextmanager

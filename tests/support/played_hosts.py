@@ -99,8 +99,6 @@ while True:
             threading.Thread(target=multiply, daemon=True).start()  # as a node does that is not asynchronous
         elif part == "deaf":
             time.sleep(60)
-        elif part == "prints":
-            print("hello", flush=True)
         elif part == "prints halves":
             os.write(1, b"\\n" + "hell\u00f6".encode()[:5])
             time.sleep(0.1)

@@ -104,7 +104,13 @@ def test_what_is_disabled_or_has_ended_does_not_fire(
     assert row(deployment, cron_id)["next_run_date"] == due
 
 
-def test_an_end_that_is_past_is_refused(deployment: DeploymentRef) -> None:
+def test_the_last_time_before_the_end_still_fires_and_a_past_end_is_refused(
+    deployment: DeploymentRef,
+) -> None:
+    cron_id = cron(deployment, due_ago=30, end_time=(now() - timedelta(seconds=10)).isoformat())
+    assert [one.cron_id for one in fire()] == [cron_id]
+    assert fire() == []
+
     past = {"end_time": (now() - timedelta(seconds=1)).isoformat()}
     body = {"assistant_id": "agent", "schedule": "0 * * * *", **past}
     with pytest.raises(Invalid, match="end_time: must be in the future"), connection() as conn:
@@ -113,12 +119,6 @@ def test_an_end_that_is_past_is_refused(deployment: DeploymentRef) -> None:
     with pytest.raises(Invalid, match="end_time: must be in the future"), connection() as conn:
         crons.update(conn, deployment.id, cron_id, past)
     assert row(deployment, cron_id)["end_time"] is None
-
-
-def test_the_last_time_before_the_end_still_fires(deployment: DeploymentRef) -> None:
-    cron_id = cron(deployment, due_ago=30, end_time=(now() - timedelta(seconds=10)).isoformat())
-    assert [one.cron_id for one in fire()] == [cron_id]
-    assert fire() == []
 
 
 def test_on_a_thread_its_runs_line_up_or_leave_it_alone(deployment: DeploymentRef) -> None:

@@ -168,7 +168,9 @@ def floor(package: str, room: str) -> int:
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
-def test_a_package_imports_only_what_its_layer_may(package: str) -> None:
+def test_a_package_imports_only_what_its_layer_may_and_nothing_that_decodes_a_checkpoint(
+    package: str,
+) -> None:
     wrong = {
         name(path): found
         for path in modules(PROJECT / package)
@@ -176,21 +178,24 @@ def test_a_package_imports_only_what_its_layer_may(package: str) -> None:
     }
     assert wrong == {}
 
+    for path in modules(PROJECT / package):
+        if not path.is_relative_to(HOST):
+            assert not imported(path) & DECODERS, path
 
-def test_every_room_of_shared_has_its_floor() -> None:
+
+def test_every_room_has_its_floor() -> None:
     placed = set().union(*FLOORS["shared"], BESIDE["shared"])
 
     assert {room for room in rooms_of("shared") if room} == placed
-
-
-def test_every_room_of_workers_has_its_floor() -> None:
     folders = {path.parent.name for path in (PROJECT / "workers").glob("*/__init__.py")}
 
     assert folders == set().union(*FLOORS["workers"], BESIDE["workers"])
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_an_import_goes_downward_or_stays_on_its_floor(package: str) -> None:
+def test_an_import_goes_downward_or_stays_on_its_floor_to_no_room_beside_and_in_no_circle(
+    package: str,
+) -> None:
     rooms = set().union(*FLOORS[package])
     upward = {
         (module, other)
@@ -202,35 +207,19 @@ def test_an_import_goes_downward_or_stays_on_its_floor(package: str) -> None:
     }
     assert upward == set()
 
-
-@pytest.mark.parametrize("package", FLOORS)
-def test_no_room_imports_what_stands_beside(package: str) -> None:
-    rooms = set().union(*FLOORS[package])
     wrong = {
         room: found
         for room, others in rooms_of(package).items()
         if room in rooms and (found := others & BESIDE[package])
     }
     assert wrong == {}
-
-
-def test_upkeep_imports_no_room_of_workers() -> None:
-    assert rooms_of("workers")["upkeep"] & set().union(*FLOORS["workers"]) == set()
-
-
-@pytest.mark.parametrize("package", FLOORS)
-def test_no_rooms_import_each_other_in_a_circle(package: str) -> None:
-    rooms = set().union(*FLOORS[package])
-
     assert circle({room: others & rooms for room, others in rooms_of(package).items() if room in rooms}) == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle_or_hidden_from_the_running_program() -> None:
     assert circle(graph()) == []
+    assert rooms_of("workers")["upkeep"] & set().union(*FLOORS["workers"]) == set()
 
-
-def test_no_import_of_ours_is_hidden_from_the_running_program() -> None:
-    """A circle can hide behind TYPE_CHECKING."""
     hidden = {
         module
         for module, path in MODULES.items()
@@ -246,20 +235,10 @@ def test_the_graph_host_imports_nothing_of_ours_and_only_what_a_revision_has() -
     allowed = HOST_MAY_IMPORT | sys.stdlib_module_names
     wrong = {name(path): found for path in modules(HOST) if (found := imported(path) - allowed)}
     assert wrong == {}
-
-
-def test_the_graph_host_does_not_reach_out_of_its_package() -> None:
     for path in modules(HOST):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ImportFrom):
                 assert node.level <= len(path.relative_to(HOST).parts), name(path)
-
-
-@pytest.mark.parametrize("package", FORBIDDEN)
-def test_nothing_but_the_graph_host_can_decode_a_checkpoint(package: str) -> None:
-    for path in modules(PROJECT / package):
-        if not path.is_relative_to(HOST):
-            assert not imported(path) & DECODERS, path
 
 
 def test_only_frames_and_the_masking_of_secrets_are_shared_with_the_graph_host() -> None:
@@ -304,11 +283,8 @@ def test_nothing_uses_the_orm() -> None:
     assert users == set()
 
 
-def test_there_is_no_module_for_leftovers() -> None:
+def test_every_module_says_what_it_is_for_and_none_is_for_leftovers() -> None:
     assert not [name(path) for package in OURS for path in modules(PROJECT / package) if path.stem == "utils"]
-
-
-def test_every_module_says_what_it_is_for() -> None:
     silent = [
         name(path)
         for package in OURS - {"tests"}

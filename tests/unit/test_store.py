@@ -246,6 +246,10 @@ def test_both_ways_to_call_it_and_other_deployments(deployment: DeploymentRef) -
     assert (item.value, namespaces) == ({"n": 1}, [("a",)])
     assert of(make.deployment("other")).get(("a",), "k") is None
 
+    current_run_id.set(bytes(16))
+    with pytest.raises(StoreFailed, match="only be used while a graph runs"):
+        of(deployment).get(("a",), "k")
+
 
 @pytest.mark.parametrize(
     ("namespace", "key", "value", "message"),
@@ -386,9 +390,3 @@ def test_embeddings_of_another_size_are_refused(deployment: DeploymentRef) -> No
     own = HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"an embedding of 3 dimensions: store\.index\.dims says 4"):
         own.put(("a",), "k", {"text": "x"})
-
-
-def test_outside_of_a_run_there_is_no_store(deployment: DeploymentRef) -> None:
-    current_run_id.set(bytes(16))
-    with pytest.raises(StoreFailed, match="only be used while a graph runs"):
-        of(deployment).get(("a",), "k")

@@ -312,13 +312,11 @@ def test_a_name_that_no_graph_can_have_is_refused(read: Read, graph_id: str, sho
     )
 
 
-def test_what_is_no_directory_is_a_requirement(read: Read) -> None:
+def test_a_directory_is_a_package_or_plain_and_all_else_a_requirement(read: Read, root: Path) -> None:
     wanted = ["httpx>=0.27", "langchain_openai", "x @ git+https://example.com/x.git@v1", "agent.py"]
 
     assert read(dependencies=[".", *wanted]).requirements == tuple(wanted)
 
-
-def test_a_directory_is_a_package_or_plain(root: Path, read: Read) -> None:
     for name in ("app", "lib", "old", "flat", "tools/saw"):
         (root / name).mkdir(parents=True)
     (root / "app/agent.py").touch()
@@ -386,7 +384,7 @@ def test_the_interpreter_has_a_version(read: Read) -> None:
     assert read(python_version="3.99").python_version == "3.99", "whether it is here is seen later"
 
 
-def test_a_pip_configuration_says_where_packages_come_from(root: Path, read: Read) -> None:
+def test_a_pip_configuration_says_where_packages_come_from_or_is_refused(root: Path, read: Read) -> None:
     (root / "pip.conf").write_text(
         "[global]\nindex-url = https://one/simple\nextra-index-url =\n  https://two\n  https://three\n"
         "[install]\nfind-links = https://four ./wheels\n"
@@ -399,8 +397,6 @@ def test_a_pip_configuration_says_where_packages_come_from(root: Path, read: Rea
     assert index == PipConfig(*urls, ("https://four",), ("wheels",))
     assert index.within(Path("/p")) == PipConfig(*urls, ("https://four", "/p/wheels"))
 
-
-def test_a_pip_configuration_that_cannot_be_used_is_refused(root: Path, read: Read) -> None:
     (root / "odd.conf").write_text("no section\n")
     (root / "told.conf").write_text("[global]\nindex-url = https://user:pass@one/simple\n")
     (root / "far.conf").write_text("[global]\nfind-links = ../wheels\n")
@@ -447,14 +443,12 @@ def test_a_project_s_own_authorization_and_app_are_read_with_it(read: Read) -> N
     assert found.warnings == ()
     assert (read().auth, read().http) == ({}, {})
 
-
-def test_keys_of_auth_and_http_that_nobody_knows_are_ignored_with_a_warning(read: Read) -> None:
-    found = read(
+    odd = read(
         auth={"path": "./agent.py:auth", "cach": {}, "cache": {"ttl": 5}, "openapi": {"tags": []}},
         http={"disable_thread": True, "cors": {"allow_origin": "*"}, "logging_headers": {"include": []}},
     )
 
-    assert found.warnings == (
+    assert odd.warnings == (
         "auth.cach: unknown key, ignored",
         "auth.cache.ttl: unknown key, ignored",
         "auth.openapi.tags: unknown key, ignored",

@@ -48,7 +48,7 @@ def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
 
 
 @greened
-def test_a_step_says_its_output_a_bounded_line_at_a_time(world: World) -> None:
+def test_a_step_says_its_output_a_bounded_line_at_a_time_and_why_it_fails(world: World) -> None:
     said: list[str] = []
     code = "print('one'); print('x' * 20_000); import sys; sys.stderr.write('two')"
 
@@ -61,15 +61,12 @@ def test_a_step_says_its_output_a_bounded_line_at_a_time(world: World) -> None:
     assert max(map(len, said)) == steps.LINE_BYTES
     assert sum(map(len, said)) == 20_006
 
-
-@greened
-def test_a_step_that_fails_gives_its_reason(world: World) -> None:
-    def reason(code: str) -> str | None:
+    def reason_of(code: str) -> str | None:
         return steps.execute([sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: None)
 
-    assert reason("raise ValueError('seven')") == "ValueError: seven"
-    assert reason("import os; os._exit(7)") == "the step ended with 7"
-    assert reason("import os; os.kill(os.getpid(), 9)") == "the step was killed by SIGKILL"
+    assert reason_of("raise ValueError('seven')") == "ValueError: seven"
+    assert reason_of("import os; os._exit(7)") == "the step ended with 7"
+    assert reason_of("import os; os.kill(os.getpid(), 9)") == "the step was killed by SIGKILL"
 
 
 def test_the_installer_s_causes_become_one_line_that_is_whole_until_secrets_in_it_are_masked() -> None:

@@ -34,7 +34,7 @@ def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
     ]
 
 
-def test_requirements_are_resolved_for_the_interpreter() -> None:
+def test_requirements_are_resolved_for_the_interpreter_from_the_project_s_own_index() -> None:
     argv = uv.resolve([Path("/r/a.in"), Path("/r/b.txt")], Path("/r/pylock.toml"), OUTSIDE, None)
 
     assert argv[:3] == [UV, "pip", "compile"]
@@ -44,25 +44,6 @@ def test_requirements_are_resolved_for_the_interpreter() -> None:
     assert argv[-2:] == ["/r/a.in", "/r/b.txt"]
     assert "--index-url" not in argv
 
-
-def test_wheels_are_installed_by_their_hashes_and_nothing_is_built() -> None:
-    argv = uv.install_wheels(Path("/r/out.txt"), PYTHON)
-
-    assert argv[:3] == [UV, "pip", "install"]
-    assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
-    assert argv[argv.index("--requirement") + 1] == "/r/out.txt"
-    assert argv[argv.index("--link-mode") + 1] == "hardlink"
-
-
-def test_what_is_built_is_copied_and_local_packages_are_editable() -> None:
-    argv = uv.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
-
-    assert "--no-deps" in argv
-    assert argv[argv.index("--link-mode") + 1] == "copy"
-    assert argv[-6:] == ["--requirement", "/r/b.txt", "--editable", "/r/p/a", "--editable", "/r/p/b"]
-
-
-def test_a_project_s_own_index_reaches_every_step_that_runs_for_it_alone() -> None:
     wanted = [
         *("--index-url", "https://one/simple"),
         *("--extra-index-url", "https://two/simple", "--extra-index-url", "https://three/simple"),
@@ -74,6 +55,21 @@ def test_a_project_s_own_index_reaches_every_step_that_runs_for_it_alone() -> No
     ):
         at = argv.index("--index-url")
         assert argv[at : at + len(wanted)] == wanted
+
+
+def test_wheels_are_installed_by_their_hashes_and_what_is_built_is_copied() -> None:
+    argv = uv.install_wheels(Path("/r/out.txt"), PYTHON)
+
+    assert argv[:3] == [UV, "pip", "install"]
+    assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
+    assert argv[argv.index("--requirement") + 1] == "/r/out.txt"
+    assert argv[argv.index("--link-mode") + 1] == "hardlink"
+
+    argv = uv.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
+
+    assert "--no-deps" in argv
+    assert argv[argv.index("--link-mode") + 1] == "copy"
+    assert argv[-6:] == ["--requirement", "/r/b.txt", "--editable", "/r/p/a", "--editable", "/r/p/b"]
 
 
 def test_the_operator_s_index_of_pip_is_the_installer_s_unless_it_has_one() -> None:

@@ -108,11 +108,17 @@ def test_a_setting_that_cannot_be_used_is_a_line_with_its_name(
     assert "hunter" not in str(found)
 
 
-def test_several_bad_settings_are_all_named(doctor: Doctor) -> None:
+def test_several_bad_settings_and_a_port_that_somebody_else_holds_are_all_named(doctor: Doctor) -> None:
     found = doctor({"RUNYARD_PORT": "0", "RUNYARD_ALLOW_HTTP": "perhaps", "RUNYARD_LOG_LEVEL": "LOUD"})
 
     failing = {finding.name for finding in found.values() if finding.state is State.FAILS}
     assert failing == {"RUNYARD_PORT", "RUNYARD_ALLOW_HTTP", "RUNYARD_LOG_LEVEL"}
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = doctor({"RUNYARD_PORT": str(taken.getsockname()[1])})
+
+    assert found["port"].state is State.FAILS
+    assert f"process {os.getpid()}" in found["port"].found
 
 
 def test_a_wrong_password_of_redis_is_said_and_not_shown(doctor: Doctor, redis_url: str) -> None:
@@ -263,14 +269,6 @@ def test_a_server_that_may_not_be_configured_is_judged_by_its_info(redis: Redis,
     assert "does not say" in found["pub/sub buffers"].found
 
 
-def test_a_port_that_somebody_else_holds_fails_with_their_name(doctor: Doctor) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        found = doctor({"RUNYARD_PORT": str(taken.getsockname()[1])})
-
-    assert found["port"].state is State.FAILS
-    assert f"process {os.getpid()}" in found["port"].found
-
-
 def test_files_that_others_may_read_are_named(doctor: Doctor, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir(mode=0o755)
@@ -312,6 +310,14 @@ def test_the_way_out_shows_no_password() -> None:
     assert "http://proxy:3128" in shown.found
     assert "unguessable" not in shown.found
     assert "t0ken" not in shown.found
+
+    url = f"postgresql://me:{PASSWORD}@host/db"
+    said = f'could not translate host name "2/un#guessable@host", password {PASSWORD}'
+
+    masked = findings.masked(said, url)
+
+    assert "guessable" not in masked
+    assert "hunter" not in masked
 
 
 def test_a_level_below_the_sandbox_says_what_would_raise_it() -> None:
@@ -359,16 +365,6 @@ def test_scripts_get_an_exit_code_and_json(
     assert ("RUNYARD_PORT" in shown.stdout) is (code == 1)
 
 
-def test_no_part_of_a_password_is_left_in_a_drivers_words() -> None:
-    url = f"postgresql://me:{PASSWORD}@host/db"
-    said = f'could not translate host name "2/un#guessable@host", password {PASSWORD}'
-
-    shown = findings.masked(said, url)
-
-    assert "guessable" not in shown
-    assert "hunter" not in shown
-
-
 def test_servers_of_one_role_are_looked_at_too(redis_url: str) -> None:
     away = "redis://:unguessable@127.0.0.1:1/0"
     found = named(
@@ -391,7 +387,5 @@ def test_a_read_replica_that_is_none_is_a_warning(database: str) -> None:
         assert said in found["DATABASE_READ_URL"].found
         assert "unguessable" not in str(found)
 
-
-def test_connections_through_a_pooler_are_not_counted_against_the_server(database: str) -> None:
     found = named(check_database(Settings(database_url=database, database_pooler="transaction")))
     assert "PgBouncer" in found["max_connections"].found

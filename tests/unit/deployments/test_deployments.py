@@ -73,6 +73,13 @@ def test_a_name_is_resolved_within_its_organization(organization_id: UUID) -> No
         assert deployments.resolve(conn, factories.organization(), "app") is None
         assert deployments.resolve(conn, organization_id, "other") is None
 
+    agent = {"agent_id": "a", "environment": "production"}
+    create(organization_id, None, agent=agent)
+    create(organization_id, None, agent={**agent, "environment": "staging"})
+
+    with pytest.raises(Conflict):
+        create(organization_id, "another-name", agent=agent)
+
 
 def test_a_name_is_free_again_when_its_deployment_is_deleted(organization_id: UUID) -> None:
     old = create(organization_id)
@@ -87,15 +94,6 @@ def test_a_name_is_free_again_when_its_deployment_is_deleted(organization_id: UU
         found = deployments.resolve(conn, organization_id, "app")
     assert found is not None
     assert found.id == new
-
-
-def test_an_agent_has_one_deployment_in_each_environment(organization_id: UUID) -> None:
-    agent = {"agent_id": "a", "environment": "production"}
-    create(organization_id, None, agent=agent)
-    create(organization_id, None, agent={**agent, "environment": "staging"})
-
-    with pytest.raises(Conflict):
-        create(organization_id, "another-name", agent=agent)
 
 
 def test_what_is_not_named_carries_over_to_the_next_revision(organization_id: UUID, tmp_path: Path) -> None:

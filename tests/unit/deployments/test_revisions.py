@@ -82,7 +82,7 @@ def statuses(moved: list[Transition]) -> dict[UUID, str]:
     return {move.revision_id: move.status for move in moved}
 
 
-def test_the_first_one_waits_for_a_builder_at_once(deployment_id: UUID) -> None:
+def test_the_first_one_waits_for_a_builder_at_once_unless_it_is_built(deployment_id: UUID) -> None:
     id, moved = new(deployment_id)
 
     assert statuses(moved) == {id: "AWAITING_BUILD"}
@@ -90,9 +90,8 @@ def test_the_first_one_waits_for_a_builder_at_once(deployment_id: UUID) -> None:
         latest = conn.execute(text("SELECT latest_revision_id FROM deployment")).scalar_one()
     assert latest == id
 
-
-def test_a_built_artifact_needs_no_building(deployment_id: UUID) -> None:
-    id, moved = new(deployment_id, **BUILT)
+    another = factories.deployment("another", serving=False).id
+    id, moved = new(another, **BUILT)
 
     assert statuses(moved) == {id: "AWAITING_DEPLOY"}
     assert claimed(id).status == "DEPLOYING"
@@ -119,21 +118,19 @@ def test_the_next_one_begins_when_one_ends(deployment_id: UUID, last: RevisionSt
     assert status(first) == last
 
 
-def test_deployments_do_not_wait_for_each_other(deployment_id: UUID) -> None:
-    other = factories.deployment("other", serving=False).id
-    new(deployment_id)
-
-    id, moved = new(other)
-
-    assert statuses(moved) == {id: "AWAITING_BUILD"}
-
-
 def test_numbers_rise_within_a_deployment(deployment_id: UUID) -> None:
     ids = [new(deployment_id)[0] for _ in range(3)]
 
     with connection() as conn:
         listed = revisions.list_of(conn, deployment_id, statuses=[], limit=10, offset=0)
     assert [row["id"] for row in listed] == ids[::-1]
+
+    other = factories.deployment("other", serving=False).id
+    new(deployment_id)
+
+    id, moved = new(other)
+
+    assert statuses(moved) == {id: "AWAITING_BUILD"}
 
 
 def test_a_revision_has_one_builder(deployment_id: UUID) -> None:
@@ -235,9 +232,8 @@ def test_a_builder_that_stops_leaves_it_to_the_next(deployment_id: UUID) -> None
     assert status(id) == "AWAITING_BUILD"
     assert claimed(id, "two").attempt == 2
 
-
-def test_after_building_the_next_attempt_only_deploys(deployment_id: UUID) -> None:
-    id, _ = new(deployment_id)
+    another = factories.deployment("another", serving=False).id
+    id, _ = new(another)
     held = claimed(id)
     with connection() as conn:
         revisions.keep_artifact(
@@ -279,7 +275,7 @@ def test_a_notification_nobody_answered_is_sent_again_but_not_at_once(deployment
         assert revisions.due(conn) == []
 
 
-def test_an_interrupted_one_is_taken_from_its_builder(deployment_id: UUID) -> None:
+def test_an_interrupted_one_is_taken_from_its_builder_unless_it_has_ended(deployment_id: UUID) -> None:
     id, _ = new(deployment_id)
     next_id, _ = new(deployment_id)
     held = claimed(id)
@@ -292,12 +288,11 @@ def test_an_interrupted_one_is_taken_from_its_builder(deployment_id: UUID) -> No
     with connection() as conn:
         assert not revisions.renew(conn, held, lease_seconds=30)
 
-
-def test_one_that_has_ended_cannot_be_interrupted(deployment_id: UUID) -> None:
-    id, _ = new(deployment_id)
+    another = factories.deployment("another", serving=False).id
+    id, _ = new(another)
     end(claimed(id))
 
-    assert interrupt(deployment_id, id) == []
+    assert interrupt(another, id) == []
     assert status(id) == "DEPLOYED"
 
 

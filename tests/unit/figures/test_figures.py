@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -176,38 +176,27 @@ def delete_thread(run: Claimed) -> None:
         cancel.delete_thread(conn, run.deployment_id, run.thread_id)
 
 
-@pytest.mark.parametrize("way", [roll_back, delete_run, delete_thread])
-def test_a_running_run_that_is_taken_away_is_counted(
-    deployment: DeploymentRef, way: Callable[[Claimed], None]
-) -> None:
-    way(claimed(deployment))
-
-    assert counted() == [("interrupted", 1)]
-
-
-@pytest.mark.parametrize("way", [delete_run, delete_thread])
-def test_a_run_that_had_ended_is_not_counted_again(
-    deployment: DeploymentRef, way: Callable[[Claimed], None]
-) -> None:
-    run = claimed(deployment)
-    ended(run)
-    way(run)
-
-    assert counted() == [("success", 1)]
+def test_a_run_that_is_taken_away_is_counted_unless_it_had_ended(deployment: DeploymentRef) -> None:
+    for number, take_away in enumerate((roll_back, delete_run, delete_thread), 1):
+        take_away(claimed(deployment))
+        assert counted() == [("interrupted", 1)] * number, take_away
+    for take_away in (delete_run, delete_thread):
+        run = claimed(deployment)
+        ended(run)
+        before = len(counted())
+        take_away(run)
+        assert len(counted()) == before, take_away
 
 
-@pytest.mark.parametrize("temporary", [False, True])
-@pytest.mark.parametrize("action", ["interrupt", "rollback"])
-def test_a_run_that_is_cancelled_while_it_waits_is_counted(
-    deployment: DeploymentRef, action: str, temporary: bool
-) -> None:
-    run_id = pending(deployment, temporary=temporary)
-    (row,) = of_table("run")
-    with connection() as conn:
-        cancel.cancel_run(conn, deployment.id, row["thread_id"], run_id, action=action)
-
-    assert counted() == [("interrupted", 0)]
-    assert of_table("ended_run")[0]["wait_seconds"] is None
+def test_a_run_that_is_cancelled_while_it_waits_is_counted(deployment: DeploymentRef) -> None:
+    for number, (action, temporary) in enumerate(product(("interrupt", "rollback"), (False, True)), 1):
+        run_id = pending(deployment, temporary=temporary)
+        with connection() as conn:
+            query = text("SELECT thread_id FROM run WHERE run_id = :id")
+            thread_id = conn.execute(query, {"id": run_id}).scalar_one()
+            cancel.cancel_run(conn, deployment.id, thread_id, run_id, action=action)
+        assert counted() == [("interrupted", 0)] * number, (action, temporary)
+    assert {row["wait_seconds"] for row in of_table("ended_run")} == {None}
 
 
 def test_a_running_run_that_is_asked_to_stop_is_counted_when_it_does(deployment: DeploymentRef) -> None:
@@ -431,16 +420,15 @@ def test_a_series_has_a_point_for_each_step_and_adds_what_is_not_folded(deployme
     assert (empty["created"], empty["success"], empty["wait_p50"]) == (0, 0, None)
 
 
-@pytest.mark.parametrize(("window", "step", "steps"), [("day", 3600, 24), ("week", 3600, 168)])
-def test_longer_windows_have_hours(deployment: DeploymentRef, window: str, step: int, steps: int) -> None:
+def test_longer_windows_have_hours(deployment: DeploymentRef) -> None:
     append(deployment, AT_NOON)
     fold()
     append(deployment, AT_NOON)
 
-    found = series(deployment, window=window)
-
-    assert (found["step_seconds"], len(found["points"])) == (step, steps)
-    assert found["points"][-1]["success"] == 2
+    for window, steps in (("day", 24), ("week", 168)):
+        found = series(deployment, window=window)
+        assert (found["step_seconds"], len(found["points"])) == (3600, steps), window
+        assert found["points"][-1]["success"] == 2, window
 
 
 def test_runs_that_have_not_ended_were_created(deployment: DeploymentRef) -> None:

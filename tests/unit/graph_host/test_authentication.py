@@ -366,7 +366,7 @@ def test_the_names_it_wants_are_reported_and_unknown_ones_refused() -> None:
         ProjectAuth(authorizing(wants))
 
 
-def test_a_host_answers_and_shares_the_module_with_the_graph(tmp_path: Path) -> None:
+def test_a_host_shares_the_module_with_the_graph_and_answers_also_without_auth(tmp_path: Path) -> None:
     (tmp_path / "all.py").write_text(
         "from typing import TypedDict\nfrom langgraph.graph import StateGraph\nfrom langgraph_sdk import Auth\n"
         "asked = []\nauth = Auth()\n"
@@ -386,8 +386,6 @@ def test_a_host_answers_and_shares_the_module_with_the_graph(tmp_path: Path) -> 
     assert granted.endswith(b'"filter":{"owner":"ann"}}]}')
     assert run.values == {"asked": ["/threads/7"]}
 
-
-def test_a_host_without_auth_answers_that_it_has_none(tmp_path: Path) -> None:
     with graph_host(HOSTED, {"steps": ALL["steps"]}) as host:
         assert host.query(request()) == [b'{"failed":"this revision has no auth"}']
 

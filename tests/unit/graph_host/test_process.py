@@ -29,15 +29,13 @@ def test_it_answers_pings_while_nodes_work_and_says_which_runs_it_executes(own_h
     assert own_host.checks == [[begun.id.hex]]
 
 
-def test_functions_of_the_standard_library_that_a_node_replaces_are_not_what_later_runs_use(
+def test_later_runs_end_where_a_node_has_replaced_functions_or_taken_all_modules_away(
     own_host: HostProcess,
 ) -> None:
     own_host.run("patches", {"text": "functions"})
 
     assert own_host.run("steps", {"text": "b"}).values["text"] == "b"
 
-
-def test_runs_end_also_where_a_node_has_taken_all_modules_away(own_host: HostProcess) -> None:
     own_host.run("patches", {"text": "modules"})
 
     assert own_host.run("steps", {"text": "b"}).outcome

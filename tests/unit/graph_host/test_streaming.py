@@ -102,11 +102,9 @@ def test_an_interrupt_is_shown_beside_what_the_output_schema_names(host: HostPro
     assert run.values == {"text": "a", "log": ["one"]}
 
 
-def test_it_streams_custom_events_as_they_were_written(host: HostProcess) -> None:
+def test_it_streams_custom_events_as_they_were_written_and_both_ends_of_a_task(host: HostProcess) -> None:
     assert host.run("writes", {}, stream_mode=["custom"]).events == [("custom", {"n": 1}), ("custom", "text")]
 
-
-def test_it_streams_both_ends_of_a_task(host: HostProcess) -> None:
     run = host.run("fails", {"text": "a"}, stream_mode=["tasks"])
 
     assert [without_ids(data) for data in run.named("tasks")] == [
@@ -260,15 +258,13 @@ def test_it_names_subgraphs_in_the_events(host: HostProcess) -> None:
     assert host.run("deep", {"text": "a"}, stream_mode=["updates"]).names == ["updates"]
 
 
-def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(host: HostProcess) -> None:
+def test_an_event_that_is_too_large_is_replaced_and_a_state_fails_the_run(host: HostProcess) -> None:
     run = host.run("writes_much", {}, stream_mode=["custom"])
 
     assert run.names == ["error"]
     assert "1048576" in run.named("error")[0]["message"]
     assert run.values["text"] == "went on"
 
-
-def test_a_state_that_is_too_large_fails_the_run() -> None:
     with graph_host(HOSTED, {"grows": ALL["grows"]}, limits={"state_bytes": 1_000_000}) as host:
         run = host.run("grows", {}, stream_mode=["updates"])
 

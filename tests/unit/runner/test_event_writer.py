@@ -171,7 +171,7 @@ def test_only_the_newest_events_are_held(owner: Owner, monkeypatch: pytest.Monke
     assert (again.floor, numbers(again)) == (20, (21, 31))
 
 
-def test_the_end_is_final(owner: Owner) -> None:
+def test_the_end_is_final_and_only_the_last_batch(owner: Owner) -> None:
     owner.add(1)
     owner.log.end(END)
     owner.log.add(b"late\n{}")
@@ -182,12 +182,19 @@ def test_the_end_is_final(owner: Owner) -> None:
     assert owner.log.flushed.is_set()
     assert not owner.log.has_waiting
 
+    longer = Owner(NoWriter())
+    longer.add(300)
+    longer.log.end(END)
 
-def test_a_batch_before_the_last_is_not_final(owner: Owner) -> None:
-    owner.add(300)
-    owner.log.end(END)
+    assert [longer.send().final for _ in range(2)] == [False, True]
 
-    assert [owner.send().final for _ in range(2)] == [False, True]
+    known = Owner(NoWriter())
+    known.add(1)
+    known.log.end(END)
+    known.send(DONE)
+
+    assert known.log.flushed.is_set()
+    assert not known.fenced
 
 
 def test_a_fenced_log_stops_and_fences_its_run(owner: Owner) -> None:
@@ -199,26 +206,16 @@ def test_a_fenced_log_stops_and_fences_its_run(owner: Owner) -> None:
     assert not owner.log.has_waiting
     assert owner.log.drained.is_set()
 
-
-def test_a_log_that_has_its_end_needs_nothing_more(owner: Owner) -> None:
-    owner.add(1)
-    owner.log.end(END)
-    owner.send(DONE)
-
-    assert owner.log.flushed.is_set()
-    assert not owner.fenced
-
-
-def test_an_answer_that_comes_after_the_log_was_abandoned_changes_nothing(owner: Owner) -> None:
-    owner.add(2)
-    batch = owner.log.next_batch()
+    abandoned = Owner(NoWriter())
+    abandoned.add(2)
+    batch = abandoned.log.next_batch()
     assert batch is not None
-    owner.log.abandon()
+    abandoned.log.abandon()
     for answer in (OK, LOST, FENCED):
-        owner.log.settle(batch, answer)
+        abandoned.log.settle(batch, answer)
 
-    assert not owner.fenced
-    assert owner.log.next_batch() is None
+    assert not abandoned.fenced
+    assert abandoned.log.next_batch() is None
 
 
 def test_a_full_log_slows_its_source_down(owner: Owner) -> None:
@@ -231,11 +228,10 @@ def test_a_full_log_slows_its_source_down(owner: Owner) -> None:
 
     assert owner.log.has_waiting
 
+    large = Owner(NoWriter())
+    large.add(9, size=1024 * 1024)
 
-def test_a_log_is_full_by_its_bytes_too(owner: Owner) -> None:
-    owner.add(9, size=1024 * 1024)
-
-    assert not owner.log.drained.is_set()
+    assert not large.log.drained.is_set()
 
 
 def test_a_hand_over_sends_what_waits_and_then_nothing(redis: Redis) -> None:

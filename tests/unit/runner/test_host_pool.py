@@ -11,8 +11,8 @@ import gevent
 from gevent.event import AsyncResult
 
 from shared.deployments.limits import HostLimits
-from tests.support.greened import World, constants, greened
-from tests.support.played_hosts import Occupant, is_alive, stage
+from tests.support.greened import World, constants, greened, within
+from tests.support.played_hosts import Occupant, Stage, is_alive, stage
 from tests.support.waiting import until
 from workers.runner import host as one_host
 from workers.runner import host_pool, quarantine
@@ -21,32 +21,30 @@ from workers.runner.host_pool import GaveUp
 from workers.runner.quarantine import ALONE, OPEN
 
 
-@greened
-def test_the_least_busy_host_is_chosen(world: World) -> None:
-    with stage(world, hosts_per_revision=2) as s:
-        first = s.acquire()
-        s.pool._request(s.revision, OPEN).done.get()
-        Occupant().enter(first)
-        second = s.acquire()
-        assert second is not first
-        Occupant().enter(second)
-        Occupant().enter(second)
+@within(stage, hosts_per_revision=2)
+def test_the_least_busy_host_is_chosen(s: Stage) -> None:
+    first = s.acquire()
+    s.pool._request(s.revision, OPEN).done.get()
+    Occupant().enter(first)
+    second = s.acquire()
+    assert second is not first
+    Occupant().enter(second)
+    Occupant().enter(second)
 
-        assert s.acquire() is first
+    assert s.acquire() is first
 
 
-@greened
-def test_a_busy_slow_host_gets_a_second_one(world: World) -> None:
-    with stage(world, hosts_per_revision=2) as s:
-        s.part = "slow"
-        first = s.acquire()
-        Occupant().enter(first)
-        until(lambda: first.delay > host_pool.SLOW_SECONDS)
-        s.part = "plays along"
-        s.acquire()
-        until(lambda: len(list(s.pool.all())) == 2)
+@within(stage, hosts_per_revision=2)
+def test_a_busy_slow_host_gets_a_second_one(s: Stage) -> None:
+    s.part = "slow"
+    first = s.acquire()
+    Occupant().enter(first)
+    until(lambda: first.delay > host_pool.SLOW_SECONDS)
+    s.part = "plays along"
+    s.acquire()
+    until(lambda: len(list(s.pool.all())) == 2)
 
-        assert s.acquire() is not first
+    assert s.acquire() is not first
 
 
 @greened
@@ -73,17 +71,16 @@ def test_runs_that_get_no_thread_in_their_host_go_to_another_unless_none_has_any
         assert not occupant.deaths
 
 
-@greened
-def test_a_revision_has_no_more_hosts_than_allowed(world: World) -> None:
-    with stage(world, hosts_per_revision=1) as s:
-        s.part = "slow"
-        host = s.acquire()
-        Occupant().enter(host)
-        until(lambda: host.delay > host_pool.SLOW_SECONDS)
-        for _ in range(3):
-            s.acquire()
+@within(stage, hosts_per_revision=1)
+def test_a_revision_has_no_more_hosts_than_allowed(s: Stage) -> None:
+    s.part = "slow"
+    host = s.acquire()
+    Occupant().enter(host)
+    until(lambda: host.delay > host_pool.SLOW_SECONDS)
+    for _ in range(3):
+        s.acquire()
 
-        assert s.starts == 1
+    assert s.starts == 1
 
 
 @greened
@@ -98,65 +95,61 @@ def test_a_silent_host_gets_no_new_runs(world: World) -> None:
         until(lambda: any("blocked" in message for _, message, _ in s.lines))
 
 
-@greened
-def test_a_run_may_have_a_host_of_its_own(world: World) -> None:
-    with stage(world) as s:
-        shared = s.acquire()
-        alone = s.acquire(group=quarantine.group(uuid4(), ALONE))
-        occupant = Occupant().enter(alone)
-        assert alone is not shared
-        assert s.acquire() is shared
+@within(stage)
+def test_a_run_may_have_a_host_of_its_own(s: Stage) -> None:
+    shared = s.acquire()
+    alone = s.acquire(group=quarantine.group(uuid4(), ALONE))
+    occupant = Occupant().enter(alone)
+    assert alone is not shared
+    assert s.acquire() is shared
 
-        alone.leave(occupant.id)
-        until(lambda: not is_alive(alone.pid))
-        assert not occupant.deaths
-
-
-@greened
-def test_dead_hosts_do_not_keep_live_ones_from_starting(world: World) -> None:
-    with stage(world, hosts_per_revision=1) as s:
-        s.pool._watcher.kill()  # it has not looked yet
-        for _ in range(5):
-            host = s.acquire()
-            assert host.died is None
-            os.kill(host.pid, signal.SIGKILL)
-            until(lambda host=host: host.died)
+    alone.leave(occupant.id)
+    until(lambda: not is_alive(alone.pid))
+    assert not occupant.deaths
 
 
-@greened
-def test_the_host_used_longest_ago_is_evicted(world: World) -> None:
-    with stage(world, max_hosts=2) as s:
-        revisions = [uuid4() for _ in range(3)]
-        oldest, busy = s.acquire(revisions[0]), s.acquire(revisions[1])
-        occupant = Occupant().enter(busy)
-        s.acquire(revisions[2])
-
-        until(lambda: not is_alive(oldest.pid))
-        assert busy.died is None
-        assert not occupant.deaths
+@within(stage, hosts_per_revision=1)
+def test_dead_hosts_do_not_keep_live_ones_from_starting(s: Stage) -> None:
+    s.pool._watcher.kill()  # it has not looked yet
+    for _ in range(5):
+        host = s.acquire()
+        assert host.died is None
+        os.kill(host.pid, signal.SIGKILL)
+        until(lambda host=host: host.died)
 
 
-@greened
-def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s(world: World) -> None:
-    with stage(world, max_hosts=2) as s:
-        warm = [s.acquire(uuid4()), s.acquire(uuid4())]
-        used: list[Host] = []
+@within(stage, max_hosts=2)
+def test_the_host_used_longest_ago_is_evicted(s: Stage) -> None:
+    revisions = [uuid4() for _ in range(3)]
+    oldest, busy = s.acquire(revisions[0]), s.acquire(revisions[1])
+    occupant = Occupant().enter(busy)
+    s.acquire(revisions[2])
 
-        def run_alone() -> Occupant:
-            host = s.acquire(group=quarantine.group(uuid4(), ALONE))
-            occupant = Occupant().enter(host)
-            used.append(host)
-            assert len([host for host in s.pool.all() if host.group != OPEN]) <= 2
-            until(lambda: occupant.frames)
-            host.leave(occupant.id)
-            return occupant
+    until(lambda: not is_alive(oldest.pid))
+    assert busy.died is None
+    assert not occupant.deaths
 
-        alone = [gevent.spawn(run_alone) for _ in range(7)]
-        gevent.joinall(alone, raise_error=True)
 
-        assert len(set(used)) == 7
-        assert not any(greenlet.value.deaths for greenlet in alone)
-        assert [host.died for host in warm] == [None, None]
+@within(stage, max_hosts=2)
+def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s(s: Stage) -> None:
+    warm = [s.acquire(uuid4()), s.acquire(uuid4())]
+    used: list[Host] = []
+
+    def run_alone() -> Occupant:
+        host = s.acquire(group=quarantine.group(uuid4(), ALONE))
+        occupant = Occupant().enter(host)
+        used.append(host)
+        assert len([host for host in s.pool.all() if host.group != OPEN]) <= 2
+        until(lambda: occupant.frames)
+        host.leave(occupant.id)
+        return occupant
+
+    alone = [gevent.spawn(run_alone) for _ in range(7)]
+    gevent.joinall(alone, raise_error=True)
+
+    assert len(set(used)) == 7
+    assert not any(greenlet.value.deaths for greenlet in alone)
+    assert [host.died for host in warm] == [None, None]
 
 
 @greened
@@ -188,40 +181,37 @@ def test_who_waits_for_a_slot_gets_the_next_that_is_free_or_gives_up(world: Worl
         assert s.starts == 1
 
 
-@greened
-def test_more_revisions_than_slots_are_all_served_and_no_slot_is_taken_twice(world: World) -> None:
-    with stage(world, max_hosts=2) as s:
+@within(stage, max_hosts=2)
+def test_more_revisions_than_slots_are_all_served_and_no_slot_is_taken_twice(s: Stage) -> None:
+    def run(revision: UUID) -> Occupant:
+        occupant = Occupant().enter(host := s.acquire(revision))
+        assert sum(is_alive(pid) for pid in set(s.pids)) <= 2
+        until(lambda: occupant.frames)
+        host.leave(occupant.id)
+        return occupant
 
-        def run(revision: UUID) -> Occupant:
-            occupant = Occupant().enter(host := s.acquire(revision))
-            assert sum(is_alive(pid) for pid in set(s.pids)) <= 2
-            until(lambda: occupant.frames)
-            host.leave(occupant.id)
-            return occupant
+    revisions = [uuid4() for _ in range(3)]
+    running = [gevent.spawn(run, revision) for revision in revisions * 2]
+    gevent.joinall(running, raise_error=True)
 
-        revisions = [uuid4() for _ in range(3)]
-        running = [gevent.spawn(run, revision) for revision in revisions * 2]
-        gevent.joinall(running, raise_error=True)
-
-        assert not any(greenlet.value.deaths for greenlet in running)
+    assert not any(greenlet.value.deaths for greenlet in running)
 
 
-@greened
-def test_of_those_who_wait_the_revision_with_fewest_hosts_goes_first(world: World) -> None:
-    with stage(world, max_hosts=2) as s:
-        alone = [quarantine.group(uuid4(), ALONE) for _ in range(4)]
-        first, second = s.acquire(group=alone[0]), s.acquire(group=alone[1])
-        occupant = Occupant().enter(first)
-        Occupant().enter(second)
-        third = gevent.spawn(s.acquire, group=alone[2])
-        gevent.idle()
-        other = gevent.spawn(s.acquire, uuid4(), group=alone[3])
-        gevent.idle()
-        first.leave(occupant.id)
+@within(stage, max_hosts=2)
+def test_of_those_who_wait_the_revision_with_fewest_hosts_goes_first(s: Stage) -> None:
+    alone = [quarantine.group(uuid4(), ALONE) for _ in range(4)]
+    first, second = s.acquire(group=alone[0]), s.acquire(group=alone[1])
+    occupant = Occupant().enter(first)
+    Occupant().enter(second)
+    third = gevent.spawn(s.acquire, group=alone[2])
+    gevent.idle()
+    other = gevent.spawn(s.acquire, uuid4(), group=alone[3])
+    gevent.idle()
+    first.leave(occupant.id)
 
-        Occupant().enter(other.get(timeout=20))
-        assert not third.ready()
-        third.kill()
+    Occupant().enter(other.get(timeout=20))
+    assert not third.ready()
+    third.kill()
 
 
 @greened
@@ -260,58 +250,55 @@ def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
         assert s.pool._idle_seconds(replaced) == host_pool.REPLACED_IDLE_SECONDS
 
 
-@greened
-def test_a_deployments_own_number_of_hosts_holds_and_can_change(world: World) -> None:
-    with stage(world, hosts_per_revision=1) as s:
-        s.part = "silent"  # every host of it wants company
-        s.limits = HostLimits(hosts_per_runner=2)
-        first = s.acquire()
-        first.delay = 1.0
-        Occupant().enter(first)
-        s.acquire()
-        until(lambda: len(list(s.pool.all())) == 2)
-        s.pids += [host.pid for host in s.pool.all()]
-        second = next(host for host in s.pool.all() if host is not first)
+@within(stage, hosts_per_revision=1)
+def test_a_deployments_own_number_of_hosts_holds_and_can_change(s: Stage) -> None:
+    s.part = "silent"  # every host of it wants company
+    s.limits = HostLimits(hosts_per_runner=2)
+    first = s.acquire()
+    first.delay = 1.0
+    Occupant().enter(first)
+    s.acquire()
+    until(lambda: len(list(s.pool.all())) == 2)
+    s.pids += [host.pid for host in s.pool.all()]
+    second = next(host for host in s.pool.all() if host is not first)
 
-        s.pool.adjust({s.revision: HostLimits(hosts_per_runner=1)})
+    s.pool.adjust({s.revision: HostLimits(hosts_per_runner=1)})
 
-        assert list(s.pool.all()) == [first], "the idle one goes"
-        until(lambda: not is_alive(second.pid))
-
-
-@greened
-def test_hosts_of_what_is_deleted_stop_when_they_are_idle(world: World) -> None:
-    with stage(world) as s:
-        busy, idle = s.acquire(uuid4()), s.acquire(uuid4())
-        occupant = Occupant().enter(busy)
-        gone = {host.revision_id: HostLimits(is_gone=True) for host in (busy, idle)}
-
-        s.pool.adjust(gone)
-        assert list(s.pool.all()) == [busy]
-
-        busy.leave(occupant.id)
-        s.pool.adjust(gone)
-        assert list(s.pool.all()) == []
-        until(lambda: not is_alive(busy.pid) and not is_alive(idle.pid))
+    assert list(s.pool.all()) == [first], "the idle one goes"
+    until(lambda: not is_alive(second.pid))
 
 
-@greened
-def test_a_nested_run_needs_no_slot_that_runs_above_it_hold(world: World) -> None:
-    with stage(world, max_hosts=1) as s:
-        others = [uuid4() for _ in range(3)]
-        Occupant().enter(s.acquire())
-        waits = gevent.spawn(s.acquire, others[0])
-        first = s.acquire(others[1], depth=1)
-        in_first = Occupant().enter(first)
-        Occupant().enter(s.acquire(others[2], depth=2))
-        second = gevent.spawn(s.acquire, others[2], depth=1)
+@within(stage)
+def test_hosts_of_what_is_deleted_stop_when_they_are_idle(s: Stage) -> None:
+    busy, idle = s.acquire(uuid4()), s.acquire(uuid4())
+    occupant = Occupant().enter(busy)
+    gone = {host.revision_id: HostLimits(is_gone=True) for host in (busy, idle)}
 
-        assert s.acquire(others[1], depth=1) is first
-        assert not waits.ready()
-        assert not second.ready()
-        first.leave(in_first.id)
-        until(second.ready)
-        assert second.get().group == quarantine.reserved(OPEN, 1)
+    s.pool.adjust(gone)
+    assert list(s.pool.all()) == [busy]
+
+    busy.leave(occupant.id)
+    s.pool.adjust(gone)
+    assert list(s.pool.all()) == []
+    until(lambda: not is_alive(busy.pid) and not is_alive(idle.pid))
+
+
+@within(stage, max_hosts=1)
+def test_a_nested_run_needs_no_slot_that_runs_above_it_hold(s: Stage) -> None:
+    others = [uuid4() for _ in range(3)]
+    Occupant().enter(s.acquire())
+    waits = gevent.spawn(s.acquire, others[0])
+    first = s.acquire(others[1], depth=1)
+    in_first = Occupant().enter(first)
+    Occupant().enter(s.acquire(others[2], depth=2))
+    second = gevent.spawn(s.acquire, others[2], depth=1)
+
+    assert s.acquire(others[1], depth=1) is first
+    assert not waits.ready()
+    assert not second.ready()
+    first.leave(in_first.id)
+    until(second.ready)
+    assert second.get().group == quarantine.reserved(OPEN, 1)
 
 
 @greened
@@ -330,19 +317,18 @@ def test_a_reserved_host_takes_no_new_runs_when_another_revision_waits_for_its_s
         assert not late.ready()
 
 
-@greened
-def test_nested_runs_that_are_kept_apart_are_so_on_reserved_hosts(world: World) -> None:
-    with stage(world, max_hosts=2) as s:
-        alone = [(ALONE, number) for number in range(4)]
-        for group in alone[:2]:
-            Occupant().enter(s.acquire(group=group))
-        third = s.acquire(group=alone[2], depth=1)
-        in_third = Occupant().enter(third)
-        fourth = gevent.spawn(s.acquire, group=alone[3], depth=1)
-        open_to_all = s.acquire(depth=1)
+@within(stage, max_hosts=2)
+def test_nested_runs_that_are_kept_apart_are_so_on_reserved_hosts(s: Stage) -> None:
+    alone = [(ALONE, number) for number in range(4)]
+    for group in alone[:2]:
+        Occupant().enter(s.acquire(group=group))
+    third = s.acquire(group=alone[2], depth=1)
+    in_third = Occupant().enter(third)
+    fourth = gevent.spawn(s.acquire, group=alone[3], depth=1)
+    open_to_all = s.acquire(depth=1)
 
-        assert open_to_all not in (third, None)
-        assert not fourth.ready()
-        third.leave(in_third.id)
-        until(fourth.ready)
-        assert fourth.get() is not third
+    assert open_to_all not in (third, None)
+    assert not fourth.ready()
+    third.leave(in_third.id)
+    until(fourth.ready)
+    assert fourth.get() is not third

@@ -13,8 +13,8 @@ import pytest
 
 from shared.deployments.limits import HostLimits
 from shared.errors import HostDied, NotBegun
-from tests.support.greened import World, constants, greened
-from tests.support.played_hosts import Occupant, is_alive, stage
+from tests.support.greened import World, constants, greened, within
+from tests.support.played_hosts import Occupant, Stage, is_alive, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.isolation.cgroups import ControlGroup
@@ -53,18 +53,17 @@ class Ended:
         return self.code
 
 
-@greened
-def test_a_host_that_is_killed_takes_its_own_runs_only(world: World) -> None:
-    with stage(world) as s:
-        ours, other = s.acquire(uuid4()), s.acquire(uuid4())
-        occupant, bystander = Occupant().enter(ours), Occupant().enter(other)
-        os.kill(ours.pid, signal.SIGKILL)
-        until(lambda: occupant.deaths)
+@within(stage)
+def test_a_host_that_is_killed_takes_its_own_runs_only(s: Stage) -> None:
+    ours, other = s.acquire(uuid4()), s.acquire(uuid4())
+    occupant, bystander = Occupant().enter(ours), Occupant().enter(other)
+    os.kill(ours.pid, signal.SIGKILL)
+    until(lambda: occupant.deaths)
 
-        assert occupant.deaths[0].message == "was killed by SIGKILL"
-        assert not bystander.deaths
-        with pytest.raises(HostDied):
-            Occupant().enter(ours)
+    assert occupant.deaths[0].message == "was killed by SIGKILL"
+    assert not bystander.deaths
+    with pytest.raises(HostDied):
+        Occupant().enter(ours)
 
 
 # What hosts do, the settings of their pool, and what is told of their end.
@@ -94,69 +93,64 @@ def test_a_host_that_misbehaves_is_ended_for_a_reason_with_all_that_it_started(w
             until(lambda host=host, s=s: not any(map(is_alive, [host.pid, *s.started])), what=part)
 
 
-@greened
-def test_a_full_socket_does_not_stop_the_watch(world: World) -> None:
+@within(stage, host_stall_seconds=0.4)
+def test_a_full_socket_does_not_stop_the_watch(s: Stage) -> None:
     """A run too large for a host that reads no more: its sender waits, the silence is still noticed."""
-    with stage(world, host_stall_seconds=0.4) as s:
-        s.part = "deaf"
-        deaf = s.acquire()
-        first, second = Occupant().enter(deaf), Occupant()
-        entering = gevent.spawn(deaf.enter, second.id, second, bytes(8 * 1024 * 1024))
-        entering.link_exception(lambda _: None)
-        until(lambda: first.deaths and second.deaths and entering.ready())
+    s.part = "deaf"
+    deaf = s.acquire()
+    first, second = Occupant().enter(deaf), Occupant()
+    entering = gevent.spawn(deaf.enter, second.id, second, bytes(8 * 1024 * 1024))
+    entering.link_exception(lambda _: None)
+    until(lambda: first.deaths and second.deaths and entering.ready())
 
-        assert isinstance(entering.exception, HostDied)
-        until(lambda: not is_alive(deaf.pid))
-
-
-@greened
-def test_a_host_whose_home_holds_too_much_is_killed_and_the_home_emptied(world: World) -> None:
-    with stage(world, host_home_mb=2) as s:
-        for part in ("fills its home", "fills it with removed files"):
-            s.part = part
-            occupant = Occupant().enter(s.acquire())
-            until(lambda occupant=occupant: occupant.deaths)
-            assert occupant.deaths[0].message == "its home folder held more than 2 MiB of disk"
-            assert list(s.home.iterdir()) == [], "emptied before the death is told: the next host may use it"
-
-        s.part = "plays along"
-        last = Occupant().enter(s.acquire())
-        until(lambda: last.frames)
-        assert not last.deaths
+    assert isinstance(entering.exception, HostDied)
+    until(lambda: not is_alive(deaf.pid))
 
 
-@greened
-def test_no_file_of_a_host_is_larger_than_its_home_may_be(world: World) -> None:
-    with stage(world, host_home_mb=2) as s:
-        s.part = "writes a large file"
+@within(stage, host_home_mb=2)
+def test_a_host_whose_home_holds_too_much_is_killed_and_the_home_emptied(s: Stage) -> None:
+    for part in ("fills its home", "fills it with removed files"):
+        s.part = part
         occupant = Occupant().enter(s.acquire())
-        until(lambda: occupant.frames or occupant.deaths)
-        assert occupant.frames[0][1] == b"values\nFile too large"
-        assert (s.home / "large").stat().st_size == 2 * 2**20
+        until(lambda occupant=occupant: occupant.deaths)
+        assert occupant.deaths[0].message == "its home folder held more than 2 MiB of disk"
+        assert list(s.home.iterdir()) == [], "emptied before the death is told: the next host may use it"
+
+    s.part = "plays along"
+    last = Occupant().enter(s.acquire())
+    until(lambda: last.frames)
+    assert not last.deaths
 
 
-@greened
-def test_what_a_host_started_ends_with_it(world: World) -> None:
-    with stage(world) as s:
-        s.part = "has a child"
-        s.acquire()
-        grandchild = int(s.note.read_text())
-        assert is_alive(grandchild)
-        s.pool.close()
-
-        until(lambda: not is_alive(grandchild))
+@within(stage, host_home_mb=2)
+def test_no_file_of_a_host_is_larger_than_its_home_may_be(s: Stage) -> None:
+    s.part = "writes a large file"
+    occupant = Occupant().enter(s.acquire())
+    until(lambda: occupant.frames or occupant.deaths)
+    assert occupant.frames[0][1] == b"values\nFile too large"
+    assert (s.home / "large").stat().st_size == 2 * 2**20
 
 
-@greened
-def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(world: World) -> None:
-    with stage(world, host_memory_mb=500) as s:
-        s.part = "hoards"
-        s.limits = HostLimits(memory_mb=100)
-        occupant = Occupant().enter(s.acquire())
-        until(lambda: occupant.deaths)
-        assert "more than 100 MiB" in occupant.deaths[0].message
-        s.limits = HostLimits(memory_mb=100_000)
-        assert s.acquire(uuid4()).memory_mb == 500
+@within(stage)
+def test_what_a_host_started_ends_with_it(s: Stage) -> None:
+    s.part = "has a child"
+    s.acquire()
+    grandchild = int(s.note.read_text())
+    assert is_alive(grandchild)
+    s.pool.close()
+
+    until(lambda: not is_alive(grandchild))
+
+
+@within(stage, host_memory_mb=500)
+def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(s: Stage) -> None:
+    s.part = "hoards"
+    s.limits = HostLimits(memory_mb=100)
+    occupant = Occupant().enter(s.acquire())
+    until(lambda: occupant.deaths)
+    assert "more than 100 MiB" in occupant.deaths[0].message
+    s.limits = HostLimits(memory_mb=100_000)
+    assert s.acquire(uuid4()).memory_mb == 500
 
 
 # Hosts that answer pings and are still unfit
@@ -181,20 +175,19 @@ def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsew
         assert [len(occupant.deaths) for occupant in (first, second)] == [1, 1]
 
 
-@greened
-def test_a_host_that_says_it_is_damaged_gets_no_runs_and_stops_when_it_is_empty(world: World) -> None:
-    with stage(world) as s:
-        s.part = "is damaged"
-        damaged = s.acquire()
-        occupant = Occupant().enter(damaged)
-        until(lambda: not damaged.is_healthy)
-        s.part = "plays along"
-        assert s.acquire() is not damaged
-        assert not occupant.deaths
+@within(stage)
+def test_a_host_that_says_it_is_damaged_gets_no_runs_and_stops_when_it_is_empty(s: Stage) -> None:
+    s.part = "is damaged"
+    damaged = s.acquire()
+    occupant = Occupant().enter(damaged)
+    until(lambda: not damaged.is_healthy)
+    s.part = "plays along"
+    assert s.acquire() is not damaged
+    assert not occupant.deaths
 
-        damaged.leave(occupant.id)
-        until(lambda: not is_alive(damaged.pid))
-        assert [message for _, message, _ in s.lines] == ["a node broke it: its process gets no new runs"]
+    damaged.leave(occupant.id)
+    until(lambda: not is_alive(damaged.pid))
+    assert [message for _, message, _ in s.lines] == ["a node broke it: its process gets no new runs"]
 
 
 @greened

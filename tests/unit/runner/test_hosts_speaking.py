@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 import gevent
 
-from tests.support.greened import World, constants, greened
-from tests.support.played_hosts import Occupant, stage
+from tests.support.greened import World, constants, greened, within
+from tests.support.played_hosts import Occupant, Stage, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import deployment_log
@@ -15,35 +15,33 @@ from workers.runner import host as one_host
 from workers.runner.deployment_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
 
 
-@greened
-def test_frames_of_a_run_reach_it_and_late_ones_of_a_run_that_left_are_nobodys(world: World) -> None:
-    with stage(world) as s:
-        occupant = Occupant().enter(s.acquire())
+@within(stage)
+def test_frames_of_a_run_reach_it_and_late_ones_of_a_run_that_left_are_nobodys(s: Stage) -> None:
+    occupant = Occupant().enter(s.acquire())
 
-        until(lambda: occupant.frames == [(frames.EVENT, b"values\n{}")])
+    until(lambda: occupant.frames == [(frames.EVENT, b"values\n{}")])
 
-        host, left, other = s.acquire(), Occupant(), Occupant()
-        host.enter(left.id, left, b"run")
-        host.leave(left.id)
-        other.enter(host)
-        until(lambda: other.frames)
+    host, left, other = s.acquire(), Occupant(), Occupant()
+    host.enter(left.id, left, b"run")
+    host.leave(left.id)
+    other.enter(host)
+    until(lambda: other.frames)
 
-        assert left.frames == []
-        assert host.died is None
+    assert left.frames == []
+    assert host.died is None
 
 
-@greened
-def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(world: World) -> None:
-    with stage(world) as s:
-        s.part = "prints halves"
-        Occupant().enter(s.acquire())
-        until(lambda: "end" in [message for _, message, _ in s.lines])
+@within(stage)
+def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(s: Stage) -> None:
+    s.part = "prints halves"
+    Occupant().enter(s.acquire())
+    until(lambda: "end" in [message for _, message, _ in s.lines])
 
-        blank, hello, *long, end = [message for _, message, _ in s.lines]
-        assert (blank, hello, end) == ("", "hellö world", "end")
-        assert "".join(long) == "x" * 10_000
-        assert max(map(len, long)) <= one_host.LINE_BYTES
-        assert {(level, run_id) for level, _, run_id in s.lines} == {("INFO", None)}
+    blank, hello, *long, end = [message for _, message, _ in s.lines]
+    assert (blank, hello, end) == ("", "hellö world", "end")
+    assert "".join(long) == "x" * 10_000
+    assert max(map(len, long)) <= one_host.LINE_BYTES
+    assert {(level, run_id) for level, _, run_id in s.lines} == {("INFO", None)}
 
 
 @greened

@@ -13,8 +13,8 @@ import pytest
 
 from shared.errors import HostUnusable
 from shared.settings import Settings
-from tests.support.greened import World, greened
-from tests.support.played_hosts import HOST, ROOT, Occupant, is_alive, stage
+from tests.support.greened import World, greened, within
+from tests.support.played_hosts import HOST, ROOT, Occupant, Stage, is_alive, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner.host import HostCommand
@@ -55,51 +55,47 @@ def test_a_real_host_runs_a_graph(world: World) -> None:
     until(lambda: not is_alive(host.pid))
 
 
-@greened
-def test_a_host_is_started_once_for_all_who_come_at_once_or_warm_it(world: World) -> None:
-    with stage(world) as s:
-        found = [gevent.spawn(s.acquire) for _ in range(10)]
-        gevent.joinall(found, raise_error=True)
+@within(stage)
+def test_a_host_is_started_once_for_all_who_come_at_once_or_warm_it(s: Stage) -> None:
+    found = [gevent.spawn(s.acquire) for _ in range(10)]
+    gevent.joinall(found, raise_error=True)
 
-        assert s.starts == 1
-        assert len({greenlet.value for greenlet in found}) == 1
+    assert s.starts == 1
+    assert len({greenlet.value for greenlet in found}) == 1
 
-        gevent.joinall([gevent.spawn(s.pool.warm, s.revision) for _ in range(3)], raise_error=True)
+    gevent.joinall([gevent.spawn(s.pool.warm, s.revision) for _ in range(3)], raise_error=True)
+    s.acquire()
+
+    assert s.starts == 1
+
+
+@within(stage)
+def test_a_host_that_ends_at_once_is_reported_with_its_code(s: Stage) -> None:
+    s.part = "leaves at once"
+    with pytest.raises(HostUnusable, match="exited with code 3"):
+        s.acquire()
+    until(lambda: ("INFO", "no such library", None) in s.lines)
+
+
+@within(stage)
+def test_a_host_that_cannot_load_the_project_says_why_and_is_gone(s: Stage) -> None:
+    s.part = "cannot load"
+    made = []
+    opened = s.pool._open
+    s.pool._open = lambda start: made.append(opened(start)) or made[-1]  # type: ignore[method-assign,func-returns-value]
+    with pytest.raises(HostUnusable, match=r"no such file\\x00$"):  # which the database would refuse
         s.acquire()
 
-        assert s.starts == 1
+    until(lambda: not is_alive(made[0].pid))
 
 
-@greened
-def test_a_host_that_ends_at_once_is_reported_with_its_code(world: World) -> None:
-    with stage(world) as s:
-        s.part = "leaves at once"
-        with pytest.raises(HostUnusable, match="exited with code 3"):
-            s.acquire()
-        until(lambda: ("INFO", "no such library", None) in s.lines)
-
-
-@greened
-def test_a_host_that_cannot_load_the_project_says_why_and_is_gone(world: World) -> None:
-    with stage(world) as s:
-        s.part = "cannot load"
-        made = []
-        opened = s.pool._open
-        s.pool._open = lambda start: made.append(opened(start)) or made[-1]  # type: ignore[method-assign,func-returns-value]
-        with pytest.raises(HostUnusable, match=r"no such file\\x00$"):  # which the database would refuse
-            s.acquire()
-
-        until(lambda: not is_alive(made[0].pid))
-
-
-@greened
-def test_a_host_that_never_gets_ready_is_given_up(world: World) -> None:
-    with stage(world, host_start_seconds=0.3) as s:
-        s.part = "never ready"
-        with pytest.raises(HostUnusable, match="not ready within"):
-            s.acquire()
-        s.part = "plays along"
+@within(stage, host_start_seconds=0.3)
+def test_a_host_that_never_gets_ready_is_given_up(s: Stage) -> None:
+    s.part = "never ready"
+    with pytest.raises(HostUnusable, match="not ready within"):
         s.acquire()
+    s.part = "plays along"
+    s.acquire()
 
 
 @greened
@@ -123,12 +119,11 @@ def test_a_program_or_an_environment_that_is_not_there_fails_all_who_wait(world:
     pool.close()
 
 
-@greened
-def test_a_host_that_multiplies_before_it_is_ready_is_killed(world: World) -> None:
-    with stage(world, host_processes=20) as s:
-        s.part = "multiplies as it loads"
+@within(stage, host_processes=20)
+def test_a_host_that_multiplies_before_it_is_ready_is_killed(s: Stage) -> None:
+    s.part = "multiplies as it loads"
 
-        with pytest.raises(HostUnusable, match="had more than 20 processes"):
-            s.acquire()
+    with pytest.raises(HostUnusable, match="had more than 20 processes"):
+        s.acquire()
 
-        until(lambda: not any(map(is_alive, s.started)))
+    until(lambda: not any(map(is_alive, s.started)))

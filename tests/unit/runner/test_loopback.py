@@ -16,7 +16,7 @@ import pytest
 from shared.errors import HostDied
 from shared.user_code import loopback
 from tests.support import factories
-from tests.support.greened import World, constants, greened
+from tests.support.greened import World, constants, greened, within
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
 from workers.runner import loopback as requests_of_hosts
@@ -140,11 +140,10 @@ def test_user_code_that_stops_reading_ends_the_request(world: World) -> None:
         until(lambda: not any(host.occupants for host in s.pool.all()))
 
 
-@greened
-def test_a_service_that_is_away_fails_the_request_alone(world: World) -> None:
-    with scene(world, url="http://127.0.0.1:9") as s:
-        assert "the service does not answer" in ask(s, "/threads")["end"]
-        assert s.call("greet")
+@within(scene, url="http://127.0.0.1:9")
+def test_a_service_that_is_away_fails_the_request_alone(s: Scene) -> None:
+    assert "the service does not answer" in ask(s, "/threads")["end"]
+    assert s.call("greet")
 
 
 @greened

@@ -13,8 +13,8 @@ from shared.infra import redis
 from shared.user_code import inbox, parts
 from shared.user_code.exchanges import Exchange, Lost
 from shared.user_code.parts import BODY, END, HEAD
-from tests.support.greened import World, constants, greened
-from tests.support.user_code_hosts import scene
+from tests.support.greened import World, constants, greened, within
+from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
 from workers.graph_host import frames
 
@@ -36,9 +36,9 @@ def test_both_sides_call_the_parts_by_the_same_names() -> None:
         assert getattr(parts, name) == getattr(frames, name)
 
 
-@greened
-def test_a_large_body_goes_up_and_comes_down_whole(world: World) -> None:
-    with scene(world) as s, s.open("echo") as exchange:
+@within(scene)
+def test_a_large_body_goes_up_and_comes_down_whole(s: Scene) -> None:
+    with s.open("echo") as exchange:
         sent = b"".join(bytes([number % 251]) * PIECE for number in range(16 * MIB // PIECE))
 
         def upload() -> None:
@@ -51,9 +51,9 @@ def test_a_large_body_goes_up_and_comes_down_whole(world: World) -> None:
         uploading.get(timeout=10)
 
 
-@greened
-def test_a_reader_that_stops_holds_back_the_app(world: World) -> None:
-    with scene(world) as s, s.open("pour", parts=200, size=PIECE) as exchange:
+@within(scene)
+def test_a_reader_that_stops_holds_back_the_app(s: Scene) -> None:
+    with s.open("pour", parts=200, size=PIECE) as exchange:
         until(lambda: s.noted().count("part") == parts.WINDOW)
         gevent.sleep(0.3)
         assert s.noted().count("part") == parts.WINDOW
@@ -61,9 +61,9 @@ def test_a_reader_that_stops_holds_back_the_app(world: World) -> None:
         assert len(rest(exchange)) == 200 * PIECE
 
 
-@greened
-def test_an_app_that_reads_nothing_holds_back_its_client(world: World) -> None:
-    with scene(world) as s, s.open("silent") as exchange:
+@within(scene)
+def test_an_app_that_reads_nothing_holds_back_its_client(s: Scene) -> None:
+    with s.open("silent") as exchange:
         sent: list[int] = []
 
         def upload() -> None:
@@ -77,13 +77,12 @@ def test_an_app_that_reads_nothing_holds_back_its_client(world: World) -> None:
         uploading.kill()
 
 
-@greened
-def test_an_app_is_notified_that_its_client_has_gone(world: World) -> None:
-    with scene(world) as s:
-        with s.open("silent") as exchange:
-            assert next(exchange.parts())[0] == HEAD
-        until(lambda: "closed 1006" in s.noted())
-        until(lambda: not any(host.occupants for host in s.pool.all()))
+@within(scene)
+def test_an_app_is_notified_that_its_client_has_gone(s: Scene) -> None:
+    with s.open("silent") as exchange:
+        assert next(exchange.parts())[0] == HEAD
+    until(lambda: "closed 1006" in s.noted())
+    until(lambda: not any(host.occupants for host in s.pool.all()))
 
 
 @greened
@@ -96,9 +95,9 @@ def test_an_app_that_says_nothing_for_long_is_waited_for(world: World) -> None:
             next(found)
 
 
-@greened
-def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(world: World) -> None:
-    with scene(world) as s, s.open("die") as exchange:
+@within(scene)
+def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(s: Scene) -> None:
+    with s.open("die") as exchange:
         found = exchange.parts()
         assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
         with pytest.raises(Lost, match="SIGKILL"):
@@ -132,35 +131,34 @@ class FailingOnce:
         return redis.client().publish(channel, message)
 
 
-@greened
-def test_a_host_that_heeds_no_credit_is_killed(world: World) -> None:
-    with scene(world) as s, s.open("flood") as exchange:
+@within(scene)
+def test_a_host_that_heeds_no_credit_is_killed(s: Scene) -> None:
+    with s.open("flood") as exchange:
         with pytest.raises(Lost, match="more parts than may be on their way"):
             list(exchange.parts(timeout_seconds=10))
         with s.open("pour", parts=1, size=1) as another:
             assert rest(another) == b"\0"
 
 
-@greened
-def test_a_host_that_says_out_of_turn_what_costs_nothing_is_killed(world: World) -> None:
+@within(scene)
+def test_a_host_that_says_out_of_turn_what_costs_nothing_is_killed(s: Scene) -> None:
     """Nobody else would hold it back, and one thread of a web process reads the credits of all hosts."""
-    with scene(world) as s:
-        line = inbox.inbox().line()
-        for said, why in (
-            ("kmuch", "a credit that is"),
-            ("k-1", "a credit that is"),
-            ("k" + "1" * 5000, "a credit that is"),
-            ("k1", "more parts than may be on their way"),
-            ("h{}", "a part too many"),
-        ):
-            with s.open("silent", says=[said]) as exchange, pytest.raises(Lost, match=why):
-                list(exchange.parts(timeout_seconds=10))
-        assert inbox.inbox().line() is line
+    line = inbox.inbox().line()
+    for said, why in (
+        ("kmuch", "a credit that is"),
+        ("k-1", "a credit that is"),
+        ("k" + "1" * 5000, "a credit that is"),
+        ("k1", "more parts than may be on their way"),
+        ("h{}", "a part too many"),
+    ):
+        with s.open("silent", says=[said]) as exchange, pytest.raises(Lost, match=why):
+            list(exchange.parts(timeout_seconds=10))
+    assert inbox.inbox().line() is line
 
 
-@greened
-def test_a_part_that_was_lost_on_the_way_shows(world: World) -> None:
-    with scene(world) as s, s.open("silent") as exchange:
+@within(scene)
+def test_a_part_that_was_lost_on_the_way_shows(s: Scene) -> None:
+    with s.open("silent") as exchange:
         assert next(exchange.parts())[0] == HEAD
         assert exchange._sender is not None
         exchange._sender._number += 1
@@ -168,18 +166,17 @@ def test_a_part_that_was_lost_on_the_way_shows(world: World) -> None:
         until(lambda: "closed 1006" in s.noted())
 
 
-@greened
-def test_exchanges_are_lost_with_the_connection(world: World) -> None:
-    with scene(world) as s:
-        with s.open("silent") as exchange:
-            found = exchange.parts(timeout_seconds=30)
-            assert next(found)[0] == HEAD
-            redis.client().client_kill_filter(_type="pubsub")
-            with pytest.raises(Lost):
-                next(found)
-        until(lambda: "closed 1006" in s.noted())
-        with s.open("pour", parts=1, size=1) as another:
-            assert rest(another) == b"\0"
+@within(scene)
+def test_exchanges_are_lost_with_the_connection(s: Scene) -> None:
+    with s.open("silent") as exchange:
+        found = exchange.parts(timeout_seconds=30)
+        assert next(found)[0] == HEAD
+        redis.client().client_kill_filter(_type="pubsub")
+        with pytest.raises(Lost):
+            next(found)
+    until(lambda: "closed 1006" in s.noted())
+    with s.open("pour", parts=1, size=1) as another:
+        assert rest(another) == b"\0"
 
 
 @greened
@@ -192,9 +189,9 @@ def test_exchanges_with_a_process_that_is_gone_are_lost(world: World) -> None:
             next(found)
 
 
-@greened
-def test_an_empty_redis_ends_nothing_that_runs(world: World) -> None:
-    with scene(world) as s, s.open("echo") as exchange:
+@within(scene)
+def test_an_empty_redis_ends_nothing_that_runs(s: Scene) -> None:
+    with s.open("echo") as exchange:
         exchange.send(BODY, b"before ")
         redis.client().flushall()
         exchange.send(BODY, b"and after")
@@ -202,9 +199,9 @@ def test_an_empty_redis_ends_nothing_that_runs(world: World) -> None:
         assert rest(exchange) == b"before and after"
 
 
-@greened
-def test_a_runner_that_stops_lets_exchanges_end(world: World) -> None:
-    with scene(world) as s, s.open("echo") as exchange, s.open("silent") as endless:
+@within(scene)
+def test_a_runner_that_stops_lets_exchanges_end(s: Scene) -> None:
+    with s.open("echo") as exchange, s.open("silent") as endless:
         assert next(endless.parts())[0] == HEAD
         exchange.send(BODY, b"begun")
         s.user_code.drain()
@@ -217,9 +214,8 @@ def test_a_runner_that_stops_lets_exchanges_end(world: World) -> None:
         stopping.get(timeout=10)
 
 
-@greened
-def test_an_exchange_that_no_host_can_be_had_for_is_refused(world: World) -> None:
-    with scene(world, "cannot load") as s:
-        with pytest.raises(Unavailable, match="no such file"), s.open("echo"):
-            raise AssertionError("there is no host")
-        assert not list(redis.client().scan_iter("runyard:user-code:exchanges:*"))
+@within(scene, part="cannot load")
+def test_an_exchange_that_no_host_can_be_had_for_is_refused(s: Scene) -> None:
+    with pytest.raises(Unavailable, match="no such file"), s.open("echo"):
+        raise AssertionError("there is no host")
+    assert not list(redis.client().scan_iter("runyard:user-code:exchanges:*"))

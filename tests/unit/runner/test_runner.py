@@ -15,58 +15,56 @@ from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.runs import create, retry
 from shared.threads import records
-from tests.support.greened import World, greened
-from tests.support.runner_bench import bench, last, names
+from tests.support.greened import World, greened, within
+from tests.support.runner_bench import Bench, bench, last, names
 from tests.support.waiting import until
 from workers.runner import deployment_log, execution
 
 
-@greened
+@within(bench)
 def test_runs_succeed_with_an_answer_a_question_their_tokens_and_without_a_row_when_temporary(
-    world: World,
+    b: Bench,
 ) -> None:
-    with bench(world) as b:
-        run_id = b.start("echo", {"text": "hi"})
-        found = b.wait(run_id)
+    run_id = b.start("echo", {"text": "hi"})
+    found = b.wait(run_id)
 
-        assert names(found)[0] == "metadata"
-        assert [event.seq for event in found] == list(range(1, len(found) + 1))
-        assert last(found)["status"] == "success"
-        assert last(found)["output"]["log"] == ["hi"]
-        assert b.status(run_id) == "success"
-        thread = b.thread(run_id)
-        assert (thread["status"], thread["values"]["log"]) == ("idle", ["hi"])
+    assert names(found)[0] == "metadata"
+    assert [event.seq for event in found] == list(range(1, len(found) + 1))
+    assert last(found)["status"] == "success"
+    assert last(found)["output"]["log"] == ["hi"]
+    assert b.status(run_id) == "success"
+    thread = b.thread(run_id)
+    assert (thread["status"], thread["values"]["log"]) == ("idle", ["hi"])
 
-        run_id = b.start("asks")
-        b.wait(run_id)
+    run_id = b.start("asks")
+    b.wait(run_id)
 
-        assert b.status(run_id) == "success"
-        thread = b.thread(run_id)
-        assert thread["status"] == "interrupted"
-        assert thread["interrupts"]
+    assert b.status(run_id) == "success"
+    thread = b.thread(run_id)
+    assert thread["status"] == "interrupted"
+    assert thread["interrupts"]
 
-        run_id = b.start("consumes")
-        b.wait(run_id)
+    run_id = b.start("consumes")
+    b.wait(run_id)
 
-        row = b.row(run_id)
-        assert row["usage"] == {"large": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
+    row = b.row(run_id)
+    assert row["usage"] == {"large": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
 
-        run_id = b.start("echo", {"text": "hi"}, stateless=True)
+    run_id = b.start("echo", {"text": "hi"}, stateless=True)
 
-        assert last(b.wait(run_id))["output"]["log"] == ["hi"]
-        assert not b.row(run_id)
+    assert last(b.wait(run_id))["output"]["log"] == ["hi"]
+    assert not b.row(run_id)
 
 
-@greened
-def test_a_graph_that_raises_is_an_error_and_not_tried_again(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("fails")
-        found = b.wait(run_id)
+@within(bench)
+def test_a_graph_that_raises_is_an_error_and_not_tried_again(b: Bench) -> None:
+    run_id = b.start("fails")
+    found = b.wait(run_id)
 
-        row = b.row(run_id)
-        assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 1, "ValueError")
-        assert "error" in names(found)
-        assert b.thread(run_id)["status"] == "error"
+    row = b.row(run_id)
+    assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 1, "ValueError")
+    assert "error" in names(found)
+    assert b.thread(run_id)["status"] == "error"
 
 
 @greened
@@ -84,32 +82,31 @@ def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
         assert row["error"]["message"] == "what the graph asks has no answer: 'namespace'"
 
 
-@greened
-def test_each_end_of_a_run_is_a_line_of_the_deployment_s_log(world: World) -> None:
-    with bench(world) as b:
-        good, bad = b.start("echo"), b.start("fails")
-        stopped, undone = b.start("sleeps", stream_mode=["custom"]), b.start("sleeps", stream_mode=["custom"])
-        for run_id, action in ((stopped, "interrupt"), (undone, "rollback")):
-            b.wait_for_event(run_id, b"asleep")
-            b.cancel(run_id, action)
-        for run_id in (good, bad, stopped, undone):
-            b.wait(run_id)
+@within(bench)
+def test_each_end_of_a_run_is_a_line_of_the_deployment_s_log(b: Bench) -> None:
+    good, bad = b.start("echo"), b.start("fails")
+    stopped, undone = b.start("sleeps", stream_mode=["custom"]), b.start("sleeps", stream_mode=["custom"])
+    for run_id, action in ((stopped, "interrupt"), (undone, "rollback")):
+        b.wait_for_event(run_id, b"asleep")
+        b.cancel(run_id, action)
+    for run_id in (good, bad, stopped, undone):
+        b.wait(run_id)
 
-        def said() -> dict[UUID, tuple[str, str]] | None:
-            with connection() as conn:
-                rows = conn.execute(text("SELECT run_id, level, message FROM log_line")).all()
-            return {row.run_id: (row.level, row.message) for row in rows} if len(rows) == 4 else None
+    def said() -> dict[UUID, tuple[str, str]] | None:
+        with connection() as conn:
+            rows = conn.execute(text("SELECT run_id, level, message FROM log_line")).all()
+        return {row.run_id: (row.level, row.message) for row in rows} if len(rows) == 4 else None
 
-        lines = until(said)
-        for run_id, graph, status in (
-            (good, "echo", "success"),
-            (bad, "fails", "error"),
-            (stopped, "sleeps", "interrupted"),
-            (undone, "sleeps", "rolled back"),
-        ):
-            level, message = lines[run_id]
-            assert level == "INFO"
-            assert re.fullmatch(rf"run {run_id} of '{graph}': {status} after \d+\.\d\d s, attempt 1", message)
+    lines = until(said)
+    for run_id, graph, status in (
+        (good, "echo", "success"),
+        (bad, "fails", "error"),
+        (stopped, "sleeps", "interrupted"),
+        (undone, "sleeps", "rolled back"),
+    ):
+        level, message = lines[run_id]
+        assert level == "INFO"
+        assert re.fullmatch(rf"run {run_id} of '{graph}': {status} after \d+\.\d\d s, attempt 1", message)
 
 
 @greened
@@ -133,94 +130,88 @@ def test_what_a_run_has_logged_is_stored_before_its_end_event(world: World) -> N
             assert messages[:3] == ["line 0", "line 1", "line 2"]
 
 
-@greened
-def test_a_run_with_more_events_than_were_reserved_reaches_its_end(world: World) -> None:
-    with bench(world) as b:
-        kept = b.start("writes", {"n": 1300}, stream_mode=["custom"])
-        gone = b.start("writes", {"n": 1300}, stream_mode=["custom"], stateless=True)
+@within(bench)
+def test_a_run_with_more_events_than_were_reserved_reaches_its_end(b: Bench) -> None:
+    kept = b.start("writes", {"n": 1300}, stream_mode=["custom"])
+    gone = b.start("writes", {"n": 1300}, stream_mode=["custom"], stateless=True)
 
-        for run_id in (kept, gone):
-            found = b.wait(run_id)
-            assert names(found).count("custom") == 1300
-            assert [event.seq for event in found] == list(range(1, len(found) + 1))
-        row = b.row(kept)
-        assert row["seq_reserved"] == len(b.wait(kept)), "the number of the end"
-
-
-@greened
-def test_events_wait_while_redis_has_forgotten_them(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("writes", {"n": 40, "seconds": 0.02}, stream_mode=["custom"])
-        b.wait_for_event(run_id, b'{"i":10}')
-        redis.client().flushall()
+    for run_id in (kept, gone):
         found = b.wait(run_id)
-
+        assert names(found).count("custom") == 1300
         assert [event.seq for event in found] == list(range(1, len(found) + 1))
-        assert names(found).count("custom") == 40
+    row = b.row(kept)
+    assert row["seq_reserved"] == len(b.wait(kept)), "the number of the end"
 
 
-@greened
-def test_a_cancelled_run_is_interrupted(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("sleeps", stream_mode=["custom"])
-        b.wait_for_event(run_id, b"asleep")
-        b.cancel(run_id, "interrupt")
-        b.wait(run_id)
+@within(bench)
+def test_events_wait_while_redis_has_forgotten_them(b: Bench) -> None:
+    run_id = b.start("writes", {"n": 40, "seconds": 0.02}, stream_mode=["custom"])
+    b.wait_for_event(run_id, b'{"i":10}')
+    redis.client().flushall()
+    found = b.wait(run_id)
 
-        assert b.status(run_id) == "interrupted"
-        thread = b.thread(run_id)
-        assert (thread["status"], thread["values"]["log"]) == ("interrupted", ["before"])
+    assert [event.seq for event in found] == list(range(1, len(found) + 1))
+    assert names(found).count("custom") == 40
 
 
-@greened
-def test_a_cancel_whose_notification_was_lost_is_seen_at_the_next_renewal(world: World) -> None:
-    with bench(world, lease_seconds=3.0) as b:
-        run_id = b.start("sleeps", stream_mode=["custom"])
-        b.wait_for_event(run_id, b"asleep")
-        b.cancel(run_id, "interrupt", tell=False)
-        b.wait(run_id)
+@within(bench)
+def test_a_cancelled_run_is_interrupted(b: Bench) -> None:
+    run_id = b.start("sleeps", stream_mode=["custom"])
+    b.wait_for_event(run_id, b"asleep")
+    b.cancel(run_id, "interrupt")
+    b.wait(run_id)
 
-        assert b.status(run_id) == "interrupted"
-
-
-@greened
-def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
-    with bench(world) as b:
-        thread_id = uuid4()
-        b.wait(b.start("echo", {"text": "kept"}, thread=thread_id))
-        run_id = b.start("sleeps", stream_mode=["custom"], thread=thread_id)
-        b.wait_for_event(run_id, b"asleep")
-        b.cancel(run_id, "rollback")
-        found = b.wait(run_id)
-
-        assert last(found)["status"] == "rollback"
-        assert last(found)["output"]["log"] == ["kept", "before"], "for whoever waits for it"
-        assert not b.row(run_id)
-        with connection() as conn:
-            thread = records.get(conn, b.deployment.id, thread_id)
-            foreign = conn.execute(text("SELECT count(*) FROM checkpoint WHERE run_id = :id"), {"id": run_id})
-            assert foreign.scalar_one() == 0
-        assert thread["status"] == "idle"
-        assert thread["values"]["log"] == ["kept"]
+    assert b.status(run_id) == "interrupted"
+    thread = b.thread(run_id)
+    assert (thread["status"], thread["values"]["log"]) == ("interrupted", ["before"])
 
 
-@greened
-def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(world: World) -> None:
-    with bench(world) as b:
-        asked = {"n": 6, "seconds": 0.2}
-        run_id = b.start("counts", asked, stream_mode=["custom"], durability="sync")
-        b.wait_for_event(run_id, b'"step":3')
-        b.cancel(run_id, "interrupt")
-        b.wait(run_id)
-        stopped = b.thread(run_id)
+@within(bench, lease_seconds=3.0)
+def test_a_cancel_whose_notification_was_lost_is_seen_at_the_next_renewal(b: Bench) -> None:
+    run_id = b.start("sleeps", stream_mode=["custom"])
+    b.wait_for_event(run_id, b"asleep")
+    b.cancel(run_id, "interrupt", tell=False)
+    b.wait(run_id)
 
-        with connection() as conn:
-            thread_id = stopped["thread_id"]
-            request = retry.of_failed(conn, b.deployment.id, thread_id, run_id)
-            again = create.create_run(conn, b.deployment, request, thread_id=thread_id).run_id
-        b.runner.notify([again])
-        found = b.wait(again)
+    assert b.status(run_id) == "interrupted"
 
-        assert stopped["values"]["log"] == [0, 1, 2]
-        assert b.thread(again)["values"]["log"] == [0, 1, 2, 3, 4, 5]
-        assert [orjson.loads(event.data)["step"] for event in found if event.name == "custom"] == [3, 4, 5]
+
+@within(bench)
+def test_a_run_rolled_back_leaves_the_thread_as_it_was(b: Bench) -> None:
+    thread_id = uuid4()
+    b.wait(b.start("echo", {"text": "kept"}, thread=thread_id))
+    run_id = b.start("sleeps", stream_mode=["custom"], thread=thread_id)
+    b.wait_for_event(run_id, b"asleep")
+    b.cancel(run_id, "rollback")
+    found = b.wait(run_id)
+
+    assert last(found)["status"] == "rollback"
+    assert last(found)["output"]["log"] == ["kept", "before"], "for whoever waits for it"
+    assert not b.row(run_id)
+    with connection() as conn:
+        thread = records.get(conn, b.deployment.id, thread_id)
+        foreign = conn.execute(text("SELECT count(*) FROM checkpoint WHERE run_id = :id"), {"id": run_id})
+        assert foreign.scalar_one() == 0
+    assert thread["status"] == "idle"
+    assert thread["values"]["log"] == ["kept"]
+
+
+@within(bench)
+def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(b: Bench) -> None:
+    asked = {"n": 6, "seconds": 0.2}
+    run_id = b.start("counts", asked, stream_mode=["custom"], durability="sync")
+    b.wait_for_event(run_id, b'"step":3')
+    b.cancel(run_id, "interrupt")
+    b.wait(run_id)
+    stopped = b.thread(run_id)
+
+    with connection() as conn:
+        thread_id = stopped["thread_id"]
+        request = retry.of_failed(conn, b.deployment.id, thread_id, run_id)
+        again = create.create_run(conn, b.deployment, request, thread_id=thread_id).run_id
+    b.runner.notify([again])
+    found = b.wait(again)
+
+    assert stopped["values"]["log"] == [0, 1, 2]
+    assert b.thread(again)["values"]["log"] == [0, 1, 2, 3, 4, 5]
+    assert [orjson.loads(event.data)["step"] for event in found if event.name == "custom"] == [3, 4, 5]

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from shared.infra import redis
 from shared.infra.postgres import connection
-from tests.support.greened import World, constants, greened
+from tests.support.greened import constants, within
 from tests.support.played_hosts import Occupant, played
 from tests.support.runner_bench import Bench, bench, prepare, show
 from tests.support.waiting import until
@@ -28,79 +28,76 @@ from workers.runner.host_pool import HostPool
 from workers.runner.quarantine import OPEN
 
 
-@greened
-def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(world: World) -> None:
-    with bench(world) as b:
-        notes = world.tmp_path / "notes"
-        run_id = b.start("counts", {"n": 8, "file": str(notes), "seconds": 0.15}, durability="sync")
-        until(lambda: notes.exists() and len(notes.read_text().split()) >= 3)
-        os.kill(b.hosts()[0], signal.SIGKILL)
-        found = b.wait(run_id)
+@within(bench)
+def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(b: Bench) -> None:
+    notes = b.settings.data_dir / "notes"
+    run_id = b.start("counts", {"n": 8, "file": str(notes), "seconds": 0.15}, durability="sync")
+    until(lambda: notes.exists() and len(notes.read_text().split()) >= 3)
+    os.kill(b.hosts()[0], signal.SIGKILL)
+    found = b.wait(run_id)
 
-        row = b.row(run_id)
-        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
-        assert row["last_death"] == "was killed by SIGKILL"
-        assert b.thread(run_id)["values"]["log"] == list(range(8))
-        done = [int(number) for number in notes.read_text().split()]
-        assert len(done) <= 9  # no more than the interrupted step came twice
-        numbers = [event.seq for event in found]
-        assert numbers == sorted(set(numbers))
-        attempts = [orjson.loads(e.data)["attempt"] for e in found if e.name == "metadata"]
-        assert attempts == [1, 2]
-
-
-@greened
-def test_runs_whose_host_died_go_on_together_and_count_no_death(world: World) -> None:
-    with bench(world) as b:
-        ids = [b.start("sleeps", {"seconds": 3}, stream_mode=["custom"]) for _ in range(8)]
-        for run_id in ids:
-            b.wait_for_event(run_id, b"asleep")
-        hosts = set(b.hosts())
-        for pid in hosts:
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: len([host for host in b.runner.hosts.all() if host.group != OPEN]) == 1)
-        for run_id in ids:
-            b.wait(run_id)
-
-        rows = [b.row(run_id) for run_id in ids]
-        assert {(row["status"], row["attempt"], row["deaths"], row["quarantine"]) for row in rows} == {
-            ("success", 2, 0, 1)
-        }
+    row = b.row(run_id)
+    assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
+    assert row["last_death"] == "was killed by SIGKILL"
+    assert b.thread(run_id)["values"]["log"] == list(range(8))
+    done = [int(number) for number in notes.read_text().split()]
+    assert len(done) <= 9  # no more than the interrupted step came twice
+    numbers = [event.seq for event in found]
+    assert numbers == sorted(set(numbers))
+    attempts = [orjson.loads(e.data)["attempt"] for e in found if e.name == "metadata"]
+    assert attempts == [1, 2]
 
 
-@greened
-def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(world: World) -> None:
-    with bench(world) as b:
-        others = [
-            b.start("sleeps", {"seconds": 2}, stream_mode=["custom"]) for _ in range(4)
-        ]  # too many to be kept apart at once
-        for run_id in others:
-            b.wait_for_event(run_id, b"asleep")
-        poison = b.start("dies", {"how": "kill"})
+@within(bench)
+def test_runs_whose_host_died_go_on_together_and_count_no_death(b: Bench) -> None:
+    ids = [b.start("sleeps", {"seconds": 3}, stream_mode=["custom"]) for _ in range(8)]
+    for run_id in ids:
+        b.wait_for_event(run_id, b"asleep")
+    hosts = set(b.hosts())
+    for pid in hosts:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: len([host for host in b.runner.hosts.all() if host.group != OPEN]) == 1)
+    for run_id in ids:
+        b.wait(run_id)
 
-        found = b.wait(poison)
-        row = b.row(poison)
-        assert (row["status"], row["error"]["error"]) == ("error", "RunAbandoned")
-        assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
-        assert "SIGKILL (3 times in a row)" in row["error"]["message"]
-        for run_id in others:
-            b.wait(run_id)
-        rows = [b.row(run_id) for run_id in others]
-        assert [(row["status"], row["deaths"]) for row in rows] == [("success", 0)] * len(others)
+    rows = [b.row(run_id) for run_id in ids]
+    assert {(row["status"], row["attempt"], row["deaths"], row["quarantine"]) for row in rows} == {
+        ("success", 2, 0, 1)
+    }
 
 
-@greened
-def test_runs_that_a_host_does_not_begin_go_to_another(world: World) -> None:
-    with bench(world) as b, first_host_idle(b):
+@within(bench)
+def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(b: Bench) -> None:
+    others = [
+        b.start("sleeps", {"seconds": 2}, stream_mode=["custom"]) for _ in range(4)
+    ]  # too many to be kept apart at once
+    for run_id in others:
+        b.wait_for_event(run_id, b"asleep")
+    poison = b.start("dies", {"how": "kill"})
+
+    found = b.wait(poison)
+    row = b.row(poison)
+    assert (row["status"], row["error"]["error"]) == ("error", "RunAbandoned")
+    assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
+    assert "SIGKILL (3 times in a row)" in row["error"]["message"]
+    for run_id in others:
+        b.wait(run_id)
+    rows = [b.row(run_id) for run_id in others]
+    assert [(row["status"], row["deaths"]) for row in rows] == [("success", 0)] * len(others)
+
+
+@within(bench)
+def test_runs_that_a_host_does_not_begin_go_to_another(b: Bench) -> None:
+    with first_host_idle(b):
         for run_id in [b.start("echo", {"text": "hi"}) for _ in range(3)]:
             b.wait(run_id)
             row = b.row(run_id)
             assert (row["status"], row["attempt"], row["deaths"]) == ("success", 1, 0)
 
 
-@greened
-def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(world: World) -> None:
-    with bench(world, hosts_per_revision=2) as b, single_threads(b), socket.create_server(("", 0)) as silent:
+@within(bench, hosts_per_revision=2)
+def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(b: Bench) -> None:
+    with single_threads(b), socket.create_server(("", 0)) as silent:
         asked = {"n": 1, "how": f"http://127.0.0.1:{silent.getsockname()[1]} key"}
         first = b.start("calls", asked)
         never_answered, _ = silent.accept()
@@ -114,9 +111,9 @@ def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(world: World) -> 
         b.wait(first)
 
 
-@greened
-def test_a_run_that_waits_for_a_host_can_be_cancelled(world: World) -> None:
-    with bench(world, max_hosts=1) as b, full(b):
+@within(bench, max_hosts=1)
+def test_a_run_that_waits_for_a_host_can_be_cancelled(b: Bench) -> None:
+    with full(b):
         run_id = b.start("echo")
         until(lambda: b.status(run_id) == "running")
         b.cancel(run_id, "interrupt")
@@ -125,27 +122,27 @@ def test_a_run_that_waits_for_a_host_can_be_cancelled(world: World) -> None:
         assert b.status(run_id) == "interrupted"
 
 
-@greened
-def test_a_run_that_waits_for_a_host_times_out(world: World) -> None:
-    with bench(world, max_hosts=1, run_timeout_seconds=0.5) as b, full(b):
+@within(bench, max_hosts=1, run_timeout_seconds=0.5)
+def test_a_run_that_waits_for_a_host_times_out(b: Bench) -> None:
+    with full(b):
         run_id = b.start("echo")
         b.wait(run_id)
 
         assert b.status(run_id) == "timeout"
 
 
-@greened
-def test_a_run_that_waits_for_a_host_is_handed_over(world: World) -> None:
-    with bench(world, max_hosts=1, drain_seconds=0.1) as b, full(b):
+@within(bench, max_hosts=1, drain_seconds=0.1)
+def test_a_run_that_waits_for_a_host_is_handed_over(b: Bench) -> None:
+    with full(b):
         run_id = b.start("echo")
         until(lambda: b.status(run_id) == "running")
         b.runner.drain()
         until(lambda: b.status(run_id) == "pending")
 
 
-@greened
-def test_a_run_that_waits_for_a_host_is_fenced(world: World) -> None:
-    with bench(world, max_hosts=1, lease_seconds=2.0) as b, full(b):
+@within(bench, max_hosts=1, lease_seconds=2.0)
+def test_a_run_that_waits_for_a_host_is_fenced(b: Bench) -> None:
+    with full(b):
         run_id = b.start("echo")
         until(lambda: b.status(run_id) == "running")
         with connection() as conn:
@@ -199,28 +196,26 @@ def full(b: Bench) -> Iterator[None]:
         pool.close()
 
 
-@greened
-def test_a_run_cancelled_while_its_host_dies_ends(world: World) -> None:
-    with bench(world, lease_seconds=30.0) as b:
-        run_id = b.start("sleeps", stream_mode=["custom"])
-        b.wait_for_event(run_id, b"asleep")
-        b.cancel(run_id, "interrupt", tell=False)
-        os.kill(b.hosts()[0], signal.SIGKILL)
-        b.wait(run_id)
+@within(bench, lease_seconds=30.0)
+def test_a_run_cancelled_while_its_host_dies_ends(b: Bench) -> None:
+    run_id = b.start("sleeps", stream_mode=["custom"])
+    b.wait_for_event(run_id, b"asleep")
+    b.cancel(run_id, "interrupt", tell=False)
+    os.kill(b.hosts()[0], signal.SIGKILL)
+    b.wait(run_id)
 
-        assert b.status(run_id) == "interrupted"
+    assert b.status(run_id) == "interrupted"
 
 
-@greened
-def test_warming_starts_a_host(world: World) -> None:
-    with bench(world) as b:
-        revision_id = str(b.deployment.active_revision_id)
-        until(
-            lambda: (
-                redis.client().publish(redis.warm_channel(b.settings.pool), revision_id)
-                and gevent.sleep(0.1) is None
-                and b.hosts()
-            )
+@within(bench)
+def test_warming_starts_a_host(b: Bench) -> None:
+    revision_id = str(b.deployment.active_revision_id)
+    until(
+        lambda: (
+            redis.client().publish(redis.warm_channel(b.settings.pool), revision_id)
+            and gevent.sleep(0.1) is None
+            and b.hosts()
         )
+    )
 
-        assert len(b.hosts()) == 1
+    assert len(b.hosts()) == 1

@@ -13,7 +13,7 @@ from shared.infra.postgres import connection
 from shared.runs import create, eligibility, signals
 from shared.runs.create import RunRequest
 from shared.threads import state
-from tests.support.greened import World, greened
+from tests.support.greened import within
 from tests.support.runner_bench import Bench, bench, last, names
 from workers.upkeep.upkeep import Upkeep
 
@@ -26,101 +26,96 @@ def kept(b: Bench, thread_id: UUID) -> dict[str, Any]:
         return dict(row.mappings().one())
 
 
-@greened
-def test_a_strict_answer_that_fits_nothing_fails_its_run_alone(world: World) -> None:
-    with bench(world) as b:
-        thread = uuid4()
-        b.wait(b.start("asks", thread=thread))
-        before = kept(b, thread)
-        assert before["status"] == "interrupted"
+@within(bench)
+def test_a_strict_answer_that_fits_nothing_fails_its_run_alone(b: Bench) -> None:
+    thread = uuid4()
+    b.wait(b.start("asks", thread=thread))
+    before = kept(b, thread)
+    assert before["status"] == "interrupted"
 
-        run_id = b.start("asks", thread=thread, command={"resume": {"0" * 32: 1}}, strict_resume=True)
-        found = b.wait(run_id)
+    run_id = b.start("asks", thread=thread, command={"resume": {"0" * 32: 1}}, strict_resume=True)
+    found = b.wait(run_id)
 
-        row = b.row(run_id)
-        assert (row["status"], row["error"]["error"]) == ("error", "UnknownInterruptError")
-        assert names(found)[-2:] == ["error", "end"]
-        assert last(found)["output"] == {"__error__": row["error"]}
-        assert kept(b, thread) == before
+    row = b.row(run_id)
+    assert (row["status"], row["error"]["error"]) == ("error", "UnknownInterruptError")
+    assert names(found)[-2:] == ["error", "end"]
+    assert last(found)["output"] == {"__error__": row["error"]}
+    assert kept(b, thread) == before
 
-        b.wait(b.start("asks", thread=thread, command={"resume": "yes"}, strict_resume=True))
-        assert kept(b, thread)["status"] == "idle"
-
-
-@greened
-def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(world: World) -> None:
-    with bench(world) as b:
-        thread = uuid4()
-        b.wait(b.start("asks", thread=thread))
-        with connection() as conn:
-            waiting = state.newest(conn, b.deployment.id, thread).checkpoint_id
-        b.wait(b.start("asks", thread=thread, command={"resume": "first"}))
-        first = kept(b, thread)["values"]["log"]
-
-        replayed = RunRequest(assistant_id="asks", checkpoint={"checkpoint_id": waiting})
-        with connection() as conn:
-            run_id = create.create_run(conn, b.deployment, replayed, thread_id=thread).run_id
-        b.runner.notify([run_id])
-        b.wait(run_id)
-        asked = kept(b, thread)
-        b.wait(b.start("asks", thread=thread, command={"resume": "second"}))
-
-        assert "first" in first
-        assert asked["status"] == "interrupted"
-        assert [word for word in first if word != "first"] == [
-            word for word in kept(b, thread)["values"]["log"] if word != "second"
-        ]
+    b.wait(b.start("asks", thread=thread, command={"resume": "yes"}, strict_resume=True))
+    assert kept(b, thread)["status"] == "idle"
 
 
-@greened
-def test_a_run_for_later_is_notified_of_when_its_time_has_come(world: World) -> None:
-    with bench(world) as b:
-        upkeep = Upkeep(b.settings)
-        run_id = b.create("echo", {"text": "hi"}, after_seconds=3600)
-        behind = b.create("echo", {"text": "behind"}, thread=b.row(run_id)["thread_id"])  # type: ignore[index]
-        b.runner.notify([run_id])
-        b.runner.notify([behind])
-        upkeep.tick()
-        assert (b.status(run_id), b.status(behind), b.notified) == ("pending", "pending", [])
+@within(bench)
+def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(b: Bench) -> None:
+    thread = uuid4()
+    b.wait(b.start("asks", thread=thread))
+    with connection() as conn:
+        waiting = state.newest(conn, b.deployment.id, thread).checkpoint_id
+    b.wait(b.start("asks", thread=thread, command={"resume": "first"}))
+    first = kept(b, thread)["values"]["log"]
 
-        with connection() as conn:
-            conn.execute(text("UPDATE run SET not_before = now() WHERE run_id = :id"), {"id": run_id})
-        upkeep.tick()
-        assert [id for _, _, id in b.notified] == [str(run_id)]
-        b.wait(run_id)
-        b.wait(behind)
-        assert b.thread(run_id)["values"]["log"] == ["hi", "behind"]
+    replayed = RunRequest(assistant_id="asks", checkpoint={"checkpoint_id": waiting})
+    with connection() as conn:
+        run_id = create.create_run(conn, b.deployment, replayed, thread_id=thread).run_id
+    b.runner.notify([run_id])
+    b.wait(run_id)
+    asked = kept(b, thread)
+    b.wait(b.start("asks", thread=thread, command={"resume": "second"}))
 
-
-@greened
-def test_a_running_run_streams_what_a_reader_asks_for_from_then_on(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("counts", {"n": 6, "seconds": 0.3})
-        b.wait_for_event(run_id, b'"log":[0]')
-        signals.widen(run_id, b.settings.worker, ["updates", "custom", "messages", "values"])
-        found = names(b.wait(run_id))
-
-        assert set(found) == {"metadata", "values", "updates", "end"}
-        assert found[:3] == ["metadata", "values", "values"]
-        assert found.count("values") == 7
-        assert 0 < found.count("updates") < 6
+    assert "first" in first
+    assert asked["status"] == "interrupted"
+    assert [word for word in first if word != "first"] == [
+        word for word in kept(b, thread)["values"]["log"] if word != "second"
+    ]
 
 
-@greened
-def test_a_run_past_its_deadline_keeps_what_it_had_reached(world: World) -> None:
-    with bench(world, run_timeout_seconds=1.0) as b:
-        run_id = b.start("sleeps")
-        found = b.wait(run_id)
+@within(bench)
+def test_a_run_for_later_is_notified_of_when_its_time_has_come(b: Bench) -> None:
+    upkeep = Upkeep(b.settings)
+    run_id = b.create("echo", {"text": "hi"}, after_seconds=3600)
+    behind = b.create("echo", {"text": "behind"}, thread=b.row(run_id)["thread_id"])  # type: ignore[index]
+    b.runner.notify([run_id])
+    b.runner.notify([behind])
+    upkeep.tick()
+    assert (b.status(run_id), b.status(behind), b.notified) == ("pending", "pending", [])
 
-        error = orjson.loads(found[-2].data)
-        row, thread = b.row(run_id), b.thread(run_id)
-        assert (row["status"], row["error"], error["error"]) == ("timeout", error, "TimeoutError")
-        assert (thread["status"], thread["error"]) == ("error", error)
-        assert thread["values"]["log"] == ["before"]
-        assert kept(b, row["thread_id"])["state"]["next"] == ["sleep"]
-        assert last(found)["output"] == {"__error__": error}
-        with connection() as conn:
-            assert eligibility.next_of(conn, b.deployment.id, row["thread_id"]) is None
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET not_before = now() WHERE run_id = :id"), {"id": run_id})
+    upkeep.tick()
+    assert [id for _, _, id in b.notified] == [str(run_id)]
+    b.wait(run_id)
+    b.wait(behind)
+    assert b.thread(run_id)["values"]["log"] == ["hi", "behind"]
+
+
+@within(bench)
+def test_a_running_run_streams_what_a_reader_asks_for_from_then_on(b: Bench) -> None:
+    run_id = b.start("counts", {"n": 6, "seconds": 0.3})
+    b.wait_for_event(run_id, b'"log":[0]')
+    signals.widen(run_id, b.settings.worker, ["updates", "custom", "messages", "values"])
+    found = names(b.wait(run_id))
+
+    assert set(found) == {"metadata", "values", "updates", "end"}
+    assert found[:3] == ["metadata", "values", "values"]
+    assert found.count("values") == 7
+    assert 0 < found.count("updates") < 6
+
+
+@within(bench, run_timeout_seconds=1.0)
+def test_a_run_past_its_deadline_keeps_what_it_had_reached(b: Bench) -> None:
+    run_id = b.start("sleeps")
+    found = b.wait(run_id)
+
+    error = orjson.loads(found[-2].data)
+    row, thread = b.row(run_id), b.thread(run_id)
+    assert (row["status"], row["error"], error["error"]) == ("timeout", error, "TimeoutError")
+    assert (thread["status"], thread["error"]) == ("error", error)
+    assert thread["values"]["log"] == ["before"]
+    assert kept(b, row["thread_id"])["state"]["next"] == ["sleep"]
+    assert last(found)["output"] == {"__error__": error}
+    with connection() as conn:
+        assert eligibility.next_of(conn, b.deployment.id, row["thread_id"]) is None
 
 
 # Runs that use more tokens than they may
@@ -147,68 +142,63 @@ def spent() -> int:
         return conn.execute(text("SELECT tokens FROM spent_tokens")).scalar_one()
 
 
-@greened
-def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(world: World) -> None:
-    with bench(world) as b:
-        allow(b, max_run_tokens=30)
-        within, beyond = b.start("consumes", {"n": 10}), b.start("consumes", WITHOUT_END)
+@within(bench)
+def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(b: Bench) -> None:
+    allow(b, max_run_tokens=30)
+    within, beyond = b.start("consumes", {"n": 10}), b.start("consumes", WITHOUT_END)
 
-        assert ended(b, within) == ("success", "")
-        assert ended(b, beyond) == ("error", "BudgetExceeded")
-        row = b.row(beyond)
-        assert 30 < row["usage"]["large"]["total_tokens"] < 30_000
-        assert b.thread(beyond)["status"] == "error"
-
-
-@greened
-def test_a_run_that_came_to_its_end_beyond_what_it_may_is_an_error(world: World) -> None:
-    with bench(world) as b:
-        allow(b, max_run_tokens=2)
-
-        assert ended(b, b.start("consumes")) == ("error", "BudgetExceeded")
+    assert ended(b, within) == ("success", "")
+    assert ended(b, beyond) == ("error", "BudgetExceeded")
+    row = b.row(beyond)
+    assert 30 < row["usage"]["large"]["total_tokens"] < 30_000
+    assert b.thread(beyond)["status"] == "error"
 
 
-@greened
-def test_the_day_s_budget_stops_what_runs_and_what_waits_does_not_begin(world: World) -> None:
-    with bench(world) as b:
-        waiting = b.create("consumes")
-        allow(b, max_tokens_per_day=60)
-        running = [b.start("consumes", WITHOUT_END) for _ in range(3)]
+@within(bench)
+def test_a_run_that_came_to_its_end_beyond_what_it_may_is_an_error(b: Bench) -> None:
+    allow(b, max_run_tokens=2)
 
-        assert {ended(b, run_id) for run_id in running} == {("error", "BudgetExceeded")}
-        assert 60 < spent() < 3_000
-        before = spent()
-        b.notify("", f"runs.{b.settings.pool}", waiting)
-        assert ended(b, waiting) == ("error", "BudgetExceeded")
-        assert spent() == before
+    assert ended(b, b.start("consumes")) == ("error", "BudgetExceeded")
 
 
-@greened
-def test_more_than_can_be_counted_uses_a_budget_up(world: World) -> None:
-    with bench(world) as b:
-        allow(b, max_tokens_per_day=10**15 - 1)
-        with connection() as conn:
-            conn.execute(text("UPDATE spent_tokens SET tokens = 10 ^ 15 - 10 ^ 11"))
+@within(bench)
+def test_the_day_s_budget_stops_what_runs_and_what_waits_does_not_begin(b: Bench) -> None:
+    waiting = b.create("consumes")
+    allow(b, max_tokens_per_day=60)
+    running = [b.start("consumes", WITHOUT_END) for _ in range(3)]
 
-        assert ended(b, b.start("consumes", {"n": 2, "how": str(10**30), "seconds": 60})) == (
-            "error",
-            "BudgetExceeded",
+    assert {ended(b, run_id) for run_id in running} == {("error", "BudgetExceeded")}
+    assert 60 < spent() < 3_000
+    before = spent()
+    b.notify("", f"runs.{b.settings.pool}", waiting)
+    assert ended(b, waiting) == ("error", "BudgetExceeded")
+    assert spent() == before
+
+
+@within(bench)
+def test_more_than_can_be_counted_uses_a_budget_up(b: Bench) -> None:
+    allow(b, max_tokens_per_day=10**15 - 1)
+    with connection() as conn:
+        conn.execute(text("UPDATE spent_tokens SET tokens = 10 ^ 15 - 10 ^ 11"))
+
+    assert ended(b, b.start("consumes", {"n": 2, "how": str(10**30), "seconds": 60})) == (
+        "error",
+        "BudgetExceeded",
+    )
+
+
+@within(bench)
+def test_a_key_s_budget_holds_over_its_runs_alone(b: Bench) -> None:
+    with connection() as conn:
+        conn.execute(
+            text(
+                "INSERT INTO api_key (id, organization_id, name, secret_hash, max_run_tokens)"
+                " VALUES ('aaaa', :organization_id, 'small', '', 2)"
+            ),
+            {"organization_id": b.deployment.organization_id},
         )
+    b.runner.services.budgets.learn()
+    small, other = b.start("consumes", key="aaaa"), b.start("consumes", key="bbbb")
 
-
-@greened
-def test_a_key_s_budget_holds_over_its_runs_alone(world: World) -> None:
-    with bench(world) as b:
-        with connection() as conn:
-            conn.execute(
-                text(
-                    "INSERT INTO api_key (id, organization_id, name, secret_hash, max_run_tokens)"
-                    " VALUES ('aaaa', :organization_id, 'small', '', 2)"
-                ),
-                {"organization_id": b.deployment.organization_id},
-            )
-        b.runner.services.budgets.learn()
-        small, other = b.start("consumes", key="aaaa"), b.start("consumes", key="bbbb")
-
-        assert ended(b, small) == ("error", "BudgetExceeded")
-        assert ended(b, other) == ("success", "")
+    assert ended(b, small) == ("error", "BudgetExceeded")
+    assert ended(b, other) == ("success", "")

@@ -169,8 +169,6 @@ def test_what_is_refused_to_a_zombie_is_not_delivered(deployment: DeploymentRef)
 
     assert outbox() == []
 
-
-def test_runs_without_a_webhook_leave_no_delivery(deployment: DeploymentRef) -> None:
     finish(claimed(deployment, None))
     finish(claimed(deployment, None, temporary=True))
     with connection() as conn:

@@ -116,7 +116,7 @@ def test_a_run_whose_owner_died_is_interrupted_when_cancelled_times_out_or_goes(
     assert log_of(redis, run_id)[-1][1] == "end"
 
 
-def test_a_rollback_whose_owner_died_is_carried_out(
+def test_a_rollback_whose_owner_died_is_carried_out_and_the_next_run_of_the_thread_notified(
     upkeep: Upkeep, redis: Redis, notified: Notified, deployment: DeploymentRef
 ) -> None:
     thread_id = factories.thread(deployment.id)
@@ -128,10 +128,6 @@ def test_a_rollback_whose_owner_died_is_carried_out(
     assert log_of(redis, run_id)[-1][2]["status"] == "rollback"
     assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in notified
 
-
-def test_the_next_run_of_the_thread_is_notified(
-    upkeep: Upkeep, notified: Notified, deployment: DeploymentRef
-) -> None:
     thread_id = factories.thread(deployment.id)
     abandoned(deployment, "deaths = 2", thread_id=thread_id)
     behind = factories.run(deployment, thread_id)
@@ -193,16 +189,7 @@ def test_one_step_that_fails_does_not_stop_the_others(
     assert [id for _, _, id in notified] == [str(run_id)]
 
 
-def test_a_database_that_is_away_ends_the_round(upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any, **__: Any) -> None:
-        raise Unavailable
-
-    monkeypatch.setattr(claims, "abandoned", away)
-    with pytest.raises(Unavailable):
-        upkeep.tick()
-
-
-def test_redis_is_not_needed(
+def test_redis_is_not_needed_and_a_database_that_is_away_ends_the_round(
     upkeep: Upkeep, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = abandoned(deployment, "deaths = 2")
@@ -210,6 +197,13 @@ def test_redis_is_not_needed(
     upkeep.tick()
 
     assert row(run_id)["status"] == "error"
+
+    def away(*_: Any, **__: Any) -> None:
+        raise Unavailable
+
+    monkeypatch.setattr(claims, "abandoned", away)
+    with pytest.raises(Unavailable):
+        upkeep.tick()
 
 
 def test_two_rounds_at_once_end_a_run_once(
