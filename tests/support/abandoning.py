@@ -38,11 +38,6 @@ def notified(monkeypatch: pytest.MonkeyPatch) -> Notified:
 
 
 @pytest.fixture
-def deployment() -> DeploymentRef:
-    return factories.deployment()
-
-
-@pytest.fixture
 def upkeep(settings: Settings, notified: Notified) -> Upkeep:
     return Upkeep(dataclasses.replace(settings, worker="upkeep"))
 

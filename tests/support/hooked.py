@@ -8,14 +8,11 @@ from uuid import UUID
 from sqlalchemy import text
 
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection, driver
-from shared.models import RunStatus, ThreadStatus
+from shared.infra.postgres import connection
+from shared.models import RunStatus
 from shared.removal import deletion
-from shared.runs import claims
-from shared.runs.claims import Claimed, Terms
-from shared.runs.finish import Finish, finish_runs
-from shared.threads import records
-from tests.support import factories
+from shared.runs.claims import Claimed
+from tests.support import factories, owning
 
 SERVICE = "http://127.0.0.1:1"
 URL = "https://hooks.example/run?token=x"
@@ -28,16 +25,12 @@ def pending(deployment: DeploymentRef, url: str | None = URL, **columns: Any) ->
 
 
 def claimed(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> Claimed:
-    with driver() as conn:
-        [(run, _)] = claims.claim(conn, [pending(deployment, url, **columns)], Terms("a", 30.0, 3600.0))
+    [run] = owning.claim(pending(deployment, url, **columns))
     return run
 
 
 def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> None:
-    end = Finish(run, status, ThreadStatus.IDLE, **fields)
-    with driver() as conn, conn.transaction():
-        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        assert finish_runs(conn, [end], owner="a").keys() == {run.run_id}
+    assert owning.finish(run, status, **fields).keys() == {run.run_id}
 
 
 def outbox() -> list[Any]:

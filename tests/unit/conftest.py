@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import Engine
 
 from shared import migrations
+from shared.deployments.deployments import DeploymentRef
+from tests.support import factories
 from tests.support.databases import fresh
 from tests.support.greened import child
 
 __all__ = ["child"]
+
+
+@pytest.fixture
+def deployment(db: Engine) -> DeploymentRef:
+    """A deployment on empty tables, whose first revision serves the graph `agent`."""
+    return factories.deployment()
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,6 @@ from shared.models import RunStatus
 from shared.runs import cancel, read
 
 
-@pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return make.deployment()
-
-
 def cron(
     deployment: DeploymentRef,
     *,

@@ -23,12 +23,6 @@ BUILT = {"requirements": "langgraph==1.2.22\n", "python_version": "3.11", "manif
 CONFIG = {"langgraph_config_path": "langgraph.json", "tracked_packages": ["a:1"]}
 
 
-@pytest.fixture
-def deployment() -> DeploymentRef:
-    """Serves its first revision."""
-    return factories.deployment()
-
-
 def old(deployment: DeploymentRef, **columns: Any) -> UUID:
     """A later revision of the deployment, whose archive is here."""
     keep_archive()

@@ -19,43 +19,32 @@ from shared.figures.reading import WINDOWS
 from shared.infra.postgres import connection, driver, engine
 from shared.models import RevisionStatus, RunStatus, ThreadStatus
 from shared.removal import deletion
-from shared.runs import cancel, claims, finish
-from shared.runs.claims import Claimed, Terms
+from shared.runs import cancel, finish
+from shared.runs.claims import Claimed
 from shared.runs.finish import Finish
 from shared.settings import Settings
-from shared.threads import records
-from tests.support import factories
+from tests.support import factories, owning
 from workers.upkeep.upkeep import Upkeep
 
 pytestmark = pytest.mark.usefixtures("db")
 
-KWARGS = {"config": {"configurable": {}}}
 USAGE = (
     '{"small": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}, "large": {"input_tokens": 1}}'
 )
 AT_NOON = datetime(2026, 3, 4, 12, 0, 30, tzinfo=UTC)
 
 
-@pytest.fixture
-def deployment() -> DeploymentRef:
-    return factories.deployment()
-
-
 def pending(deployment: DeploymentRef, **columns: Any) -> UUID:
-    return factories.run(deployment, **{"kwargs": KWARGS, "key_id": "aaaa", **columns})
+    return owning.pending(deployment, **{"key_id": "aaaa", **columns})
 
 
 def claimed(deployment: DeploymentRef, **columns: Any) -> Claimed:
-    with driver() as conn:
-        found = claims.claim(conn, [pending(deployment, **columns)], Terms("a", 30.0, 3600.0))
-    return found[0][0]
+    [run] = owning.claim(pending(deployment, **columns))
+    return run
 
 
 def ended(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> None:
-    end = Finish(run, status, ThreadStatus.IDLE, **fields)
-    with driver() as conn, conn.transaction():
-        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        assert run.run_id in finish.finish_runs(conn, [end], owner=run.owner)
+    assert run.run_id in owning.finish(run, status, **fields)
 
 
 def of_table(table: str) -> list[dict[str, Any]]:
@@ -137,7 +126,7 @@ def test_a_run_that_was_to_start_later_has_waited_since_then(deployment: Deploym
 
 @pytest.mark.parametrize("webhook", [None, "https://example.com/hook"])
 def test_a_run_that_goes_when_it_ends_is_counted(deployment: DeploymentRef, webhook: str | None) -> None:
-    run = claimed(deployment, temporary=True, webhook=webhook, kwargs={**KWARGS, "webhook": webhook})
+    run = claimed(deployment, temporary=True, webhook=webhook, kwargs={**owning.KWARGS, "webhook": webhook})
     ended(run, RunStatus.ERROR, usage=USAGE, first_token_ago=0.0)
 
     (row,) = of_table("ended_run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -32,11 +31,8 @@ PLAIN = {
 
 
 @pytest.fixture(autouse=True)
-def keys(db: Any) -> Iterator[None]:
-    before = encryption._cipher, encryption._first
+def keys(db: Any, own_key: None) -> None:
     encryption.configure([OLD])
-    yield
-    encryption._cipher, encryption._first = before
 
 
 def test_every_column_of_bytes_is_known() -> None:

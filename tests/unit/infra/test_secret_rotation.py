@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,13 +22,6 @@ from tests.support import factories
 from tests.support.servers import postgres_over_tcp, running
 
 OLD, NEW = encryption.new_key(), encryption.new_key()
-
-
-@pytest.fixture
-def keys() -> Iterator[None]:
-    before = encryption._cipher, encryption._first
-    yield
-    encryption._cipher, encryption._first = before
 
 
 def test_postgresql_s_password_is_that_of_one_of_two_logins(tmp_path: Path) -> None:
@@ -91,7 +83,7 @@ def test_an_operator_s_own_key_outlasts_the_one_of_the_settings(db: Engine) -> N
     assert api_keys.authenticate("the old one", bootstrap="the new one") is None
 
 
-def test_tokens_of_user_code_are_read_by_every_key_there_is(keys: None) -> None:
+def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None) -> None:
     deployment_id = uuid4()
     encryption.configure([OLD, NEW])
     token = loopback.make(deployment_id, None)
@@ -102,7 +94,7 @@ def test_tokens_of_user_code_are_read_by_every_key_there_is(keys: None) -> None:
     assert loopback.read(token) is None
 
 
-def test_an_oauth_client_s_secret_is_replaced_in_place(db: Engine, keys: None) -> None:
+def test_an_oauth_client_s_secret_is_replaced_in_place(db: Engine, own_key: None) -> None:
     from shared.oauth import providers
 
     encryption.configure([OLD])

@@ -22,11 +22,6 @@ AT_ONCE = 4
 
 
 @pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return make.deployment()
-
-
-@pytest.fixture
 def asking(deployment: DeploymentRef) -> UUID:
     """A thread whose run has ended with two interrupts open."""
     interrupts = {"task": [{"id": "q", "value": 1}], "other": [{"id": "r", "value": 2}]}

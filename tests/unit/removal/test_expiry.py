@@ -23,11 +23,6 @@ from tests.support.waiting import wait_until
 from workers.upkeep.removals import Removals
 
 
-@pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return make.deployment()
-
-
 def thread(deployment: DeploymentRef, *, minutes: float, strategy: str, changed_ago: float) -> UUID:
     thread_id = make.thread(deployment.id)
     with connection() as conn:

@@ -58,11 +58,6 @@ class Owner:
 
 
 @pytest.fixture
-def deployment() -> DeploymentRef:
-    return factories.deployment()
-
-
-@pytest.fixture
 def committer() -> Iterator[Committer]:
     committer = Committer("me")
     yield committer

@@ -18,14 +18,10 @@ from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
 from shared.runs import cancel, claims, read
 from shared.runs import create as creation
-from shared.runs.claims import Terms
+from shared.runs.claims import Claimed, Terms
 from shared.runs.create import Created, RunRequest
 from shared.threads import records
-
-
-@pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return make.deployment()
+from tests.support import owning
 
 
 @pytest.fixture
@@ -46,9 +42,9 @@ def create(
         )
 
 
-def claim(run_id: UUID, owner: str = "w") -> claims.Claimed:
-    with driver() as conn:
-        return claims.claim(conn, [run_id], Terms(owner, 30, 60))[0][0]
+def claim(run_id: UUID, owner: str = "w") -> Claimed:
+    [run] = owning.claim(run_id, owner=owner)
+    return run
 
 
 def test_only_the_first_run_of_a_thread_starts_at_once(deployment: DeploymentRef, thread_id: UUID) -> None:

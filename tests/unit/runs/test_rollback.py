@@ -11,15 +11,16 @@ from sqlalchemy import text
 
 import tests.support.factories as make
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection, driver
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import cancel, claims
+from shared.runs import cancel
 from shared.runs import create as creation
-from shared.runs.claims import Claimed, Terms
+from shared.runs.claims import Claimed
 from shared.runs.create import RunRequest
-from shared.runs.finish import Finish, finish_runs, roll_back
+from shared.runs.finish import roll_back
 from shared.threads import records
 from shared.threads.checkpoints import write
+from tests.support import owning
 
 ERROR = {"error": "ValueError", "message": "boom"}
 UNDONE = {"error": "UserRollback", "message": "rollback requested"}
@@ -39,17 +40,13 @@ def create(deployment: DeploymentRef, thread_id: UUID, graph_id: str = "agent", 
 
 
 def claim(run_id: UUID) -> Claimed | None:
-    with driver() as conn:
-        found = claims.claim(conn, [run_id], Terms("w", 30, 3600))
-    return found[0][0] if found else None
+    return next(iter(owning.claim(run_id)), None)
 
 
 def finish(run: Claimed, thread_status: ThreadStatus | None, **fields: Any) -> None:
     failed = thread_status in (ThreadStatus.ERROR, None)
-    end = Finish(run, RunStatus.ERROR if failed else RunStatus.SUCCESS, thread_status, **fields)
-    with driver() as conn, conn.transaction():
-        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        finish_runs(conn, [end], owner=run.owner)
+    status = RunStatus.ERROR if failed else RunStatus.SUCCESS
+    owning.finish(run, status, thread_status=thread_status, **fields)
 
 
 def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:

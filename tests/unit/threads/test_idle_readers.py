@@ -66,11 +66,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def deployment() -> DeploymentRef:
-    return factories.deployment()
-
-
-@pytest.fixture
 def watching(deployment: DeploymentRef, asked: list[str]) -> Iterator[Watch]:
     """Makes readers that have looked once and wait, as greenlets do in turns; each goes on when it is woken."""
     made: list[Watching] = []

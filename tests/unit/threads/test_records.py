@@ -18,11 +18,6 @@ from shared.threads import records
 from shared.threads import state as states
 
 
-@pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return make.deployment()
-
-
 @pytest.mark.parametrize(
     ("run", "state", "status"),
     [

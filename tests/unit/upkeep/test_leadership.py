@@ -17,7 +17,6 @@ from tests.support import factories
 from tests.support.abandoning import (
     Notified,
     abandoned,
-    deployment,
     end_leadership,
     lead,
     log_of,
@@ -29,7 +28,7 @@ from tests.support.waiting import until
 from workers.upkeep import upkeep as module
 from workers.upkeep.upkeep import Upkeep
 
-__all__ = ["deployment", "notified", "upkeep"]
+__all__ = ["notified", "upkeep"]
 
 pytestmark = pytest.mark.usefixtures("db", "redis")
 

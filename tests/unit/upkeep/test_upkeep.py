@@ -25,7 +25,6 @@ from tests.support.abandoning import (
     KWARGS,
     Notified,
     abandoned,
-    deployment,
     lead,
     log_of,
     notified,
@@ -35,7 +34,7 @@ from tests.support.abandoning import (
 )
 from workers.upkeep.upkeep import Upkeep
 
-__all__ = ["deployment", "notified", "upkeep"]
+__all__ = ["notified", "upkeep"]
 
 pytestmark = pytest.mark.usefixtures("db", "redis")
 

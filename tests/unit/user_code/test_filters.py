@@ -102,11 +102,6 @@ UNSUPPORTED: list[Any] = [
 
 
 @pytest.fixture
-def deployment(db: Engine) -> DeploymentRef:
-    return make.deployment()
-
-
-@pytest.fixture
 def threads(deployment: DeploymentRef) -> dict[str, UUID]:
     return {name: make.thread(deployment.id, metadata=metadata) for name, metadata in ROWS.items()}
 
