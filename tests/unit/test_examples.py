@@ -100,7 +100,7 @@ def test_an_example_is_an_ordinary_project_without_imports_of_the_platform(name:
     assert loaded.get_graph(xray=True).nodes
 
 
-def test_chat_streams_an_answer_from_a_fake_model_word_by_word() -> None:
+def test_chat_streams_an_answer_from_a_fake_model_word_by_word_and_remembers_its_thread() -> None:
     asked = {"messages": [{"role": "user", "content": "good morning"}]}
 
     parts = streamed(graph("chat"), asked, stream_mode="messages")
@@ -109,8 +109,6 @@ def test_chat_streams_an_answer_from_a_fake_model_word_by_word() -> None:
     assert len(words) > 10
     assert 'You said: "good morning"' in "".join(words)
 
-
-def test_chat_remembers_its_thread() -> None:
     chat = graph("chat")
     chat.checkpointer = InMemorySaver()
     config = {"configurable": {"thread_id": "1"}}
@@ -277,8 +275,6 @@ def test_members_serves_a_page_that_needs_nothing_from_elsewhere(members: TestCl
     assert {members.get(f"/{name}").status_code for name in ("page.css", "page.js")} == {200}
     assert members.get("/users.py").status_code == 404
 
-
-def test_members_calls_whoever_is_signed_in_by_their_name() -> None:
     asked = {"messages": [{"role": "user", "content": "good morning"}]}
     config = {"configurable": {"langgraph_auth_user": SimpleNamespace(display_name="Ada")}}
 

@@ -117,10 +117,6 @@ def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.Log
     ]
 
 
-def test_a_database_that_is_away_is_no_reason_to_wait() -> None:
-    schema.wait("postgresql://nobody@127.0.0.1:9/nowhere")
-
-
 def _upgrade_to(url: str, version: str) -> None:
     with create_engine(driver_url(url), poolclass=NullPool).connect() as connection:
         command.upgrade(migrations.config(connection), version)
@@ -137,12 +133,13 @@ def _waits_for_a_table(connection: psycopg.Connection) -> bool:
     return row is not None and row[0] > 0
 
 
-def test_the_command_says_what_it_lacks() -> None:
+def test_the_command_says_what_it_lacks_and_no_process_waits_for_a_database_that_is_away() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DATABASE_URL")}
     said = [sys.executable, "-m", "shared.migrations"]
     ended = subprocess.run(said, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "DATABASE_URL must name the database" in ended.stderr
+    schema.wait("postgresql://nobody@127.0.0.1:9/nowhere")
 
 
 def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(migrated: str) -> None:

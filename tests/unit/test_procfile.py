@@ -84,8 +84,6 @@ def test_every_process_is_started_with_what_it_needs_and_beat_with_no_key() -> N
     }  # fmt: skip
     assert all("REDIS_URL" in given for given in recorder.given.values())
 
-
-def test_each_of_several_processes_has_a_name_of_its_own() -> None:
     settings = Settings.from_env({"RUNYARD_PROCESSES": "web=2, runner=3"})
     recorder = Recorder()
 
@@ -95,7 +93,7 @@ def test_each_of_several_processes_has_a_name_of_its_own() -> None:
     assert recorder.given["web"]["RUNYARD_PROCESSES"] == "web=2,runner=3"
 
 
-def test_where_a_fork_is_not_safe_each_process_is_a_program_of_its_own(
+def test_the_fork_server_gets_no_address_and_no_key_and_is_not_started_where_a_fork_is_not_safe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(system, "is_linux", lambda: False)
@@ -104,8 +102,6 @@ def test_where_a_fork_is_not_safe_each_process_is_a_program_of_its_own(
     assert up.start_fork_server(Settings.from_env({}), recorder) is None
     assert recorder.given == {}
 
-
-def test_the_fork_server_gets_no_address_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
     monkeypatch.setattr(system, "is_linux", lambda: True)
     recorder = Recorder()

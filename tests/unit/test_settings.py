@@ -27,9 +27,11 @@ def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pyt
     assert given.url == "https://agents.example"
 
 
-def test_every_field_has_a_variable_of_its_own() -> None:
+def test_every_field_has_a_variable_of_its_own_and_builds_are_passed_on_nothing_else() -> None:
     assert {spec.name for spec in fields(Settings)} - INTERNAL == set(VARIABLES)
     assert len(set(VARIABLES.values())) == len(VARIABLES)
+    settings = Settings.from_env(dict.fromkeys(PASSED_ON, "x") | {"AWS_SECRET_ACCESS_KEY": "hush"})
+    assert settings.passed_on == dict.fromkeys(PASSED_ON, "x")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +84,6 @@ def test_secrets_are_not_in_its_repr() -> None:
         }
     )
     assert "hush" not in repr(secret)
-
-
-def test_what_builds_need_of_the_surroundings_is_passed_on_and_nothing_else() -> None:
-    settings = Settings.from_env(dict.fromkeys(PASSED_ON, "x") | {"AWS_SECRET_ACCESS_KEY": "hush"})
-    assert settings.passed_on == dict.fromkeys(PASSED_ON, "x")
 
 
 @pytest.mark.parametrize(

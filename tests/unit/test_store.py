@@ -208,6 +208,14 @@ def test_a_value_replaced_keeps_when_it_was_made(deployment: DeploymentRef) -> N
     assert second.created_at == first.created_at
     assert second.updated_at > first.updated_at
 
+    wrong: Any = of(deployment)
+    with pytest.raises(StoreFailed, match="value: must be an object"):
+        wrong.put(("a",), "k", "text")
+    bad_key: Any = 5
+    for op in (PutOp(("a",), bad_key, {}), PutOp(("a",), bad_key, None), GetOp(("a",), bad_key)):
+        with pytest.raises(StoreFailed, match="key: must be a string"):
+            wrong.batch([op])
+
 
 def test_an_item_expires_unless_it_is_read(deployment: DeploymentRef) -> None:
     own = of(deployment)
@@ -272,16 +280,6 @@ def test_what_cannot_be_put_is_refused_by_name(
 ) -> None:
     with pytest.raises(Invalid, match=message), connection() as conn:
         store.put(conn, deployment.id, namespace, key, value)
-
-
-def test_a_graph_reads_what_is_wrong_with_an_item(deployment: DeploymentRef) -> None:
-    own: Any = of(deployment)
-    with pytest.raises(StoreFailed, match="value: must be an object"):
-        own.put(("a",), "k", "text")
-    bad_key: Any = 5
-    for op in (PutOp(("a",), bad_key, {}), PutOp(("a",), bad_key, None), GetOp(("a",), bad_key)):
-        with pytest.raises(StoreFailed, match="key: must be a string"):
-            own.batch([op])
 
 
 class Counting:

@@ -122,21 +122,19 @@ def test_its_use_is_noted_and_a_known_key_is_believed_without_asking_again() -> 
     assert again.role == "read"
 
 
-def test_the_operators_key_needs_no_row() -> None:
+def test_the_operators_key_needs_no_row_and_one_with_a_row_is_of_the_default_organization() -> None:
     caller = api_keys.authenticate("as given", bootstrap="as given")
     assert caller is not None
     assert (caller.role, caller.organization_id) == ("operator", api_keys.DEFAULT_ORGANIZATION_ID)
     assert api_keys.authenticate("as giveN", bootstrap="as given") is None
     assert api_keys.authenticate("as given", bootstrap=None) is None
 
-
-def test_an_operators_key_belongs_to_the_default_organization() -> None:
     other = factories.organization()
     with pytest.raises(Invalid), connection() as conn:
         api_keys.create(conn, other, name="too much", role="operator")
-    caller = api_keys.authenticate(make(role="operator"))
-    assert caller is not None
-    assert caller.may("operator")
+    stored = api_keys.authenticate(make(role="operator"))
+    assert stored is not None
+    assert stored.may("operator")
 
 
 @pytest.mark.parametrize(

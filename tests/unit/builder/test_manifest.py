@@ -224,6 +224,9 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_key(read: Read, key: str)
 def test_an_unknown_key_is_said_to_be_ignored_and_two_names_of_an_image_are_one_too_many(read: Read) -> None:
     assert read(grahps={}).warnings == ("grahps: unknown key, ignored",)
     refuse(read, "^api_version: must not be given with", api_version="0.4", _INTERNAL_docker_tag="x")
+    for accepted in ("auto", "uv", None):
+        assert read(pip_installer=accepted).notes == ()
+    assert read(pip_installer="pip").notes == ("pip_installer: packages are installed by uv",)
 
 
 def test_every_key_of_the_format_is_known() -> None:
@@ -239,12 +242,6 @@ def test_every_key_of_the_format_is_known() -> None:
         *manifest.LEFT_OUT,
         *manifest.MOVED,
     }
-
-
-def test_the_installer_is_ours(read: Read) -> None:
-    for accepted in ("auto", "uv", None):
-        assert read(pip_installer=accepted).notes == ()
-    assert read(pip_installer="pip").notes == ("pip_installer: packages are installed by uv",)
 
 
 def test_a_graph_is_a_file_or_a_module_and_may_be_described(read: Read) -> None:

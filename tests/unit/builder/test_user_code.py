@@ -140,14 +140,12 @@ def test_a_description_that_makes_no_sense_fails_the_build(
     assert failed.value.step == "graphs"
 
 
-def test_a_route_has_no_more_parts_than_the_service_reads(log: Log) -> None:
+def test_a_route_has_no_more_parts_than_the_service_reads_and_a_large_document_is_left_out(log: Log) -> None:
     found = user_code.found(app({**ROUTE, "name": "hello"}), with_app(), log)
 
     assert found is not None
     assert found["app"]["routes"] == [ROUTE]
 
-
-def test_an_openapi_document_that_is_too_large_is_left_out(log: Log) -> None:
     found = user_code.found(app(openapi={"info": {"title": "a" * 2**20}}), with_app(), log)
 
     assert found is not None
@@ -312,8 +310,6 @@ def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
         assistants.change(conn, deployment, made["assistant_id"], {"context": {"mine": 1}})
     assert deploy(deployment, '{"fresh": {"configurable": {"a": 1}}}')["context"] == {"mine": 1}
 
-
-def test_a_default_assistant_may_be_configured_by_its_context(db: Any) -> None:
     deployment = make.deployment()
     for n in (1, 2):  # when it is created, and when it is configured anew
         assistant = deploy(deployment, f'{{"fresh": {{"context": {{"a": {n}}}, "recursion_limit": 7}}}}')

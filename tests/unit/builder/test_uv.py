@@ -33,6 +33,15 @@ def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
         *(UV, "venv", "--quiet", "--python", "/usr/bin/python3.11", "--no-project", "/r/env")
     ]
 
+    listed = [
+        {"implementation": "pypy", "version": "3.12.1", "path": "/a"},
+        {"implementation": "cpython", "version": "3.1.2", "path": "/b"},
+        {"implementation": "cpython", "version": "3.12.2", "path": "/c"},
+    ]
+
+    assert list(uv.pythons(orjson.dumps(listed), "3.12")) == ["/c"]
+    assert list(uv.pythons(b"[]", "3.12")) == []
+
 
 def test_requirements_are_resolved_for_the_interpreter_from_the_project_s_own_index() -> None:
     argv = uv.resolve([Path("/r/a.in"), Path("/r/b.txt")], Path("/r/pylock.toml"), OUTSIDE, None)
@@ -83,17 +92,6 @@ def test_the_operator_s_index_of_pip_is_the_installer_s_unless_it_has_one() -> N
     assert uv.without_variables({"UV_INDEX_URL": "x", "PIP_INDEX_URL": "x", "PATH": "/bin"}) == {
         "PATH": "/bin"
     }
-
-
-def test_interpreters_are_those_of_the_version_and_of_cpython() -> None:
-    listed = [
-        {"implementation": "pypy", "version": "3.12.1", "path": "/a"},
-        {"implementation": "cpython", "version": "3.1.2", "path": "/b"},
-        {"implementation": "cpython", "version": "3.12.2", "path": "/c"},
-    ]
-
-    assert list(uv.pythons(orjson.dumps(listed), "3.12")) == ["/c"]
-    assert list(uv.pythons(b"[]", "3.12")) == []
 
 
 @pytest.mark.parametrize(
@@ -245,9 +243,6 @@ def test_a_set_is_the_same_after_it_was_stored() -> None:
     assert Requirements.parse(str(found)).key == found.key
     assert Requirements.parse("") == Requirements()
     assert BUILT_HERE not in str(Requirements(wheels=(WHEEL,)))
-
-
-def test_a_set_without_hashes_goes_through_the_sandbox() -> None:
     assert Requirements.parse("a==1\nb==2\n") == Requirements(built=("a==1", "b==2"))
 
 

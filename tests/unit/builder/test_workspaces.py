@@ -182,7 +182,7 @@ def test_others_can_neither_list_workspaces_nor_open_their_locks(world: World) -
 
 
 @greened
-def test_a_runner_that_is_killed_holds_nothing(world: World) -> None:
+def test_a_runner_that_is_killed_holds_nothing_and_what_it_was_removing_goes(world: World) -> None:
     settings, id = settings_for(world), uuid4()
     lay(settings, id)
     root = workspaces.workspace_of(settings, id).root
@@ -195,9 +195,6 @@ def test_a_runner_that_is_killed_holds_nothing(world: World) -> None:
 
     assert workspaces.remove_unneeded(settings) == 1
 
-
-@greened
-def test_what_a_dead_process_was_removing_goes(world: World) -> None:
     settings = settings_for(world)
     half = workspaces.folder(settings) / f"{workspaces.TRASH}{uuid4()}-0"
     (half / "env").mkdir(parents=True)

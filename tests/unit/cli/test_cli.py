@@ -147,22 +147,16 @@ def test_a_deploy_need_not_wait(server: ControlPlane, project: Path) -> None:
     assert REVISION not in server.asked
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_wrong_usage_ends_with_2(server: ControlPlane, project: Path) -> None:
+    for arguments, says in (
         (["--ref", "main"], "--ref belongs to --git"),
         (["--type", "big"], "is not one of"),
         (["--prod", "--type", "dev"], "contradict"),
         (["--env-file", "none.env"], "none.env does not exist"),
         (["--no-such-option"], "No such option"),
-    ],
-)
-def test_wrong_usage_ends_with_2(
-    server: ControlPlane, project: Path, arguments: list[str], says: str
-) -> None:
-    ran = runyard(server, "deploy", str(project), *arguments)
-    assert ran.exit_code == 2
-    assert says in ran.stderr
+    ):
+        ran = runyard(server, "deploy", str(project), *arguments)
+        assert (ran.exit_code, says in ran.stderr) == (2, True), f"{arguments}: {ran.stderr}"
     assert server.asked == []
 
 
@@ -180,56 +174,37 @@ def test_an_upload_that_breaks_goes_to_another_address(server: ControlPlane, pro
     assert set(server.header("PUT /put", "X-Api-Key")) == {None}, "the address is the right to put"
 
 
-@pytest.mark.parametrize(
-    ("option", "process", "local", "name"),
-    [
-        ([], None, None, "my-app"),
-        ([], None, "From File", "from-file"),
-        ([], "From Shell", "From File", "from-shell"),
-        (["--name", "Given"], "From Shell", "From File", "given"),
-    ],
-)
-def test_a_deployment_is_named(
-    server: ControlPlane,
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    option: list[str],
-    process: str | None,
-    local: str | None,
-    name: str,
+def test_a_deployment_is_named_by_its_option_the_shell_its_variables_or_its_folder(
+    server: ControlPlane, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.answers = deploy_answers(server)
-    if process:
-        monkeypatch.setenv("LANGSMITH_DEPLOYMENT_NAME", process)
-    if local:
-        (project / ".env").write_text(f"LANGSMITH_DEPLOYMENT_NAME='{local}'\n")
-    assert runyard(server, "deploy", str(project), "--no-wait", *option).exit_code == 0
-    body = server.body("POST /v2/deployments")
-    assert (body["name"], body["secrets"]) == (name, [])
+    def named(*option: str) -> str:
+        server.answers = deploy_answers(server)
+        assert runyard(server, "deploy", str(project), "--no-wait", *option).exit_code == 0
+        body = server.body("POST /v2/deployments")
+        assert body["secrets"] == []
+        return body["name"]
+
+    assert named() == "my-app"
+    (project / ".env").write_text("LANGSMITH_DEPLOYMENT_NAME='From File'\n")
+    assert named() == "from-file"
+    monkeypatch.setenv("LANGSMITH_DEPLOYMENT_NAME", "From Shell")
+    assert named() == "from-shell"
+    assert named("--name", "Given") == "given"
 
 
-@pytest.mark.parametrize(
-    ("config", "env_file", "name"),
-    [
-        (None, "", "my-app"),
-        (None, "LANGSMITH_DEPLOYMENT_NAME=Other", "other"),
-        ({"env": {"LANGSMITH_DEPLOYMENT_NAME": "third"}}, "LANGSMITH_DEPLOYMENT_NAME=Other", "third"),
-    ],
-)
 def test_without_a_name_the_others_mean_what_deploy_makes_here(
-    server: ControlPlane,
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    config: Any,
-    env_file: str,
-    name: str,
+    server: ControlPlane, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def missed() -> str:
+        deployed(server, "DEPLOYED")
+        return runyard(server, "status").stderr
+
     monkeypatch.chdir(project)
-    (project / ".env").write_text(env_file)
-    if config:
-        (project / "langgraph.json").write_text(json.dumps(config))
-    deployed(server, "DEPLOYED")
-    assert f"There is no deployment '{name}'." in runyard(server, "status").stderr
+    assert "There is no deployment 'my-app'." in missed()
+    (project / ".env").write_text("LANGSMITH_DEPLOYMENT_NAME=Other")
+    assert "There is no deployment 'other'." in missed()
+    (project / "langgraph.json").write_text(json.dumps({"env": {"LANGSMITH_DEPLOYMENT_NAME": "third"}}))
+    assert "There is no deployment 'third'." in missed()
 
 
 def test_an_env_file_that_is_named_and_missing_is_reported(server: ControlPlane, project: Path) -> None:
@@ -314,22 +289,17 @@ def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPla
     assert runyard(server, "logs", "app", "--since", "yesterday").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "There is nothing in the deploy log yet. --follow shows lines as they come.\n"),
-        (
-            ["--level", "error"],
-            "There is nothing in the deploy log that matches. --follow shows lines as they come.\n",
-        ),
-        (["--json"], ""),
-    ],
-)
-def test_an_empty_log_is_said_to_be_empty(server: ControlPlane, arguments: list[str], says: str) -> None:
+def test_an_empty_log_is_said_to_be_empty(server: ControlPlane) -> None:
     deployed(server, "DEPLOYED")
     server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
-    ran = runyard(server, "logs", "app", *arguments)
-    assert (ran.exit_code, ran.stdout, ran.stderr) == (0, "", says)
+    end = " --follow shows lines as they come.\n"
+    for arguments, says in (
+        ([], f"There is nothing in the deploy log yet.{end}"),
+        (["--level", "error"], f"There is nothing in the deploy log that matches.{end}"),
+        (["--json"], ""),
+    ):
+        ran = runyard(server, "logs", "app", *arguments)
+        assert (ran.exit_code, ran.stdout, ran.stderr) == (0, "", says), arguments
 
 
 def test_build_logs_are_the_newest_revision_s(server: ControlPlane) -> None:
@@ -361,17 +331,17 @@ def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytes
 # Others
 
 
-def test_a_bad_setting_stops_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_needs_a_running_database_and_a_bad_setting_stops_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = CliRunner().invoke(app, ["keys", "create"])
+    assert ran.exit_code == 1
+    assert "runyard up" in ran.output
+
     monkeypatch.setenv("RUNYARD_PORT", "many")
     ran = CliRunner().invoke(app, ["up"])
     assert ran.exit_code == 1
     assert "RUNYARD_PORT must be a number" in ran.output
-
-
-def test_a_key_needs_a_running_database() -> None:
-    ran = CliRunner().invoke(app, ["keys", "create"])
-    assert ran.exit_code == 1
-    assert "runyard up" in ran.output
 
 
 def test_every_command_says_what_it_does() -> None:

@@ -88,19 +88,15 @@ def test_what_a_run_begins_with(server: ControlPlane, arguments: list[str], sent
     assert {name: body.get(name) for name in sent} == sent
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_wrong_usage_starts_nothing(server: ControlPlane) -> None:
+    for arguments, says in (
         ([], "Say what to run it with"),
         (['{"topic": '], "looks like JSON and is not"),
         (["--resume", "yes"], "name it with --thread"),
         (["hi", "--resume", "yes", "--thread", THREAD], "either begins with INPUT"),
-    ],
-)
-def test_wrong_usage_starts_nothing(server: ControlPlane, arguments: list[str], says: str) -> None:
-    ran = runyard(server, "app", *arguments)
-    assert ran.exit_code == 2
-    assert says in ran.stderr
+    ):
+        ran = runyard(server, "app", *arguments)
+        assert (ran.exit_code, says in ran.stderr) == (2, True), f"{arguments}: {ran.stderr}"
     assert server.asked == []
 
 
@@ -154,7 +150,7 @@ def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
     assert (last["event"], last["data"]["error"]) == ("result", "ValueError: it broke")
 
 
-def test_a_field_that_text_cannot_give_is_explained(server: ControlPlane) -> None:
+def test_a_run_that_is_refused_and_a_field_that_text_cannot_give_are_explained(server: ControlPlane) -> None:
     server.answers[STREAM] = [(200, fake.events(("error", {"error": "KeyError", "message": "'customer'"})))]
     server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
     server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
@@ -162,8 +158,6 @@ def test_a_field_that_text_cannot_give_is_explained(server: ControlPlane) -> Non
     assert hint in runyard(server, "app", "hi").stderr
     assert hint not in runyard(server, "app", '{"amount": 5}').stderr
 
-
-def test_a_run_that_is_refused_is_a_sentence(server: ControlPlane) -> None:
     server.answers[STREAM] = [(409, {"detail": "The thread is busy."})]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
@@ -227,11 +221,31 @@ def test_an_answer_that_is_not_streamed_as_a_message_is_shown(written: Any) -> N
     assert transcribed(("updates", {"answer": {"messages": written}})).splitlines() == ["✓ answer", "Hello"]
 
 
-def test_a_message_is_shown_once() -> None:
+def test_a_message_is_shown_once_however_it_comes() -> None:
     token = ("messages", [{**AI, "type": "AIMessageChunk", "content": "Hel"}, {}])
     other = ("messages", [{**AI, "type": "AIMessageChunk", "content": "lo"}, {}])
     update = ("updates", {"answer": {"messages": [{**AI, "id": "0", "content": "earlier"}, AI]}})
     assert transcribed(token, other, update).splitlines() == ["Hello", "✓ answer"]
+
+    chunk = {**AI, "type": "AIMessageChunk"}
+    tokens = [
+        ("messages", [{**chunk, "id": "lc_run--1"}, {}]),
+        ("messages", [{**chunk, "id": "resp_1", "content": ""}, {}]),
+    ]
+    renamed = ("updates", {"answer": {"messages": [{**AI, "id": "resp_1"}]}})
+    assert transcribed(*tokens, renamed).splitlines() == ["Hello", "✓ answer"]
+
+    parts = [
+        ("messages/metadata", {"1": {}}),
+        ("messages/partial", [{**AI, "content": "Hel"}]),
+        ("messages/partial", [AI]),
+        ("messages/complete", [AI]),
+    ]
+    assert transcribed(*parts, streams_messages=False).splitlines() == ["Hello"]
+
+    twice = ("updates", {"answer": [{"messages": [AI]}, {"messages": [AI], "mood": "fine"}]})
+    told = transcribed(twice, streams_messages=False)
+    assert told.splitlines() == ["✓ answer", "Hello", '{"mood": "fine"}']
 
 
 UNSTREAMED = {**AI, "id": "lc_run--1", "content": "not streamed"}
@@ -251,32 +265,6 @@ def test_a_message_object_without_an_event_is_shown_from_the_update(written: Any
     token = ("messages", [{**AI, "type": "AIMessageChunk"}, {}])
     text = transcribed(token, ("updates", {"answer": {"messages": written}}))
     assert text.splitlines() == ["Hello", "✓ answer", "not streamed"]
-
-
-def test_a_message_whose_id_changes_while_it_is_streamed_is_shown_once() -> None:
-    chunk = {**AI, "type": "AIMessageChunk"}
-    tokens = [
-        ("messages", [{**chunk, "id": "lc_run--1"}, {}]),
-        ("messages", [{**chunk, "id": "resp_1", "content": ""}, {}]),
-    ]
-    update = ("updates", {"answer": {"messages": [{**AI, "id": "resp_1"}]}})
-    assert transcribed(*tokens, update).splitlines() == ["Hello", "✓ answer"]
-
-
-def test_without_tokens_the_updates_say_it_all() -> None:
-    twice = ("updates", {"answer": [{"messages": [AI]}, {"messages": [AI], "mood": "fine"}]})
-    told = transcribed(twice, streams_messages=False)
-    assert told.splitlines() == ["✓ answer", "Hello", '{"mood": "fine"}']
-
-
-def test_a_message_that_grows_is_shown_as_it_grows() -> None:
-    parts = [
-        ("messages/metadata", {"1": {}}),
-        ("messages/partial", [{**AI, "content": "Hel"}]),
-        ("messages/partial", [AI]),
-        ("messages/complete", [AI]),
-    ]
-    assert transcribed(*parts, streams_messages=False).splitlines() == ["Hello"]
 
 
 def test_a_terminal_sees_a_bar_and_the_text_as_it_is() -> None:

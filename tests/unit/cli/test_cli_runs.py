@@ -138,13 +138,10 @@ def test_a_run_is_cancelled_unless_it_has_ended(served: ControlPlane) -> None:
     assert json.loads(ran.stdout) == {"run_id": RUN, "thread_id": T, "cancelled": True}
 
 
-def test_a_retry_is_a_new_run(served: ControlPlane) -> None:
+def test_a_retry_is_a_new_run_and_what_the_deployment_refuses_a_sentence(served: ControlPlane) -> None:
     served.answers[f"POST {THREAD}/runs/{RUN}/retry"] = [(200, row(OTHER, "pending"))]
     assert f"Run {OTHER} is pending" in typed(served, "runs", "retry", RUN[-8:], "--force").stdout
     assert served.body(f"POST {THREAD}/runs/{RUN}/retry") == {"force": True}
-
-
-def test_what_the_deployment_refuses_is_a_sentence(served: ControlPlane) -> None:
     served.answers[f"POST {THREAD}/runs/{RUN}/retry"] = [(409, {"detail": "The thread is busy"})]
     ran = typed(served, "runs", "retry", RUN)
     assert (ran.exit_code, "The thread is busy." in ran.stderr) == (1, True)
@@ -174,8 +171,6 @@ def test_a_history_is_newest_first(served: ControlPlane) -> None:
     assert (line.split()[:2], line.split()[-2:]) == (["1", "loop"], [OTHER, "ask"])
     assert served.body(f"POST {THREAD}/history") == {"limit": 5}
 
-
-def test_a_thread_is_deleted_when_that_is_sure(served: ControlPlane) -> None:
     refused = typed(served, "threads", "delete", T)
     assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
     ran = typed(served, "threads", "delete", T[-8:], "--force", "--json")

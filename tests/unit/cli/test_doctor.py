@@ -72,6 +72,10 @@ def test_before_the_first_start_nothing_fails_and_nothing_is_made(doctor: Doctor
     assert "made by the first start" in found["data directory"].found
     assert list(tmp_path.iterdir()) == []
 
+    (tmp_path / "data").write_text("")
+
+    assert doctor({})["data directory"].state is State.FAILS
+
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
@@ -281,12 +285,6 @@ def test_files_that_others_may_read_are_named(doctor: Doctor, tmp_path: Path) ->
     assert found["data directory"].state is State.WARNING
     assert found["key files"].state is State.WARNING
     assert "secret.key" in found["key files"].advice
-
-
-def test_a_data_directory_that_is_a_file_fails(doctor: Doctor, tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("")
-
-    assert doctor({})["data directory"].state is State.FAILS
 
 
 @pytest.mark.parametrize(("space", "inodes", "state"), [

@@ -20,12 +20,10 @@ PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 WHEEL = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
 
 
-def test_both_stages_have_one_base_that_a_digest_may_replace() -> None:
+def test_both_stages_have_one_base_with_pythons_that_the_service_supports() -> None:
     assert [stage.base for stage in STAGES] == ["${BASE}", "${BASE}"]
     assert ARGUMENTS["BASE"].startswith("python:3.")
 
-
-def test_its_pythons_are_some_that_the_service_supports() -> None:
     [own] = re.findall(r"python:(3\.\d+)", ARGUMENTS["BASE"])
     versions = [own, *BUILD.variables["PYTHONS"].split()]
 
@@ -87,7 +85,7 @@ def test_it_is_no_root_and_can_only_write_its_data() -> None:
     assert not {step.word for step in after} & {"RUN", "COPY", "ADD"}
 
 
-def test_its_variables_are_settings_that_the_service_accepts() -> None:
+def test_its_variables_programs_and_command_are_those_of_the_service() -> None:
     own = {name: value for name, value in FINAL.variables.items() if name.startswith("RUNYARD_")}
 
     assert set(own) <= set(VARIABLES.values())
@@ -95,8 +93,6 @@ def test_its_variables_are_settings_that_the_service_accepts() -> None:
     assert (settings.host, str(settings.data_dir)) == ("0.0.0.0", "/var/lib/runyard")
     assert FINAL.all("EXPOSE")[0].text == str(settings.port)
 
-
-def test_its_programs_are_found_before_all_others() -> None:
     places = FINAL.variables["PATH"].split(":")
 
     assert places[0] == "/opt/runyard/bin"
@@ -104,8 +100,6 @@ def test_its_programs_are_found_before_all_others() -> None:
     assert "/opt/pythons/bin" in places
     assert ("COPY", "--from=build /opt /opt") in [(step.word, step.text) for step in FINAL.instructions]
 
-
-def test_it_is_a_process_of_the_procfile_and_asks_that_one_for_its_health() -> None:
     [command], [health] = FINAL.all("CMD"), FINAL.all("HEALTHCHECK")
 
     assert command.text == '["runyard", "process", "web"]'

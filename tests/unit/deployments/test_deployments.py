@@ -128,7 +128,9 @@ def test_secrets_are_a_revisions_own(organization_id: UUID, tmp_path: Path) -> N
         assert secrets.secrets_of(conn, latest) == {"A": "2"}
 
 
-def test_another_deployments_upload_cannot_be_deployed(organization_id: UUID, tmp_path: Path) -> None:
+def test_another_deployments_upload_and_an_unknown_one_cannot_be_deployed(
+    organization_id: UUID, tmp_path: Path
+) -> None:
     theirs = create(organization_id, "theirs")
     mine = create(organization_id, "mine")
     path = upload(theirs, tmp_path, b"x")
@@ -136,6 +138,11 @@ def test_another_deployments_upload_cannot_be_deployed(organization_id: UUID, tm
     with pytest.raises(Invalid) as caught:
         push(organization_id, mine, path)
     assert caught.value.status == 400
+
+    id = create(organization_id)
+
+    with pytest.raises(Invalid):
+        push(organization_id, id, f"{id}/{uuid4().hex}.tar.gz")
 
 
 def test_a_deleted_deployment_stops_its_work(organization_id: UUID, tmp_path: Path) -> None:
@@ -274,10 +281,3 @@ def test_an_archive_put_again_is_not_removed_under_way(organization_id: UUID, tm
     upload(id, tmp_path, b"x")  # nobody has named it yet
 
     assert remove_unused() == 0
-
-
-def test_an_unknown_upload_is_refused(organization_id: UUID) -> None:
-    id = create(organization_id)
-
-    with pytest.raises(Invalid):
-        push(organization_id, id, f"{id}/{uuid4().hex}.tar.gz")

@@ -79,6 +79,12 @@ def test_it_uses_the_build_of_the_first_one_however_often(deployment: Deployment
 
     assert [row(deployment, id)["build_id"] for id in (first, second, third)] == [None, first, first]
 
+    theirs = factories.deployment("other", organization_id=deployment.organization_id).active_revision_id
+    assert theirs is not None
+    for revision_id in (theirs, uuid4()):
+        with pytest.raises(NotFound):
+            redeploy(deployment, revision_id)
+
 
 @pytest.mark.parametrize(
     ("status", "artifact", "begins"),
@@ -141,14 +147,6 @@ def test_one_that_was_never_built_and_whose_archive_is_gone_is_refused(deploymen
 
     again, _ = redeploy(deployment, built)
     assert row(deployment, again)["status"] == "AWAITING_DEPLOY"
-
-
-def test_another_deployments_revision_is_not_found(deployment: DeploymentRef) -> None:
-    theirs = factories.deployment("other", organization_id=deployment.organization_id).active_revision_id
-    assert theirs is not None
-    for revision_id in (theirs, uuid4()):
-        with pytest.raises(NotFound):
-            redeploy(deployment, revision_id)
 
 
 @pytest.mark.parametrize(

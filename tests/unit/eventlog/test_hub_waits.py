@@ -105,13 +105,11 @@ def test_a_short_wait_ends_by_itself(reader: Reader, ready: Ready) -> None:
     assert ready.timeouts == [pytest.approx(0.01, abs=0.01)]
 
 
-def test_a_reader_that_no_hub_looks_after_has_its_own_timer(ready: Ready) -> None:
+def test_a_reader_that_no_hub_looks_after_has_its_own_timer(ready: Ready, hub: Hub) -> None:
     reader = Reader(b"channel", unseen=True)
     reader._ready = ready
     assert reader.take(0.2) == ([], False)
     assert None not in ready.timeouts
 
-
-def test_a_reader_is_looked_after_before_it_is_confirmed(hub: Hub) -> None:
-    with hub.reader(uuid4()) as reader:
-        assert reader.is_looked_after
+    with hub.reader(uuid4()) as confirmed:
+        assert confirmed.is_looked_after

@@ -62,11 +62,20 @@ def started(deployment: DeploymentRef, key_id: str = "") -> None:
         create.create_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=None, key_id=key_id)
 
 
-def test_many_who_count_at_once_lose_nothing(deployment: DeploymentRef) -> None:
+def test_many_who_count_at_once_lose_nothing_and_days_that_are_over_are_removed(
+    deployment: DeploymentRef,
+) -> None:
     with ThreadPoolExecutor(4) as pool:
         totals = list(pool.map(lambda _: spend(deployment, 5), range(40)))
 
     assert sorted(totals) == list(range(5, 205, 5))
+
+    spend(deployment, 1)
+    with connection() as conn:
+        conn.execute(text("UPDATE spent_tokens SET day = day - 1"))
+        assert budgets.remove_old(conn) == 0
+        conn.execute(text("UPDATE spent_tokens SET day = day - 2"))
+        assert budgets.remove_old(conn) == 1
 
 
 def test_a_budget_that_is_set_counts_what_was_used_today_before(deployment: DeploymentRef) -> None:
@@ -110,12 +119,3 @@ def test_a_run_is_refused_until_the_day_is_over(deployment: DeploymentRef) -> No
     started(other)
     allow(deployment, max_tokens_per_day=11)
     started(deployment)
-
-
-def test_days_that_are_over_are_removed(deployment: DeploymentRef) -> None:
-    spend(deployment, 1)
-    with connection() as conn:
-        conn.execute(text("UPDATE spent_tokens SET day = day - 1"))
-        assert budgets.remove_old(conn) == 0
-        conn.execute(text("UPDATE spent_tokens SET day = day - 2"))
-        assert budgets.remove_old(conn) == 1

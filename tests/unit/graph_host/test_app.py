@@ -283,7 +283,9 @@ def test_a_reader_that_gives_no_credit_holds_the_app_back(home: Path, site: Host
     assert counts[-1] < 40
 
 
-def test_a_client_that_leaves_is_a_disconnect(home: Path, site: HostProcess) -> None:
+def test_a_client_that_leaves_is_a_disconnect_then_a_cancel_but_for_work_after_the_answer(
+    home: Path, site: HostProcess
+) -> None:
     got = site.open("/wait")
     wait_until(lambda: "waiting" in happened(home), timeout=20)
     got.send(frames.CLOSE, b"{}")
@@ -293,16 +295,12 @@ def test_a_client_that_leaves_is_a_disconnect(home: Path, site: HostProcess) -> 
     site.request("/nobody")
     assert got.parts == []
 
-
-def test_what_goes_on_without_its_client_is_cancelled_after_a_while(home: Path, site: HostProcess) -> None:
     got = site.open("/stubborn")
     wait_until(lambda: "stubborn" in happened(home), timeout=20)
     got.send(frames.CLOSE, b"{}")
 
     wait_until(lambda: "cancelled" in happened(home), timeout=30)
 
-
-def test_work_after_the_answer_goes_on(home: Path, site: HostProcess) -> None:
     got = site.request("/later")
     got.send(frames.CLOSE, b"{}")
 
@@ -334,13 +332,11 @@ def test_an_error_is_in_the_log_and_not_in_the_answer_and_fails_alone(site: Host
     assert odd.wait_end().kinds == [frames.FAILED]
 
 
-def test_an_app_that_does_not_answer_fails(tmp_path: Path) -> None:
+def test_a_request_fails_where_the_app_does_not_answer_or_is_missing(tmp_path: Path) -> None:
     with started(tmp_path, "silent") as host:
         assert host.request("/").kinds == [frames.FAILED]
         assert "http.app did not answer GET /" in host.logs[-1]["message"]
 
-
-def test_a_request_where_there_is_no_app_fails(tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text(PROJECT)
     with graph_host(tmp_path, {"g": "./site.py:graph"}) as host:
         assert host.request("/").document(frames.FAILED) == {"message": "this revision has no app"}
@@ -452,7 +448,5 @@ def test_a_lifespan_that_fails_is_said_for_the_deployer(tmp_path: Path) -> None:
     assert "RuntimeError: no database today" in error["message"]
     assert "site.py" in error["message"]
 
-
-def test_an_app_that_knows_no_lifespan_is_served(tmp_path: Path) -> None:
     with started(tmp_path, "bare") as host:
         assert host.request("/").body == b"http"

@@ -82,18 +82,7 @@ def test_parameters_are_given_by_name() -> None:
     assert type(notes["headers"]) is dict
 
 
-def test_a_request_without_the_header_has_no_authorization() -> None:
-    def noting(notes: dict[str, Any]) -> Callable[..., Any]:
-        async def authenticate(authorization: str | None) -> str:
-            notes["authorization"] = authorization
-            return "ann"
-
-        return authenticate
-
-    assert seen(noting) == {"authorization": None}
-
-
-def test_parameters_with_defaults_keep_them_and_may_be_positional() -> None:
+def test_parameters_with_defaults_keep_them_and_without_the_header_there_is_no_authorization() -> None:
     def noting(notes: dict[str, Any]) -> Callable[..., Any]:
         async def authenticate(method: str, /, *args: Any, other: int = 7, **kwargs: Any) -> str:
             notes.update(method=method, other=other, args=args, kwargs=kwargs)
@@ -102,6 +91,15 @@ def test_parameters_with_defaults_keep_them_and_may_be_positional() -> None:
         return authenticate
 
     assert seen(noting) == {"method": "GET", "other": 7, "args": (), "kwargs": {}}
+
+    def noting_header(notes: dict[str, Any]) -> Callable[..., Any]:
+        async def authenticate(authorization: str | None) -> str:
+            notes["authorization"] = authorization
+            return "ann"
+
+        return authenticate
+
+    assert seen(noting_header) == {"authorization": None}
 
 
 @pytest.fixture(params=["starlette", "bare"])
@@ -211,14 +209,12 @@ def test_what_it_returns_becomes_a_user(returned: Any, user: dict[str, Any]) -> 
     assert answer(returning(returned), request()) == {"user": user}
 
 
-def test_claims_make_nobody_one_of_the_platforms_tools() -> None:
+def test_claims_make_nobody_one_of_the_platforms_tools(caplog: pytest.LogCaptureFixture) -> None:
     claims = {"identity": "langgraph-studio-user", "kind": "StudioUser", "team": "red"}
     (user,) = answer(returning(claims), request()).values()
     assert (user["identity"], user["team"], "kind" in user) == ("langgraph-studio-user", "red", False)
     assert not isinstance(user_of(user), Auth.types.StudioUser)
 
-
-def test_what_is_no_json_is_left_out_of_the_user(caplog: pytest.LogCaptureFixture) -> None:
     own = {"identity": "ann", "connection": object(), "surrogate": "\ud800", "n": 1}
 
     assert answer(returning(own), request()) == {"user": {**DEFAULTS, "n": 1}}

@@ -42,7 +42,9 @@ def test_durability_sync_waits_for_each_checkpoint_and_exit_stores_one(host: Hos
     assert [kind for kind, _, _ in run.stored] == [frames.CHECKPOINT]
 
 
-def test_a_large_value_is_sent_once(host: HostProcess) -> None:
+def test_a_large_value_is_sent_once_and_none_of_a_temporary_run_or_a_thread_of_a_graphs_own(
+    host: HostProcess,
+) -> None:
     run = host.run("steps", {"text": "x" * 5000}, temporary=False)
 
     sent = [item for kind, head, _ in run.stored if kind == frames.CHECKPOINT for item in head["new"]]
@@ -50,13 +52,9 @@ def test_a_large_value_is_sent_once(host: HostProcess) -> None:
     assert [channel for channel, _, _ in sent] == ["__start__", "text"]
     assert ["text" in item for item in refers] == [False, True, True, True]
 
-
-def test_a_temporary_run_stores_nothing(host: HostProcess) -> None:
     for graph_id in ("steps", "nested", "fails"):
         assert host.run(graph_id, {"text": "a"}).stored == []
 
-
-def test_a_graph_invoked_under_a_thread_of_its_own_does_not_reach_ours(host: HostProcess) -> None:
     run = host.run("invokes_inside", {"text": "a"}, temporary=False)
 
     assert run.values["log"] == ["one"]

@@ -44,7 +44,9 @@ def test_interrupts_of_one_step_share_one_event(host: HostProcess) -> None:
     assert len(run.outcome["interrupts"]) == 2
 
 
-def test_a_resumed_run_goes_on_from_its_interrupt(thread: Checkpointed) -> None:
+def test_a_resumed_run_goes_on_from_its_interrupt_and_several_are_answered_by_id(
+    thread: Checkpointed,
+) -> None:
     thread.run("asks", {"text": "a"})
 
     run = thread.run("asks", command={"resume": "yes"}, stream_mode=["values", "updates"])
@@ -54,21 +56,22 @@ def test_a_resumed_run_goes_on_from_its_interrupt(thread: Checkpointed) -> None:
     assert run.values == {"text": "a", "log": ["one", "yes", "two"]}
     assert run.outcome["interrupts"] == {}
 
-
-def test_several_interrupts_are_answered_by_id(thread: Checkpointed) -> None:
-    first = thread.run("asks_twice", {"text": "a"})
+    several = Checkpointed(thread.host)
+    first = several.run("asks_twice", {"text": "a"})
     ids = [item["id"] for item in first.answer["__interrupt__"]]
 
-    unclear = thread.run("asks_twice", command={"resume": "both"})
-    half = thread.run("asks_twice", command={"resume": {ids[0]: "A"}})
-    whole = thread.run("asks_twice", command={"resume": {ids[1]: "B"}})
+    unclear = several.run("asks_twice", command={"resume": "both"})
+    half = several.run("asks_twice", command={"resume": {ids[0]: "A"}})
+    whole = several.run("asks_twice", command={"resume": {ids[1]: "B"}})
 
     assert unclear.outcome["error"]["error"] == "RuntimeError"
     assert [item["id"] for item in half.outcome["state"]["interrupts"]] == [ids[1]]
     assert sorted(whole.values["log"]) == ["A", "B", "done"]
 
 
-def test_an_interrupt_inside_a_subgraph_belongs_to_the_inner_task(host: HostProcess) -> None:
+def test_an_interrupt_inside_a_subgraph_belongs_to_the_inner_task_and_is_resumed(
+    host: HostProcess, thread: Checkpointed
+) -> None:
     run = host.run("nested", {"text": "a"}, stream_mode=["values", "updates"], subgraphs=True)
 
     kinds = [name.partition(":")[0] for name in run.names[-4:]]
@@ -79,8 +82,6 @@ def test_an_interrupt_inside_a_subgraph_belongs_to_the_inner_task(host: HostProc
     assert outer["checkpoint"] == {"thread_id": run.thread_id, "checkpoint_ns": f"child:{outer['id']}"}
     assert outer["state"] is None
 
-
-def test_a_subgraph_is_resumed(thread: Checkpointed) -> None:
     thread.run("nested", {"text": "a"})
 
     assert thread.run("nested", command={"resume": "yes"}).values["log"] == ["two", "two", "one", "yes"]
@@ -147,8 +148,6 @@ def test_the_second_question_of_a_node_is_answered_like_the_first() -> None:
 
     assert answers(saver) == [asked(graph)["second?"]]
 
-
-def test_what_was_answered_before_is_not_answered_again() -> None:
     graph, saver = asking(ask_twice, ask_once)
     ids = asked(graph)
     assert sorted(answers(saver)) == sorted(ids.values())
@@ -172,6 +171,8 @@ def test_a_run_that_fails_says_so_in_its_event_answer_and_state(host: HostProces
     assert run.outcome["state"]["next"] == ["boom"]
     assert run.outcome["state"]["tasks"][0]["error"] == "ValueError('boom happened')"
     assert run.values == {"text": "a", "log": ["one"]}
+
+    assert host.run("nope", {}).answer["__error__"]["error"] == "GraphNotFound"
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,3 @@ def test_a_node_that_exits_fails_its_run_only(host: HostProcess, graph_id: str) 
 def test_a_process_that_exits_takes_the_host(own_host: HostProcess) -> None:
     with pytest.raises(ConnectionError, match="9"):
         own_host.run("dies", {})
-
-
-def test_an_unknown_graph_is_an_error_of_the_run(host: HostProcess) -> None:
-    assert host.run("nope", {}).answer["__error__"]["error"] == "GraphNotFound"

@@ -68,23 +68,21 @@ def test_what_the_loop_gives_itself_comes_in_order_and_without_a_wake_up(loop: C
     assert loop.wake_ups == 0
 
 
-def test_another_thread_wakes_a_loop_that_waits(loop: CountingLoop) -> None:
+def test_another_thread_and_a_handler_of_a_signal_wake_a_loop_that_waits(loop: CountingLoop) -> None:
     def begin(done: Callable[[], None]) -> None:
         threading.Timer(0.05, loop.call_soon_threadsafe, (done,)).start()
 
     assert run_until_called(loop, begin)
     assert loop.wake_ups == 1
 
-
-def test_a_handler_of_a_signal_wakes_a_loop_that_waits(loop: CountingLoop) -> None:
     earlier = signal.getsignal(signal.SIGALRM)
 
-    def begin(done: Callable[[], None]) -> None:
+    def begin_by_signal(done: Callable[[], None]) -> None:
         signal.signal(signal.SIGALRM, lambda number, frame: loop.call_soon_threadsafe(done))
         signal.setitimer(signal.ITIMER_REAL, 0.05)
 
     try:
-        assert run_until_called(loop, begin)
+        assert run_until_called(loop, begin_by_signal)
     finally:
         signal.signal(signal.SIGALRM, earlier)
 
@@ -172,7 +170,7 @@ def test_a_call_that_was_cancelled_waits_no_more() -> None:
         assert threads.pool.queued == 0
 
 
-def test_a_run_none_of_whose_calls_has_a_thread_is_starved() -> None:
+def test_a_run_none_of_whose_calls_has_a_thread_is_starved_unless_it_calls_again() -> None:
     with blocked() as threads:
         threads.call(ONE, 3)
         wait_until(lambda: all(call.running() for call in threads.calls[:2]))
@@ -181,8 +179,6 @@ def test_a_run_none_of_whose_calls_has_a_thread_is_starved() -> None:
         assert threads.pool.starved(0) == {OTHER}
         assert threads.pool.starved(60) == set()
 
-
-def test_a_run_that_calls_again_is_not_starved_yet() -> None:
     with blocked() as threads:
         threads.call(ONE, 2)
         wait_until(lambda: all(call.running() for call in threads.calls))

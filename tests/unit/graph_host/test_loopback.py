@@ -228,6 +228,12 @@ def test_a_refusal_reaches_the_node_as_the_sdk_says_it(calling: HostProcess) -> 
     assert name == "PermissionDeniedError"
     assert "Forbidden" in text
 
+    run, call = begun(calling, "odd")
+    reply(call, {}, status=404)
+
+    assert calling.wait_done(run).values == {"seen": ["UnsupportedProtocol", 404]}
+    assert (call.head["method"], call.head["path"]) == ("GET", "/b")
+
 
 @pytest.mark.parametrize("kind", [frames.FAILED, frames.CLOSE])
 def test_a_call_that_cannot_be_made_is_a_connection_error(calling: HostProcess, kind: bytes) -> None:
@@ -254,14 +260,6 @@ def test_a_large_body_waits_for_credit_and_an_answer_before_its_end_counts(calli
     calling.wait_done(run)
     assert run.outcome["status"] == "error"
     assert "too large" in json.dumps(run.answer)
-
-
-def test_what_the_runner_would_take_for_broken_is_not_sent(calling: HostProcess) -> None:
-    run, call = begun(calling, "odd")
-    reply(call, {}, status=404)
-
-    assert calling.wait_done(run).values == {"seen": ["UnsupportedProtocol", 404]}
-    assert (call.head["method"], call.head["path"]) == ("GET", "/b")
 
 
 def test_a_call_is_closed_by_who_stops_reading_by_its_time_limit_and_with_its_run(

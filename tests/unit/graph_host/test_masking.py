@@ -196,12 +196,21 @@ def test_an_error_of_a_tool_or_a_model_shows_no_secret(
     assert not shows_secret(errors(run))
 
 
-def test_an_error_of_a_factory_shows_no_secret_in_a_run_or_an_answer(secretive: HostProcess) -> None:
+def test_a_factory_that_fails_or_a_project_that_cannot_be_loaded_shows_no_secret(
+    secretive: HostProcess, tmp_path: Path
+) -> None:
     run = secretive.run("factory", {"how": "x"})
     answer = Checkpointed(secretive).query("state", "factory")
 
     assert run.outcome["error"] == {"error": "RuntimeError", "message": "no graph without ***"}
     assert answer["refused"]["message"] == "no graph without ***"
+
+    (tmp_path / "agent.py").write_text("import os\nraise ValueError('with ' + repr(os.environ['TOKEN']))\n")
+
+    with graph_host(tmp_path, {"a": "./agent.py:graph"}, variables=VARIABLES, secrets=NAMES) as host:
+        said = host.ready
+
+    assert said["error"]["message"].endswith("ValueError: with '***'")
 
 
 def test_what_a_graph_returns_streams_or_asks_stays_as_it_is(secretive: HostProcess) -> None:
@@ -213,15 +222,6 @@ def test_what_a_graph_returns_streams_or_asks_stays_as_it_is(secretive: HostProc
     assert ("updates", {"node": {"given": SECRET}}) in given.events
     assert asked.outcome["state"]["interrupts"][0]["value"] == {"token": SECRET}
     assert streamed.events[0] == ("custom", {"token": SECRET})
-
-
-def test_a_project_that_cannot_be_loaded_shows_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text("import os\nraise ValueError('with ' + repr(os.environ['TOKEN']))\n")
-
-    with graph_host(tmp_path, {"a": "./agent.py:graph"}, variables=VARIABLES, secrets=NAMES) as host:
-        said = host.ready
-
-    assert said["error"]["message"].endswith("ValueError: with '***'")
 
 
 def test_short_values_mask_nothing_and_the_longest_is_masked_as_a_whole() -> None:

@@ -154,8 +154,6 @@ def test_heavy_content_comes_with_the_end_of_its_block_alone() -> None:
     assert finished(events) == [image]
     assert not any("delta" in event for event in events)
 
-
-def test_pieces_of_usage_are_added_up() -> None:
     used = [
         {"input_tokens": 5, "output_tokens": 0, "total_tokens": 5},
         {"input_tokens": 0, "output_tokens": 2, "total_tokens": 2},

@@ -45,6 +45,7 @@ def test_what_is_printed_at_once_is_one_record(host: HostProcess) -> None:
     assert "\n".join(long) == "\n".join(letter * 5_000 for letter in "xyz")  # in parts, of whole lines
     assert all(len(part) <= MAX_RECORD_BYTES for part in long)
     assert line == "w" * MAX_RECORD_BYTES
+    assert sorted(messages(host.run("prints_beside", {}).logs)) == ["a\na again", "b\nb again"]
 
 
 class Heard:
@@ -99,10 +100,6 @@ def test_what_cannot_be_shown_is_not_the_business_of_who_logs_it(heard: Heard, w
 
     FrameHandler(writer._limiter).emit(logging.LogRecord("a", logging.INFO, "", 1, Broken(), (), None))
     assert heard.lines == ["unprintable log record: Broken"]
-
-
-def test_threads_of_a_run_do_not_write_into_each_other_s_lines(host: HostProcess) -> None:
-    assert sorted(messages(host.run("prints_beside", {}).logs)) == ["a\na again", "b\nb again"]
 
 
 def test_a_printed_traceback_is_one_record_in_order(host: HostProcess) -> None:

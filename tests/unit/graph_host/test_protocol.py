@@ -173,13 +173,6 @@ def test_a_subgraph_sends_its_checkpoints_updates_and_life(streams: HostProcess)
     assert {event.place for event in sent(run, "messages")} == {"middle/inner"}
 
 
-def test_values_of_a_subgraph_without_checkpoints_wait_for_none(streams: HostProcess) -> None:
-    run = watched(streams, "forgetful")
-
-    inside = [event.method for event in sent(run) if event.place == "child"]
-    assert inside == ["lifecycle", "values", "tasks", "updates", "tasks", "values", "lifecycle"]
-
-
 def test_values_show_the_messages_that_a_node_returns_in_short_form_and_are_stored_whole(
     streams: HostProcess,
 ) -> None:
@@ -220,6 +213,11 @@ def test_a_run_of_an_entrypoint_is_sent_too(streams: HostProcess) -> None:
         ("numbers", 3),
     ]
     assert {event.place for event in sent(run, "messages")} == {""}
+
+    run = watched(streams, "forgetful")
+
+    inside = [event.method for event in sent(run) if event.place == "child"]
+    assert inside == ["lifecycle", "values", "tasks", "updates", "tasks", "values", "lifecycle"]
 
 
 # Messages
@@ -277,8 +275,6 @@ def test_two_calls_at_once_are_two_messages(streams: HostProcess) -> None:
     order = [event.data["message_id"] for event in sent(run, "messages")]
     assert len([1 for one_id, next_id in pairwise(order) if one_id != next_id]) > 2, "they come at once"
 
-
-def test_blocks_of_all_kinds_are_sent(streams: HostProcess) -> None:
     run = watched(streams, "thinks")
 
     (events,) = messages(run).values()
@@ -290,7 +286,7 @@ def test_blocks_of_all_kinds_are_sent(streams: HostProcess) -> None:
     )
 
 
-def test_a_message_a_model_gives_whole_is_sent(streams: HostProcess) -> None:
+def test_messages_that_a_model_gives_whole_or_a_node_pushes_are_sent(streams: HostProcess) -> None:
     run = watched(streams, "speaks_whole")
 
     ((id, events),) = messages(run).items()
@@ -298,8 +294,6 @@ def test_a_message_a_model_gives_whole_is_sent(streams: HostProcess) -> None:
     assert id == run.values["messages"][-1]["id"]
     assert events[0]["run_id"] in id
 
-
-def test_messages_that_a_node_pushes_are_sent_whosever_they_are(streams: HostProcess) -> None:
     run = watched(streams, "pushes")
 
     starts = [event for event in sent(run, "messages") if event.data["event"] == "message-start"]
@@ -342,15 +336,15 @@ def test_a_cancelled_message_just_stops(streams: HostProcess) -> None:
 # Subgraphs and tools
 
 
-def test_a_subgraph_that_fails_says_why(streams: HostProcess) -> None:
+def test_a_subgraph_that_fails_says_why_and_an_agent_that_a_tool_invokes_has_its_name(
+    streams: HostProcess,
+) -> None:
     run = watched(streams, "fails_inside")
 
     lives = [(event.data["event"], event.data.get("error")) for event in sent(run, "lifecycle")]
     assert lives == [("started", None), ("failed", "the model broke off")]
     assert classic(run) == [("error", {"error": "ValueError", "message": "the model broke off"})]
 
-
-def test_an_agent_that_a_tool_invokes_is_sent_under_its_name(streams: HostProcess) -> None:
     run = watched(streams, "delegates")
 
     assert [
@@ -423,8 +417,6 @@ def test_answers_are_sent_by_id_and_what_is_left_is_asked_again(streams: HostPro
     assert sent(rest, "input.requested") == []
     assert sorted(rest.values["log"]) == ["A", "B", "noted"]
 
-
-def test_an_attempt_that_continues_does_not_send_the_answers_again(streams: HostProcess) -> None:
     thread = Checkpointed(streams)
     thread.run("asks", HI)
     run = thread.run("asks", command={"resume": "yes"}, resume_from_checkpoint=True)
@@ -434,7 +426,9 @@ def test_an_attempt_that_continues_does_not_send_the_answers_again(streams: Host
 # Bounds, readers who come late, transformers
 
 
-def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(streams: HostProcess) -> None:
+def test_an_event_that_is_too_large_is_replaced_and_a_question_asked_without_its_value(
+    streams: HostProcess,
+) -> None:
     run = watched(streams, "writes_much")
 
     (event,) = sent(run, "custom")
@@ -442,8 +436,6 @@ def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(streams: Hos
     assert "1048576" in event.data["payload"]["message"]
     assert run.values["log"] == ["went on"]
 
-
-def test_a_question_that_is_too_large_is_asked_without_its_value(streams: HostProcess) -> None:
     run = watched(streams, "asks_much")
 
     (event,) = sent(run, "input.requested")

@@ -42,6 +42,13 @@ def test_a_state_that_is_not_there_is_empty(thread: Checkpointed) -> None:
     assert (state["values"], state["next"], state["metadata"]) == ({}, [], None)
     assert state["checkpoint_id"] == place["checkpoint_id"]
 
+    thread.run("asks", {"text": "a"})
+
+    answer = thread.query("update", "asks", supersteps=[[{"values": None, "as_node": "__end__"}]])
+
+    assert answer["state"]["next"] == []
+    assert answer["interrupts"] == {}
+
 
 def test_a_waiting_subgraph_s_state_comes_when_it_is_asked_for(thread: Checkpointed) -> None:
     thread.run("nested", {"text": "a"})
@@ -107,15 +114,6 @@ def test_several_supersteps_build_a_thread_from_nothing(thread: Checkpointed) ->
     history = thread.query("history", "steps", limit=10)
     assert [state["values"]["log"] for state in history] == [["0", "1", "2"], ["0", "1"], ["0"]]
     assert {state["metadata"]["source"] for state in history} == {"update"}
-
-
-def test_nothing_as_the_end_closes_a_thread(thread: Checkpointed) -> None:
-    thread.run("asks", {"text": "a"})
-
-    answer = thread.query("update", "asks", supersteps=[[{"values": None, "as_node": "__end__"}]])
-
-    assert answer["state"]["next"] == []
-    assert answer["interrupts"] == {}
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ def test_a_run_shows_what_the_graphs_output_schema_names_and_its_thread_keeps_al
     assert run.values == {"text": "changed", "log": ["one"]}
     assert (run.outcome["thread_status"], run.outcome["state"]["next"]) == ("idle", [])
 
+    run = host.run("asks_and_shows_log", {"text": "a"}, stream_mode=["updates"])
+
+    assert run.answer == {"log": ["one"], "__interrupt__": run.named("updates")[-1]["__interrupt__"]}
+    assert run.values == {"text": "a", "log": ["one"]}
+
 
 @pytest.mark.parametrize("modes", [["values"], ["custom"], ["events"]])
 @pytest.mark.parametrize(
@@ -93,13 +98,6 @@ def test_who_waits_gets_what_the_output_schema_names(
 
     assert run.answer == (run.values if answer is None else answer)
     assert run.values["text"]
-
-
-def test_an_interrupt_is_shown_beside_what_the_output_schema_names(host: HostProcess) -> None:
-    run = host.run("asks_and_shows_log", {"text": "a"}, stream_mode=["updates"])
-
-    assert run.answer == {"log": ["one"], "__interrupt__": run.named("updates")[-1]["__interrupt__"]}
-    assert run.values == {"text": "a", "log": ["one"]}
 
 
 def test_it_streams_custom_events_as_they_were_written_and_both_ends_of_a_task(host: HostProcess) -> None:
@@ -120,7 +118,7 @@ def test_it_streams_custom_events_as_they_were_written_and_both_ends_of_a_task(h
     ]
 
 
-def test_it_streams_checkpoints_and_debug(host: HostProcess) -> None:
+def test_it_streams_checkpoints_and_debug_with_the_address_of_a_subgraphs_own(host: HostProcess) -> None:
     run = host.run("steps", {"text": "a"}, stream_mode=["checkpoints", "debug"])
 
     checkpoints = run.named("checkpoints")
@@ -133,8 +131,6 @@ def test_it_streams_checkpoints_and_debug(host: HostProcess) -> None:
     assert second["checkpoint"]["checkpoint_id"] == second["config"]["configurable"]["checkpoint_id"]
     assert second["parent_checkpoint"] == debug[0]["payload"]["checkpoint"]
 
-
-def test_a_debug_checkpoint_names_the_address_of_a_subgraphs_own(host: HostProcess) -> None:
     run = host.run("nested", {"text": "a"}, stream_mode=["debug", "checkpoints"])
 
     tasks = [task for item in run.named("debug") for task in item["payload"].get("tasks", ())]
@@ -176,7 +172,7 @@ def test_it_streams_tokens_as_tuples(host: HostProcess) -> None:
     assert set(run.names) == {"messages"}
 
 
-def test_it_streams_tokens_as_the_text_so_far(host: HostProcess) -> None:
+def test_it_streams_tokens_as_the_text_so_far_and_whole_messages_as_complete(host: HostProcess) -> None:
     run = host.run("speaks", {"messages": "hi"}, stream_mode=["messages"])
 
     assert run.names == ["messages/metadata"] + ["messages/partial"] * 5
@@ -185,8 +181,6 @@ def test_it_streams_tokens_as_the_text_so_far(host: HostProcess) -> None:
     assert [part["content"] for part in parts][:3] == ["hello", "hello ", "hello big"]
     assert {part["type"] for part in parts} == {"ai"}
 
-
-def test_a_message_a_node_returned_whole_is_complete(host: HostProcess) -> None:
     run = host.run("repeats", {"messages": "hi"}, stream_mode=["messages"])
 
     assert run.names == ["messages/metadata", "messages/complete"]

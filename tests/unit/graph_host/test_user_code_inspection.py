@@ -280,7 +280,7 @@ def test_paths_have_their_mount_and_text_becomes_bytes() -> None:
     }
 
 
-def test_a_user_is_starlettes_where_that_is() -> None:
+def test_a_user_is_starlettes_where_that_is_and_one_without_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = scope(user=ANN)
     user: Any = found["user"]
 
@@ -288,10 +288,8 @@ def test_a_user_is_starlettes_where_that_is() -> None:
     assert isinstance(found["auth"], AuthCredentials)
     assert (user.identity, user["org"], found["auth"].scopes) == ("ann", "o1", ["read"])
 
-
-def test_a_user_is_one_without_starlette_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "starlette.authentication", None)
-    found = scope(user=ANN)
+    bare = scope(user=ANN)
 
-    assert not isinstance(found["user"], BaseUser)
-    assert (found["user"].identity, found["user"]["org"], found["auth"].scopes) == ("ann", "o1", ["read"])
+    assert not isinstance(bare["user"], BaseUser)
+    assert (bare["user"].identity, bare["user"]["org"], bare["auth"].scopes) == ("ann", "o1", ["read"])

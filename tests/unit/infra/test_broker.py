@@ -36,7 +36,7 @@ def ids_in(redis: Redis, queue: str) -> list[str]:
     return [id for arguments in waiting(redis, queue) for id in arguments[0]]
 
 
-def test_a_notification_puts_ids_in_the_pools_queue(redis: Redis) -> None:
+def test_notifications_put_ids_in_the_pools_queue_together_where_they_meet(redis: Redis) -> None:
     first, second = uuid4(), uuid4()
     shared_broker.enqueue_run("gpu", first)
     shared_broker.enqueue_build(second)
@@ -44,8 +44,6 @@ def test_a_notification_puts_ids_in_the_pools_queue(redis: Redis) -> None:
     wait_until(lambda: ids_in(redis, "runs.gpu") == [str(first)])
     wait_until(lambda: ids_in(redis, "builds") == [str(second)])
 
-
-def test_notifications_that_meet_travel_together(redis: Redis) -> None:
     notifier = Notifier()
     ids = [str(uuid4()) for _ in range(120)]
     notifier._waiting.extend((shared_broker.EXECUTE_RUNS, "runs.default", id) for id in ids)
@@ -90,7 +88,9 @@ def test_a_notification_into_a_dead_broker_costs_its_caller_nothing(
     assert "could not notify" in caplog.text
 
 
-def test_it_notifies_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notifies_again_after_its_pause_and_after_a_bug(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(shared_broker, "BREAKER_SECONDS", 0.0)
     notifier, broker = Notifier(), Broker(monkeypatch, failures=3)
 
@@ -99,6 +99,14 @@ def test_it_notifies_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> N
         wait_until(lambda n=n: len(broker.tries) == n + 1)
 
     wait_until(lambda: notifier._failures == 0)
+
+    notifier, broker = Notifier(), Broker(monkeypatch)
+
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.bad", "x")
+    wait_until(lambda: "a bug" in caplog.text)
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
+
+    wait_until(lambda: broker.tries[1:] == ["runyard:celery:runs.default"])
 
 
 def test_a_connection_that_was_lost_meanwhile_loses_no_notification(redis: Redis) -> None:
@@ -110,18 +118,6 @@ def test_a_connection_that_was_lost_meanwhile_loses_no_notification(redis: Redis
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "second")
 
     wait_until(lambda: ids_in(redis, "runs.default") == ["first", "second"])
-
-
-def test_a_bug_in_one_notification_does_not_end_the_notifier(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    notifier, broker = Notifier(), Broker(monkeypatch)
-
-    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.bad", "x")
-    wait_until(lambda: "a bug" in caplog.text)
-    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
-
-    wait_until(lambda: broker.tries[1:] == ["runyard:celery:runs.default"])
 
 
 # A message made without Celery is what Celery would have sent

@@ -150,14 +150,6 @@ def test_one_bad_address_among_good_ones_is_enough(resolver: Callable[..., list[
     assert asked == ["rebind.example"]
 
 
-def test_a_resolver_that_hangs_does_not_hold_up_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: held.wait(20) and [])
-    with pytest.raises(OutsideFailed, match="did not answer within"):
-        egress.request("GET", "https://slow.example/", timeout_seconds=0.05)
-    held.set()
-
-
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Let names have these addresses, and perhaps another one when asked again; who was asked for."""
@@ -279,13 +271,21 @@ def test_a_server_that_does_not_speak_http_is_reported(behave: Callable[[socket.
         thread.join()
 
 
-def test_a_server_that_is_down_is_reported() -> None:
+def test_a_server_that_is_down_and_a_resolver_that_hangs_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     egress.configure(LOOPBACK, allow_http=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
     with pytest.raises(OutsideFailed, match="cannot be reached"):
         egress.request("GET", f"http://127.0.0.1:{port}/")
+
+    held = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: held.wait(20) and [])
+    with pytest.raises(OutsideFailed, match="did not answer within"):
+        egress.request("GET", "https://slow.example/", timeout_seconds=0.05)
+    held.set()
 
 
 def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:

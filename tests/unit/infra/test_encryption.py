@@ -55,6 +55,11 @@ def test_the_first_key_encrypts_and_all_decrypt() -> None:
     with pytest.raises(Undecryptable):
         decrypt(stored)
 
+    encryption.configure([])
+
+    with pytest.raises(Unavailable, match="RUNYARD_ENCRYPTION_KEYS"):
+        encrypt("anything")
+
 
 @pytest.mark.parametrize(
     "stored",
@@ -72,10 +77,3 @@ def test_what_no_key_opens_is_an_error(stored: bytes) -> None:
 def test_what_is_no_key_stops_the_start(key: str) -> None:
     with pytest.raises(BadSetting, match="RUNYARD_ENCRYPTION_KEYS"):
         encryption.configure([key])
-
-
-def test_without_a_key_nothing_is_kept() -> None:
-    encryption.configure([])
-
-    with pytest.raises(Unavailable, match="RUNYARD_ENCRYPTION_KEYS"):
-        encrypt("anything")

@@ -133,14 +133,6 @@ def test_a_session_that_is_terminated_in_use_is_unavailable(
     run("SELECT 1")
 
 
-def test_a_session_that_was_idle_in_its_transaction_for_too_long_is_unavailable(
-    others: psycopg.Connection[Any],
-) -> None:
-    """Its process was frozen."""
-    with pytest.raises(Unavailable), connection() as conn:
-        freeze(conn, others)
-
-
 def freeze(conn: Connection, operator: psycopg.Connection[Any]) -> None:
     pid = conn.scalar(text("SELECT pg_backend_pid()"))
     conn.execute(text("SET idle_in_transaction_session_timeout = 1"))
@@ -148,11 +140,16 @@ def freeze(conn: Connection, operator: psycopg.Connection[Any]) -> None:
     conn.execute(text("SELECT 1"))
 
 
-def test_a_session_that_is_terminated_at_the_commit_is_unavailable(others: psycopg.Connection[Any]) -> None:
+def test_a_session_that_is_terminated_at_the_commit_or_was_idle_for_too_long_is_unavailable(
+    others: psycopg.Connection[Any],
+) -> None:
     with pytest.raises(Unavailable), connection() as conn:
         terminate(others, conn.scalar(text("SELECT pg_backend_pid()")))
     with pytest.raises(Unavailable), driver() as quick, quick.transaction():
         terminate(others, quick.execute("SELECT pg_backend_pid()").fetchone()[0])
+    # Its process was frozen.
+    with pytest.raises(Unavailable), connection() as conn:
+        freeze(conn, others)
 
 
 def sessions_of_the_pools() -> list[int]:

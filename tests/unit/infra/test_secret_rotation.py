@@ -83,7 +83,7 @@ def test_an_operator_s_own_key_outlasts_the_one_of_the_settings(db: Engine) -> N
     assert api_keys.authenticate("the old one", bootstrap="the new one") is None
 
 
-def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None) -> None:
+def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None, db: Engine) -> None:
     deployment_id = uuid4()
     encryption.configure([OLD, NEW])
     token = loopback.make(deployment_id, None)
@@ -93,8 +93,6 @@ def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None) -> No
     encryption.configure([NEW])
     assert loopback.read(token) is None
 
-
-def test_an_oauth_client_s_secret_is_replaced_in_place(db: Engine, own_key: None) -> None:
     from shared.oauth import providers
 
     encryption.configure([OLD])

@@ -89,6 +89,9 @@ def test_a_process_that_was_moved_before_makes_its_groups_beside_its_own(tmp_pat
     assert (folder / "memory.max").read_text() == str(1 << 30)
     assert (folder / "memory.oom.group").read_text() == "1"
 
+    groups = cgroups.ControlGroups(tmp_path / "gone")
+    assert groups.make(tasks=1, memory_bytes=1) is None
+
 
 def test_a_group_knows_whether_the_kernel_ended_its_host(tmp_path: Path) -> None:
     group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
@@ -98,8 +101,3 @@ def test_a_group_knows_whether_the_kernel_ended_its_host(tmp_path: Path) -> None
 
     group.end()
     assert (tmp_path / "host" / "cgroup.kill").read_text() == "1"
-
-
-def test_a_host_starts_also_where_no_group_can_be_made(tmp_path: Path) -> None:
-    groups = cgroups.ControlGroups(tmp_path / "gone")
-    assert groups.make(tasks=1, memory_bytes=1) is None

@@ -73,15 +73,16 @@ def alive(processes: Iterable[usage.Process]) -> list[int]:
     return [p.pid for p in processes if p.pid in found and found[p.pid].info["status"] != "zombie"]
 
 
-def test_children_of_every_thread_count() -> None:
+def test_children_of_every_thread_count_with_their_memory_up_to_the_limit() -> None:
     with running(FROM_A_THREAD) as (_, program):
         wait_until(lambda: has(program, 2))
-
-
-def test_memory_is_that_of_all_of_them() -> None:
     with running("import os, time; x = bytearray(50 * 2**20); os.fork(); time.sleep(600)") as (_, program):
         wait_until(lambda: has(program, 2))
         assert program.memory_bytes > 100 * 2**20
+    with running(CHILDREN) as (_, program):
+        wait_until(lambda: has(program, 31))
+        program.measure(most=5)
+        assert len(program.processes) == 6
 
 
 def test_folders_of_the_machine_count_for_nobody(tmp_path: Path) -> None:
@@ -104,13 +105,6 @@ def test_the_machine_s_disk_counts_for_nobody_wherever_a_sandbox_has_it_while_it
     assert usage._held(1, ["/usr"]) == 0
 
 
-def test_counting_ends_beyond_the_limit() -> None:
-    with running(CHILDREN) as (_, program):
-        wait_until(lambda: has(program, 31))
-        program.measure(most=5)
-        assert len(program.processes) == 6
-
-
 def test_what_has_left_its_group_and_its_parent_is_ended_too() -> None:
     with running(DAEMON) as (process, program):
         wait_until(lambda: has(program, 3))  # with the one nobody waits for
@@ -120,8 +114,6 @@ def test_what_has_left_its_group_and_its_parent_is_ended_too() -> None:
         process.wait()
         wait_until(lambda: not alive(program.processes))
 
-
-def test_what_was_seen_of_a_program_that_is_gone_is_ended() -> None:
     with running(DAEMON) as (process, program):
         wait_until(lambda: has(program, 3))
         process.kill()

@@ -51,6 +51,10 @@ def test_a_challenge_is_made_as_the_standard_shows() -> None:
     url = token_endpoint.authorization_url(client, redirect_uri="r", scopes=[], state="s", verifier=verifier)
     assert returned(url)["code_challenge"] == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
+    tokens = token_endpoint.Tokens(access_token="hush", refresh_token="hush", lifetime_seconds=1, scopes=None)
+    assert "hush" not in repr(tokens)
+    assert "s+/&" not in repr(CLIENT)
+
 
 @pytest.fixture
 def heard() -> Iterator[list[Any]]:
@@ -105,9 +109,3 @@ def test_one_vendor_puts_the_users_token_inside(heard: list[Any]) -> None:
     assert token_endpoint.refresh(client, "r").access_token == "t"
     nested = token_endpoint.refresh(replace(client, provider_type="slack"), "r")
     assert (nested.access_token, nested.scopes) == ("u", ["a", "b"])
-
-
-def test_tokens_do_not_show_themselves() -> None:
-    tokens = token_endpoint.Tokens(access_token="hush", refresh_token="hush", lifetime_seconds=1, scopes=None)
-    assert "hush" not in repr(tokens)
-    assert "s+/&" not in repr(CLIENT)

@@ -13,19 +13,14 @@ JS_SAFE = 2**53 - 1
 LAST = position.LAST
 
 
-def test_a_number_names_the_run_and_the_event() -> None:
+def test_numbers_name_run_and_event_rise_and_are_whole_in_a_browser() -> None:
     for place in ((0, 0), (1, 0), (1, 1), (7, 501), (7, LAST)):
         assert position.parts(position.seq(*place)) == place
 
-
-def test_numbers_rise_from_run_to_run_and_never_reach_the_next_one() -> None:
     places = [(1, 0), (1, 1), (1, 900), (1, LAST), (2, 0), (2, 1)]
     numbers = [position.seq(*place) for place in places]
     assert numbers == sorted(set(numbers))
     assert position.seq(1, LAST + 5) == position.seq(1, LAST)
-
-
-def test_numbers_of_a_hundred_million_runs_are_whole_in_a_browser() -> None:
     assert position.seq(100_000_000, LAST) <= JS_SAFE
 
 

@@ -14,14 +14,12 @@ from web import sse
 from web.websocket import text_frame
 
 
-def test_a_stored_event_is_read_once_for_all_readers() -> None:
+def test_a_stored_event_is_read_once_for_all_readers_and_each_form_made_once() -> None:
     event, run_id = Event(3, 2, '~["values",[],"",null]', b'{"a":1}'), uuid4()
     first = events.stored(event, run_id, 1)
     assert events.stored(event, run_id, 1) is first
     assert first.id == f"{run_id}:3"
 
-
-def test_each_form_is_made_once() -> None:
     made = events.stored(Event(3, 2, '~["values",[],"",null]', b"{}"), uuid4(), 1)
     asked: list[str] = []
 

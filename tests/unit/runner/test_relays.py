@@ -52,7 +52,7 @@ def test_a_large_body_goes_up_and_comes_down_whole(s: Scene) -> None:
 
 
 @within(scene)
-def test_a_reader_that_stops_holds_back_the_app(s: Scene) -> None:
+def test_a_reader_that_stops_holds_back_the_app_and_an_app_its_client(s: Scene) -> None:
     with s.open("pour", parts=200, size=PIECE) as exchange:
         until(lambda: s.noted().count("part") == parts.WINDOW)
         gevent.sleep(0.3)
@@ -60,9 +60,6 @@ def test_a_reader_that_stops_holds_back_the_app(s: Scene) -> None:
 
         assert len(rest(exchange)) == 200 * PIECE
 
-
-@within(scene)
-def test_an_app_that_reads_nothing_holds_back_its_client(s: Scene) -> None:
     with s.open("silent") as exchange:
         sent: list[int] = []
 
@@ -132,17 +129,14 @@ class FailingOnce:
 
 
 @within(scene)
-def test_a_host_that_heeds_no_credit_is_killed(s: Scene) -> None:
+def test_a_host_that_heeds_no_credit_or_says_out_of_turn_what_costs_nothing_is_killed(s: Scene) -> None:
     with s.open("flood") as exchange:
         with pytest.raises(Lost, match="more parts than may be on their way"):
             list(exchange.parts(timeout_seconds=10))
         with s.open("pour", parts=1, size=1) as another:
             assert rest(another) == b"\0"
 
-
-@within(scene)
-def test_a_host_that_says_out_of_turn_what_costs_nothing_is_killed(s: Scene) -> None:
-    """Nobody else would hold it back, and one thread of a web process reads the credits of all hosts."""
+    # Nobody else would hold it back, and one thread of a web process reads the credits of all hosts.
     line = inbox.inbox().line()
     for said, why in (
         ("kmuch", "a credit that is"),

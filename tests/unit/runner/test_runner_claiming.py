@@ -79,13 +79,20 @@ def test_runs_of_a_thread_go_in_order_and_those_of_a_limited_key_one_by_one(b: B
 
 
 @within(bench, runner_slots=2)
-def test_a_runner_has_no_more_runs_than_slots(b: Bench) -> None:
+def test_a_runner_has_no_more_runs_than_slots_at_each_depth(b: Bench) -> None:
     ids = [b.create("sleeps", {"seconds": 0.3}) for _ in range(5)]
     gevent.spawn(b.runner.notify, ids)
     until(lambda: b.runner._executions)
     assert sum(b.status(run_id) == "running" for run_id in ids) <= 2
     for run_id in ids:
         b.wait(run_id)
+
+    ids = [b.create("sleeps", {"seconds": 0.3}, depth=1) for _ in range(6)]
+    root = b.create("echo")
+    gevent.spawn(b.runner.notify, [*ids, root])
+    b.wait(root)
+    while not all(b.status(run_id) == "success" for run_id in ids):
+        assert b.runner._busy[1] <= 2
 
 
 @within(bench, runner_slots=2)
@@ -142,16 +149,6 @@ def test_a_nested_run_of_which_no_notification_comes_is_claimed_by_a_full_runner
     b.wait(b.create("echo", depth=1))
 
     assert b.status(first) == "running"
-
-
-@within(bench, runner_slots=2)
-def test_a_burst_of_nested_runs_takes_no_more_slots_than_its_depth_has(b: Bench) -> None:
-    ids = [b.create("sleeps", {"seconds": 0.3}, depth=1) for _ in range(6)]
-    root = b.create("echo")
-    gevent.spawn(b.runner.notify, [*ids, root])
-    b.wait(root)
-    while not all(b.status(run_id) == "success" for run_id in ids):
-        assert b.runner._busy[1] <= 2
 
 
 @within(bench)

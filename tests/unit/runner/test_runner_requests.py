@@ -153,9 +153,6 @@ def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(b: B
     assert 30 < row["usage"]["large"]["total_tokens"] < 30_000
     assert b.thread(beyond)["status"] == "error"
 
-
-@within(bench)
-def test_a_run_that_came_to_its_end_beyond_what_it_may_is_an_error(b: Bench) -> None:
     allow(b, max_run_tokens=2)
 
     assert ended(b, b.start("consumes")) == ("error", "BudgetExceeded")

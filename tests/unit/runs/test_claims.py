@@ -82,8 +82,6 @@ def test_runs_of_a_thread_wait_for_those_before(deployment: DeploymentRef) -> No
     finish(run)
     assert [run.run_id for run in claim(second)] == [second]
 
-
-def test_the_index_lets_one_run_of_a_thread_run_at_a_time(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     change(run.run_id, "created_seq = 100")  # the order alone would let the next one in
     second = pending(deployment, run.thread_id)
@@ -116,8 +114,6 @@ def test_a_claim_brings_the_newest_checkpoint_of_the_thread(deployment: Deployme
     assert stored is not None
     assert b'"0002"' in stored[0]
 
-
-def test_every_attempt_begins_in_a_block_of_its_own(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
         assert claims.reserve(conn, run.run_id, owner="a", attempt=1, upto=12_000)

@@ -74,7 +74,9 @@ def test_what_depends_on_other_runs_needs_a_transaction(
         assert creation.create_run(conn, deployment, request, thread_id=None).thread_id != thread_id
 
 
-def test_one_of_many_rejecting_runs_wins(deployment: DeploymentRef, thread_id: UUID) -> None:
+def test_of_many_runs_at_once_one_rejecting_wins_and_one_makes_the_thread(
+    deployment: DeploymentRef, thread_id: UUID
+) -> None:
     def attempt(_: int) -> bool:
         try:
             create(deployment, thread_id, multitask_strategy="reject")
@@ -85,8 +87,6 @@ def test_one_of_many_rejecting_runs_wins(deployment: DeploymentRef, thread_id: U
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(attempt, range(8))) == 1
 
-
-def test_a_thread_made_by_many_runs_at_once_is_one(deployment: DeploymentRef) -> None:
     thread_id = uuid4()
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: create(deployment, thread_id, if_not_exists="create"), range(8)))

@@ -158,10 +158,6 @@ def test_the_limit_of_a_key_counts_runs_of_the_same_depth(deployment: Deployment
         for expected in ([nested], []):
             assert claimed(key_limits.claim(conn, key, "default", TERMS, most=9, depth=1)) == expected
 
-
-def test_a_limited_key_within_a_limited_deployment_has_capacity_for_each_depth(
-    deployment: DeploymentRef,
-) -> None:
     limit(deployment, 5)
     key = limited_key(1)
     factories.run(deployment, status=RunStatus.RUNNING, key_id=key)

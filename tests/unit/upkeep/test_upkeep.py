@@ -66,7 +66,7 @@ def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
     assert (broker.EXECUTE_RUNS, "runs.default", str(run_id)) in notified
 
 
-def test_an_abandoned_run_goes_back_to_the_queue_and_waits(
+def test_an_abandoned_run_goes_back_to_the_queue_and_waits_and_a_held_one_is_left_alone(
     upkeep: Upkeep, redis: Redis, deployment: DeploymentRef
 ) -> None:
     run_id = abandoned(deployment)
@@ -75,6 +75,13 @@ def test_an_abandoned_run_goes_back_to_the_queue_and_waits(
     found = row(run_id)
     assert (found["status"], found["owner"], found["deaths"], found["attempt"]) == ("pending", None, 1, 1)
     assert log_of(redis, run_id) == []
+
+    run_id = factories.run(deployment, kwargs=KWARGS)
+    with driver() as conn:
+        claims.claim(conn, [run_id], Terms("alive", 30, 3600))
+    upkeep.tick()
+
+    assert (row(run_id)["status"], row(run_id)["owner"]) == ("running", "alive")
 
 
 def test_a_run_that_was_lost_too_often_ends_as_an_error(
@@ -145,15 +152,6 @@ def test_a_zombie_finds_the_log_fenced(upkeep: Upkeep, redis: Redis, deployment:
     late = events.Batch(run_id, 1, "dead", 2, [b"values\n2"])
     assert events.append(redis, [late], retention_seconds=900) == [events.FENCED]
     assert [name for _, name, _ in log_of(redis, run_id)] == ["values", "error", "end"]
-
-
-def test_held_runs_are_left_alone(upkeep: Upkeep, deployment: DeploymentRef) -> None:
-    run_id = factories.run(deployment, kwargs=KWARGS)
-    with driver() as conn:
-        claims.claim(conn, [run_id], Terms("alive", 30, 3600))
-    upkeep.tick()
-
-    assert (row(run_id)["status"], row(run_id)["owner"]) == ("running", "alive")
 
 
 def test_a_run_deleted_meanwhile_is_no_trouble(

@@ -68,13 +68,10 @@ def test_imports_are_relative_and_lead_to_a_file() -> None:
             assert target.is_relative_to(STATIC)
 
 
-def test_nothing_comes_from_another_origin() -> None:
+def test_nothing_comes_from_another_origin_and_no_text_becomes_markup() -> None:
     for path in [*scripts(CONSOLE), *CONSOLE.rglob("*.css"), *CONSOLE.rglob("*.html")]:
         text = without_types(path.read_text()).replace("http://www.w3.org/", "")
         assert not re.findall(r"""(?:fetch|import|url|src=|href=)\(?\s*["'`]?(?:https?:)?//""", text), path
-
-
-def test_no_text_becomes_markup() -> None:
     for path in scripts(CONSOLE):
         if path.name not in SANITIZED:
             assert not MARKUP.findall(path.read_text()), path
@@ -100,8 +97,6 @@ def test_every_page_is_in_the_table_of_routes() -> None:
         name for name in pages if "export default" in (CONSOLE / "pages" / name).read_text()
     }
 
-
-def test_no_two_stylesheets_of_pages_give_a_class_its_look() -> None:
     homes: dict[str, set[str]] = {}
     for path in (CONSOLE / "style").glob("*.css"):
         if path.name != "base.css":
