@@ -1,4 +1,4 @@
-"""A wall clock that is wrong, for processes of a platform under test, started by `python -m tests.clocks up`.
+"""A wall clock that is wrong, for the processes of a machine under test, whose PYTHONPATH begins with this folder.
 
 TEST_CLOCKS says which ones, and by how many seconds: `web=86400 runner=-86400`.
 """

@@ -40,7 +40,7 @@ def pooler(request: pytest.FixtureRequest, server: str) -> Iterator[str]:
         with TransactionPooler(target) as pooler:
             yield pooler.url
     elif PGBOUNCER is None:
-        pytest.skip("this machine has no PgBouncer")
+        pytest.skip("PgBouncer is not installed (apt install pgbouncer): the stand-in alone is tried")
     else:
         with pgbouncer(target) as url:
             yield url

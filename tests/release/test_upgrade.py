@@ -60,6 +60,16 @@ def check_read(readings: list[Reading], stack: Stack) -> None:
         reading.close()
 
 
+def check_cancelled(canceller: Stack, creator: Stack) -> None:
+    """A run that one release's web created is cancelled at the other's, at whichever runner is there."""
+    (thread_id,) = counting.start(creator, 1, 1000, STEP_SECONDS)
+    wait_until(lambda: begun(creator, [thread_id]), 60)
+    runs = canceller.sdk("kitchen").runs
+    (run,) = runs.list(thread_id)
+    runs.cancel(thread_id, run["run_id"], wait=True)
+    assert runs.get(thread_id, run["run_id"])["status"] == "interrupted"
+
+
 def test_both_releases_are_alive_on_one_database(old: Stack) -> None:
     threads = counting.start(old, 4, STEPS, STEP_SECONDS)
     readings = read(old, threads[:2])
@@ -84,11 +94,13 @@ def test_both_releases_are_alive_on_one_database(old: Stack) -> None:
                 check_whole(new, taken, STEPS)
                 check_whole(new, alone, STEPS)
                 check_read(readings, old)
+                check_cancelled(old, creator=new)
                 back = counting.start(new, 3, 3 * STEPS, STEP_SECONDS)
                 wait_until(lambda: begun(old, back), 60)
             runner.terminate()
             assert runner.wait(60) == 0
         check_whole(old, back, 3 * STEPS)  # begun by the new runner, ended by the old one
+        check_cancelled(new, creator=old)
         assert old.cli("list", "--json").returncode == 0
 
         old.deploy(KITCHEN, name="kitchen")  # the old builder, at the old web

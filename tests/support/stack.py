@@ -56,7 +56,6 @@ class Stack:
         data_dir: Path | None = None,
         env: Mapping[str, str] | None = None,
         *,
-        program: str = "cli",
         code: Path = PROJECT,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="runyard-") if data_dir is None else None
@@ -65,7 +64,6 @@ class Stack:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = self.data_dir / "up.log"
         self._env = dict(env or {})
-        self._program = program  # the module that is `runyard`
         self._code = code  # the release that is started
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -87,7 +85,7 @@ class Stack:
     @property
     def command(self) -> Sequence[str]:
         """What starts it."""
-        return [sys.executable, "-m", self._program, "up"]
+        return [sys.executable, "-m", "cli", "up"]
 
     @property
     def folder(self) -> Path:
