@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 import time
@@ -228,27 +227,3 @@ def test_everything_killed_at_once_comes_back(stack: Stack) -> None:
         wait_until(lambda reading=reading: len(reading.runs_done()) == 2, 30)
         reading.close()
         assert reading.is_in_order()
-
-
-def test_a_threads_stream_has_fifty_runs_whose_runner_is_killed_again_and_again(stack: Stack) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
-    thread_id = stack.sdk("kitchen").threads.create()["thread_id"]
-    reading = Reading(stack.client, f"/d/kitchen/threads/{thread_id}/stream")
-    path = f"/d/kitchen/threads/{thread_id}/runs"
-    run_ids = [
-        stack.client.post(path, json=counting.body(thread_id, n + 3, 0.2)).raise_for_status().json()["run_id"]
-        for n in range(0, 150, 3)  # each takes three steps more
-    ]
-    for _ in range(4):
-        so_far = len(reading.parts)
-        wait_until(lambda so_far=so_far: len(reading.parts) > so_far + dice.randrange(5, 20), 90)
-        stack.kill("runner")
-
-    wait_until(lambda: len(reading.runs_done()) == len(run_ids), 240)
-    reading.close()
-
-    assert reading.runs_done() == run_ids
-    assert reading.is_in_order()
-    assert stack.sdk("kitchen").threads.get_state(thread_id)["values"]["log"] == list(range(150))
