@@ -72,14 +72,14 @@ class FakeServer:
         starting = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop
         )
-        self._server = starting.result(5)
+        self._server = starting.result(60)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:
@@ -149,7 +149,7 @@ def ask(server: FakeServer, *, streams: bool = False) -> Reply:
     async def run() -> Reply:
         target = Server(server.url, {"x-api-key": "k"})
         try:
-            return await target.run(streamed(ECHO) if streams else ECHO, timeout_seconds=5)
+            return await target.run(streamed(ECHO) if streams else ECHO, timeout_seconds=60)
         finally:
             await target.aclose()
 
@@ -374,7 +374,7 @@ def test_a_failed_run_is_an_error(server: FakeServer) -> None:
 
 def test_a_server_that_is_not_there_is_an_error() -> None:
     async def run() -> Reply:
-        return await Client(f"http://127.0.0.1:{_free_port()}", {}).post("/runs/wait", {}, timeout_seconds=5)
+        return await Client(f"http://127.0.0.1:{_free_port()}", {}).post("/runs/wait", {}, timeout_seconds=60)
 
     assert asyncio.run(run()).error
 
@@ -405,7 +405,7 @@ def test_connections_that_the_server_does_not_keep_lose_no_request(server: FakeS
         target = Server(server.url, {})
         errors = []
         for _ in range(5):
-            errors.append((await target.run(ECHO, timeout_seconds=5)).error)
+            errors.append((await target.run(ECHO, timeout_seconds=60)).error)
         await target.aclose()
         return errors
 

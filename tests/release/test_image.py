@@ -27,7 +27,6 @@ from tests.support.servers import valkey_url
 from tests.support.stack import free_port, heed_signals
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
 ARGUMENTS, (BUILD, FINAL) = dockerfile.read(PROJECT / "deploy" / "Dockerfile")
 NOT_HERE = {
     "uv python install": "fetches interpreters from outside the package index",
@@ -35,7 +34,7 @@ NOT_HERE = {
     "useradd": "changes the machine",
     "install -d -o": "gives a folder away, which only root may: the test does it where it is root",
 }
-STOP_SECONDS = 45
+STOP_SECONDS = 180
 NOBODY = 65534
 
 

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from cli.machine import embedded
 from shared.infra import redis as shared_redis
 from tests.support import replication
+from tests.support.counting import KITCHEN
 from tests.support.pooler import TransactionPooler
 from tests.support.protocol_reading import ProtocolReading
 from tests.support.reading import Reading
@@ -24,7 +25,6 @@ from tests.support.servers import running, valkey_url
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-PROJECTS = Path(__file__).parent.parent / "projects"
 SHARDS = ("one", "two", "three")
 
 
@@ -48,7 +48,6 @@ class World:
                     "REDIS_URL": valkey_url(folder / "all"),
                     "REDIS_BROKER_URL": valkey_url(folder / "broker"),
                     "REDIS_EVENTS_URL": ",".join(self.events_urls),
-                    "RUNYARD_LEASE_SECONDS": "3",
                 }
             )
         )
@@ -74,7 +73,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ExitStack() as cleanup:
         own = World(tmp_path_factory.mktemp("levers"), cleanup)
-        own.stack.deploy(PROJECTS / "kitchen", name="kitchen")
+        own.stack.deploy(KITCHEN, name="kitchen")
         yield own
 
 

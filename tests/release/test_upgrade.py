@@ -98,7 +98,7 @@ def test_both_releases_are_alive_on_one_database(old: Stack) -> None:
                 back = counting.start(new, 3, 3 * STEPS, STEP_SECONDS)
                 wait_until(lambda: begun(old, back), 60)
             runner.terminate()
-            assert runner.wait(60) == 0
+            assert runner.wait(180) == 0
         check_whole(old, back, 3 * STEPS)  # begun by the new runner, ended by the old one
         check_cancelled(new, creator=old)
         assert old.cli("list", "--json").returncode == 0

@@ -21,9 +21,8 @@ from tests.support.installed import Installed, InstalledStack, make_dist, reache
 from tests.support.stack import free_port, heed_signals
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
 WHEEL = f"runyard-{__version__}-py3-none-any.whl"
-STOP_SECONDS = 45
+STOP_SECONDS = 180
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
+from tests.support.counting import KITCHEN
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 RESTARTS = 20
 LONG_RUNS = 20
 CREATORS = 4

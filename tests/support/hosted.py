@@ -29,7 +29,7 @@ CALLING = (
 )  # fmt: skip
 STREAMS = (
     "react", "layers", "asks", "asks_both", "asks_inside", "asks_much", "forgetful", "speaks_twice", "writes",
-    "writes_named", "writes_much", "gives", "pushes", "speaks_whole", "thinks", "breaks_off", "gives_up",
+    "writes_named", "writes_much", "gives", "pushes", "speaks_whole", "thinks", "breaks_off",
     "fails_inside", "delegates", "waits", "censored", "without_censor", "numbers",
 )  # fmt: skip
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}

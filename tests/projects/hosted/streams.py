@@ -259,7 +259,6 @@ async def give_up(state: Chat) -> Chat:
     return {}
 
 
-gives_up = chain(give_up).compile()
 _sub = chain(give_up)
 _failing = chain(note)
 _failing.add_node("child", _sub.compile())
