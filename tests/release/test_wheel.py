@@ -7,7 +7,8 @@ import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -47,6 +48,28 @@ def installed(place: Path, built: dict[str, bytes]) -> Installed:
 def platform(place: Path, installed: Installed) -> Iterator[InstalledStack]:
     with InstalledStack(installed, place) as stack:
         yield stack
+
+
+@contextmanager
+def started(
+    platform: InstalledStack, env: Mapping[str, str], log: Path, *arguments: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of the installed program beside the platform; its output goes to a file."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [platform.command[0], *arguments],
+            cwd=platform.folder,
+            env=env,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_same_commit_gives_the_same_bytes(built: dict[str, bytes], tmp_path: Path) -> None:
@@ -108,46 +131,22 @@ def test_a_process_of_it_is_started_by_its_name(platform: InstalledStack) -> Non
         "RUNYARD_POOL": "wheels",
     }
     platform.type("process", "release", more=service)
-    argv = [platform.command[0], "process", "runner"]
     log = platform.folder / "runner.log"
-    with log.open("wb") as out:
-        runner = subprocess.Popen(
-            argv,
-            cwd=platform.folder,
-            env=service,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            preexec_fn=heed_signals,
-        )
-    try:
+    with started(platform, service, log, "process", "runner") as runner:
         wait_until(lambda: "wheels" in platform.type("workers"), 60, what="the runner of the pool")
         became = " ".join(psutil.Process(runner.pid).cmdline())
         assert "runs.wheels,queries.wheels" in became
         assert list(reached(psutil.Process(runner.pid))) == []
         runner.terminate()
         assert runner.wait(STOP_SECONDS) == 0, log.read_text()
-    finally:
-        runner.kill()
-        runner.wait()
     assert namesakes.LOADED not in log.read_text()
 
 
 def test_dev_serves_a_new_project_in_a_folder_like_any_other(platform: InstalledStack, place: Path) -> None:
     platform.type("new", "developed")
     port, log = free_port(), place / "dev.log"
-    argv = [platform.command[0], "dev", "developed", "--port", str(port), "--no-reload"]
-    with log.open("wb") as out:
-        dev = subprocess.Popen(
-            argv,
-            cwd=platform.folder,
-            env=platform.environment,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            preexec_fn=heed_signals,
-        )
-    try:
+    argv = ("dev", "developed", "--port", str(port), "--no-reload")
+    with started(platform, platform.environment, log, *argv) as dev:
         wait_until(lambda: "developed serves." in log.read_text() or dev.poll() is not None, 120)
         assert dev.poll() is None, log.read_text()
         assert httpx.get(f"http://127.0.0.1:{port}/docs").status_code == 200
@@ -156,7 +155,4 @@ def test_dev_serves_a_new_project_in_a_folder_like_any_other(platform: Installed
         assert list(reached(psutil.Process(dev.pid))) == []
         dev.terminate()
         dev.wait(STOP_SECONDS)
-    finally:
-        dev.kill()
-        dev.wait()
     assert namesakes.LOADED not in log.read_text()
