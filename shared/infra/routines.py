@@ -1,7 +1,7 @@
 """Functions in the database: several statements of a hot path in one call, each planned once a session.
 
 A release calls a function by a name with its version, and a migration makes it: a function that changes gets the next
-version, since the release before goes on calling its own. `tests/unit/test_routines.py` holds the two together.
+version, since the release before goes on calling its own. `tests/unit/test_expanding.py` holds the two together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Where the console's calls go, without a browser: `tests/unit/web/test_console_parts.py` runs it.
+// Where the console's calls go, without a browser: `tests/unit/web/test_console_files.py` runs it.
 
 import assert from "node:assert/strict";
 import { beforeEach, suite, test } from "node:test";

@@ -1,4 +1,4 @@
-// What the console's parts make of values, without a browser: `tests/unit/web/test_console_parts.py` runs it.
+// What the console's parts make of values, without a browser: `tests/unit/web/test_console_files.py` runs it.
 
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";

@@ -1,5 +1,5 @@
 // What the playground's parts make of schemas, messages, questions and events, without a browser:
-// `tests/unit/web/test_console_parts.py` runs it.
+// `tests/unit/web/test_console_files.py` runs it.
 
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
