@@ -24,6 +24,7 @@ from tests.support.app_routes import ROUTES
 from tests.support.played_app import serve
 from tests.support.waiting import wait_until
 from tests.support.web_process import started as web_process
+from web.deployment_api import app_failures
 
 WAIT_SECONDS = 20.0  # for something that is sure to come
 
@@ -150,13 +151,12 @@ def seen(raw: socket.socket, name: str, target: str, *headers: str) -> Any:
     return {**head, "headers": dict(head["headers"])}
 
 
-def test_an_absolute_target_is_a_path(raw: socket.socket, name: str) -> None:
+def test_an_absolute_target_is_a_path_and_headers_with_an_underscore_are_no_others(
+    raw: socket.socket, name: str
+) -> None:
     head = seen(raw, name, f"http://elsewhere.example/d/{name}/seen?a=%2F")
     assert (head["path"], head["root_path"], head["query"]) == ("/seen", f"/d/{name}", "a=%2F")
     assert head["headers"]["host"] == "x"
-
-
-def test_headers_with_an_underscore_are_no_others(raw: socket.socket, name: str) -> None:
     head = seen(raw, name, f"/d/{name}/seen", "X_User: evil", "Content_Length: 5", "X-User: good")
     assert head["headers"]["x-user"] == "good"
     assert "content-length" not in head["headers"]
@@ -173,15 +173,12 @@ def test_an_upgrade_on_a_plain_route_is_none(raw: socket.socket, name: str) -> N
     )
     assert head["type"] == "http"
     assert {"connection", "upgrade", "http2-settings"}.isdisjoint(head["headers"])
-    ask(raw, f"GET /d/{name}/seen", "Connection: Upgrade", "Upgrade: websocket", "X-Api-Key: none")
-    assert answered(raw)[0] == 401
-
-
-def test_an_answer_that_would_split_leaves_the_connection_whole(raw: socket.socket, name: str) -> None:
-    ask(raw, f"GET /d/{name}/split")
-    assert answered(raw)[0] == 502
-    ask(raw, f"GET /d/{name}/hello")
-    assert answered(raw) == (200, b"hello")
+    for path, headers in (
+        ("seen", ("Connection: Upgrade", "Upgrade: websocket")),
+        ("ws/echo", ()),  # a socket's, without an upgrade
+    ):
+        ask(raw, f"GET /d/{name}/{path}", *headers, "X-Api-Key: none")
+        assert (path, answered(raw)[0]) == (path, 401)
 
 
 def test_an_answer_that_is_too_short_ends_its_connection(raw: socket.socket, name: str) -> None:
@@ -199,11 +196,13 @@ def test_what_an_app_did_not_read_is_no_next_request(raw: socket.socket, name: s
     assert (status, json.loads(seen)["path"]) == (200, "/seen")
 
 
-def test_a_dead_host_ends_one_request(raw: socket.socket, name: str) -> None:
-    ask(raw, f"GET /d/{name}/dies")
-    assert answered(raw)[0] == 502
-    ask(raw, f"GET /d/{name}/hello")
-    assert answered(raw) == (200, b"hello")
+def test_a_dead_host_or_an_answer_that_would_split_ends_one_request(raw: socket.socket, name: str) -> None:
+    for path, detail in (("dies", app_failures.DIED), ("split", app_failures.NO_ANSWER)):
+        ask(raw, f"GET /d/{name}/{path}")
+        status, body = answered(raw)
+        assert (status, json.loads(body)) == (502, {"detail": detail})
+        ask(raw, f"GET /d/{name}/hello")
+        assert answered(raw) == (200, b"hello")
 
 
 @pytest.mark.parametrize("body", [b"", bytes(300_000)])
@@ -235,15 +234,11 @@ def closed(socket: ClientConnection) -> tuple[int, str]:
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
 
-def test_text_and_bytes_come_back(base: str, name: str) -> None:
+def test_messages_come_back_whole_also_when_they_were_sent_in_pieces(base: str, name: str) -> None:
     with opened(base, name, "echo") as socket:
         for said in ("héllo", b"\0\xff", "x" * 200_000, bytes(200_000), ""):
             socket.send(said)
             assert socket.recv(timeout=WAIT_SECONDS) == said
-
-
-def test_a_message_in_pieces_is_one_for_the_app(base: str, name: str) -> None:
-    with opened(base, name, "echo") as socket:
         socket.send(["a", "é", "c"])
         assert socket.recv(timeout=WAIT_SECONDS) == "aéc"
         socket.send([b"a", b"b"])
@@ -318,11 +313,6 @@ def test_a_caller_has_so_many_sockets(base: str, name: str) -> None:
             opened_from("127.0.0.5")
         assert refused.value.response.status_code == 429
         opened_from("127.0.0.6").send("x")
-
-
-def test_a_plain_request_for_a_socket_is_no_route(raw: socket.socket, name: str) -> None:
-    ask(raw, f"GET /d/{name}/ws/echo", "X-Api-Key: none")
-    assert answered(raw)[0] == 401
 
 
 def test_answers_of_apps_do_not_hold_up_the_servers_end(database: str, tmp_path: Path, name: str) -> None:

@@ -95,27 +95,18 @@ def test_a_start_makes_the_thread_with_the_callers_id(api: Api) -> None:
     assert api.get(f"/threads/{thread_id}").json["status"] == "busy"
 
 
-def test_a_start_names_the_position_before_its_run(api: Api, thread_id: str) -> None:
-    answers = [started(api, thread_id) for _ in range(3)]
-    assert [answer["meta"]["applied_through_seq"] for answer in answers] == [RUN, 2 * RUN, 3 * RUN]
-
-
-@pytest.mark.parametrize("input", [{"a": 1}, "yes", 0, False, [], ""])
-def test_input_for_a_thread_that_asks_is_its_answer(api: Api, thread_id: str, input: Any) -> None:
-    asking(api, thread_id)
-    made = start(api, thread_id, input=input)
-    assert (made["input"], made["kwargs"]["command"]) == (None, {"resume": input})
-
-
-def test_so_it_is_when_an_older_endpoint_led_there(api: Api, thread_id: str) -> None:
+def test_input_for_a_thread_that_asks_is_its_answer(
+    api: Api, thread_id: str, subtests: pytest.Subtests
+) -> None:
+    for input in ({"a": 1}, "yes", 0, False, [], "", None):
+        with subtests.test(input=input):
+            asking(api, thread_id)
+            made = start(api, thread_id, input=input)
+            answer = None if input is None else {"resume": input}  # without any its node runs again
+            assert (made["input"], made["kwargs"]["command"]) == (None, answer)
+            Host(str(made["run_id"])).finish({})
     Host(api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"]).ask(q="?")
     assert start(api, thread_id, input="yes")["kwargs"]["command"] == {"resume": "yes"}
-
-
-def test_no_input_lets_the_waiting_node_run_again(api: Api, thread_id: str) -> None:
-    asking(api, thread_id)
-    made = start(api, thread_id, input=None)
-    assert (made["input"], made["kwargs"]["command"]) == (None, None)
 
 
 def test_from_a_checkpoint_it_is_a_fork(api: Api, thread_id: str) -> None:
@@ -243,32 +234,28 @@ def test_several_answers_make_one_run(api: Api, thread_id: str) -> None:
     assert newest(api, thread_id)["kwargs"]["command"] == {"resume": {"q": None, "r": 2}}
 
 
-def test_what_was_not_answered_can_be_answered_meanwhile(api: Api, thread_id: str) -> None:
+def test_each_interrupt_is_answered_once_also_one_after_the_other(api: Api, thread_id: str) -> None:
     asking(api, thread_id, q=1, r=2)
     for id in ("q", "r"):
         assert command(api, thread_id, "input.respond", interrupt_id=id, response=1)["type"] == "success"
-    refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
-    refused(command(api, thread_id, "input.respond", interrupt_id="r", response=1), "no_such_interrupt", "r")
+
+    def are_refused() -> None:
+        for id in ("q", "r"):
+            answer = command(api, thread_id, "input.respond", interrupt_id=id, response=1)
+            refused(answer, "no_such_interrupt", f"Unknown or already answered interrupt: {id}")
+
+    are_refused()
+    for run in reversed(api.get(f"/threads/{thread_id}/runs").json[:2]):
+        Host(run["run_id"]).finish({})
+    are_refused()
 
 
-@pytest.mark.parametrize("input", [{"a": 1}, None])
-def test_a_run_that_goes_on_without_naming_an_interrupt_leaves_none(
-    api: Api, thread_id: str, input: Any
-) -> None:
-    asking(api, thread_id, q=1, r=2)
-    started(api, thread_id, input=input)
-    refused(command(api, thread_id, "input.respond", interrupt_id="r", response=1), "no_such_interrupt")
-
-
-def test_an_answered_interrupt_is_unknown(api: Api, thread_id: str) -> None:
-    asking(api, thread_id)
-    command(api, thread_id, "input.respond", interrupt_id="q", response=1)
-    Host(newest(api, thread_id)["run_id"]).finish({})
-    refused(
-        command(api, thread_id, "input.respond", interrupt_id="q", response=1),
-        "no_such_interrupt",
-        "Unknown or already answered interrupt: q",
-    )
+def test_a_run_that_goes_on_without_naming_an_interrupt_leaves_none(api: Api, thread_id: str) -> None:
+    for input in ({"a": 1}, None):
+        asking(api, thread_id, q=1, r=2)
+        run_id = started(api, thread_id, input=input)["result"]["run_id"]
+        refused(command(api, thread_id, "input.respond", interrupt_id="r", response=1), "no_such_interrupt")
+        Host(run_id).finish({})
 
 
 def test_a_bad_answer_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
@@ -402,7 +389,8 @@ def test_the_tree_of_a_run_is_asked_by_its_id(api: Api, thread_id: str) -> None:
 
 
 def test_a_command_that_makes_nothing_names_the_newest_event(api: Api, thread_id: str) -> None:
-    refused(command(api, thread_id, "agent.getTree"), "no_such_run")
+    without_params = {"id": 7, "method": "agent.getTree"}
+    refused(api.post(f"/threads/{thread_id}/commands", without_params).json, "no_such_run")
     host = Host(started(api, thread_id)["result"]["run_id"])
     host.show("values", {})
 
@@ -435,9 +423,9 @@ def test_a_method_that_is_not_served_is_refused(api: Api, thread_id: str, subtes
             refused(command(api, thread_id, method), code)
 
 
-@pytest.mark.parametrize("method", ["run.start", "input.respond", "agent.getTree"])
-def test_a_bad_thread_id_is_refused(api: Api, method: str) -> None:
-    refused(command(api, "nonsense", method), "unknown_error", "422: Invalid thread ID")
+def test_a_bad_thread_id_is_refused(api: Api) -> None:
+    for method in ("run.start", "input.respond", "agent.getTree"):
+        refused(command(api, "nonsense", method), "unknown_error", "422: Invalid thread ID")
 
 
 def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
@@ -467,14 +455,6 @@ def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, subte
             assert response.status_code == 400, response.text
             assert (answer["type"], answer["id"], answer["error"]) == ("error", id, "invalid_argument")
             assert set(answer) == {"type", "id", "error", "message"}
-
-
-def test_params_may_be_missing(api: Api, thread_id: str) -> None:
-    response = api.post(f"/threads/{thread_id}/commands", {"id": 7, "method": "agent.getTree"})
-    refused(response.json, "no_such_run")
-
-
-def test_what_is_no_json_is_a_400_that_says_so(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
     for raw in (b"", b"  \n", b"{", b'{"id": NaN}', b'{"a": "\xff"}'):
         with subtests.test(raw=raw):
             response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=raw)

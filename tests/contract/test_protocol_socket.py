@@ -19,13 +19,21 @@ from shared.infra.postgres import connection
 from tests.contract.conftest import Api
 from tests.support import sockets
 from tests.support.played_app import serve
-from tests.support.protocol import WAITING, Host, brief, classic, started, stored_kwargs
+from tests.support.protocol import (
+    RUN,
+    WAITING,
+    WHOLE,
+    Host,
+    brief,
+    classic,
+    one_run,
+    replay,
+    started,
+    stored_kwargs,
+)
 from tests.support.sockets import Socket
 from tests.support.web_process import KEY
 from tests.support.web_process import started as web_process
-
-RUN = 1 << 26  # by how much the numbers of one run's events and the next one's lie apart
-WHOLE = ["lifecycle running", "values", "lifecycle completed"]
 
 Open = Callable[..., AbstractContextManager[Socket]]
 
@@ -52,39 +60,18 @@ def key_of(role: str) -> str:
         return api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
 
 
-def one_run(chat: Api, thread_id: str, n: int = 1) -> str:
-    """A whole run made by a command, with one content event; its id."""
-    run_id = started(chat, thread_id)["result"]["run_id"]
-    host = Host(run_id)
-    host.show("values", {"n": n})
-    host.finish({"n": n})
-    return str(run_id)
-
-
 # Events.
 
 
-def test_a_subscription_replays_then_follows(chat: Api, thread_id: str, open_socket: Open) -> None:
+def test_a_subscription_replays_the_events_of_a_stream_then_follows(
+    chat: Api, thread_id: str, open_socket: Open
+) -> None:
     one_run(chat, thread_id)
     with open_socket() as socket:
         assert socket.subscribe()["replayed_events"] == 3
-        assert brief(socket.events()) == WHOLE
+        assert socket.events() == replay(chat, thread_id)
         one_run(chat, thread_id)
         assert brief(socket.until("lifecycle", "completed")) == WHOLE
-
-
-def test_events_are_those_of_a_stream(chat: Api, thread_id: str, open_socket: Open) -> None:
-    run_id = one_run(chat, thread_id)
-    with open_socket() as socket:
-        socket.subscribe()
-        events = socket.events()
-    assert [event["event_id"] for event in events] == [
-        f"synth:{run_id}:lc||running",
-        f"{run_id}:2",
-        f"synth:{run_id}:lc||completed",
-    ]
-    assert [event["seq"] for event in events] == [RUN + 1, RUN + 2, 2 * RUN - 1]
-    assert {event["type"] for event in events} == {"event"}
 
 
 def test_a_run_that_overtakes_the_subscription_of_an_open_socket_is_to_write_content(
@@ -202,17 +189,6 @@ def test_a_run_has_the_headers_that_the_socket_was_opened_with(
     assert configurable["x-team"] == "red"
 
 
-def test_a_question_is_answered(chat: Api, thread_id: str, open_socket: Open) -> None:
-    with open_socket() as socket:
-        socket.subscribe(WAITING)
-        run = socket.command("run.start", assistant_id="agent", input={"a": 1})["result"]["run_id"]
-        Host(run).ask(q="sure?")
-        asked = socket.until("lifecycle", "interrupted")[-2]
-        assert asked["params"]["data"]["interrupt_id"] == "q"
-        answer = socket.command("input.respond", namespace=[], interrupt_id="q", response="yes")
-        assert (answer["result"], answer["meta"]) == ({}, {"applied_through_seq": 2 * RUN})
-
-
 def test_two_questions_are_answered_at_once(chat: Api, thread_id: str, open_socket: Open) -> None:
     with open_socket() as socket:
         socket.subscribe(WAITING)
@@ -222,14 +198,14 @@ def test_two_questions_are_answered_at_once(chat: Api, thread_id: str, open_sock
         ids = [event["params"]["data"]["interrupt_id"] for event in asked]
         assert sorted(ids) == ["p", "q"]
         responses = [{"interrupt_id": id, "response": "yes"} for id in ids]
-        assert socket.command("input.respond", responses=responses)["type"] == "success"
+        answer = socket.command("input.respond", responses=responses)
+        assert (answer["result"], answer["meta"]) == ({}, {"applied_through_seq": 2 * RUN})
         again = socket.command("input.respond", responses=responses)
         assert again["error"] == "no_such_interrupt"
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "code"),
-    [
+def test_a_refused_command_has_its_code(open_socket: Open, subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, dict[str, Any], str]] = [
         ("run.start", {}, "invalid_argument"),
         ("run.start", {"assistant_id": "nope"}, "unknown_error"),
         ("input.respond", {"interrupt_id": "x"}, "no_such_run"),
@@ -240,25 +216,24 @@ def test_two_questions_are_answered_at_once(chat: Api, thread_id: str, open_sock
         ("subscription.reconnect", {"run_id": "x"}, "not_supported"),
         ("state.get", {}, "not_supported"),
         ("none.such", {}, "unknown_command"),
-    ],
-)
-def test_a_refused_command_has_its_code(open_socket: Open, method: str, params: Any, code: str) -> None:
+    ]
     with open_socket() as socket:
-        answer = socket.command(method, **params)
-        assert (answer["type"], answer["error"], answer["meta"]) == (
-            "error",
-            code,
-            {"applied_through_seq": 0},
-        )
+        for method, params, code in rows:
+            with subtests.test(method=method, params=params):
+                answer = socket.command(method, **params)
+                assert (answer["type"], answer["error"]) == ("error", code)
+                assert answer["meta"] == {"applied_through_seq": 0}
 
 
-@pytest.mark.parametrize("sent", ["", "{", "nonsense", "[]", "7", "null", "{}", '{"id": "x", "method": "y"}'])
-def test_what_is_no_command_is_refused_and_the_socket_stays(open_socket: Open, sent: str) -> None:
+def test_what_is_no_command_is_refused_and_the_socket_stays(open_socket: Open) -> None:
     with open_socket() as socket:
-        socket.connection.send(sent)
-        refused = socket.receive()
-        assert (refused["type"], refused["error"]) == ("error", "invalid_argument")
-        assert refused["id"] == ("x" if "x" in sent else None)
+        for sent in ("", "{", "nonsense", "[]", "7", "null", "{}", '{"id": "x", "method": "y"}'):
+            socket.connection.send(sent)
+            refused = socket.receive()
+            id = "x" if "x" in sent else None
+            assert (sent, refused["type"], refused["error"], refused["id"]) == (
+                sent, "error", "invalid_argument", id,
+            )  # fmt: skip
         assert socket.subscribe()["replayed_events"] == 0
 
 
@@ -272,59 +247,42 @@ def test_a_socket_of_a_key_that_reads_takes_no_commands(base: str, chat: Api, th
 # What is refused before the upgrade.
 
 
-@pytest.mark.parametrize(
-    ("path", "key", "status"),
-    [
-        ("/d/{name}/threads/{thread}/stream/events", "nonsense", 401),
-        ("/d/{name}/threads/{thread}/stream/events", "", 401),
-        ("/d/nowhere/threads/{thread}/stream/events", KEY, 404),
-        ("/d/{name}/threads/nonsense/stream/events", KEY, 422),
-    ],
-)
-def test_a_refused_handshake_has_its_status(
-    base: str, chat: Api, thread_id: str, path: str, key: str, status: int
-) -> None:
-    url = f"ws{base.removeprefix('http')}{path.format(name=chat.deployment.name, thread=thread_id)}"
-    with pytest.raises(InvalidStatus) as refused, sockets.connect(url, additional_headers={"x-api-key": key}):
-        pass
-    assert refused.value.response.status_code == status
-
-
-def test_who_may_not_make_a_thread_needs_one(base: str, chat: Api) -> None:
-    key = key_of("read")
-    with (
-        pytest.raises(InvalidStatus) as refused,
-        sockets.opened(base, chat.deployment.name, str(uuid4()), key),
+def test_a_refused_handshake_has_its_status(base: str, chat: Api, thread_id: str) -> None:
+    here, reads = f"/d/{chat.deployment.name}/threads", key_of("read")
+    for path, key, status in (
+        (f"{here}/{thread_id}", "nonsense", 401),
+        (f"{here}/{thread_id}", "", 401),
+        (f"/d/nowhere/threads/{thread_id}", KEY, 404),
+        (f"{here}/nonsense", KEY, 422),
+        (f"{here}/{uuid4()}", reads, 404),  # it may not make a thread
     ):
-        pass
-    assert refused.value.response.status_code == 404
+        url = f"ws{base.removeprefix('http')}{path}/stream/events"
+        with pytest.raises(InvalidStatus) as refused:
+            sockets.connect(url, additional_headers={"x-api-key": key})
+        assert (path, key, refused.value.response.status_code) == (path, key, status)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_without_an_upgrade_it_says_what_it_is_for(base: str, chat: Api, thread_id: str, method: str) -> None:
+def test_without_an_upgrade_it_says_what_it_is_for(base: str, chat: Api, thread_id: str) -> None:
     url = f"{base}/d/{chat.deployment.name}/threads/{thread_id}/stream/events"
-    response = httpx.request(method, url, headers={"x-api-key": KEY})
-    assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
-    assert response.headers["sec-websocket-version"] == "13"
+    for method in ("GET", "HEAD"):
+        response = httpx.request(method, url, headers={"x-api-key": KEY})
+        assert (method, response.status_code, response.headers["upgrade"]) == (method, 426, "websocket")
+        assert response.headers["sec-websocket-version"] == "13", method
 
 
-@pytest.mark.parametrize(
-    ("changes", "status"),
-    [
+def test_a_handshake_that_is_none_is_refused(base: str, chat: Api, thread_id: str) -> None:
+    host, port = base.removeprefix("http://").split(":")
+    path = f"/d/{chat.deployment.name}/threads/{thread_id}/stream/events"
+    rows: list[tuple[dict[str, str | None], bytes]] = [
         ({"Sec_WebSocket_Version": "8"}, b"426"),
         ({"Sec_WebSocket_Version": None}, b"426"),
         ({"Sec_WebSocket_Key": None}, b"400"),
         ({"Sec_WebSocket_Key": "short"}, b"400"),
-    ],
-)
-def test_a_handshake_that_is_none_is_refused(
-    base: str, chat: Api, thread_id: str, changes: dict[str, str | None], status: bytes
-) -> None:
-    host, port = base.removeprefix("http://").split(":")
-    path = f"/d/{chat.deployment.name}/threads/{thread_id}/stream/events"
-    with sockets.socket.create_connection((host, int(port))) as connection:
-        connection.sendall(sockets.handshake(path, KEY, **changes))
-        assert connection.makefile("rb").readline().split()[1] == status
+    ]
+    for changes, status in rows:
+        with sockets.socket.create_connection((host, int(port))) as connection:
+            connection.sendall(sockets.handshake(path, KEY, **changes))
+            assert (changes, connection.makefile("rb").readline().split()[1]) == (changes, status)
 
 
 # Bounds.
