@@ -117,17 +117,14 @@ def test_the_state_goes_with_the_only_run_that_made_one(api: Api, stored: str) -
     assert api.get(f"/threads/{stored}").json["values"] == {"a": 1, "b": 2}
 
 
-@pytest.mark.parametrize(
-    ("query", "shown"),
-    [
+def test_select_leaves_the_rest_out(api: Api, stored: str) -> None:
+    for query, shown in (
         ("select=next&select=metadata", {"next": ["child"], "metadata": {"step": 1}}),
         ("select=next,metadata", {"next": ["child"], "metadata": {"step": 1}}),
         ('select=["next"]', {"next": ["child"]}),
         ("select=values.b&select=values.nope", {"values": {"b": 2}}),
-    ],
-)
-def test_select_leaves_the_rest_out(api: Api, stored: str, query: str, shown: dict[str, Any]) -> None:
-    assert api.get(f"/threads/{stored}/state?{query}").json == shown
+    ):
+        assert (query, api.get(f"/threads/{stored}/state?{query}").json) == (query, shown)
 
 
 def test_a_state_at_a_checkpoint_is_a_host_s_answer(api: Api, runner: Runner, stored: str) -> None:
@@ -152,53 +149,52 @@ def test_a_state_at_a_checkpoint_of_a_thread_no_graph_ran_on_is_empty(api: Api) 
     assert api.get(f"/threads/{thread_id}/history").json == []
 
 
-@pytest.mark.parametrize(
-    "before",
-    [CHECKPOINT, {"checkpoint_id": CHECKPOINT}, {"configurable": {"checkpoint_id": CHECKPOINT}}],
-    ids=["text", "flat", "configurable"],
-)
-def test_history_takes_every_spelling_of_before(api: Api, runner: Runner, stored: str, before: Any) -> None:
+def test_history_takes_every_spelling_of_before(api: Api, runner: Runner, stored: str) -> None:
     runner.answer = orjson.dumps([{**NO_STATE, "next": ["a"]}, NO_STATE])
     body = {
         "limit": 5,
-        "before": before,
         "metadata": {"step": 1},
         "checkpoint": {"checkpoint_ns": "child:1"},
         "select": ["next"],
     }
+    spellings: list[Any] = [
+        CHECKPOINT,
+        CHECKPOINT.upper(),
+        {"checkpoint_id": CHECKPOINT},
+        {"configurable": {"checkpoint_id": CHECKPOINT}},
+    ]
+    for before in spellings:
+        answer = api.post(f"/threads/{stored}/history", {**body, "before": before})
+        assert (before, answer.json) == (before, [{"next": ["a"]}, {"next": []}])
+        asked = runner.asked[-1].document
+        found = [asked[name] for name in ("op", "limit", "before", "filter", "checkpoint_ns")]
+        assert (before, found) == (before, ["history", 5, CHECKPOINT, {"step": 1}, "child:1"])
+    for unknown in ("0zz", "", {"checkpoint_id": "0zz"}):  # no id of a checkpoint: no bound
+        api.post(f"/threads/{stored}/history", {"before": unknown})
+        assert (unknown, runner.asked[-1].document["before"]) == (unknown, None)
 
-    assert api.post(f"/threads/{stored}/history", body).json == [{"next": ["a"]}, {"next": []}]
 
-    asked = runner.asked[0].document
-    assert (asked["op"], asked["limit"], asked["before"]) == ("history", 5, CHECKPOINT)
-    assert (asked["filter"], asked["checkpoint_ns"]) == ({"step": 1}, "child:1")
-
-
-@pytest.mark.parametrize(
-    ("before", "asked"),
-    [(CHECKPOINT.upper(), CHECKPOINT), ("0zz", None), ("", None), ({"checkpoint_id": "0zz"}, None)],
-)
-def test_history_is_bounded_by_the_id_of_a_checkpoint_alone(
-    api: Api, runner: Runner, stored: str, before: Any, asked: str | None
-) -> None:
+def test_a_history_is_bounded_by_its_query(api: Api, runner: Runner, stored: str) -> None:
     runner.answer = b"[]"
+    for query, limit, before in (
+        ("", 1, None),
+        (f"?limit=7&before={CHECKPOINT}", 7, CHECKPOINT),
+        (f"?before={CHECKPOINT.upper()}", 1, CHECKPOINT),
+        ("?before=0zz", 1, None),
+        ("?before=", 1, None),
+    ):
+        api.get(f"/threads/{stored}/history{query}")
+        asked = runner.asked[-1].document
+        assert (query, asked["limit"], asked["before"]) == (query, limit, before)
+    api.post(f"/threads/{stored}/history")
+    assert runner.asked[-1].document["limit"] == 1
 
-    api.post(f"/threads/{stored}/history", {"before": before})
-    if isinstance(before, str):
-        api.get(f"/threads/{stored}/history", query_string={"before": before})
 
-    assert {question.document["before"] for question in runner.asked} == {asked}
-
-
-@pytest.mark.parametrize(
-    ("select", "values"), [(["next", "metadata"], False), (["next", "values.text"], True), ([], True)]
-)
-def test_history_is_asked_for_values_only_where_they_are_shown(
-    api: Api, runner: Runner, stored: str, select: list[str], values: bool
-) -> None:
+def test_history_is_asked_for_values_only_where_they_are_shown(api: Api, runner: Runner, stored: str) -> None:
     runner.answer = b"[]"
-    api.post(f"/threads/{stored}/history", {"select": select})
-    assert runner.asked[-1].document["values"] is values
+    for select, values in ((["next", "metadata"], False), (["next", "values.text"], True), ([], True)):
+        api.post(f"/threads/{stored}/history", {"select": select})
+        assert (select, runner.asked[-1].document["values"]) == (select, values)
 
 
 @pytest.fixture
@@ -228,21 +224,19 @@ def test_the_newest_state_of_a_history_needs_no_host_when_it_is_the_last(
     assert not runner.asked
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_any_other_history_of_a_finished_thread_is_asked_of_a_host(
+    api: Api, runner: Runner, finished: str
+) -> None:
+    runner.answer = b"[]"
+    bodies: list[Any] = [
         {"limit": 2},
         {"before": CHECKPOINT},
         {"metadata": {"a": 3}},
         {"checkpoint": {"checkpoint_ns": "child:1"}},
-    ],
-)
-def test_any_other_history_of_a_finished_thread_is_asked_of_a_host(
-    api: Api, runner: Runner, finished: str, body: dict[str, Any]
-) -> None:
-    runner.answer = b"[]"
-    assert api.post(f"/threads/{finished}/history", body).json == []
-    assert len(runner.asked) == 1
+    ]
+    for asked, body in enumerate(bodies, 1):
+        assert (body, api.post(f"/threads/{finished}/history", body).json) == (body, [])
+        assert (body, len(runner.asked)) == (body, asked)
 
 
 def test_a_history_of_a_thread_on_which_a_run_works_is_asked_of_a_host(
@@ -255,14 +249,6 @@ def test_a_history_of_a_thread_on_which_a_run_works_is_asked_of_a_host(
     make.stored(actor.run, "d", parent_checkpoint_id="c")
 
     assert api.get(f"/threads/{finished}/history").json == []
-
-
-def test_history_is_one_long_unless_more_is_asked_for(api: Api, runner: Runner, stored: str) -> None:
-    runner.answer = b"[]"
-    api.get(f"/threads/{stored}/history")
-    api.get(f"/threads/{stored}/history?limit=7&before={CHECKPOINT}")
-    api.post(f"/threads/{stored}/history")
-    assert [question.document["limit"] for question in runner.asked] == [1, 7, 1]
 
 
 def test_an_update_answers_where_the_state_is_now(api: Api, runner: Runner, stored: str) -> None:
@@ -332,19 +318,13 @@ def test_a_thread_can_be_built_from_supersteps(api: Api, runner: Runner) -> None
     assert runner.asked[0].document["supersteps"] == [updates]
 
 
-@pytest.mark.parametrize(("metadata", "status"), [({"graph_id": "agent"}, 424), ({}, 400)])
-def test_a_thread_whose_supersteps_fail_is_not_there(
-    api: Api, runner: Runner, metadata: dict[str, str], status: int
-) -> None:
+def test_a_thread_whose_supersteps_fail_is_not_there(api: Api, runner: Runner) -> None:
     runner.answer = orjson.dumps({"refused": {"kind": "failed", "error": "E", "message": "no"}})
-    body = {
-        "thread_id": MISSING,
-        "metadata": metadata,
-        "supersteps": [{"updates": [{"values": {}, "as_node": "a"}]}],
-    }
-
-    assert api.post("/threads", body).status_code == status
-    assert api.get(f"/threads/{MISSING}").status_code == 404
+    supersteps = [{"updates": [{"values": {}, "as_node": "a"}]}]
+    for metadata, status in (({"graph_id": "agent"}, 424), ({}, 400)):
+        body = {"thread_id": MISSING, "metadata": metadata, "supersteps": supersteps}
+        assert (metadata, api.post("/threads", body).status_code) == (metadata, status)
+        assert (metadata, api.get(f"/threads/{MISSING}").status_code) == (metadata, 404)
 
 
 def test_a_thread_is_built_once_under_a_key(api: Api, runner: Runner) -> None:
@@ -381,26 +361,18 @@ def answer_of(thread_id: str, checkpoint_id: str, parent: str | None, *, next: l
     }
 
 
-@pytest.mark.parametrize(("next", "status"), [([], "idle"), (["two"], "interrupted")])
-def test_an_update_is_stored_with_the_threads_state(
-    api: Api, stored: str, next: list[str], status: str
-) -> None:
-    answer = answer_of(stored, "d", "c", next=next)
+def test_an_update_is_stored_with_the_threads_state_unless_another_came_before(api: Api, stored: str) -> None:
+    def update(answer: dict[str, Any]) -> None:
+        with connection() as conn:
+            key = (api.deployment.id, UUID(stored), UUID(int=1))
+            store_update(conn, *key, answer, b'{"a":5}', [b"x"], from_newest=True)
 
-    with connection() as conn:
-        store_update(
-            conn, api.deployment.id, UUID(stored), UUID(int=1), answer, b'{"a":5}', [b"x"], from_newest=True
-        )
+    for id, parent, next, status in (("d", "c", [], "idle"), ("e", "d", ["two"], "interrupted")):
+        update(answer_of(stored, id, parent, next=next))
+        record = api.get(f"/threads/{stored}").json
+        assert (record["values"], record["status"]) == ({"a": 5}, status)
+        assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == id
 
-    record = api.get(f"/threads/{stored}").json
-    assert (record["values"], record["status"]) == ({"a": 5}, status)
-    assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "d"
-
-
-def test_an_update_of_what_is_not_the_newest_any_more_is_refused(api: Api, stored: str) -> None:
-    answer = answer_of(stored, "d", "b", next=[])
-    with pytest.raises(StaleUpdate), connection() as conn:
-        store_update(
-            conn, api.deployment.id, UUID(stored), UUID(int=1), answer, b"{}", [b"x"], from_newest=True
-        )
-    assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "c"
+    with pytest.raises(StaleUpdate):
+        update(answer_of(stored, "f", "b", next=[]))
+    assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "e"
