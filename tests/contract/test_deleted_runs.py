@@ -55,45 +55,35 @@ def events_of(response: TestResponse) -> str:
 
 @pytest.mark.parametrize("what", DELETIONS)
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("how", ["create wait", "join"])
-def test_who_waits_for_a_run_that_is_deleted_gets_an_error(
+@pytest.mark.parametrize("how", ["create wait", "join", "create stream", "stream"])
+def test_who_reads_a_run_that_is_deleted_gets_an_error(
     api: Api, thread_id: str, how: str, state: str, what: str
 ) -> None:
     response, run_id, _ = wait(api, thread_id, how, state)
     delete(api, what, thread_id, run_id)
-    assert (response.status_code, response.json) == (200, {"__error__": NOT_FOUND})
-
-
-@pytest.mark.parametrize("what", DELETIONS)
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("how", ["create stream", "stream"])
-def test_the_stream_of_a_run_that_is_deleted_ends_with_the_same_error(
-    api: Api, thread_id: str, how: str, state: str, what: str
-) -> None:
-    response, run_id, _ = wait(api, thread_id, how, state)
-    delete(api, what, thread_id, run_id)
+    if not how.endswith("stream"):
+        assert (response.status_code, response.json) == (200, {"__error__": NOT_FOUND})
+        return
     begun = state == "running" or (how, state) == ("create stream", "pending")
     first = f'event: metadata\r\ndata: {{"run_id":"{run_id}","attempt":1}}\r\n\r\n'
     assert events_of(response) == (first if begun else "") + ERROR
 
 
-@pytest.mark.parametrize("end", ["join", "stream"])
-def test_who_comes_when_it_is_deleted_learns_that_there_is_no_such_run(
-    api: Api, thread_id: str, end: str
-) -> None:
-    response, run_id, _ = wait(api, thread_id, "join", "running")
+def test_who_comes_when_it_is_deleted_learns_that_there_is_no_such_run(api: Api, thread_id: str) -> None:
+    _, run_id, _ = wait(api, thread_id, "join", "running")
     delete(api, "run", thread_id, run_id)
-    assert response.json == {"__error__": NOT_FOUND}
     for path in (f"/threads/{thread_id}/runs/{run_id}", f"/runs/{run_id}"):
-        assert api.get(f"{path}/{end}").status_code == 404
+        for end in ("join", "stream"):
+            assert api.get(f"{path}/{end}").status_code == 404, (path, end)
 
 
-def test_who_waits_for_a_stateless_run_that_is_deleted_gets_an_error(api: Api) -> None:
-    made = api.post("/runs", {"assistant_id": "agent"}).json
-    Actor(made["run_id"])
-    response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
-    delete(api, "run", made["thread_id"], made["run_id"])
-    assert response.json == {"__error__": NOT_FOUND}
+def test_who_waits_for_a_stateless_run_that_is_deleted_or_rolled_back_has_no_values(api: Api) -> None:
+    deleted, rolled_back = (api.post("/runs", {"assistant_id": "agent"}).json for _ in range(2))
+    Actor(deleted["run_id"])
+    waiting = [api.get(f"/runs/{run['run_id']}/join", buffered=False) for run in (deleted, rolled_back)]
+    delete(api, "run", deleted["thread_id"], deleted["run_id"])
+    roll_back(api, "cancel", rolled_back["thread_id"], rolled_back["run_id"])
+    assert [response.json for response in waiting] == [{"__error__": NOT_FOUND}, {}]
 
 
 ROLLBACKS = ["cancel", "cancel many", "strategy"]
@@ -134,10 +124,3 @@ def test_who_waits_for_a_run_that_is_rolled_back_gets_what_it_had_come_to(
         finish.roll_back(conn, actor.run, error={"error": "UserRollback", "message": ""})
     actor.end("rollback", output)
     assert response.json == (output or VALUES)
-
-
-def test_a_stateless_run_that_is_rolled_back_before_it_begins_has_no_values(api: Api) -> None:
-    made = api.post("/runs", {"assistant_id": "agent"}).json
-    response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
-    api.post(f"/threads/{made['thread_id']}/runs/{made['run_id']}/cancel?action=rollback")
-    assert response.json == {}

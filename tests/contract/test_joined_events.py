@@ -39,9 +39,9 @@ def test_a_join_of_a_waiting_run_adds_to_what_it_streams_and_to_no_one_elses_str
     assert names(inner) == [("values|child:1", 4)]
 
 
-@pytest.mark.parametrize(
-    ("query", "seen"),
-    [
+def test_only_the_namespaces_asked_for_come(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    body = {"assistant_id": "agent", "stream_resumable": True, "stream_subgraphs": True}
+    for query, seen in (
         ("", [2, 3, 4, 5]),
         ("namespace=", [2]),
         ("namespace=child", [3]),
@@ -50,19 +50,17 @@ def test_a_join_of_a_waiting_run_adds_to_what_it_streams_and_to_no_one_elses_str
         ("namespace=child|inner", [4]),
         ("namespace=&namespace=child:1|inner:2", [2, 4]),
         ('namespace=["","child"]', [2, 3]),
-    ],
-)
-def test_only_the_namespaces_asked_for_come(api: Api, thread_id: str, query: str, seen: list[int]) -> None:
-    body = {"assistant_id": "agent", "stream_resumable": True, "stream_subgraphs": True}
-    created = api.post(f"/threads/{thread_id}/runs/stream?{query}", body, buffered=False)
-    run_id = created.headers["Content-Location"].rpartition("/")[2]
-    joined = api.get(f"/runs/{run_id}/stream?{query}", buffered=False)
-    actor = Actor(run_id)
-    for name in ("values", "values|child:1", "values|child:1|inner:2", "values|other:3"):
-        actor.emit(name, {})
-    actor.finish({}, status=RunStatus.ERROR, error={"error": "E", "message": ""})
-    expected = [1, *seen, 6]  # the run's name and its end concern every namespace
-    assert [id for _, id in names(created)] == [id for _, id in names(joined)] == expected
+    ):
+        with subtests.test(query=query):
+            created = api.post(f"/threads/{thread_id}/runs/stream?{query}", body, buffered=False)
+            run_id = created.headers["Content-Location"].rpartition("/")[2]
+            joined = api.get(f"/runs/{run_id}/stream?{query}", buffered=False)
+            actor = Actor(run_id)
+            for name in ("values", "values|child:1", "values|child:1|inner:2", "values|other:3"):
+                actor.emit(name, {})
+            actor.finish({}, status=RunStatus.ERROR, error={"error": "E", "message": ""})
+            expected = [1, *seen, 6]  # the run's name and its end concern every namespace
+            assert [id for _, id in names(created)] == [id for _, id in names(joined)] == expected
 
 
 def test_asking_for_a_namespace_asks_for_subgraphs(api: Api, thread_id: str) -> None:

@@ -69,19 +69,14 @@ def test_a_run_is_shown_from_its_beginning_to_its_end(api: Api, thread_id: str) 
     ]
 
 
-def test_it_stays_open_across_runs(api: Api, thread_id: str) -> None:
-    with subscribed(api, thread_id) as reader:
-        for _ in range(3):
-            one_run(api, thread_id)
-            assert brief(reader.quiet()) == WHOLE
-
-
 def test_every_connection_says_the_same_of_an_event(api: Api, thread_id: str) -> None:
     with subscribed(api, thread_id) as live, subscribed(api, thread_id, ["values"]) as narrow:
-        one_run(api, thread_id)
+        for _ in range(3):  # a stream stays open across runs
+            one_run(api, thread_id)
         seen = live.quiet()
+        assert brief(seen) == 3 * WHOLE
         assert narrow.quiet() == [event for event in seen if event["method"] == "values"]
-    assert replay(api, thread_id) == seen
+    assert replay(api, thread_id) == seen[-3:]
     assert replay(api, thread_id, since=0) == seen
 
 
@@ -111,26 +106,21 @@ def test_older_readers_do_not_see_events_of_the_protocol(api: Api, thread_id: st
     assert record["kwargs"]["stream_mode"] == ["values", "updates", "messages-tuple", "custom"]
 
 
-@pytest.mark.parametrize(
-    ("channels", "seen"),
-    [
-        (["values"], ["values"]),
-        (["input"], ["input.answered", "input.requested"]),
-        (["custom"], ["custom", "custom"]),
-        (["custom:a"], ["custom"]),
-        (["custom:b", "tools"], []),
-    ],
-)  # fmt: skip
-def test_only_the_channels_that_were_named_come(
-    api: Api, thread_id: str, channels: list[str], seen: list[str]
-) -> None:
+def test_only_the_channels_that_were_named_come(api: Api, thread_id: str) -> None:
     host = Host(started(api, thread_id)["result"]["run_id"])
     host.show("input.answered", {"interrupt_ids": ["x"]})
     host.show("custom", {"name": "a", "payload": 1}, name="a")
     host.show("custom", {"payload": 2})
     host.show("values", {})
     host.ask(q="?")
-    assert brief(replay(api, thread_id, channels)) == seen
+    for channels, seen in (
+        (["values"], ["values"]),
+        (["input"], ["input.answered", "input.requested"]),
+        (["custom"], ["custom", "custom"]),
+        (["custom:a"], ["custom"]),
+        (["custom:b", "tools"], []),
+    ):
+        assert (channels, brief(replay(api, thread_id, channels, since=0))) == (channels, seen)
 
 
 def test_only_the_namespaces_that_were_named_come(api: Api, thread_id: str) -> None:
@@ -343,32 +333,16 @@ def test_watching_is_said_again(api: Api, thread_id: str, monkeypatch: pytest.Mo
 
 def test_a_bad_subscription_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
     rows: list[Any] = [
-        ({}, 400, "channels: this field is required"),
-        ({"channels": None}, 400, "channels: must be an array"),
-        ({"channels": "values"}, 400, "channels: must be an array"),
         ({"channels": []}, 400, "channels: must have at least 1 item"),
         ({"channels": ["values", "nope"]}, 400, "channels.1: unknown channel 'nope'"),
         ({"channels": ["input.requested"]}, 400, "channels.0: unknown channel 'input.requested'"),
         ({"channels": ["custom:"]}, 400, "channels.0: unknown channel 'custom:'"),
-        ({"channels": [7]}, 400, "channels.0: must be a string"),
-        ({"channels": ["values"], "namespaces": "a"}, 422, "namespaces: must be an array"),
-        ({"channels": ["values"], "namespaces": ["a"]}, 422, "namespaces.0: must be an array"),
-        ({"channels": ["values"], "namespaces": [[1]]}, 422, "namespaces.0.0: must be a string"),
-        ({"channels": ["values"], "depth": "1"}, 422, "depth: must be an integer"),
-        ({"channels": ["values"], "depth": -1}, 422, "depth: must be greater than or equal to 0"),
-        ({"channels": ["values"], "since": "1"}, 422, "since: must be an integer"),
         ({"channels": ["values"], "since": True}, 422, "since: must be an integer"),
-        ({"channels": ["values"], "since": 1.5}, 422, "since: must be an integer"),
     ]  # fmt: skip
     for body, status, said in rows:
         with subtests.test(body=body, status=status, said=said):
             response = api.post(f"/threads/{thread_id}/stream/events", body)
             assert (response.status_code, response.json) == (status, {"detail": said})
-
-
-def test_a_bad_thread_id_is_refused(api: Api) -> None:
-    response = api.post("/threads/nonsense/stream/events", {"channels": ["values"]})
-    assert (response.status_code, response.json) == (422, {"detail": "Invalid thread ID: must be a UUID"})
 
 
 def test_a_stream_holds_a_slot_of_its_key(app: Flask, api: Api, thread_id: str) -> None:

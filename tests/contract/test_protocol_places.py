@@ -30,14 +30,12 @@ from tests.support.protocol import (
 # Where a stream begins that names no place.
 
 
-def test_watchers_are_given_an_end_once(api: Api, thread_id: str) -> None:
+def test_watchers_are_given_an_end_once_and_content_does_not_count_for_them(api: Api, thread_id: str) -> None:
     one_run(api, thread_id)
     assert brief(replay(api, thread_id, WAITING)) == ["lifecycle running", "lifecycle completed"]
     assert replay(api, thread_id, WAITING) == []
     assert brief(replay(api, thread_id)) == WHOLE
 
-
-def test_content_does_not_count_as_an_end_given(api: Api, thread_id: str) -> None:
     one_run(api, thread_id)
     replay(api, thread_id)
     assert brief(replay(api, thread_id, WAITING)) == ["lifecycle running", "lifecycle completed"]
@@ -111,18 +109,16 @@ def test_a_reader_goes_on_after_each_event_without_loss(api: Api, thread_id: str
         assert replay(api, thread_id, since=event["seq"]) == whole[at + 1 :]
 
 
-@pytest.mark.parametrize("beyond", [5 * RUN, 1 << 60, 2 * RUN])
-def test_beyond_the_end_there_is_nothing_old(api: Api, thread_id: str, beyond: int) -> None:
-    one_run(api, thread_id)
-    with subscribed(api, thread_id, since=beyond) as reader:
-        assert reader.quiet() == []
-        one_run(api, thread_id)
-        assert brief(reader.quiet()) == WHOLE
-
-
-def test_before_the_beginning_is_the_beginning(api: Api, thread_id: str) -> None:
+def test_before_the_beginning_is_the_beginning_and_beyond_the_end_nothing_old(
+    api: Api, thread_id: str
+) -> None:
     one_run(api, thread_id)
     assert brief(replay(api, thread_id, since=-5)) == WHOLE
+    for beyond in (2 * RUN, 5 * RUN, 1 << 60):
+        with subscribed(api, thread_id, since=beyond) as reader:
+            assert reader.quiet() == [], beyond
+            one_run(api, thread_id)
+            assert brief(reader.quiet()) == WHOLE, beyond
 
 
 # What is left when a log is gone.

@@ -80,13 +80,11 @@ def test_the_stream_of_a_run_for_later_is_open_and_says_nothing_before(api: Api,
     assert rest.index(b"event: metadata") < rest.index(b"event: values")
 
 
-@pytest.mark.parametrize("seconds", [0, -5, 0.0, None])
-def test_a_time_that_has_come_is_now(
-    api: Api, thread_id: str, notifications: Notifications, seconds: Any
-) -> None:
-    run = start(api, thread_id, after_seconds=seconds)
-    assert notifications.heard == [("runs.default", run["run_id"])]
-    assert claimable(run)
+def test_a_time_that_has_come_is_now(api: Api, notifications: Notifications) -> None:
+    for seconds in (0, -5, 0.0, None):
+        run = api.post("/runs", {"assistant_id": "agent", "after_seconds": seconds}).json
+        assert (seconds, notifications.heard[-1]) == (seconds, ("runs.default", run["run_id"]))
+        assert claimable(run), seconds
 
 
 # From a checkpoint
@@ -201,29 +199,6 @@ def test_a_batch_makes_all_its_runs_in_order(api: Api, notifications: Notificati
     assert [id for _, id in notifications.heard] == [run["run_id"] for run in response.json]
 
 
-def test_a_batch_is_whole_or_not_at_all(
-    api: Api, notifications: Notifications, subtests: pytest.Subtests
-) -> None:
-    rows: list[Any] = [
-        ([], 422, "must have at least 1 item"),
-        ({}, 422, "must be an array"),
-        ("x", 422, "must be an array"),
-        ([{"assistant_id": "agent"}, {}], 422, "1.assistant_id: this field is required"),
-        ([{"assistant_id": "agent"}, 5], 422, "1: must be an object"),
-        ([{"assistant_id": "agent"}, {"assistant_id": "nope"}], 422, "Invalid assistant: 'nope'"),
-        ([{"assistant_id": "agent"}, {"assistant_id": MISSING}], 404, "Thread or assistant not found."),
-        ([{"assistant_id": "agent"}] * 1001, 422, "must have at most 1000 items"),
-    ]
-    for body, status, detail in rows:
-        with subtests.test(body=body, status=status, detail=detail):
-            response = api.post("/runs/batch", body)
-            assert response.status_code == status
-            assert response.json["detail"].startswith(detail)
-            assert notifications.heard == []
-            with connection() as conn:
-                assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
-
-
 @pytest.mark.parametrize(
     ("status", "left"),
     [
@@ -277,20 +252,21 @@ def depth_of(run: Any) -> int:
         return found.scalar_one()
 
 
-@pytest.mark.parametrize("path", ["/runs", "/threads/{thread_id}/runs", "/runs/batch"])
-def test_a_run_that_a_run_creates_is_one_deeper(api: Api, thread_id: str, path: str) -> None:
+def test_a_run_that_a_run_creates_is_one_deeper(api: Api, thread_id: str) -> None:
     calling = start(api, thread_id)
-    body: Any = {"assistant_id": "agent"}
-    place = path.format(thread_id=api.post("/threads").json["thread_id"])
     headers = {nesting.HEADER: calling["run_id"]}
+    on_thread = f"/threads/{api.post('/threads').json['thread_id']}/runs"
 
-    def create() -> Any:
-        made = api.post(place, [body] if path.endswith("batch") else body, headers=headers).json
-        return made[0] if isinstance(made, list) else made
+    def depths() -> list[int]:
+        created = [
+            api.post(path, {"assistant_id": "agent"}, headers=headers) for path in ("/runs", on_thread)
+        ]
+        batch = api.post("/runs/batch", [{"assistant_id": "agent"}], headers=headers)
+        return [depth_of(run) for run in (*(response.json for response in created), *batch.json)]
 
-    assert depth_of(create()) == 0, "a run that does not run calls nobody"
+    assert depths() == [0, 0, 0], "a run that does not run calls nobody"
     Actor(calling["run_id"])
-    assert depth_of(create()) == 1
+    assert depths() == [1, 1, 1]
 
 
 def test_a_run_that_is_nested_too_deep_creates_none(api: Api, thread_id: str) -> None:

@@ -39,34 +39,23 @@ ENDS: list[tuple[dict[str, Any], Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("end", "output"), ENDS)
-def test_a_wait_answers_how_the_run_ended(api: Api, thread_id: str, end: dict[str, Any], output: Any) -> None:
-    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
-    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
-
-    Actor(run_id).finish(**end)
-
-    path = f"/threads/{thread_id}/runs/{run_id}"
-    assert response.status_code == 200
-    assert response.headers["Content-Location"] == path
-    assert response.headers["Location"] == f"{path}/join"
-    assert response.content_type == "application/json"
-    assert response.json == output
-
-
-@pytest.mark.parametrize(("end", "output"), ENDS)
-def test_a_join_of_an_ended_run_answers_the_same_without_its_log(
-    api: Api, thread_id: str, end: dict[str, Any], output: Any
+def test_a_wait_answers_how_the_run_ended_and_a_join_the_same_without_its_log(
+    api: Api, subtests: pytest.Subtests
 ) -> None:
-    run = start(api, thread_id)
-    Actor(run["run_id"]).finish(**end)
-    redis.client().flushall()
-    path = f"/threads/{thread_id}/runs/{run['run_id']}"
-    for address in (f"{path}/join", f"/runs/{run['run_id']}/join"):
-        response = api.get(address)
-        assert (response.status_code, response.json) == (200, output)
-        assert response.headers["Content-Location"] == path
-        assert response.headers["Location"] == f"{path}/join"
+    for end, output in ENDS:
+        with subtests.test(end=end):
+            thread_id = api.post("/threads").json["thread_id"]
+            waited = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
+            run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+            Actor(run_id).finish(**end)
+            path = f"/threads/{thread_id}/runs/{run_id}"
+            assert (waited.content_type, waited.json) == ("application/json", output)
+            redis.client().flushall()
+            joined = [api.get(address) for address in (f"{path}/join", f"/runs/{run_id}/join")]
+            for response in (waited, *joined):
+                assert (response.status_code, response.json) == (200, output)
+                assert response.headers["Content-Location"] == path
+                assert response.headers["Location"] == f"{path}/join"
 
 
 def test_a_join_of_a_live_run_waits_for_its_output(api: Api, thread_id: str) -> None:

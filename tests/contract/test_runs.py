@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flask import Flask
 
 import tests.support.factories as make
 from shared import assistants
@@ -24,7 +22,6 @@ FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
     "multitask_strategy", "langsmith_session_name", "cancel_reason", "revision_id", "usage", "started_at", "ended_at", "attempts", "cost",
 ]  # fmt: skip
-BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 AGENT = str(assistants.default_id("agent"))
 
 
@@ -83,10 +80,17 @@ def test_the_record_says_when_it_ran_and_which_attempts_were_lost(api: Api, thre
     assert attempt == {"attempt": 1, "worker": "box:1:a", "reason": "was killed by SIGKILL"}
 
 
-def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:
+def test_kwargs_have_the_contracts_defaults_and_name_what_a_run_is_traced_to(
+    api: Api, thread_id: str
+) -> None:
     request_id = str(uuid4())
     body = {"assistant_id": "agent", "input": {"a": 1}}
     run = api.post(f"/threads/{thread_id}/runs", body, headers={"x-request-id": request_id}).json
+    tracer = {"project_name": "evaluations", "example_id": "8b3f7a52-6a7e-4d8c-9a53-0f0f6a4f1c11"}
+    traced = start(api, thread_id, langsmith_tracer=tracer)
+    assert traced["kwargs"]["langsmith_tracer"] == tracer
+    listed = api.get(f"/threads/{thread_id}/runs").json
+    assert [row["langsmith_session_name"] for row in listed] == ["evaluations", None]
     assert run["kwargs"] == {
         "input": {"a": 1},
         "command": None,
@@ -115,17 +119,6 @@ def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:
         "checkpoint_during": True,
         "durability": "async",
     }
-
-
-def test_a_run_is_traced_to_the_project_its_caller_names(api: Api, thread_id: str) -> None:
-    tracer = {"project_name": "evaluations", "example_id": "8b3f7a52-6a7e-4d8c-9a53-0f0f6a4f1c11"}
-
-    run = start(api, thread_id, langsmith_tracer=tracer)
-
-    assert run["langsmith_session_name"] == "evaluations"
-    assert run["kwargs"]["langsmith_tracer"] == tracer
-    listed = api.get(f"/threads/{thread_id}/runs").json
-    assert [row["langsmith_session_name"] for row in listed] == ["evaluations"]
 
 
 def test_a_runs_configuration_goes_over_the_assistants(api: Api, thread_id: str) -> None:
@@ -211,28 +204,17 @@ def test_a_thread_is_made_when_asked_for(api: Api) -> None:
     assert made["metadata"] == {"a": 1, "graph_id": "agent", "assistant_id": AGENT}
 
 
-@pytest.mark.parametrize(("on_completion", "temporary"), [(None, True), ("delete", True), ("keep", False)])
-def test_a_run_without_a_thread_has_one_of_its_own(
-    api: Api, on_completion: str | None, temporary: bool
-) -> None:
-    response = api.post("/runs", {"assistant_id": "agent", "on_completion": on_completion})
+def test_a_run_without_a_thread_has_one_of_its_own(api: Api) -> None:
+    for on_completion, temporary in ((None, True), ("delete", True), ("keep", False)):
+        response = api.post("/runs", {"assistant_id": "agent", "on_completion": on_completion})
 
-    run = response.json
-    assert response.headers["Content-Location"] == f"/runs/{run['run_id']}"
-    assert run["kwargs"]["temporary"] is temporary
-    assert thread(api, run["thread_id"])["status"] == "busy"
-    act(run["run_id"], {"a": 1})
-    assert api.get(f"/threads/{run['thread_id']}").status_code == (404 if temporary else 200)
-    assert status_of(api, run) == (None if temporary else "success")
-
-
-def test_a_thread_waits_no_more_runs_than_allowed(api: Api, thread_id: str) -> None:
-    api.set(max_pending_per_thread=2)
-    for _ in range(2):
-        start(api, thread_id)
-    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"})
-    assert response.status_code == 429
-    assert int(response.headers["Retry-After"]) > 0
+        run = response.json
+        assert response.headers["Content-Location"] == f"/runs/{run['run_id']}"
+        assert (on_completion, run["kwargs"]["temporary"]) == (on_completion, temporary)
+        assert thread(api, run["thread_id"])["status"] == "busy"
+        act(run["run_id"], {"a": 1})
+        left = api.get(f"/threads/{run['thread_id']}").status_code, status_of(api, run)
+        assert (on_completion, left) == (on_completion, (404, None) if temporary else (200, "success"))
 
 
 def test_a_deployment_that_serves_nothing_yet_is_409(api: Api) -> None:
@@ -275,25 +257,23 @@ def test_runs_are_listed_newest_first(api: Api, thread_id: str) -> None:
     assert api.get(f"{path}?status=nonsense").json == []
 
 
-@pytest.mark.parametrize(
-    "query", ["select=run_id&select=status", 'select=["run_id","status"]', "select=run_id,status"]
-)
-def test_list_selects_in_every_spelling(api: Api, thread_id: str, query: str) -> None:
+def test_list_selects_in_every_spelling(api: Api, thread_id: str) -> None:
     run = start(api, thread_id)
-    found = api.get(f"/threads/{thread_id}/runs?{query}").json
-    assert found == [{"run_id": run["run_id"], "status": "pending"}]
+    for query in ("select=run_id&select=status", 'select=["run_id","status"]', "select=run_id,status"):
+        found = api.get(f"/threads/{thread_id}/runs?{query}").json
+        assert (query, found) == (query, [{"run_id": run["run_id"], "status": "pending"}])
 
 
-def test_a_deployments_bound_of_pending_runs_holds(
-    api: Api, app: Flask, notifications: Notifications
-) -> None:
-    app.config["SETTINGS"] = replace(app.config["SETTINGS"], max_pending_per_deployment=2)
+def test_no_more_runs_wait_on_a_thread_or_in_a_deployment_than_allowed(api: Api, thread_id: str) -> None:
+    api.set(max_pending_per_thread=2, max_pending_per_deployment=3)
     for _ in range(2):
-        assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
+        start(api, thread_id)
+    of_thread = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"})
+    assert of_thread.status_code == 429
+    assert int(of_thread.headers["Retry-After"]) > 0
+
+    assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
     creation._counted.clear()  # the next count is due
-
-    refused = api.post("/runs", {"assistant_id": "agent"})
-
-    assert refused.status_code == 429
-    assert refused.headers["Retry-After"] == "5"
-    assert "2 pending runs" in refused.json["detail"]
+    of_deployment = api.post("/runs", {"assistant_id": "agent"})
+    assert (of_deployment.status_code, of_deployment.headers["Retry-After"]) == (429, "5")
+    assert "3 pending runs" in of_deployment.json["detail"]

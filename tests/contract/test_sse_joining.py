@@ -43,25 +43,21 @@ POSITIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("last", "seen"), POSITIONS)
-def test_an_ended_resumable_run_replays_from_an_id(
-    api: Api, ended: str, last: str | None, seen: list[tuple[str, int]]
+def test_a_resumable_run_replays_from_an_id_and_goes_on_while_it_lives(
+    api: Api, thread_id: str, ended: str, subtests: pytest.Subtests
 ) -> None:
-    assert names(join(api, ended, last)) == seen
+    for last, seen in POSITIONS:
+        with subtests.test(last=last):
+            assert names(join(api, ended, last)) == seen
 
-
-@pytest.mark.parametrize(("last", "seen"), POSITIONS)
-def test_a_live_resumable_run_replays_from_an_id_and_goes_on(
-    api: Api, thread_id: str, last: str | None, seen: list[tuple[str, int]]
-) -> None:
-    run_id = start(api, thread_id, stream_resumable=True)
-    actor = Actor(run_id)
-    actor.emit("values", {"a": 1})
-    actor.emit("updates", {"n": 1})
-    response = join(api, run_id, last)
-    actor.emit("custom", 1)
-    actor.finish({})
-    assert names(response) == [*seen, ("custom", 4)]
+            run_id = start(api, thread_id, stream_resumable=True)
+            actor = Actor(run_id)
+            actor.emit("values", {"a": 1})
+            actor.emit("updates", {"n": 1})
+            response = join(api, run_id, last)
+            actor.emit("custom", 1)
+            actor.finish({})
+            assert names(response) == [*seen, ("custom", 4)]
 
 
 def test_both_addresses_of_a_run_s_stream_work(api: Api, thread_id: str, ended: str) -> None:
@@ -74,17 +70,12 @@ def test_both_addresses_of_a_run_s_stream_work(api: Api, thread_id: str, ended: 
     assert names(long) == ALL
 
 
-def test_an_ended_run_that_is_not_resumable_streams_nothing(api: Api, thread_id: str) -> None:
-    run_id = start(api, thread_id)
-    act(run_id, {})
-    assert text_of(join(api, run_id, "-1")) == ""
-
-
 def test_all_that_is_kept_of_a_run_can_be_asked_for(api: Api, thread_id: str) -> None:
     ended, failed = start(api, thread_id), start(api, thread_id)
     act(ended, {"a": 1})
     whole = first(ended) + sse("values", {"a": 1})
     assert text_of(join(api, ended, "-")) == whole
+    assert text_of(join(api, ended, "-1")) == "", "it is not resumable"
     assert text_of(join(api, ended, "-", "?stream_mode=values")) == sse("values", {"a": 1})
     actor = Actor(failed)
     actor.emit("values", {"a": 1})
@@ -97,20 +88,17 @@ def test_all_that_is_kept_of_a_run_can_be_asked_for(api: Api, thread_id: str) ->
     assert text_of(join(api, failed, "-")) == EXPIRED + sse("error", FAILURE)
 
 
-def test_a_pending_run_is_joined_from_its_start(api: Api, thread_id: str) -> None:
+def test_a_run_that_is_not_resumable_is_joined_from_its_start_or_from_now_on(
+    api: Api, thread_id: str
+) -> None:
     run_id = start(api, thread_id)
-    response = join(api, run_id)
-    act(run_id, {"a": 1})
-    assert text_of(response) == first(run_id) + sse("values", {"a": 1})
-
-
-def test_a_running_run_that_is_not_resumable_is_joined_from_now_on(api: Api, thread_id: str) -> None:
-    run_id = start(api, thread_id)
+    pending = join(api, run_id)
     actor = Actor(run_id)
-    response = join(api, run_id, "0")
+    running = join(api, run_id, "0")
     actor.emit("values", {"a": 1})
     actor.finish({})
-    assert text_of(response) == sse("values", {"a": 1})
+    assert text_of(pending) == first(run_id) + sse("values", {"a": 1})
+    assert text_of(running) == sse("values", {"a": 1})
 
 
 def test_a_failed_run_replays_its_error(api: Api, thread_id: str) -> None:
@@ -254,9 +242,8 @@ def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_i
     assert text_of(response) == EXPIRED + first(run_id, attempt=2, id=501)
 
 
-@pytest.mark.parametrize(
-    ("query", "seen"),
-    [
+def test_only_the_modes_asked_for_come(api: Api, ended: str) -> None:
+    for query, seen in (
         ("", ALL),
         ("?stream_mode=", ALL),
         ("?stream_mode=values", ALL[1:2]),
@@ -266,25 +253,13 @@ def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_i
         ("?stream_mode=metadata", ALL[:1]),
         ("?stream_mode=nonsense", []),
         ("?checkpoint_id=x", ALL),
-    ],
-)
-def test_only_the_modes_asked_for_come(api: Api, ended: str, query: str, seen: list[tuple[str, int]]) -> None:
-    assert names(join(api, ended, "-1", query)) == seen
+    ):
+        assert (query, names(join(api, ended, "-1", query))) == (query, seen)
+    for query in ("?cancel_on_disconnect=perhaps", "?namespace=[1]"):
+        assert (query, api.get(f"/runs/{ended}/stream{query}").status_code) == (query, 422)
 
 
-@pytest.mark.parametrize(
-    ("query", "seen"),
-    [
-        ("stream_mode=messages", ["messages/metadata", "messages/partial", "messages/complete", "messages"]),
-        ("stream_mode=messages&namespace=child", ["messages/partial"]),
-        ("stream_mode=messages&namespace=", ["messages/metadata", "messages/complete", "messages"]),
-        ("stream_mode=messages-tuple", ["messages"]),
-        ("stream_mode=values", ["values|child:1"]),
-    ],
-)
-def test_a_mode_s_events_of_subgraphs_belong_to_it(
-    api: Api, thread_id: str, query: str, seen: list[str]
-) -> None:
+def test_a_mode_s_events_of_subgraphs_belong_to_it(api: Api, thread_id: str) -> None:
     run_id = start(api, thread_id, stream_resumable=True)
     actor = Actor(run_id)
     for name in (
@@ -292,19 +267,16 @@ def test_a_mode_s_events_of_subgraphs_belong_to_it(
     ):  # fmt: skip
         actor.emit(name, [])
     actor.finish({})
-    assert [name for name, _ in names(join(api, run_id, "0", f"?{query}"))] == seen
-
-
-@pytest.mark.parametrize("query", ["?cancel_on_disconnect=perhaps", "?namespace=[1]"])
-def test_what_a_join_cannot_do_is_422(api: Api, ended: str, query: str) -> None:
-    assert api.get(f"/runs/{ended}/stream{query}").status_code == 422
-
-
-@pytest.mark.parametrize("end", ["stream", "join"])
-def test_following_an_unknown_run_is_404(api: Api, end: str) -> None:
-    response = api.get(f"/runs/00000000-0000-0000-0000-00000000dead/{end}")
-    assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
-    assert api.get(f"/runs/nope/{end}").json == {"detail": "Invalid run ID: must be a UUID"}
+    of_messages = ["messages/metadata", "messages/partial", "messages/complete", "messages"]
+    for query, seen in (
+        ("stream_mode=messages", of_messages),
+        ("stream_mode=messages&namespace=child", ["messages/partial"]),
+        ("stream_mode=messages&namespace=", ["messages/metadata", "messages/complete", "messages"]),
+        ("stream_mode=messages-tuple", ["messages"]),
+        ("stream_mode=values", ["values|child:1"]),
+    ):
+        found = [name for name, _ in names(join(api, run_id, "0", f"?{query}"))]
+        assert (query, found) == (query, seen)
 
 
 def test_a_retention_that_ends_takes_the_log(api: Api, ended: str) -> None:
