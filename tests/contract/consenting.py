@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 from flask import Response
-from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from shared.infra import egress
-from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
+from tests.contract.statements import execute
 from tests.support.oauth_server import OAuthServer, oauth_server, returned
 
 CALLBACK = "http://localhost/v2/auth/callback/acme"
@@ -73,8 +72,7 @@ class Users:
 
     def age(self, table: str = "oauth_grant") -> None:
         """Let what there is expire."""
-        with connection() as conn:
-            conn.execute(text(f"UPDATE {table} SET expires_at = now() - interval '1 second'"))
+        execute(f"UPDATE {table} SET expires_at = now() - interval '1 second'")
 
 
 @pytest.fixture

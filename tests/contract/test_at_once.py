@@ -9,13 +9,12 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from sqlalchemy import text
 
 from shared.eventlog import events
 from shared.infra import redis as shared_redis
-from shared.infra.postgres import connection
 from shared.models import RunStatus
 from tests.contract.conftest import Api, ControlPlane
+from tests.contract.statements import column, execute
 from tests.support.acting import Actor
 
 
@@ -36,8 +35,7 @@ def test_the_runs_of_a_deleted_deployment_end_and_their_followers_see_it(
     assert told["reason"] == "the deployment was deleted"
     log = events.logged(redis, UUID(waiting["run_id"]), 0)
     assert [event.name for event in log] == ["end"]
-    with connection() as conn:
-        rows = conn.execute(text("SELECT run_id, status, cancel_requested FROM run")).all()
+    rows = execute("SELECT run_id, status, cancel_requested FROM run")
     assert {(str(row.run_id), row.status, row.cancel_requested) for row in rows} == {
         (waiting["run_id"], "interrupted", None),
         (running["run_id"], "running", "interrupt"),
@@ -94,6 +92,5 @@ def test_of_a_change_and_a_deletion_at_once_nothing_is_left_on_its_way(control: 
     )
     assert answers[0] == 204
     assert answers[1] in (200, 404)
-    with connection() as conn:
-        left = set(conn.execute(text("SELECT status FROM revision")).scalars())
+    left = set(column("SELECT status FROM revision"))
     assert left <= {"INTERRUPTED", "SKIPPED"}

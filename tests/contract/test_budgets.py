@@ -13,6 +13,7 @@ from shared.figures import budgets
 from shared.infra.postgres import connection, driver
 from tests.contract import rpc
 from tests.contract.conftest import Api, caller
+from tests.contract.statements import execute, scalar
 from tests.support import factories
 
 BUDGETS = {"max_tokens_per_day": 100, "max_run_tokens": 10}
@@ -88,14 +89,12 @@ def test_no_run_is_made_however_it_is_asked_for(spent: Api) -> None:
     answer = spent.post(f"/threads/{thread_id}/commands", command).json
     assert (answer["type"], answer["error"]) == ("error", "unknown_error")
     assert answer["message"].startswith("429: The deployment has used its budget of 100 tokens a day")
-    with connection() as conn:
-        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
+    assert scalar("SELECT count(*) FROM run") == 0
 
 
 def test_a_cron_passes_over_its_time(spent: Api) -> None:
     factories.cron(spent.deployment)
-    with connection() as conn:
-        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 s'"))
+    execute("UPDATE cron SET next_run_date = now() - interval '1 s'")
 
     assert crons.fire_due(max_pending=10) == []
     with connection() as conn:

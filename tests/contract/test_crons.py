@@ -11,6 +11,7 @@ from sqlalchemy import text
 from shared import assistants
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api
+from tests.contract.statements import execute
 
 FIELDS = [
     "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
@@ -66,8 +67,7 @@ def test_its_payload_is_what_was_sent(api: Api) -> None:
 
 def test_the_end_of_a_cron_from_before_its_payload_was_kept_whole_is_shown(api: Api) -> None:
     cron = new(api, end_time="2030-01-01T00:00:00Z")
-    with connection() as conn:
-        conn.execute(text("UPDATE cron SET payload = '{}'"))
+    execute("UPDATE cron SET payload = '{}'")
     shown = api.get(f"/runs/crons/{cron['cron_id']}").json
     assert shown["end_time"] == "2030-01-01T00:00:00+00:00"
 

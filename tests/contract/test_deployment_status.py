@@ -10,6 +10,7 @@ from sqlalchemy import text
 from shared.deployments import limits
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
+from tests.contract.statements import execute
 
 
 def listed(control: ControlPlane, **filters: str) -> list[str]:
@@ -20,11 +21,11 @@ def listed(control: ControlPlane, **filters: str) -> list[str]:
 
 def ended(control: ControlPlane, deployment: dict[str, Any], status: str) -> dict[str, Any]:
     """The deployment once its newest revision has ended so."""
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE revision SET status = :status WHERE id = :id"),
-            {"status": status, "id": deployment["latest_revision_id"]},
-        )
+    execute(
+        "UPDATE revision SET status = :status WHERE id = :id",
+        status=status,
+        id=deployment["latest_revision_id"],
+    )
     return control.get(f"/v2/deployments/{deployment['id']}").json
 
 
@@ -38,8 +39,7 @@ def test_a_deployment_that_serves_nothing_and_builds_nothing_is_not_ready(contro
 
     again = control.deploy(made)
     assert (again["status"], again["latest_revision_number"]) == ("READY", 2)
-    with connection() as conn:
-        conn.execute(text("UPDATE deployment SET active_revision_id = latest_revision_id"))
+    execute("UPDATE deployment SET active_revision_id = latest_revision_id")
     serving = ended(control, again, "DEPLOYED")
     assert (serving["status"], serving["active_revision_number"]) == ("READY", 2)
     assert ended(control, control.deploy(made), "BUILD_FAILED")["status"] == "READY", "the old one serves"

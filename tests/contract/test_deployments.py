@@ -14,6 +14,7 @@ from shared.deployments import secrets
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Notifications
+from tests.contract.statements import column, execute
 from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving
 
@@ -310,8 +311,7 @@ def test_lists_come_in_pages_newest_first_also_of_one_moment(control: ControlPla
     assert control.get("/v2/deployments", offset=3).json == {"resources": [], "offset": 3}
 
     control.create("d")
-    with connection() as conn:
-        conn.execute(text("UPDATE deployment SET created_at = now()"))
+    execute("UPDATE deployment SET created_at = now()")
     assert names(control) == ["d", "c", "b", "a"]
     assert [names(control, limit=1, offset=n) for n in range(4)] == [["d"], ["c"], ["b"], ["a"]]
 
@@ -365,8 +365,7 @@ def test_nothing_can_be_done_with_a_deleted_deployment(control: ControlPlane) ->
         assert control.post(deployment + path).status_code == 404
     for path in ("/revisions", revision, f"{revision}/stream"):
         assert control.get(deployment + path).status_code == 404
-    with connection() as conn:
-        assert conn.execute(text("SELECT status FROM revision")).scalars().all() == ["INTERRUPTED"]
+    assert column("SELECT status FROM revision") == ["INTERRUPTED"]
 
 
 def test_several_are_deleted_at_once(control: ControlPlane) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
 from shared import assistants
 from shared.infra import encryption
-from shared.infra.postgres import connection, driver
+from shared.infra.postgres import driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
 from shared.runs.claims import Terms
 from tests.contract.conftest import Api, Notifications
+from tests.contract.statements import execute, one
 from tests.support.acting import Actor
 
 FIRST, SECOND, ELSEWHERE = "1-first", "2-second", "3-elsewhere"  # checkpoints in their order
@@ -89,10 +89,7 @@ def test_failed_runs_are_found_by_what_is_known_of_them(api: Api, thread_id: str
     elsewhere = api.post("/threads").json["thread_id"]
     error, timeout, stopped = (ended(api, thread_id, status=status) for status in ENDS)
     other = ended(api, elsewhere, assistant_id="other")
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE run SET ended_at = now() - interval '1 day' WHERE run_id = :id"), {"id": error}
-        )
+    execute("UPDATE run SET ended_at = now() - interval '1 day' WHERE run_id = :id", id=error)
     yesterday = datetime.now(UTC) - timedelta(hours=12)
 
     assert found(api, status="timeout") == [timeout]
@@ -242,11 +239,9 @@ def test_a_thread_that_moved_on_must_be_forced(api: Api, thread_id: str) -> None
 def test_a_state_set_by_hand_since_is_a_move(api: Api, thread_id: str, reached: tuple[str, ...]) -> None:
     run_id = ended(api, thread_id, *reached)
     writer = make.run(api.deployment, UUID(thread_id), status=RunStatus.RUNNING, attempt=1, owner="w")
-    with connection() as conn:
-        row = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": writer}).one()
+    row = one("SELECT * FROM run WHERE run_id = :id", id=writer)
     make.stored(row, ELSEWHERE)
-    with connection() as conn:
-        conn.execute(text("DELETE FROM run WHERE run_id = :id"), {"id": writer})
+    execute("DELETE FROM run WHERE run_id = :id", id=writer)
     assert retry(api, thread_id, run_id).status_code == 409
     forced = retry(api, thread_id, run_id, force=True).json["kwargs"]["config"]["configurable"]
     assert forced.get("checkpoint_id") == (FIRST if reached else None)

@@ -17,6 +17,7 @@ from shared.access.idempotency import KeptAnswer, KeyedRequest
 from shared.infra import encryption
 from shared.infra.postgres import LARGE, connection, driver, dumps
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
+from tests.contract.statements import column, execute, scalar
 from tests.support.waiting import wait_until
 
 PROVIDER = {
@@ -43,8 +44,7 @@ def is_repeated(response: TestResponse) -> bool:
 
 
 def count(table: str) -> int:
-    with connection() as conn:
-        return int(conn.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+    return int(scalar(f"SELECT count(*) FROM {table}"))
 
 
 def test_a_create_sent_again_is_answered_again_and_done_once(control: ControlPlane) -> None:
@@ -193,8 +193,7 @@ def test_the_drivers_own_connection_will_do(control: ControlPlane) -> None:
 
 def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
     create(control)
-    with connection() as conn:
-        [stored] = conn.execute(text("SELECT answer FROM idempotent_answer")).scalars()
+    [stored] = column("SELECT answer FROM idempotent_answer")
     assert b"chat" not in bytes(stored)
     assert '"name":"chat"' in encryption.decrypt(stored)
 
@@ -202,8 +201,7 @@ def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
 def test_an_answer_that_an_earlier_version_kept_is_given_again(control: ControlPlane) -> None:
     first = create(control)
     kept = encryption.encrypt(dumps([201, {"Content-Type": "application/json"}, first.text]))
-    with connection() as conn:
-        conn.execute(text("UPDATE idempotent_answer SET answer = :kept"), {"kept": kept})
+    execute("UPDATE idempotent_answer SET answer = :kept", kept=kept)
     second = create(control)
     assert (second.status_code, is_repeated(second), second.data) == (201, True, first.data)
 
@@ -214,8 +212,7 @@ def test_a_key_is_free_again_after_a_day(control: ControlPlane) -> None:
         conn.execute(text("UPDATE idempotent_answer SET created_at = now() - interval '23 hours'"))
         assert idempotency.remove_old(conn) == 0
     assert is_repeated(create(control))
-    with connection() as conn:
-        conn.execute(text("UPDATE idempotent_answer SET created_at = now() - interval '25 hours'"))
+    execute("UPDATE idempotent_answer SET created_at = now() - interval '25 hours'")
     assert create(control, name="tomorrow").status_code == 201
     assert is_repeated(create(control, name="tomorrow"))
     with connection() as conn:

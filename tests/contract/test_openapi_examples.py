@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import text
 
 import tests.support.factories as make
 from shared import assistants
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import connection, dumps
+from shared.infra.postgres import dumps
 from tests.contract.conftest import Api, ControlPlane, MakeApp
+from tests.contract.statements import execute
 from web.openapi import document
 from web.openapi_examples import EXAMPLES, sample, with_graph
 from web.operations import of_view
@@ -94,10 +94,7 @@ def local(app_with: MakeApp) -> FlaskClient:
     """A developer's own service: it asks for no key."""
     client = app_with(dev_deployment="chat").test_client()
     make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID, graphs=("writer",))
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE graph SET schemas = CAST(:s AS json)"), {"s": dumps({"input_schema": INPUT})}
-        )
+    execute("UPDATE graph SET schemas = CAST(:s AS json)", s=dumps({"input_schema": INPUT}))
     return client
 
 

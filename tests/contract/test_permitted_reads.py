@@ -6,12 +6,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import text
 
 import tests.support.factories as make
-from shared.infra.postgres import connection
 from shared.models import RunStatus
 from tests.contract.conftest import Api, Notifications
+from tests.contract.statements import execute, scalar
 from tests.contract.test_permitted_runs import RUN, assistant, created, runs, thread
 from tests.support.acting import Actor
 from tests.support.user_code import Context, PlayedAuth, owner_only, refuse
@@ -202,8 +201,7 @@ def test_a_thread_that_moves_meanwhile_is_asked_about_again(ann: Api, played: Pl
     make.run(ann.deployment, UUID(key), status=RunStatus.SUCCESS, attempt=1)
 
     def move(ctx: Context, value: dict[str, Any]) -> None:
-        with connection() as conn:
-            conn.execute(text("UPDATE thread SET status = 'idle', interrupts = '{}'"))
+        execute("UPDATE thread SET status = 'idle', interrupts = '{}'")
 
     played.on(move, "threads", "create_run")
     params = {**RUN, "input": "yes"}
@@ -225,8 +223,7 @@ def test_a_thread_that_is_waited_for_is_not_shown_to_strangers(
     assert response.status_code == 200
     make.thread(ann.deployment.id, thread_id=UUID(key), metadata={"owner": "ann"})
     make.run(ann.deployment, UUID(key))
-    with connection() as conn:
-        watched = conn.execute(text("SELECT protocol_until FROM thread")).scalar_one()
+    watched = scalar("SELECT protocol_until FROM thread")
     assert watched is None
     heard = [next(response.response) for _ in range(3)]
     assert not [frame for frame in heard if b"event:" in frame]

@@ -15,6 +15,7 @@ from shared import assistants
 from shared.deployments import user_code
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api, Notifications
+from tests.contract.statements import execute, scalar
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
 from web import named
 
@@ -42,10 +43,7 @@ def assistant(api: Api, **columns: Any) -> str:
 
 
 def metadata_of(thread_id: str) -> dict[str, Any]:
-    with connection() as conn:
-        found: dict[str, Any] = conn.execute(
-            text("SELECT metadata FROM thread WHERE thread_id = :id"), {"id": thread_id}
-        ).scalar_one()
+    found: dict[str, Any] = scalar("SELECT metadata FROM thread WHERE thread_id = :id", id=thread_id)
     return found
 
 
@@ -255,8 +253,7 @@ def test_a_repeated_request_shows_no_thread_that_is_anothers_by_now(ann: Api, pl
     played.on(owner_only)
     key, headers = thread(ann), {"Idempotency-Key": "one"}
     assert ann.post(f"/threads/{key}/runs", RUN, headers=headers).status_code == 200
-    with connection() as conn:
-        conn.execute(text("""UPDATE thread SET metadata = '{"owner": "bob"}'"""))
+    execute("""UPDATE thread SET metadata = '{"owner": "bob"}'""")
     response = ann.post(f"/threads/{key}/runs", RUN, headers=headers)
     assert (response.status_code, response.json) == (404, HIDDEN)
 
@@ -282,8 +279,7 @@ def test_the_assistant_may_move_while_the_handlers_think(ann: Api, played: Playe
 
     def slow(ctx: Any, value: dict[str, Any]) -> None:
         del played.handlers[CREATE_RUN]
-        with connection() as conn:
-            conn.execute(text("""UPDATE assistant_version SET context = '{"n": 2}'"""))
+        execute("""UPDATE assistant_version SET context = '{"n": 2}'""")
 
     played.on(slow, *CREATE_RUN)
     run = created(ann, "/runs", assistant_id=own)
@@ -291,8 +287,7 @@ def test_the_assistant_may_move_while_the_handlers_think(ann: Api, played: Playe
 
 
 def test_without_handlers_nobody_is_asked(ann: Api, played: PlayedAuth) -> None:
-    with connection() as conn:
-        conn.execute(text("""UPDATE revision SET user_code = '{"auth": {"handlers": []}}'"""))
+    execute("""UPDATE revision SET user_code = '{"auth": {"handlers": []}}'""")
     user_code._known.cache_clear()
     named.forget()
     run = created(ann, "/runs")

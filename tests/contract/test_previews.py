@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
 
 import tests.support.factories as make
 from shared.deployments import deployments, traffic
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
+from tests.contract.statements import execute
 from web import named
 
 __all__ = ["newer", "operator"]
@@ -141,14 +141,11 @@ def test_a_preview_that_is_promoted_is_what_the_next_change_builds_on(
     api: Api, newer: str, operator: ControlPlane
 ) -> None:
     make.preview(api.deployment.id, UUID(newer))
-    with connection() as conn:
-        conn.execute(
-            text(
-                "UPDATE revision SET preview = 'pr-1', archive_digest = repeat('0', 64),"
-                """ source_revision_config = '{"langgraph_config_path": "new.json"}' WHERE id = :id"""
-            ),
-            {"id": newer},
-        )
+    execute(
+        "UPDATE revision SET preview = 'pr-1', archive_digest = repeat('0', 64),"
+        """ source_revision_config = '{"langgraph_config_path": "new.json"}' WHERE id = :id""",
+        id=newer,
+    )
     act(operator, api, "promote", revision_id=newer)
     record: Any = operator.get(f"/v2/deployments/{api.deployment.id}").json
     changed = operator.change(record, secret_changes=[{"name": "A", "value": "1"}])

@@ -8,7 +8,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
-from sqlalchemy import text
 
 from shared import thread_runs
 from shared.access import api_keys
@@ -19,6 +18,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import end_event, finish
 from tests.contract.conftest import Api, caller
+from tests.contract.statements import execute, scalar
 from tests.support.acting import act
 from tests.support.protocol import (
     AT,
@@ -38,8 +38,7 @@ from tests.support.protocol import (
 
 
 def milliseconds(run_id: str, column: str) -> int:
-    with connection() as conn:
-        at = conn.execute(text(f"SELECT {column} FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()
+    at = scalar(f"SELECT {column} FROM run WHERE run_id = :id", id=run_id)
     assert isinstance(at, datetime)
     return round(at.timestamp() * 1000)
 
@@ -226,8 +225,7 @@ def test_a_run_that_is_rolled_back_after_it_began_ends_as_interrupted(api: Api, 
 def test_a_second_attempt_begins_nothing_anew(api: Api, thread_id: str) -> None:
     run_id = started(api, thread_id)["result"]["run_id"]
     Host(run_id, "first").show("values", {"n": 1})
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET status = 'pending', owner = NULL"))
+    execute("UPDATE run SET status = 'pending', owner = NULL")
     again = Host(run_id, "second")
     again.show("values", {"n": 2})
     again.finish({})
@@ -302,8 +300,7 @@ def test_runs_of_a_thread_that_is_watched_are_to_write_content(api: Api, thread_
 
 def test_content_is_not_written_for_who_has_left_long_ago(api: Api, thread_id: str) -> None:
     replay(api, thread_id)
-    with connection() as conn:
-        conn.execute(text("UPDATE thread SET protocol_until = now() - interval '1 second'"))
+    execute("UPDATE thread SET protocol_until = now() - interval '1 second'")
     assert "joined" not in stored_kwargs(classic(api, thread_id))
 
 
@@ -321,11 +318,9 @@ def test_the_owner_of_a_running_run_is_notified_that_somebody_watches(api: Api, 
 def test_watching_is_said_again(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.protocol.watching.RENEW_SECONDS", 0.01)
     with subscribed(api, thread_id) as reader:
-        with connection() as conn:
-            conn.execute(text("UPDATE thread SET protocol_until = NULL"))
+        execute("UPDATE thread SET protocol_until = NULL")
         reader.quiet()
-        with connection() as conn:
-            assert conn.execute(text("SELECT protocol_until > now() FROM thread")).scalar_one()
+        assert scalar("SELECT protocol_until > now() FROM thread")
 
 
 # What is refused.

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
-from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
+from tests.contract.statements import scalar
 from tests.support.oauth_server import OAuthServer, oauth_server
 
 PROVIDERS = "/v2/auth/providers"
@@ -52,8 +51,7 @@ def test_its_secret_is_in_no_answer_and_not_readable_at_rest(
     for answer in answers:
         assert answer.status_code == 200
         assert "secret" not in answer.text.replace("client_secret_post", "")
-    with connection() as conn:
-        stored = conn.execute(text("SELECT client_secret FROM oauth_provider")).scalar_one()
+    stored = scalar("SELECT client_secret FROM oauth_provider")
     assert b"another-client-secret" not in bytes(stored)
 
 

@@ -14,6 +14,7 @@ from shared.access import api_keys
 from shared.fleet import Heartbeat
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api, caller
+from tests.contract.statements import execute
 from tests.support.acting import Actor
 
 
@@ -34,8 +35,7 @@ def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> N
 
 
 def silence_runners() -> None:
-    with connection() as conn:
-        conn.execute(text("UPDATE worker SET seen_at = now() - interval '13 seconds'"))
+    execute("UPDATE worker SET seen_at = now() - interval '13 seconds'")
 
 
 def start(api: Api, thread_id: str | None = None, **body: Any) -> Any:
@@ -56,11 +56,7 @@ def line_of(api: Api, run: Any) -> tuple[int | None, str]:
 
 
 def limit(api: Api, number: int | None) -> None:
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE deployment SET max_concurrent_runs = :n WHERE id = :id"),
-            {"n": number, "id": api.deployment.id},
-        )
+    execute("UPDATE deployment SET max_concurrent_runs = :n WHERE id = :id", n=number, id=api.deployment.id)
 
 
 def limit_key(key_id: str, number: int | None) -> None:
@@ -160,11 +156,7 @@ def test_a_queue_is_shown_by_reason(api: Api, neighbour: Api) -> None:
     mine = start(api)
     limit_key(key_id, 1)
     runner(slots=8)
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE run SET created_at = now() - interval '1 hour' WHERE run_id = :id"),
-            {"id": mine["run_id"]},
-        )
+    execute("UPDATE run SET created_at = now() - interval '1 hour' WHERE run_id = :id", id=mine["run_id"])
 
     said: Any = api.get("/queue").json
 
@@ -188,8 +180,7 @@ def test_a_queue_is_shown_by_reason(api: Api, neighbour: Api) -> None:
 def test_a_run_remembers_its_key(api: Api) -> None:
     theirs, key_id = friend(api)
     runs = [start(theirs), *theirs.post("/runs/batch", [{"assistant_id": "agent"}]).json, start(api)]
-    with connection() as conn:
-        found = conn.execute(text("SELECT run_id, key_id FROM run")).all()
+    found = execute("SELECT run_id, key_id FROM run")
     keys = {str(row.run_id): row.key_id for row in found}
     assert [keys[run["run_id"]] for run in runs] == [key_id, key_id, "bootstrap"]
 

@@ -17,13 +17,12 @@ import pytest
 from flask import Flask, Response
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
-from sqlalchemy import text
 
 from shared.errors import Unavailable
 from shared.eventlog.hub import Hub, Reader, hub
-from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api
+from tests.contract.statements import scalar
 from tests.support.acting import Actor
 from web import worker
 from web.rate_limits import Streams
@@ -135,10 +134,7 @@ NOTHING: tuple[int, dict[str, int], int] = (0, {}, 0)
 
 
 def live_runs() -> int:
-    with connection() as conn:
-        found: int = conn.execute(
-            text("SELECT count(*) FROM run WHERE status IN ('pending', 'running')")
-        ).scalar_one()
+    found: int = scalar("SELECT count(*) FROM run WHERE status IN ('pending', 'running')")
     return found
 
 

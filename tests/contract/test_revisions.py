@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from sqlalchemy import text
 
 from shared.access import api_keys
 from shared.deployments import secrets
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Notifications, caller
+from tests.contract.statements import execute
 from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving, set_status
 
@@ -54,8 +54,7 @@ def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, contro
     ci.change(made, secret_changes=[{"name": "B", "value": None}, {"name": "E", "value": "e"}])
     path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy"
     assert ci.post(path).status_code == 200
-    with connection() as conn:
-        conn.execute(text("DELETE FROM api_key WHERE name = 'ci'"))
+    execute("DELETE FROM api_key WHERE name = 'ci'")
 
     found = control.revisions(made)[::-1]
 
@@ -78,8 +77,7 @@ def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, contro
 
 def test_of_old_revisions_less_is_known(control: ControlPlane) -> None:
     made = control.create(secrets=[{"name": "A", "value": "1"}])
-    with connection() as conn:
-        conn.execute(text("UPDATE revision SET created_by = NULL, changes = NULL"))
+    execute("UPDATE revision SET created_by = NULL, changes = NULL")
     found = control.revision(made)
     assert (found["created_by"], found["changes"]["variables_set"]) == (None, None)
 
@@ -145,8 +143,7 @@ def test_a_built_revision_is_deployed_again_without_building(
 ) -> None:
     made = control.create(secrets=[{"name": "A", "value": "1"}])
     first = control.deploy(made)["latest_revision_id"]
-    with connection() as conn:
-        conn.execute(text("UPDATE revision SET requirements = 'langgraph==1', manifest = '{}'"))
+    execute("UPDATE revision SET requirements = 'langgraph==1', manifest = '{}'")
     set_serving(made, first)
     control.change(made, secrets=[{"name": "A", "value": "2"}])
     set_status(control.revisions(made)[0]["id"], "DEPLOYED")

@@ -13,6 +13,7 @@ from shared.models import ThreadStatus
 from shared.runs import claims, eligibility, nesting
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import MISSING, start
+from tests.contract.statements import column, execute, scalar
 from tests.support.acting import Actor, act
 
 CHECKPOINT = "1f1e0000-0000-6000-8000-000000000001"
@@ -30,8 +31,7 @@ def claimable(run: dict[str, Any]) -> bool:
 
 
 def due(run: dict[str, Any]) -> None:
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET not_before = now() WHERE run_id = :id"), {"id": run["run_id"]})
+    execute("UPDATE run SET not_before = now() WHERE run_id = :id", id=run["run_id"])
 
 
 # Later
@@ -218,10 +218,7 @@ def test_all_runs_in_a_status_are_cancelled(api: Api, neighbour: Api, status: st
     assert (response.status_code, response.data) == (204, b"")
     for thread_id in threads:
         assert statuses(api, thread_id) == left
-    with connection() as conn:
-        asked = (
-            conn.execute(text("SELECT cancel_requested FROM run WHERE status = 'running'")).scalars().all()
-        )
+    asked = column("SELECT cancel_requested FROM run WHERE status = 'running'")
     assert asked == ([None] * 2 if status == "pending" else ["interrupt"] * 2)
     assert neighbour.post("/runs/cancel", {"status": "all"}).status_code == 404
 
@@ -272,16 +269,14 @@ def test_a_run_that_a_run_creates_is_one_deeper(api: Api, thread_id: str) -> Non
 def test_a_run_that_is_nested_too_deep_creates_none(api: Api, thread_id: str) -> None:
     calling = start(api, thread_id)
     Actor(calling["run_id"])
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET depth = :depth"), {"depth": nesting.MAX_DEPTH})
+    execute("UPDATE run SET depth = :depth", depth=nesting.MAX_DEPTH)
     headers = {nesting.HEADER: calling["run_id"]}
 
     for path in ("/runs", "/runs/wait", "/runs/stream"):
         refused = api.post(path, {"assistant_id": "agent"}, headers=headers)
         assert refused.status_code == 409
         assert f"Run {calling['run_id']} is nested 10 deep" in refused.json["detail"]
-    with connection() as conn:
-        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 1
+    assert scalar("SELECT count(*) FROM run") == 1
 
 
 def test_what_names_no_run_is_refused_with_the_header(api: Api) -> None:

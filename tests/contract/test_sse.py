@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from sqlalchemy import text
-
-from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api
+from tests.contract.statements import execute
 from tests.contract.streaming import FAILURE, HEARTBEAT, first, sse, start, stream, text_of
 from tests.support.acting import Actor, act
 
@@ -105,8 +103,7 @@ def test_another_attempt_says_so_under_higher_ids(api: Api, thread_id: str) -> N
     response, run_id = stream(api, thread_id, stream_resumable=True)
     actor = Actor(run_id)
     actor.emit("values", {"a": 1})
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET status = 'pending', owner = NULL, not_before = NULL"))
+    execute("UPDATE run SET status = 'pending', owner = NULL, not_before = NULL")
     again = Actor(run_id, owner="another")
     again.finish({"a": 2})
     assert text_of(response) == (

@@ -19,6 +19,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import end_event
 from tests.contract.conftest import Api
+from tests.contract.statements import execute
 from tests.contract.streaming import ALL, FAILURE, HEARTBEAT, first, join, names, sse, start, text_of
 from tests.support.acting import Actor, act
 
@@ -122,8 +123,7 @@ def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch:
     monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
     run_id = start(api, thread_id, stream_resumable=True)
     Actor(run_id)
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET status = 'success', owner = NULL"))
+    execute("UPDATE run SET status = 'success', owner = NULL")
     assert text_of(join(api, run_id, "0")) == first(run_id, id=1) + EXPIRED
 
 
@@ -171,8 +171,7 @@ def test_an_owner_that_lives_may_hold_the_last_events_for_a_while(
     assert is_held(actor, last=1)
     assert not is_held(actor, last=2), "nothing is missing"
     assert not is_held(actor, last=1, end_alone=True)
-    with connection() as conn:
-        conn.execute(text(since))
+    execute(since)
     assert not is_held(actor, last=1)
 
 
@@ -236,8 +235,7 @@ def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_i
     Actor(run_id)
     redis.client().flushall()
     response = join(api, run_id, "120")
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET status = 'pending', owner = NULL"))
+    execute("UPDATE run SET status = 'pending', owner = NULL")
     Actor(run_id, owner="another").finish({})
     assert text_of(response) == EXPIRED + first(run_id, attempt=2, id=501)
 
@@ -327,8 +325,7 @@ def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
     response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
     body = response.iter_encoded()
     next(body)
-    with connection() as conn:
-        conn.execute(text("DELETE FROM thread WHERE thread_id = :id"), {"id": made["thread_id"]})
+    execute("DELETE FROM thread WHERE thread_id = :id", id=made["thread_id"])
     with pytest.raises(ConnectionResetError):  # `{}` would look like its output
         list(body)
     response.close()

@@ -18,6 +18,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.thread_stream import StreamPosition
 from tests.contract.conftest import Api, Notifications
+from tests.contract.statements import execute
 from tests.support.acting import Actor, act
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
@@ -181,8 +182,7 @@ def test_a_run_that_was_sent_halfway_and_is_rolled_back_ends(api: Api, thread_id
         run_id = start(api, thread_id)
         actor = Actor(run_id)
         stream.until("metadata")
-        with connection() as conn:
-            conn.execute(text("DELETE FROM run"))
+        execute("DELETE FROM run")
         actor.end("rollback")
         assert stream.until("metadata") == [done(run_id, "1-2")]
 

@@ -10,14 +10,13 @@ from uuid import UUID
 
 import pytest
 from flask import Flask, Response
-from sqlalchemy import text
 
 from shared.infra import encryption, tracing
 from shared.infra.otel import OtelTracer
-from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs.webhooks import Delivery
 from tests.contract.conftest import Api
+from tests.contract.statements import execute
 from tests.support.acting import Actor
 from tests.support.collector import Collector, collecting
 from web.tracing import begin, finish
@@ -156,8 +155,7 @@ def test_attempts_and_failures_stand_in_the_runs_trace(
     api: Api, thread_id: str, collector: Collector
 ) -> None:
     run = created(api, thread_id)
-    with connection() as conn:
-        conn.execute(text("UPDATE run SET attempt = 1"))
+    execute("UPDATE run SET attempt = 1")
     actor = Actor(run["run_id"])
     trace = run_trace.begin(actor.run)
     assert trace is not None

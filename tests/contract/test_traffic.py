@@ -24,6 +24,7 @@ from tests.contract import rpc
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from tests.contract.rpc import Called, text_message
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
+from tests.contract.statements import execute
 from web import named
 
 __all__ = ["newer", "operator"]
@@ -192,8 +193,7 @@ def test_promote_applies_the_configuration_that_the_revision_was_built_with(
 ) -> None:
     configs = {"agent": {"configurable": {"model": "small"}}}
     revision_id = make.revision(api.deployment.id, number=2, manifest={"configs": configs})
-    with connection() as conn:
-        conn.execute(text("""UPDATE assistant_version SET metadata = '{"created_by": "system"}'"""))
+    execute("""UPDATE assistant_version SET metadata = '{"created_by": "system"}'""")
     act(operator, api, "promote", revision_id=str(revision_id))
     shown: Any = api.get(f"/assistants/{assistants.default_id('agent')}").json
     assert (shown["config"], shown["context"]) == (configs["agent"], {"model": "small"})
@@ -206,14 +206,11 @@ def test_a_revision_whose_process_does_not_start_is_not_promoted(
         raise HostUnusable("it ended while it started")
 
     monkeypatch.setattr("shared.graph_queries.ask", unusable)
-    with connection() as conn:
-        conn.execute(
-            text(
-                "INSERT INTO worker (id, kind, pool, host_name, pid, version, isolation, bounds_tasks,"
-                " bounds_memory, state, slots, running, ended_a_minute, heard_seconds, hosts) VALUES"
-                " ('w', 'runner', 'default', 'h', 1, '0', 0, false, false, 'ready', 1, 0, 0, 0, '[]')"
-            )
-        )
+    execute(
+        "INSERT INTO worker (id, kind, pool, host_name, pid, version, isolation, bounds_tasks,"
+        " bounds_memory, state, slots, running, ended_a_minute, heard_seconds, hosts) VALUES"
+        " ('w', 'runner', 'default', 'h', 1, '0', 0, false, false, 'ready', 1, 0, 0, 0, '[]')"
+    )
     refused = act(operator, api, "promote", revision_id=newer)
     assert refused.status_code == 409
     assert "it ended while it started" in refused.json["detail"]

@@ -10,13 +10,12 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 from flask import g
-from sqlalchemy import text
 
 import tests.support.factories as make
 from shared.access.api_keys import Caller
-from shared.infra.postgres import connection
 from shared.user_code.users import user_of
 from tests.contract.conftest import Api, Users
+from tests.contract.statements import execute
 from tests.support import user_code
 from web import named
 from web.deployment_api.protocol.socket import Session
@@ -223,10 +222,7 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
         session = Session(socket, UUID(thread_id), {"owner": "bob"}, heartbeat_seconds=0.01)
     steps = session.steps()
     next(steps)
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE revision SET user_code = NULL WHERE id = :id"), {"id": chat.active_revision_id}
-        )
+    execute("UPDATE revision SET user_code = NULL WHERE id = :id", id=chat.active_revision_id)
     named.forget()
     start = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
     socket.take(orjson.dumps(start))

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from shared.deployments import archives
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, MakeApp, caller
+from tests.contract.statements import execute, one
 from tests.support.full_disk import largest_file
 from tests.support.refusals import detail
 
@@ -62,8 +63,7 @@ def test_an_operators_own_address_wins(app_with: MakeApp, control: ControlPlane,
 
 def test_the_token_is_not_stored(control: ControlPlane, deployment: Any) -> None:
     token = place(control, deployment)["upload_url"].rpartition("/")[2]
-    with connection() as conn:
-        row = conn.execute(text("SELECT * FROM upload")).one()
+    row = one("SELECT * FROM upload")
     assert token not in repr(tuple(row))
 
 
@@ -118,8 +118,7 @@ def test_an_unknown_or_expired_upload_address_takes_nothing(
 ) -> None:
     url = place(control, deployment)["upload_url"]
     assert anonymous.put("/v2/uploads/guessed", data=b"x").status_code == 404
-    with connection() as conn:
-        conn.execute(text("UPDATE upload SET expires_at = now() - interval '1 second'"))
+    execute("UPDATE upload SET expires_at = now() - interval '1 second'")
     assert anonymous.put(url, data=b"x").status_code == 404
     assert stored() == {}
 

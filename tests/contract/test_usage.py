@@ -16,6 +16,7 @@ from cli.operating import usage as command
 from shared.figures import folding, prices
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api
+from tests.contract.statements import execute
 from tests.support.acting import act
 
 USED = {
@@ -82,8 +83,7 @@ def test_usage_by_what_is_asked_for_folded_or_not(api: Api, neighbour: Api) -> N
 
 def test_a_day_is_counted_from_its_beginning_to_its_end(api: Api) -> None:
     run_once(api, USED)
-    with connection() as conn:
-        conn.execute(text("UPDATE ended_run SET ended_at = '2026-03-04T23:59:59.9Z'"))
+    execute("UPDATE ended_run SET ended_at = '2026-03-04T23:59:59.9Z'")
 
     assert len(asked(api, "from=2026-03-04&until=2026-03-04&by=day")) == 1
     assert asked(api, "from=2026-03-05&until=2026-03-05&by=day") == []

@@ -17,6 +17,7 @@ from shared.infra.postgres import connection
 from shared.models import DEPLOYMENT
 from shared.user_crons import NoAnswer
 from tests.contract.conftest import Users
+from tests.contract.statements import execute, one, scalar
 from tests.support import factories as make
 from tests.support.user_code import Context, owner_only, user
 from workers.upkeep import user_crons as upkeep
@@ -34,8 +35,7 @@ def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
     """The id of a cron of ann's that is due now."""
     response: Any = users.ann.post(path, {**HOURLY, **body})
     assert response.status_code == 200, response.text
-    with connection() as conn:
-        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
+    execute("UPDATE cron SET next_run_date = now() - interval '1 minute'")
     users.played.forget()
     return response.json["cron_id"]
 
@@ -56,8 +56,7 @@ def runs() -> list[Any]:
 
 
 def is_due() -> bool:
-    with connection() as conn:
-        return conn.execute(text("SELECT next_run_date <= now() FROM cron")).scalar_one()
+    return scalar("SELECT next_run_date <= now() FROM cron")
 
 
 def test_it_fires_for_its_user_whole(users: Users) -> None:
@@ -80,8 +79,7 @@ def test_it_fires_for_its_user_whole(users: Users) -> None:
 
 def test_its_user_is_kept_encrypted(users: Users) -> None:
     due(users)
-    with connection() as conn:
-        row = conn.execute(text("SELECT user_id, auth_user FROM cron")).one()
+    row = one("SELECT user_id, auth_user FROM cron")
     assert row.user_id == "ann"
     assert b"red" not in bytes(row.auth_user)
     assert orjson.loads(encryption.decrypt(row.auth_user)) == user("ann", team="red")
@@ -147,8 +145,7 @@ def test_one_that_was_not_answered_is_not_asked_about_again_at_once(users: Users
 def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
     thread: Any = users.ann.post("/threads").json
     due(users, f"/threads/{thread['thread_id']}/runs/crons")
-    with connection() as conn:
-        conn.execute(text("""UPDATE thread SET metadata = '{"owner": "bob"}'"""))
+    execute("""UPDATE thread SET metadata = '{"owner": "bob"}'""")
     assert fire(users) == []
     assert runs() == []
     assert "not found" in users.last_line()
@@ -157,8 +154,7 @@ def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> No
 def test_an_assistant_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
     assistant: Any = users.ann.post("/assistants", {"graph_id": "agent"}).json
     due(users, assistant_id=assistant["assistant_id"])
-    with connection() as conn:
-        conn.execute(text("""UPDATE assistant_version SET metadata = '{"owner": "bob"}'"""))
+    execute("""UPDATE assistant_version SET metadata = '{"owner": "bob"}'""")
     assert fire(users) == []
     assert users.played.pairs() == [("threads", "create_run"), ("assistants", "read")]
     assert runs() == []
@@ -168,8 +164,7 @@ def test_a_cron_that_changes_while_it_is_asked_about_is_asked_about_again(users:
     cron_id = due(users)
 
     def slow(ctx: Context, value: dict[str, Any]) -> Any:
-        with connection() as conn:
-            conn.execute(text("""UPDATE cron SET metadata = '{"owner": "ann", "b": 2}'"""))
+        execute("""UPDATE cron SET metadata = '{"owner": "ann", "b": 2}'""")
         return owner_only(ctx, value)
 
     users.played.on(slow)
@@ -181,8 +176,7 @@ def test_a_cron_that_changes_while_it_is_asked_about_is_asked_about_again(users:
 
 def test_a_cron_from_before_there_were_users_fires_for_nobody(users: Users) -> None:
     make.cron(users.deployment)
-    with connection() as conn:
-        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
+    execute("UPDATE cron SET next_run_date = now() - interval '1 minute'")
     users.played.forget()
     assert fire(users) == []
     assert (runs(), users.played.calls) == ([], [])

@@ -14,6 +14,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
 from tests.contract.conftest import caller
 from tests.contract.consenting import Users, changed, running, server, users
+from tests.contract.statements import execute
 from tests.support.oauth_server import OAuthServer, slowly
 
 __all__ = ["running", "server", "users"]
@@ -153,8 +154,7 @@ def test_tokens_are_revoked_here_and_where_the_provider_can(users: Users, server
     assert users.control.call("DELETE", f"/v2/auth/tokens/{rows[0]['id']}").status_code == 204
     assert users.control.call("DELETE", f"/v2/auth/tokens/{rows[0]['id']}").status_code == 404
     assert users.control.get("/v2/auth/tokens/exists", provider_id="acme").json == {"has_token": True}
-    with connection() as conn:
-        conn.execute(text("UPDATE oauth_provider SET revocation_url = :url"), {"url": f"{server.url}/revoke"})
+    execute("UPDATE oauth_provider SET revocation_url = :url", url=f"{server.url}/revoke")
     gone = users.control.call("DELETE", "/v2/auth/tokens", query_string={"provider_id": "acme"})
     assert (gone.status_code, gone.json) == (200, {"message": "1 token revoked.", "provider_id": "acme"})
     assert set(server.revoked) == {server.tokens[1].access_token, server.tokens[1].refresh_token}

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from shared import crons
 from shared.infra.postgres import connection, dumps
 from tests.contract.conftest import Api
+from tests.contract.statements import column, execute, scalar
 
 LOOPBACK = "https://127.0.0.1/hook"
 BLOCKED = {"detail": "Webhook host blocked: loopback IP range"}
@@ -33,8 +34,7 @@ def test_an_address_that_may_not_be_called_is_422_wherever_it_is_named(api: Api)
     cron = api.post("/runs/crons", {"assistant_id": "agent", "schedule": "0 * * * *"}).json
     response = api.patch(f"/runs/crons/{cron['cron_id']}", {"webhook": LOOPBACK})
     assert (response.status_code, response.json) == (422, BLOCKED)
-    with connection() as conn:
-        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
+    assert scalar("SELECT count(*) FROM run") == 0
 
 
 def test_a_path_is_kept_as_it_was_sent_where_the_project_lets_webhooks_lead_back(
@@ -73,8 +73,7 @@ def test_a_run_that_is_cancelled_before_it_starts_has_a_delivery(api: Api, lenie
     assert run["kwargs"]["webhook"] == HOOK
     api.post(f"/threads/{thread_id}/runs/{run['run_id']}/cancel")
 
-    with connection() as conn:
-        [row] = conn.execute(text("SELECT run_id, url, status FROM webhook_delivery")).all()
+    [row] = execute("SELECT run_id, url, status FROM webhook_delivery")
     assert (str(row.run_id), row.url, row.status) == (run["run_id"], HOOK, "interrupted")
 
 
@@ -84,8 +83,7 @@ def test_every_run_of_a_deleted_thread_has_a_delivery(api: Api, lenient: None) -
         api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": url})
     assert api.delete(f"/threads/{thread_id}").status_code == 204
 
-    with connection() as conn:
-        rows = conn.execute(text("SELECT status FROM webhook_delivery")).scalars().all()
+    rows = column("SELECT status FROM webhook_delivery")
     assert rows == ["rollback"] * 2
 
 

@@ -22,6 +22,7 @@ from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from tests.contract.conftest import caller
+from tests.contract.statements import execute
 
 
 @pytest.fixture
@@ -125,8 +126,7 @@ def test_one_that_is_to_be_drained_says_so_at_once(client: FlaskClient, foreign_
 def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
     heartbeat("silent")
     heartbeat("alive")
-    with connection() as conn:
-        conn.execute(text("UPDATE worker SET seen_at = now() - interval '5 minutes' WHERE id = 'silent'"))
+    execute("UPDATE worker SET seen_at = now() - interval '5 minutes' WHERE id = 'silent'")
     redis.lpush("runyard:celery:canary.silent", "left behind")
 
     with connection() as conn:
@@ -140,11 +140,11 @@ def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
 
 
 def fall_silent(worker: str, seconds: float = 13) -> None:
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE worker SET seen_at = now() - make_interval(secs => :seconds) WHERE id = :id"),
-            {"id": worker, "seconds": seconds},
-        )
+    execute(
+        "UPDATE worker SET seen_at = now() - make_interval(secs => :seconds) WHERE id = :id",
+        id=worker,
+        seconds=seconds,
+    )
 
 
 def test_a_killed_worker_is_silent_after_two_missed_heartbeats_and_counts_no_longer(
