@@ -93,6 +93,14 @@ def caller(app: Flask, key: str) -> FlaskClient:
     return client
 
 
+def new_key(
+    role: str = "admin", organization_id: UUID = api_keys.DEFAULT_ORGANIZATION_ID, name: str = "some key"
+) -> str:
+    """Create an API key. Returns its text."""
+    with connection() as conn:
+        return api_keys.create(conn, organization_id, name=name, role=role)
+
+
 class Api:
     """A deployment's interface as one caller sees it."""
 
@@ -178,8 +186,7 @@ def taking_graphs(api: Api) -> None:
 def neighbour(app: Flask, api: Api) -> Api:
     """The deployment of the same name in another organization, called with a key of its own."""
     organization_id = make.organization()
-    with connection() as conn:
-        key = api_keys.create(conn, organization_id, name="neighbour")
+    key = new_key(organization_id=organization_id)
     return Api(caller(app, key), make.deployment(organization_id=organization_id, name="chat"))
 
 
@@ -300,11 +307,15 @@ def control(
 
 
 @pytest.fixture
+def deployed(control: ControlPlane) -> Any:
+    """The record of a deployment whose first revision waits for its build."""
+    return control.deploy(control.create())
+
+
+@pytest.fixture
 def stranger(app: Flask, control: ControlPlane) -> ControlPlane:
     """The same service as another organization sees it."""
-    organization_id = make.organization()
-    with connection() as conn:
-        return ControlPlane(caller(app, api_keys.create(conn, organization_id, name="stranger")))
+    return ControlPlane(caller(app, new_key(organization_id=make.organization())))
 
 
 @pytest.fixture

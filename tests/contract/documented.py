@@ -10,10 +10,7 @@ from uuid import UUID, uuid4
 from uuid_utils.compat import uuid6
 
 import tests.support.factories as make
-from shared.access import api_keys
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import connection
-from tests.contract.conftest import Api, ControlPlane
+from tests.contract.conftest import Api, ControlPlane, new_key
 from tests.support.acting import Actor
 
 CONTROL_PLANE = ("/v1/", "/v2/")
@@ -87,8 +84,7 @@ def records(control: ControlPlane) -> dict[str, str]:
     deployment = control.deploy(control.create(f"app-{uuid4().hex}"))
     path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/interrupt"
     assert control.post(path).status_code == 200  # whoever follows it comes to an end
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="some key")
+    key = new_key()
     provider = {
         "provider_id": f"provider-{uuid4().hex}",
         "name": "Some provider",

@@ -13,7 +13,6 @@ from uuid_utils.compat import uuid7
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared.access import api_keys
 from shared.infra.postgres import connection
 from shared.models import THREAD, RunStatus, ThreadStatus
 from tests.contract import rpc
@@ -36,7 +35,7 @@ from tests.contract.a2a_calls import (
     sent,
 )
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
-from tests.contract.conftest import Api, MakeApp, Notifications, caller
+from tests.contract.conftest import Api, MakeApp, Notifications, caller, new_key
 from tests.contract.documented import document_of
 from tests.contract.rpc import BOTH, CHAT, text_message
 from tests.support.acting import Actor
@@ -208,8 +207,7 @@ def test_a_key_is_needed(anonymous: FlaskClient, api: Api) -> None:
 
 
 def test_a_key_that_only_reads_sees_cards_and_sends_nothing(app: Flask, api: Api) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, api.deployment.organization_id, name="reader", role="read")
+    key = new_key("read")
     reader = Api(caller(app, key), api.deployment)
     assert reader.get(AGENT).status_code == 200
     assert rpc.post(reader, AGENT, "SendMessage", {"message": text_message()}).status_code == 403

@@ -19,7 +19,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, Caller
 from shared.errors import TooMany
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller
+from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller, new_key
 from web import sse
 from web.rate_limits import Buckets, Streams
 
@@ -30,11 +30,6 @@ Open = Callable[[Api], TestResponse]
 def bounded(app_with: MakeApp) -> MakeApp:
     """Makes the app with these bounds."""
     return partial(app_with, heartbeat_seconds=0.05)
-
-
-def key(role: str = "run") -> str:
-    with connection() as conn:
-        return api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
 
 
 def test_a_bucket_holds_a_burst_and_fills_at_its_rate() -> None:
@@ -48,7 +43,7 @@ def test_a_bucket_holds_a_burst_and_fills_at_its_rate() -> None:
 
 def test_a_key_that_asks_too_often_gets_a_retry_after(bounded: MakeApp) -> None:
     busy = bounded(requests_per_second=0.1, requests_burst=3)
-    friend, other = caller(busy, key()), caller(busy, key())
+    friend, other = caller(busy, new_key("run")), caller(busy, new_key("run"))
     assert [friend.get("/v2/deployments").status_code for _ in range(4)] == [200, 200, 200, 429]
     refused = friend.get("/v2/deployments")
     assert refused.json == {"detail": "This API key asks too often"}
@@ -60,7 +55,7 @@ def test_a_key_that_asks_too_often_gets_a_retry_after(bounded: MakeApp) -> None:
 
 
 def test_no_rate_means_no_bound(bounded: MakeApp) -> None:
-    friend = caller(bounded(requests_per_second=0, requests_burst=1), key())
+    friend = caller(bounded(requests_per_second=0, requests_burst=1), new_key("run"))
     assert {friend.get("/v2/deployments").status_code for _ in range(5)} == {200}
 
 
@@ -81,7 +76,7 @@ def open_stream(api: Api) -> Iterator[Open]:
 
 def test_a_key_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, open_stream: Open) -> None:
     busy = bounded(streams_per_key=2)
-    friend, other = (Api(caller(busy, key()), api.deployment) for _ in range(2))
+    friend, other = (Api(caller(busy, new_key("run")), api.deployment) for _ in range(2))
     first, second, refused = (open_stream(friend) for _ in range(3))
     assert (first.status_code, second.status_code) == (200, 200)
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
@@ -97,7 +92,7 @@ def test_a_key_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, open_
 
 def test_a_process_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, open_stream: Open) -> None:
     busy = bounded(max_streams=1)
-    friend, operator = (Api(caller(busy, text), api.deployment) for text in (key(), ADMIN_KEY))
+    friend, operator = (Api(caller(busy, text), api.deployment) for text in (new_key("run"), ADMIN_KEY))
     first = open_stream(friend)
     for _ in range(20):
         refused = open_stream(operator)
@@ -112,19 +107,19 @@ def test_one_key_leaves_streams_to_the_others(
     api: Api, bounded: MakeApp, open_stream: Open, role: str
 ) -> None:
     busy = bounded(max_streams=10)
-    greedy = Api(caller(busy, ADMIN_KEY if role == "operator" else key()), api.deployment)
+    greedy = Api(caller(busy, ADMIN_KEY if role == "operator" else new_key("run")), api.deployment)
     opened = [open_stream(greedy) for _ in range(10)]
 
     assert [response.status_code for response in opened] == [200] * 8 + [429] * 2
     assert opened[-1].headers["Retry-After"] == "5"
     assert "8 open streams" in opened[-1].text
-    others = [Api(caller(busy, key()), api.deployment) for _ in range(2)]
+    others = [Api(caller(busy, new_key("run")), api.deployment) for _ in range(2)]
     assert [open_stream(other).status_code for other in others] == [200, 200]
 
     opened[0].close()
     assert open_stream(greedy).status_code == 429, "what it gives back is for others now"
     assert open_stream(others[0]).status_code == 429, "also those who have one"
-    assert open_stream(Api(caller(busy, key()), api.deployment)).status_code == 200
+    assert open_stream(Api(caller(busy, new_key("run")), api.deployment)).status_code == 200
 
 
 @pytest.mark.parametrize("most", [2, 3, 10, 100])
@@ -146,7 +141,7 @@ def test_a_stream_is_left_however_many_callers_take_what_they_can(most: int, cal
 )
 def test_what_is_refused_takes_no_slot(api: Api, bounded: MakeApp, path: str) -> None:
     busy = bounded(max_streams=1)
-    friend = Api(caller(busy, key()), api.deployment)
+    friend = Api(caller(busy, new_key("run")), api.deployment)
     for _ in range(3):
         assert friend.get(path.format(run_id=make.run(api.deployment))).status_code in (404, 422)
     streams: Streams = busy.extensions["runyard_streams"]
@@ -158,7 +153,7 @@ def test_a_stream_ends_with_the_key_it_was_opened_with(
     app: Flask, api: Api, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     monkeypatch.setattr(sse, "ALLOWED_SECONDS", 0.0)
-    text = key()
+    text = new_key("run")
     friend = Api(caller(app, text), api.deployment)
     response = friend.get(f"/runs/{make.run(api.deployment, kwargs={'resumable': False})}/{ending}")
     body = response.iter_encoded()

@@ -7,30 +7,16 @@ from typing import Any
 import pytest
 
 from shared import assistants
-from tests.contract.conftest import Api, Notifications
-from tests.contract.test_states import Runner
+from tests.contract.conftest import Api
+from tests.contract.run_calls import start
+from tests.contract.test_states import Runner, runner
 from tests.support.acting import act
+
+__all__ = ["runner"]
 
 AGENT = str(assistants.default_id("agent"))
 IDS = ("run_id", "thread_id", "graph_id", "assistant_id", "langgraph_request_id")
 AUTH = ("langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions", "langgraph_auth_scope")
-
-
-@pytest.fixture
-def thread_id(api: Api) -> str:
-    return str(api.post("/threads").json["thread_id"])
-
-
-@pytest.fixture
-def runner(notifications: Notifications, api: Api) -> Runner:
-    return Runner(notifications)
-
-
-def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
-    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
-    assert response.status_code == 200, response.text
-    run: dict[str, Any] = response.json
-    return run
 
 
 def assistant(api: Api, **body: Any) -> str:

@@ -7,7 +7,7 @@ played here: it ends a run as soon as it is notified of, and answers what is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from sqlalchemy import text
 
 import tests.support.factories as make
 from shared import graph_queries
-from shared.infra import broker, encryption
+from shared.infra import broker
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, Notifications
 from tests.contract.documented import deployment_records
@@ -184,17 +184,9 @@ class Runner:
         return answers[question.document["op"]]
 
 
-@pytest.fixture
-def keys() -> Iterator[None]:
-    """A key to keep answers with."""
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption.configure([])
-
-
 @EXAMPLES
 def test_a_deployment_keeps_to_its_document(
-    api: Api, notifications: Notifications, keys: None, examples: int
+    api: Api, notifications: Notifications, own_key: None, examples: int
 ) -> None:
     document: Any = api.get("/openapi.json").json
     described = operations(api.client.application, document)

@@ -41,6 +41,11 @@ def test_a_new_cron_is_the_contracts_record(api: Api) -> None:
     assert cron["payload"]["config"]["configurable"] == {"cron_id": cron["cron_id"]}
     assert api.get(f"/runs/crons/{cron['cron_id']}").json == cron
 
+    thread_id = api.post("/threads").json["thread_id"]
+    cron = new(api, f"/threads/{thread_id}/runs/crons", multitask_strategy="interrupt")
+    assert (cron["thread_id"], cron["on_run_completed"]) == (thread_id, None)
+    assert cron["payload"]["multitask_strategy"] == "interrupt"
+
 
 SENT = {
     "assistant_id": "agent", "schedule": "0 9 * * 1", "timezone": "Europe/Berlin",
@@ -78,7 +83,7 @@ def firings(api: Api, cron_id: str, **query: Any) -> Any:
     return response.json["firings"]
 
 
-def test_it_shows_when_it_fires_next(api: Api, neighbour: Api) -> None:
+def test_it_shows_when_it_fires_next_and_one_that_is_overdue_fires_now(api: Api, neighbour: Api) -> None:
     cron = new(api, schedule="30 9 * * *", timezone="Europe/Berlin")
     five = firings(api, cron["cron_id"])
     assert len(five) == 5
@@ -95,8 +100,6 @@ def test_it_shows_when_it_fires_next(api: Api, neighbour: Api) -> None:
     refused = api.get(f"{path}/firings?count=0")
     assert (refused.status_code, refused.json["detail"].partition(":")[0]) == (422, "count")
 
-
-def test_one_that_is_overdue_fires_now(api: Api) -> None:
     cron = new(api)
     with connection() as conn:
         conn.execute(text("UPDATE cron SET next_run_date = now() - interval '3 hours'"))
@@ -104,13 +107,6 @@ def test_one_that_is_overdue_fires_now(api: Api) -> None:
     first, second = (datetime.fromisoformat(at) for at in firings(api, cron["cron_id"], count=2))
     assert now <= first < second
     assert second.minute == 0
-
-
-def test_a_cron_on_a_thread_has_no_on_run_completed(api: Api) -> None:
-    thread_id = api.post("/threads").json["thread_id"]
-    cron = new(api, f"/threads/{thread_id}/runs/crons", multitask_strategy="interrupt")
-    assert (cron["thread_id"], cron["on_run_completed"]) == (thread_id, None)
-    assert cron["payload"]["multitask_strategy"] == "interrupt"
 
 
 def test_a_change_merges_metadata_and_begins_a_new_schedule_from_now(api: Api) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,7 +11,6 @@ from werkzeug.test import TestResponse
 
 import tests.support.factories as make
 from shared import assistants
-from shared.infra import encryption
 from shared.infra.postgres import driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
@@ -26,14 +24,6 @@ BOOM = {"error": "ValueError", "message": "boom"}
 LOST = {"error": "TimeoutError", "message": "too slow"}
 STOPPED = {"error": "UserInterrupt", "message": "enough"}
 ENDS = {"error": BOOM, "timeout": LOST, "interrupted": STOPPED}
-
-
-@pytest.fixture
-def keys() -> Iterator[None]:
-    """What is kept of answers is encrypted."""
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption.configure([])
 
 
 def started(api: Api, thread_id: str, **body: Any) -> Actor:
@@ -145,22 +135,10 @@ def test_runs_of_any_status_are_found_by_what_is_known_of_them(api: Api, thread_
     assert found(api, graph_id="agent", metadata={"batch": 7}) == []
 
 
-def test_a_bad_search_is_422(api: Api, subtests: pytest.Subtests) -> None:
-    rows: list[Any] = [
-        ({"status": "done"}, "status"),
-        ({"status": ["success", "gone"]}, "status"),
-        ({"metadata": [1]}, "metadata"),
-        ({"graph_id": ""}, "graph_id"),
-        ({"since": "yesterday"}, "since"),
-        ({"assistant_id": "agent"}, "assistant_id"),
-        ({"limit": 0}, "limit"),
-        ({"error": ""}, "error"),
-    ]
-    for body, field in rows:
-        with subtests.test(body=body, field=field):
-            response = api.post("/runs/search", body)
-            assert response.status_code == 422
-            assert response.json["detail"].startswith(f"{field}"), response.json
+def test_an_unknown_status_is_422(api: Api) -> None:
+    for status in ("done", ["success", "gone"]):
+        response = api.post("/runs/search", {"status": status})
+        assert (status, response.status_code, response.json["detail"][:6]) == (status, 422, "status")
 
 
 @pytest.mark.parametrize("status", list(ENDS))
@@ -235,16 +213,16 @@ def test_a_thread_that_moved_on_must_be_forced(api: Api, thread_id: str) -> None
     assert forced["kwargs"]["input"] is None
 
 
-@pytest.mark.parametrize("reached", [(), (FIRST,)])
-def test_a_state_set_by_hand_since_is_a_move(api: Api, thread_id: str, reached: tuple[str, ...]) -> None:
-    run_id = ended(api, thread_id, *reached)
-    writer = make.run(api.deployment, UUID(thread_id), status=RunStatus.RUNNING, attempt=1, owner="w")
-    row = one("SELECT * FROM run WHERE run_id = :id", id=writer)
-    make.stored(row, ELSEWHERE)
-    execute("DELETE FROM run WHERE run_id = :id", id=writer)
-    assert retry(api, thread_id, run_id).status_code == 409
-    forced = retry(api, thread_id, run_id, force=True).json["kwargs"]["config"]["configurable"]
-    assert forced.get("checkpoint_id") == (FIRST if reached else None)
+def test_a_state_set_by_hand_since_is_a_move(api: Api) -> None:
+    for reached in ((), (FIRST,)):
+        thread_id = api.post("/threads").json["thread_id"]
+        run_id = ended(api, thread_id, *reached)
+        writer = make.run(api.deployment, UUID(thread_id), status=RunStatus.RUNNING, attempt=1, owner="w")
+        make.stored(one("SELECT * FROM run WHERE run_id = :id", id=writer), ELSEWHERE)
+        execute("DELETE FROM run WHERE run_id = :id", id=writer)
+        assert (reached, retry(api, thread_id, run_id).status_code) == (reached, 409)
+        forced = retry(api, thread_id, run_id, force=True).json["kwargs"]["config"]["configurable"]
+        assert forced.get("checkpoint_id") == (FIRST if reached else None)
 
 
 def test_a_run_that_never_ran_is_no_move(api: Api, thread_id: str) -> None:
@@ -268,7 +246,7 @@ def test_what_cannot_be_run_again_says_why(api: Api, neighbour: Api, thread_id: 
     assert retry(api, thread_id, run_id, force="yes").status_code == 422
 
 
-@pytest.mark.usefixtures("keys")
+@pytest.mark.usefixtures("own_key")
 def test_a_retry_sent_twice_makes_one_run(api: Api, thread_id: str) -> None:
     run_id = ended(api, thread_id, FIRST)
     path = f"/threads/{thread_id}/runs/{run_id}/retry"

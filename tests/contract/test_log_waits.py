@@ -20,11 +20,6 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def deployment(control: ControlPlane) -> Any:
-    return control.deploy(control.create())
-
-
-@pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor() as pool:
         yield pool
@@ -57,31 +52,31 @@ def waiting(control: ControlPlane, deployment: Any, pool: ThreadPoolExecutor, **
 
 
 def test_a_reader_is_answered_when_a_line_is_said(
-    control: ControlPlane, deployment: Any, pool: ThreadPoolExecutor
+    control: ControlPlane, deployed: Any, pool: ThreadPoolExecutor
 ) -> None:
-    asked = waiting(control, deployment, pool)
+    asked = waiting(control, deployed, pool)
     assert not asked.done()
-    say(deployment, "hello")
+    say(deployed, "hello")
     first = asked.result(15).json
     assert [line["message"] for line in first["logs"]] == ["hello"]
 
-    asked = waiting(control, deployment, pool, offset=first["next_offset"])
-    say(deployment, "again")
+    asked = waiting(control, deployed, pool, offset=first["next_offset"])
+    say(deployed, "again")
     assert [line["message"] for line in asked.result(15).json["logs"]] == ["again"]
 
 
 def test_a_line_that_does_not_match_answers_nobody(
-    control: ControlPlane, deployment: Any, pool: ThreadPoolExecutor
+    control: ControlPlane, deployed: Any, pool: ThreadPoolExecutor
 ) -> None:
-    asked = waiting(control, deployment, pool, level="ERROR")
-    say(deployment, "hello")
-    line = Line(UUID(deployment["id"]), None, DEPLOY, datetime.now(UTC), "ERROR", "broken")
+    asked = waiting(control, deployed, pool, level="ERROR")
+    say(deployed, "hello")
+    line = Line(UUID(deployed["id"]), None, DEPLOY, datetime.now(UTC), "ERROR", "broken")
     with connection() as conn:
         logs.append(conn, [line])
     logs.notify([line])
     assert [line["message"] for line in asked.result(15).json["logs"]] == ["broken"]
 
 
-def test_without_a_line_the_answer_comes_in_time_and_is_empty(control: ControlPlane, deployment: Any) -> None:
-    assert ask(control, deployment, 1).json == {"logs": [], "next_offset": None}
-    assert ask(control, deployment, -1).status_code == 422
+def test_without_a_line_the_answer_comes_in_time_and_is_empty(control: ControlPlane, deployed: Any) -> None:
+    assert ask(control, deployed, 1).json == {"logs": [], "next_offset": None}
+    assert ask(control, deployed, -1).status_code == 422

@@ -10,10 +10,8 @@ from flask.testing import FlaskClient
 
 import tests.support.factories as make
 from shared import __version__
-from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
-from shared.infra.postgres import connection
-from tests.contract.conftest import MakeApp, caller
+from tests.contract.conftest import MakeApp, caller, new_key
 
 
 def me(client: FlaskClient, **more: Any) -> Any:
@@ -25,8 +23,7 @@ def me(client: FlaskClient, **more: Any) -> Any:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_key_learns_its_name_role_and_organization(app: Flask, role: str) -> None:
     organization_id = DEFAULT_ORGANIZATION_ID if role == "operator" else make.organization("acme")
-    with connection() as conn:
-        key = api_keys.create(conn, organization_id, name="ci", role=role)
+    key = new_key(role, organization_id, name="ci")
 
     assert me(caller(app, key)) == {
         "role": role,

@@ -12,12 +12,10 @@ import orjson
 import pytest
 
 import tests.support.factories as make
-from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.errors import HostDied, HostError, Unanswered, Unavailable
-from shared.infra.postgres import connection
 from shared.user_code import known_users, loopback
-from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller
+from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller, new_key
 from tests.support import user_code
 from web import auth, rate_limits
 
@@ -27,11 +25,6 @@ UNKNOWN = {"detail": "who are you?"}
 
 def search(api: Api, **more: Any) -> Any:
     return api.post("/threads/search", {}, **more)
-
-
-def key(role: str, organization_id: Any = DEFAULT_ORGANIZATION_ID) -> str:
-    with connection() as conn:
-        return api_keys.create(conn, organization_id, name=role, role=role)
 
 
 def test_a_user_needs_no_key_and_who_is_refused_gets_the_projects_message(users: Users) -> None:
@@ -134,7 +127,7 @@ def test_the_project_sees_no_key_of_the_platform(users: Users, subtests: pytest.
         for scheme in ("", "Bearer "):
             with subtests.test(name=name, scheme=scheme):
                 auth.start(users.owner.client.application)  # no address has failed too often
-                for secret in (ADMIN_KEY, key("admin"), "ryd_not_a_key"):
+                for secret in (ADMIN_KEY, new_key("admin"), "ryd_not_a_key"):
                     search(users.nobody, headers={name: scheme + secret})
                     assert secret not in str(users.played.authenticated.pop())
 
@@ -186,7 +179,8 @@ def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
     for role in ("run", "admin"):
         assert (
             search(
-                Api(caller(users.owner.client.application, key(role)), users.owner.deployment), headers=STUDIO
+                Api(caller(users.owner.client.application, new_key(role)), users.owner.deployment),
+                headers=STUDIO,
             ).status_code
             == 200
         )
@@ -197,10 +191,10 @@ def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
 
 def test_the_header_of_the_tools_is_worth_nothing_without_a_good_key(users: Users) -> None:
     app, deployment = users.owner.client.application, users.owner.deployment
-    foreign = key("admin", make.organization())
+    foreign = new_key("admin", make.organization())
     assert search(users.nobody, headers=STUDIO).json == UNKNOWN
     assert search(Api(caller(app, foreign), deployment), headers=STUDIO).json == UNKNOWN
-    assert search(Api(caller(app, key("read")), deployment), headers=STUDIO).json == UNKNOWN
+    assert search(Api(caller(app, new_key("read")), deployment), headers=STUDIO).json == UNKNOWN
     assert search(Api(caller(app, "ryd_12345678_" + "A" * 43), deployment), headers=STUDIO).json == UNKNOWN
 
 

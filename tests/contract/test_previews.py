@@ -53,18 +53,16 @@ def test_a_previews_address_runs_its_revision_and_no_other_does(
     assert previewed.post("/runs", {"assistant_id": "agent"}).status_code == 404
 
 
-def test_a_preview_is_at_its_own_host_too(app_with: Any, api: Api, newer: str) -> None:
-    make.preview(api.deployment.id, UUID(newer))
-    client = caller(app_with(app_domain="agents.test"), str(api.client.environ_base["HTTP_X_API_KEY"]))
-    found = client.get("/info", headers={"Host": "chat--pr-1.agents.test"})
-    assert found.json["host"]["revision_id"] == newer  # type: ignore[index]
-
-
-def test_others_do_not_reach_a_preview(api: Api, newer: str, neighbour: Api) -> None:
+def test_a_preview_is_at_its_own_host_too_and_others_do_not_reach_it(
+    app_with: Any, api: Api, newer: str, neighbour: Api
+) -> None:
     make.preview(api.deployment.id, UUID(newer))
     theirs = Api(neighbour.client, replace(neighbour.deployment, name="chat--pr-1"))
     assert theirs.get("/info").status_code == 404
     assert theirs.post("/runs", {"assistant_id": "agent"}).status_code == 404
+    client = caller(app_with(app_domain="agents.test"), str(api.client.environ_base["HTTP_X_API_KEY"]))
+    found = client.get("/info", headers={"Host": "chat--pr-1.agents.test"})
+    assert found.json["host"]["revision_id"] == newer  # type: ignore[index]
 
 
 def test_a_deployment_has_its_name_before_a_preview(api: Api, newer: str, operator: ControlPlane) -> None:

@@ -10,15 +10,13 @@ from flask import Flask
 from redis.exceptions import ConnectionError
 from sqlalchemy import Connection, text
 
-from shared.access import api_keys
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.errors import OutcomeUnknown
 from shared.eventlog.events import PAGE
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.protocol import resume
-from tests.contract.conftest import Api, Notifications, caller
+from tests.contract.conftest import Api, Notifications, caller, new_key
 from tests.support.acting import act
 from tests.support.protocol import Host, command, replay, started
 from web.deployment_api.protocol import commands
@@ -462,8 +460,7 @@ def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, subte
 
 
 def test_who_may_only_read_gives_no_commands(app: Flask, api: Api, thread_id: str) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    key = new_key("read")
     response = Api(caller(app, key), api.deployment).post(
         f"/threads/{thread_id}/commands", {"id": 1, "method": "agent.getTree"}
     )

@@ -10,14 +10,12 @@ import pytest
 from flask import Flask
 
 from shared import thread_runs
-from shared.access import api_keys
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import end_event, finish
-from tests.contract.conftest import Api, caller
+from tests.contract.conftest import Api, caller, new_key
 from tests.contract.statements import execute, scalar
 from tests.support.acting import act
 from tests.support.protocol import (
@@ -247,8 +245,7 @@ def test_a_thread_that_is_not_there_yet_is_waited_for(api: Api, monkeypatch: pyt
 
 
 def test_who_cannot_make_threads_does_not_wait_for_one(app: Flask, api: Api) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    key = new_key("read")
     reader = Api(caller(app, key), api.deployment)
     thread_id = str(uuid4())
     response = reader.post(f"/threads/{thread_id}/stream/events", {"channels": ["values"]})
@@ -341,8 +338,7 @@ def test_a_bad_subscription_is_refused(api: Api, thread_id: str, subtests: pytes
 
 
 def test_a_stream_holds_a_slot_of_its_key(app: Flask, api: Api, thread_id: str) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="run")
+    key = new_key("run")
     reader = Api(caller(app, key), api.deployment)
     most = app.config["SETTINGS"].streams_per_key
     path, body = f"/threads/{thread_id}/stream/events", {"channels": ["values"]}

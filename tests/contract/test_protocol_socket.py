@@ -13,10 +13,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from shared.access import api_keys
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import connection
-from tests.contract.conftest import Api
+from tests.contract.conftest import Api, new_key
 from tests.support import sockets
 from tests.support.played_app import serve
 from tests.support.protocol import (
@@ -53,11 +50,6 @@ def thread_id(chat: Api) -> str:
 @pytest.fixture
 def open_socket(base: str, chat: Api, thread_id: str) -> Open:
     return partial(sockets.opened, base, chat.deployment.name, thread_id, KEY)
-
-
-def key_of(role: str) -> str:
-    with connection() as conn:
-        return api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
 
 
 # Events.
@@ -239,7 +231,7 @@ def test_what_is_no_command_is_refused_and_the_socket_stays(open_socket: Open) -
 
 def test_a_socket_of_a_key_that_reads_takes_no_commands(base: str, chat: Api, thread_id: str) -> None:
     one_run(chat, thread_id)
-    with sockets.opened(base, chat.deployment.name, thread_id, key_of("read")) as socket:
+    with sockets.opened(base, chat.deployment.name, thread_id, new_key("read")) as socket:
         assert socket.subscribe()["replayed_events"] == 3
         assert socket.command("run.start", assistant_id="agent", input={})["error"] == "permission_denied"
 
@@ -248,7 +240,7 @@ def test_a_socket_of_a_key_that_reads_takes_no_commands(base: str, chat: Api, th
 
 
 def test_a_refused_handshake_has_its_status(base: str, chat: Api, thread_id: str) -> None:
-    here, reads = f"/d/{chat.deployment.name}/threads", key_of("read")
+    here, reads = f"/d/{chat.deployment.name}/threads", new_key("read")
     for path, key, status in (
         (f"{here}/{thread_id}", "nonsense", 401),
         (f"{here}/{thread_id}", "", 401),
@@ -289,7 +281,7 @@ def test_a_handshake_that_is_none_is_refused(base: str, chat: Api, thread_id: st
 
 
 def test_a_socket_holds_a_slot_of_its_key(base: str, chat: Api, thread_id: str) -> None:
-    key = key_of("run")
+    key = new_key("run")
     most = 4  # tests/support/heard_web.py
     connect = partial(sockets.opened, base, chat.deployment.name, thread_id, key)
     for _ in range(2):  # a slot is given back

@@ -96,18 +96,11 @@ def test_every_wrong_value_is_refused_with_its_location(control: ControlPlane) -
         assert isinstance(item["msg"], str)
 
 
-def test_every_missing_field_is_named(control: ControlPlane) -> None:
-    body: Any = control.post(PROVIDERS, {}).json
-    assert sorted(item["loc"][1] for item in body["detail"]) == sorted(BODY)
-    assert {item["type"] for item in body["detail"]} == {"missing"}
-
-
-@pytest.mark.parametrize(
-    "kind", ["vendor_a", "vendor_b", "vendor_c", "microsoft", "salesforce", "slack", None]
-)
-def test_every_provider_type_of_the_contract_is_taken(control: ControlPlane, kind: str | None) -> None:
-    made: Any = control.post(PROVIDERS, {**BODY, "provider_type": kind}).json
-    assert made["provider_type"] == kind
+def test_every_provider_type_of_the_contract_is_taken(control: ControlPlane) -> None:
+    for kind in ("vendor_a", "vendor_b", "vendor_c", "microsoft", "salesforce", "slack", None):
+        body = {**BODY, "provider_id": str(kind), "provider_type": kind}
+        made: Any = control.post(PROVIDERS, body).json
+        assert made["provider_type"] == kind
 
 
 def test_a_name_is_taken_once_in_an_organization(control: ControlPlane, stranger: ControlPlane) -> None:
@@ -140,16 +133,6 @@ def test_a_deleted_provider_is_gone(control: ControlPlane) -> None:
     assert control.post(PROVIDERS, BODY).status_code == 200
 
 
-def test_another_organization_sees_and_changes_nothing(control: ControlPlane, stranger: ControlPlane) -> None:
-    control.post(PROVIDERS, BODY)
-    assert stranger.get(PROVIDERS).json == []
-    for method, path in (("GET", "/acme"), ("PATCH", "/acme"), ("DELETE", "/acme")):
-        assert stranger.call(method, PROVIDERS + path, {} if method == "PATCH" else None).status_code == 404
-    callback = stranger.post("/v2/auth/callback/acme", {"code": "x", "state": "y"})
-    assert (callback.status_code, callback.json) == (404, {"detail": "OAuth provider 'acme' not found."})
-    assert control.get(f"{PROVIDERS}/acme").status_code == 200
-
-
 @pytest.fixture
 def server(lenient: None) -> Iterator[OAuthServer]:
     with oauth_server() as running:
@@ -178,9 +161,10 @@ def test_an_mcp_server_is_enough_to_find_and_register_at_its_provider(
     assert discover(control, f"{server.url}/mcp").status_code == 409
 
 
-@pytest.mark.parametrize(
-    ("metadata", "words"),
-    [
+def test_a_provider_that_lacks_something_or_lies_is_refused(
+    control: ControlPlane, server: OAuthServer
+) -> None:
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"issuer": "https://evil.example"}, "speaks for another one"),
         ({"registration_endpoint": None}, "let clients register"),
         ({"token_endpoint": None}, "name its token endpoint"),
@@ -189,27 +173,21 @@ def test_an_mcp_server_is_enough_to_find_and_register_at_its_provider(
         ({"authorization_endpoint": "javascript:alert(1)"}, "the authorization endpoint"),
         ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ({"token_endpoint_auth_methods_supported": ["private_key_jwt"]}, "identify themselves"),
-    ],
-)
-def test_a_provider_that_lacks_something_or_lies_is_refused(
-    control: ControlPlane, server: OAuthServer, metadata: dict[str, Any], words: str
-) -> None:
-    server.metadata = metadata
-    response = discover(control, f"{server.url}/mcp")
-    body: Any = response.json
-    assert response.status_code == 422
-    assert body["detail"][0]["loc"] == ["body", "mcp_server_url"]
-    assert words in body["detail"][0]["msg"]
-    assert server.clients == {}
+    ]
+    for metadata, words in rows:
+        server.metadata = metadata
+        response = discover(control, f"{server.url}/mcp")
+        assert (words, response.status_code) == (words, 422)
+        (item,) = response.json["detail"]
+        assert item["loc"] == ["body", "mcp_server_url"]
+        assert words in item["msg"]
+        assert server.clients == {}, words
 
 
-@pytest.mark.parametrize("url", ["https://10.0.0.1/mcp", "http://169.254.169.254/", "ftp://x/", "x"])
-def test_discovery_calls_no_address_it_may_not(control: ControlPlane, server: OAuthServer, url: str) -> None:
-    response = discover(control, url)
-    body: Any = response.json
-    assert (response.status_code, body["detail"][0]["loc"]) == (422, ["body", "mcp_server_url"])
-
-
-def test_an_mcp_server_that_is_down_is_502(control: ControlPlane, server: OAuthServer) -> None:
-    response = discover(control, "http://127.0.0.1:1024/mcp")
-    assert (response.status_code, response.json) == (502, {"detail": "127.0.0.1 cannot be reached"})
+def test_discovery_calls_no_address_it_may_not(control: ControlPlane, server: OAuthServer) -> None:
+    for url in ("https://10.0.0.1/mcp", "http://169.254.169.254/", "ftp://x/", "x"):
+        response = discover(control, url)
+        assert (url, response.status_code) == (url, 422)
+        assert response.json["detail"][0]["loc"] == ["body", "mcp_server_url"], url
+    down = discover(control, "http://127.0.0.1:1024/mcp")
+    assert (down.status_code, down.json) == (502, {"detail": "127.0.0.1 cannot be reached"})

@@ -10,10 +10,9 @@ from sqlalchemy import text
 
 import tests.support.factories as make
 from shared import fleet
-from shared.access import api_keys
 from shared.fleet import Heartbeat
 from shared.infra.postgres import connection
-from tests.contract.conftest import Api, caller
+from tests.contract.conftest import Api, caller, new_key
 from tests.contract.statements import execute
 from tests.support.acting import Actor
 
@@ -67,8 +66,7 @@ def limit_key(key_id: str, number: int | None) -> None:
 
 def friend(api: Api) -> tuple[Api, str]:
     """The same deployment, called with another key of its organization; and the key's id."""
-    with connection() as conn:
-        key = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="friend")
+    key = new_key()
     return Api(caller(api.client.application, key), api.deployment), key.split("_")[1]
 
 

@@ -19,9 +19,9 @@ from tests.support.broken_link import Link, linked
 from web.deployment_api import creation
 
 KEY = {"Idempotency-Key": "k1"}
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
-@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("path", ["/runs", "/threads/{}/runs", "/runs/batch"])
 def test_a_run_asked_for_twice_under_a_key_is_one_run(
     api: Api, thread_id: str, notifications: Notifications, path: str
@@ -38,7 +38,6 @@ def test_a_run_asked_for_twice_under_a_key_is_one_run(
     assert other.status_code == 422
 
 
-@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("resumable", [False, True])
 @pytest.mark.parametrize("path", ["/runs/stream", "/threads/{}/runs/stream"])
 def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
@@ -60,7 +59,6 @@ def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("path", ["/runs/wait", "/threads/{}/runs/wait"])
 def test_a_wait_asked_for_twice_under_a_key_gives_the_same_output(
     api: Api, thread_id: str, notifications: Notifications, path: str
@@ -73,7 +71,6 @@ def test_a_wait_asked_for_twice_under_a_key_gives_the_same_output(
     assert len(notifications.heard) == 1
 
 
-@pytest.mark.usefixtures("own_key")
 def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
     first, again = (api.post("/threads", {"metadata": {"a": 1}}, headers=KEY) for _ in range(2))
     assert (first.status_code, again.data) == (200, first.data)
@@ -82,7 +79,6 @@ def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
     assert api.post("/threads", {"metadata": {"a": 2}}, headers=KEY).status_code == 422
 
 
-@pytest.mark.usefixtures("own_key")
 def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thread_id: str) -> None:
     creation._counted.clear()
     api.set(max_pending_per_deployment=1)
@@ -117,7 +113,6 @@ CREATIONS = {
 }
 
 
-@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize(("marks", "body", "headers"), CREATIONS.values(), ids=CREATIONS)
 def test_a_run_that_is_created_without_an_answer_is_created_once(
     api: Api,

@@ -21,11 +21,6 @@ from tests.support.waiting import wait_until
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-@pytest.fixture
-def deployment(control: ControlPlane) -> Any:
-    return control.deploy(control.create())
-
-
 def write(
     deployment: Any,
     *messages: str,
@@ -64,9 +59,9 @@ def messages(answer: Any) -> list[str]:
     return [line["message"] for line in answer["logs"]]
 
 
-def test_a_line_is_shown_with_a_stable_id_and_its_time(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "hello", at=START + timedelta(microseconds=123456))
-    answer = read(control, deployment)
+def test_a_line_is_shown_with_a_stable_id_and_its_time(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, "hello", at=START + timedelta(microseconds=123456))
+    answer = read(control, deployed)
     [line] = answer["logs"]
     milliseconds = START.timestamp() * 1000 + 123.456
     assert {**line, "id": ""} == {
@@ -79,78 +74,74 @@ def test_a_line_is_shown_with_a_stable_id_and_its_time(control: ControlPlane, de
     assert isinstance(line["id"], str)
     assert line["id"]
     assert answer["next_offset"] is None
-    assert read(control, deployment) == answer
+    assert read(control, deployed) == answer
 
 
-def test_the_newest_lines_come_first_unless_asked_otherwise(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "a", "b", "c")
-    assert messages(read(control, deployment, limit=2)) == ["c", "b"]
-    assert messages(read(control, deployment, limit=2, order="asc")) == ["a", "b"]
-
-
-def test_no_page_has_more_than_a_thousand_lines(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, *map(str, range(1001)))
-    assert len(read(control, deployment, limit=10**9)["logs"]) == 1000
-    assert len(read(control, deployment)["logs"]) == 100
-
-
-def test_pages_follow_each_other(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "a", "b", "c")
-    first = read(control, deployment, limit=2)
-    second = read(control, deployment, limit=2, offset=first["next_offset"])
+def test_the_newest_lines_come_first_in_pages_that_follow_each_other_unless_asked_otherwise(
+    control: ControlPlane, deployed: Any
+) -> None:
+    write(deployed, "a", "b", "c")
+    assert messages(read(control, deployed, limit=2)) == ["c", "b"]
+    assert messages(read(control, deployed, limit=2, order="asc")) == ["a", "b"]
+    first = read(control, deployed, limit=2)
+    second = read(control, deployed, limit=2, offset=first["next_offset"])
     assert (messages(second), second["next_offset"]) == (["a"], None)
 
 
-def test_a_log_can_be_followed_by_its_cursor(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "a", "b")
-    first = read(control, deployment, order="asc", limit=50)
+def test_no_page_has_more_than_a_thousand_lines(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, *map(str, range(1001)))
+    assert len(read(control, deployed, limit=10**9)["logs"]) == 1000
+    assert len(read(control, deployed)["logs"]) == 100
+
+
+def test_a_log_can_be_followed_by_its_cursor(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, "a", "b")
+    first = read(control, deployed, order="asc", limit=50)
     assert messages(first) == ["a", "b"]
-    quiet = read(control, deployment, order="asc", limit=50, offset=first["next_offset"])
+    quiet = read(control, deployed, order="asc", limit=50, offset=first["next_offset"])
     assert quiet == {"logs": [], "next_offset": first["next_offset"]}
-    write(deployment, "c", at=START + timedelta(seconds=1))
-    assert messages(read(control, deployment, order="asc", offset=quiet["next_offset"])) == ["c"]
+    write(deployed, "c", at=START + timedelta(seconds=1))
+    assert messages(read(control, deployed, order="asc", offset=quiet["next_offset"])) == ["c"]
 
 
-def test_a_log_can_be_followed_by_the_newest_time_seen(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "a", "b", "c")
-    seen = read(control, deployment, order="asc")["logs"]
+def test_a_log_can_be_followed_by_the_newest_time_seen(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, "a", "b", "c")
+    seen = read(control, deployed, order="asc")["logs"]
     since = datetime.fromtimestamp(seen[1]["timestamp"] / 1000, UTC).isoformat()
-    assert messages(read(control, deployment, order="asc", start_time=since))[-2:] == ["b", "c"]
+    assert messages(read(control, deployed, order="asc", start_time=since))[-2:] == ["b", "c"]
 
 
-def test_a_line_is_shown_once_none_can_come_before_it_any_more(
-    control: ControlPlane, deployment: Any
-) -> None:
+def test_a_line_is_shown_once_none_can_come_before_it_any_more(control: ControlPlane, deployed: Any) -> None:
     now = datetime.now(UTC)
-    write(deployment, "settled", kind=DEPLOY, at=now - timedelta(minutes=1))
-    write(deployment, "fresh", kind=DEPLOY, at=now + timedelta(minutes=1))
-    write(deployment, "fresh", at=now + timedelta(minutes=1))
-    assert messages(read(control, deployment, DEPLOY)) == ["settled"]
-    assert messages(read(control, deployment, DEPLOY, order="asc", end_time="2100-01-01")) == ["settled"]
-    assert messages(read(control, deployment, BUILD)) == ["fresh"], "a build has one writer"
+    write(deployed, "settled", kind=DEPLOY, at=now - timedelta(minutes=1))
+    write(deployed, "fresh", kind=DEPLOY, at=now + timedelta(minutes=1))
+    write(deployed, "fresh", at=now + timedelta(minutes=1))
+    assert messages(read(control, deployed, DEPLOY)) == ["settled"]
+    assert messages(read(control, deployed, DEPLOY, order="asc", end_time="2100-01-01")) == ["settled"]
+    assert messages(read(control, deployed, BUILD)) == ["fresh"], "a build has one writer"
 
 
-def test_lines_are_filtered(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "Downloading A", "building b")
-    write(deployment, "failed", level="ERROR", at=START + timedelta(minutes=1))
-    assert messages(read(control, deployment, query="DOWNload")) == ["Downloading A"]
-    assert messages(read(control, deployment, query="%")) == []
-    assert messages(read(control, deployment, level="WARNING")) == ["failed"]
-    assert messages(read(control, deployment, start_time="2026-01-02T03:05:05Z")) == ["failed"]
-    assert messages(read(control, deployment, end_time="2026-01-02T03:04:05")) == [
+def test_lines_are_filtered(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, "Downloading A", "building b")
+    write(deployed, "failed", level="ERROR", at=START + timedelta(minutes=1))
+    assert messages(read(control, deployed, query="DOWNload")) == ["Downloading A"]
+    assert messages(read(control, deployed, query="%")) == []
+    assert messages(read(control, deployed, level="WARNING")) == ["failed"]
+    assert messages(read(control, deployed, start_time="2026-01-02T03:05:05Z")) == ["failed"]
+    assert messages(read(control, deployed, end_time="2026-01-02T03:04:05")) == [
         "building b",
         "Downloading A",
     ]
-    assert messages(read(control, deployment, end_time="2026-01-02T00:00:00")) == []
+    assert messages(read(control, deployed, end_time="2026-01-02T00:00:00")) == []
 
 
-def test_what_one_run_said_is_found_in_the_deployments_log(control: ControlPlane, deployment: Any) -> None:
+def test_what_one_run_said_is_found_in_the_deployments_log(control: ControlPlane, deployed: Any) -> None:
     own, other = uuid4(), uuid4()
-    write(deployment, "began", "Was slow", kind=DEPLOY, run_id=own)
-    write(deployment, "failed slowly", kind=DEPLOY, level="ERROR", run_id=own)
-    write(deployment, "slow too", kind=DEPLOY, run_id=other)
-    write(deployment, "slow host", kind=DEPLOY)
-    path = f"/v1/projects/{deployment['id']}/deploy_logs"
+    write(deployed, "began", "Was slow", kind=DEPLOY, run_id=own)
+    write(deployed, "failed slowly", kind=DEPLOY, level="ERROR", run_id=own)
+    write(deployed, "slow too", kind=DEPLOY, run_id=other)
+    write(deployed, "slow host", kind=DEPLOY)
+    path = f"/v1/projects/{deployed['id']}/deploy_logs"
 
     def found(**body: Any) -> list[str]:
         lines: Any = control.post(path, body).json
@@ -166,44 +157,34 @@ def test_what_one_run_said_is_found_in_the_deployments_log(control: ControlPlane
     assert (refused.status_code, refused.json["detail"][0]["loc"]) == (422, ["body", "run_id"])
 
 
-def test_no_body_asks_for_everything(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "a")
-    path = f"/v1/projects/{deployment['id']}/revisions/{deployment['latest_revision_id']}/build_logs"
+def test_no_body_asks_for_everything(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, "a")
+    path = f"/v1/projects/{deployed['id']}/revisions/{deployed['latest_revision_id']}/build_logs"
     answer: Any = control.call("POST", path).json
     assert messages(answer) == ["a"]
     nulls = {"order": None, "limit": None, "offset": None, "level": None, "start_time": None}
-    assert read(control, deployment, **nulls) == answer
+    assert read(control, deployed, **nulls) == answer
 
 
-def test_each_kind_has_its_own_log(control: ControlPlane, deployment: Any) -> None:
-    write(deployment, "built")
-    write(deployment, "serves", kind=DEPLOY)
-    assert messages(read(control, deployment, BUILD)) == ["built"]
-    assert messages(read(control, deployment, DEPLOY)) == ["serves"]
-    whole: Any = control.post(f"/v1/projects/{deployment['id']}/deploy_logs").json
+def test_each_kind_has_its_own_log(control: ControlPlane, deployed: Any) -> None:
+    write(deployed, "built")
+    write(deployed, "serves", kind=DEPLOY)
+    assert messages(read(control, deployed, BUILD)) == ["built"]
+    assert messages(read(control, deployed, DEPLOY)) == ["serves"]
+    whole: Any = control.post(f"/v1/projects/{deployed['id']}/deploy_logs").json
     assert messages(whole) == ["serves"]
 
 
-def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, subtests: pytest.Subtests) -> None:
+def test_a_bad_wish_is_placed(control: ControlPlane, deployed: Any, subtests: pytest.Subtests) -> None:
     rows: list[Any] = [
-        ({"order": "up"}, ["body", "order"]),
-        ({"limit": 0}, ["body", "limit"]),
-        ({"limit": "10"}, ["body", "limit"]),
-        ({"level": "info"}, ["body", "level"]),
         ({"offset": "not one of ours"}, ["body", "offset"]),
-        ({"start_time": "yesterday"}, ["body", "start_time"]),
-        ({"end_time": 5}, ["body", "end_time"]),
         ({"start_time": "0001-01-01T00:00:00+14:00"}, ["body", "start_time"]),
     ]
     for body, loc in rows:
         with subtests.test(body=body, loc=loc):
-            response = control.post(f"/v1/projects/{deployment['id']}/deploy_logs", body)
+            response = control.post(f"/v1/projects/{deployed['id']}/deploy_logs", body)
             assert response.status_code == 422
             assert [item["loc"] for item in response.json["detail"]] == [loc]  # type: ignore[index]
-
-
-def test_what_a_build_prints_is_cleaned() -> None:
-    assert logs.clean("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m"
 
 
 def events_of(raw: bytes) -> list[tuple[str | None, str, Any]]:
@@ -232,9 +213,9 @@ STOPPED = {"status": "INTERRUPTED", "message": "interrupted by a user"}
 END = {"status": "INTERRUPTED"}
 
 
-def test_a_revisions_way_is_streamed_from_the_start(control: ControlPlane, deployment: Any) -> None:
-    interrupt(control, deployment)
-    response = stream(control, deployment)
+def test_a_revisions_way_is_streamed_from_the_start(control: ControlPlane, deployed: Any) -> None:
+    interrupt(control, deployed)
+    response = stream(control, deployed)
     assert response.status_code == 200
     assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     assert response.headers["Cache-Control"] == "no-store"
@@ -249,86 +230,80 @@ def test_a_revisions_way_is_streamed_from_the_start(control: ControlPlane, deplo
     assert ids == sorted(ids)
 
 
-def test_a_stream_goes_on_where_it_was_left(control: ControlPlane, deployment: Any) -> None:
-    interrupt(control, deployment)
-    [(first, _, _), _, (last, _, _)] = events_of(stream(control, deployment).data)
-    rest = events_of(stream(control, deployment, **{"Last-Event-ID": str(first)}).data)
+def test_a_stream_goes_on_where_it_was_left(control: ControlPlane, deployed: Any) -> None:
+    interrupt(control, deployed)
+    [(first, _, _), _, (last, _, _)] = events_of(stream(control, deployed).data)
+    rest = events_of(stream(control, deployed, **{"Last-Event-ID": str(first)}).data)
     assert [data for _, _, data in rest] == [STOPPED, END]
-    nothing_new = events_of(stream(control, deployment, **{"Last-Event-ID": str(last)}).data)
+    nothing_new = events_of(stream(control, deployed, **{"Last-Event-ID": str(last)}).data)
     assert nothing_new == [(None, "status", STOPPED), (None, "end", END)]
+    for unknown in ("999999", "x", "-1", ""):  # from the start
+        assert len(events_of(stream(control, deployed, **{"Last-Event-ID": unknown}).data)) == 3, unknown
 
 
-@pytest.mark.parametrize("id", ["999999", "x", "-1", ""])
-def test_an_id_nobody_gave_means_from_the_start(control: ControlPlane, deployment: Any, id: str) -> None:
-    interrupt(control, deployment)
-    assert len(events_of(stream(control, deployment, **{"Last-Event-ID": id}).data)) == 3
-
-
-def test_a_live_stream_sends_what_happens_and_closes_at_the_end(
-    control: ControlPlane, deployment: Any
-) -> None:
-    chunks = stream(control, deployment).iter_encoded()
+def test_a_live_stream_sends_what_happens_and_closes_at_the_end(control: ControlPlane, deployed: Any) -> None:
+    chunks = stream(control, deployed).iter_encoded()
     [(_, _, first)] = events_of(next(chunk for chunk in chunks if b"event:" in chunk))
     assert first["status"] == "AWAITING_BUILD"
-    interrupt(control, deployment)
+    interrupt(control, deployed)
     rest = events_of(b"".join(chunks))
     assert [data for _, _, data in rest] == [STOPPED, END]
 
 
-def test_a_quiet_stream_beats(control: ControlPlane, deployment: Any) -> None:
+def test_a_quiet_stream_beats(control: ControlPlane, deployed: Any) -> None:
     config = control.client.application.config
     config["SETTINGS"] = replace(config["SETTINGS"], heartbeat_seconds=0.02)
-    chunks = stream(control, deployment).iter_encoded()
+    chunks = stream(control, deployed).iter_encoded()
     beats = (chunk for chunk in chunks if b": heartbeat\r\n\r\n" in chunk)
     assert [next(beats) for _ in range(3)]
 
 
 def test_what_ended_long_ago_is_sent_from_its_rows(
-    control: ControlPlane, deployment: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    control: ControlPlane, deployed: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "REPLAYED_AT_ONCE", 2)
-    write(deployment, "one", "two", "three", "four", "five")
-    write(deployment, "not of the build", kind=DEPLOY)
-    interrupt(control, deployment)
-    [(first, _, _), *_] = events_of(stream(control, deployment).data)
+    write(deployed, "one", "two", "three", "four", "five")
+    write(deployed, "not of the build", kind=DEPLOY)
+    interrupt(control, deployed)
+    [(first, _, _), *_] = events_of(stream(control, deployed).data)
     redis.flushall()
 
-    told = events_of(stream(control, deployment).data)
+    told = events_of(stream(control, deployed).data)
     assert [id for id, _, _ in told] == [None] * 7
     assert [data["message"] for _, name, data in told if name == "log"] == "one two three four five".split()
     assert told[0][2]["timestamp"] == START.isoformat()
     assert told[-2:] == [(None, "status", STOPPED), (None, "end", END)]
 
-    rest = events_of(stream(control, deployment, **{"Last-Event-ID": str(first)}).data)
+    rest = events_of(stream(control, deployed, **{"Last-Event-ID": str(first)}).data)
     assert rest == told[-2:]
 
 
 def test_it_is_sent_without_redis(
-    control: ControlPlane, deployment: Any, monkeypatch: pytest.MonkeyPatch
+    control: ControlPlane, deployed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(deployment, "one")
-    interrupt(control, deployment)
+    write(deployed, "one")
+    interrupt(control, deployed)
     monkeypatch.setattr(shared_redis, "_client", shared_redis.make_client("unix:///nowhere.sock"))
-    told = events_of(stream(control, deployment).data)
+    told = events_of(stream(control, deployed).data)
     assert [name for _, name, _ in told] == ["log", "status", "end"]
 
 
 def test_the_row_has_the_end_when_the_log_is_lost_meanwhile(
-    control: ControlPlane, deployment: Any, redis: Redis
+    control: ControlPlane, deployed: Any, redis: Redis
 ) -> None:
-    chunks = stream(control, deployment).iter_encoded()
+    chunks = stream(control, deployed).iter_encoded()
     next(chunk for chunk in chunks if b"event:" in chunk)
     with connection() as conn:
-        id = UUID(deployment["latest_revision_id"])
-        revisions.interrupt(conn, UUID(deployment["id"]), id, reason="interrupted by a user")
+        id = UUID(deployed["latest_revision_id"])
+        revisions.interrupt(conn, UUID(deployed["id"]), id, reason="interrupted by a user")
     redis.flushall()
     told = events_of(b"".join(chunks))
     assert told == [(None, "status", STOPPED), (None, "end", END)]
 
 
 def test_a_line_from_a_clock_that_is_ahead_is_shown_as_soon_as_any(
-    control: ControlPlane, deployment: Any
+    control: ControlPlane, deployed: Any
 ) -> None:
-    write(deployment, "from tomorrow", kind=DEPLOY, at=datetime.now(UTC) + timedelta(days=1))
+    write(deployed, "from tomorrow", kind=DEPLOY, at=datetime.now(UTC) + timedelta(days=1))
 
-    wait_until(lambda: messages(read(control, deployment, DEPLOY)) == ["from tomorrow"])
+    wait_until(lambda: messages(read(control, deployed, DEPLOY)) == ["from tomorrow"])

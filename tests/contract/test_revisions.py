@@ -5,13 +5,11 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-import pytest
 from flask import Flask
 
-from shared.access import api_keys
 from shared.deployments import secrets
 from shared.infra.postgres import connection
-from tests.contract.conftest import ControlPlane, Notifications, caller
+from tests.contract.conftest import ControlPlane, Notifications, caller, new_key
 from tests.contract.statements import execute
 from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving, set_status
@@ -43,8 +41,7 @@ def test_source_fills_the_revision_that_waits_for_it(
 
 
 def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, control: ControlPlane) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
+    key = new_key("deploy", name="ci")
     ci = ControlPlane(caller(app, key))
     variables = [{"name": name, "value": name.lower()} for name in ("A", "B", "C")]
     made = control.create(secrets=variables)
@@ -73,13 +70,9 @@ def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, contro
     ]
     assert control.revision(deployed) == found[0]
     assert "changed" not in str(found)
-
-
-def test_of_old_revisions_less_is_known(control: ControlPlane) -> None:
-    made = control.create(secrets=[{"name": "A", "value": "1"}])
-    execute("UPDATE revision SET created_by = NULL, changes = NULL")
-    found = control.revision(made)
-    assert (found["created_by"], found["changes"]["variables_set"]) == (None, None)
+    execute("UPDATE revision SET created_by = NULL, changes = NULL")  # as older ones have it
+    old = control.revision(deployed)
+    assert (old["created_by"], old["changes"]["variables_set"]) == (None, None)
 
 
 def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(
@@ -117,7 +110,7 @@ def test_revisions_are_listed_by_status_and_page(control: ControlPlane) -> None:
     assert place(bad) == (["query", "status", 0], "literal_error")
 
 
-def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
+def test_a_revision_can_be_asked_for_and_brings_its_source_config(control: ControlPlane) -> None:
     made = control.create()
     first = control.deploy(made)["latest_revision_id"]
     response = control.post(f"/v2/deployments/{made['id']}/revisions", {})
@@ -127,10 +120,6 @@ def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
     assert created["status"] == "QUEUED"
     assert control.revisions(made, limit=1)[0] == created
 
-
-def test_a_revision_that_is_asked_for_brings_its_source_config(control: ControlPlane) -> None:
-    made = control.create()
-    control.deploy(made)
     sent = {"resource_spec": {"cpu": 2}, "build_on_push": False}
     response = control.post(f"/v2/deployments/{made['id']}/revisions", {"source_config": sent})
     assert response.status_code == 201
@@ -165,19 +154,18 @@ def test_a_revision_without_source_cannot_be_deployed_again(control: ControlPlan
     assert (response.status_code, detail(response)) == (400, "this revision has no source to deploy")
 
 
-@pytest.mark.parametrize("root", ["/v1/projects", "/v2/deployments"])
-def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane, root: str) -> None:
-    made = control.create()
-    first = control.deploy(made)["latest_revision_id"]
-    second = control.deploy(made)["latest_revision_id"]
-    path = f"{root}/{made['id']}/revisions/{first}/interrupt"
-    response = control.post(path)
-    assert response.status_code == 200
-    assert response.json == control.revision(made, first)
-    assert control.revision(made, first)["status"] == "INTERRUPTED"
-    assert control.revision(made, first)["status_message"] == "interrupted by a user"
-    assert control.revision(made, second)["status"] == "AWAITING_BUILD"
-    assert control.post(path).json == response.json
+def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane) -> None:
+    for root in ("/v1/projects", "/v2/deployments"):
+        made = control.create(root.replace("/", "-").strip("-"))
+        first = control.deploy(made)["latest_revision_id"]
+        second = control.deploy(made)["latest_revision_id"]
+        path = f"{root}/{made['id']}/revisions/{first}/interrupt"
+        response = control.post(path)
+        ended = control.revision(made, first)
+        assert (root, response.status_code, response.json) == (root, 200, ended)
+        assert (ended["status"], ended["status_message"]) == ("INTERRUPTED", "interrupted by a user")
+        assert control.revision(made, second)["status"] == "AWAITING_BUILD"
+        assert control.post(path).json == response.json
 
 
 def test_a_revision_of_another_deployment_is_not_found(control: ControlPlane) -> None:

@@ -11,10 +11,8 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from shared.access import api_keys
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
-from shared.infra.postgres import connection
-from tests.contract.conftest import caller
+from shared.access.api_keys import ROLES
+from tests.contract.conftest import caller, new_key
 from tests.support.routes import CALLS
 from web import operations
 
@@ -54,8 +52,7 @@ def test_every_route_but_the_open_ones_needs_a_key(app: Flask, anonymous: FlaskC
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_key_may_do_what_its_role_may_and_no_more(app: Flask, role: str) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+    key = new_key(role)
     friend = caller(app, key)
     friend.environ_base["HTTP_CONTENT_TYPE"] = "application/json"
     for (method, rule), call in CALLS.items():

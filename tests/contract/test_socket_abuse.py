@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
-from tests.contract.conftest import Api
+from tests.contract.conftest import Api, new_key
 from tests.support import open_connections, sockets
 from tests.support.protocol import Host, started
 from tests.support.sockets import (
@@ -206,8 +206,7 @@ def test_what_was_sent_before_a_close_is_still_done(chat: Api, thread_id: str, o
 def test_commands_are_limited_as_requests_are(
     served: tuple[psutil.Process, str], chat: Api, thread_id: str, bystander: Socket
 ) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="run", role="run")
+    key = new_key("run")
     with sockets.opened(served[1], chat.deployment.name, thread_id, key) as socket:
         answers = [socket.command("none.such") for _ in range(100)]
         assert {answer["error"] for answer in answers} == {"unknown_command", "unknown_error"}
@@ -250,8 +249,7 @@ def _send_for_ever(raw: Raw, data: bytes) -> None:
 def test_a_revoked_key_ends_its_sockets(
     served: tuple[psutil.Process, str], chat: Api, thread_id: str, bystander: Socket
 ) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="run", role="run")
+    key = new_key("run")
     with Raw(served[1], chat.deployment.name, thread_id, key) as raw:
         raw.send(TEXT, SUBSCRIBE)
         assert raw.answer()["type"] == "success"

@@ -11,7 +11,7 @@ import pytest
 import tests.support.factories as make
 from shared import graph_queries
 from shared.graph_queries import Question
-from shared.infra import broker, encryption
+from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.threads.state import StaleUpdate, store_update
@@ -327,15 +327,13 @@ def test_a_thread_whose_supersteps_fail_is_not_there(api: Api, runner: Runner) -
         assert (metadata, api.get(f"/threads/{MISSING}").status_code) == (metadata, 404)
 
 
-def test_a_thread_is_built_once_under_a_key(api: Api, runner: Runner) -> None:
-    encryption.configure([encryption.new_key()])
+def test_a_thread_is_built_once_under_a_key(api: Api, runner: Runner, own_key: None) -> None:
     runner.answer = orjson.dumps({"checkpoint": {"checkpoint_id": "c"}})
     updates = [{"values": {"a": 1}, "as_node": "__start__"}]
     body = {"metadata": {"graph_id": "agent"}, "supersteps": [{"updates": updates}]}
 
     first, again = (api.post("/threads", body, headers={"Idempotency-Key": "k"}) for _ in range(2))
 
-    encryption.configure([])
     assert (first.status_code, again.data) == (200, first.data)
     assert len(runner.asked) == 1
 

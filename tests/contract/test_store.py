@@ -69,16 +69,11 @@ def test_namespaces_are_listed_cut_and_matched(api: Api) -> None:
     assert found(limit=1, offset=1) == [["a", "b", "d"]]
 
 
-def test_an_item_lives_as_long_as_it_was_given(api: Api) -> None:
+def test_an_item_says_when_it_expires_and_reading_it_may_prolong_it(api: Api) -> None:
     put(api, ["a"], "short", ttl=0)
     put(api, ["a"], "long", ttl=5)
     put(api, ["a"], "forever", ttl=None)
     assert search(api) == ["forever", "long"]
-
-
-def test_an_item_says_when_it_expires_and_reading_it_may_prolong_it(api: Api) -> None:
-    put(api, ["a"], "long", ttl=5)
-    put(api, ["a"], "forever", ttl=None)
 
     def expiry(refresh: str) -> str:
         return api.get(f"/store/items?namespace=a&key=long&refresh_ttl={refresh}").json["expires_at"]

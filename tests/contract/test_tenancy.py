@@ -17,11 +17,10 @@ from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import GRAPH, METADATA, RunStatus
-from tests.contract.conftest import ControlPlane, caller
+from tests.contract.conftest import ControlPlane, caller, new_key
 from tests.support.routes import (
     CALLS,
     CRON,
@@ -69,8 +68,7 @@ class Theirs:
 def theirs(app: Flask, control: ControlPlane) -> Theirs:
     """An organization whose deployment is called chat."""
     organization_id = make.organization("theirs")
-    with connection() as conn:
-        key = api_keys.create(conn, organization_id, name="theirs")
+    key = new_key(organization_id=organization_id)
     owner = ControlPlane(caller(app, key))
     deployment = make.deployment("chat", organization_id=organization_id)
     thread_id = make.thread(deployment.id, metadata={"of": "their-metadata"})
@@ -119,8 +117,7 @@ def stranger(app: Flask, theirs: Theirs) -> ControlPlane:
     """An admin of another organization, which has a deployment of the same name and nothing in it."""
     organization_id = make.organization("mine")
     make.deployment("chat", organization_id=organization_id)
-    with connection() as conn:
-        return ControlPlane(caller(app, api_keys.create(conn, organization_id, name="mine")))
+    return ControlPlane(caller(app, new_key(organization_id=organization_id)))
 
 
 def routes(*, with_ids: bool) -> list[Route]:
@@ -187,8 +184,7 @@ def test_lists_hold_nothing_of_others(stranger: ControlPlane, theirs: Theirs) ->
 
 
 def test_a_deployment_of_others_is_not_found_by_its_name(app: Flask, theirs: Theirs) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, make.organization(), name="mine")
+    key = new_key(organization_id=make.organization())
     stranger = ControlPlane(caller(app, key))
     for route in routes(with_ids=True) + routes(with_ids=False):
         if route[1].startswith("/d/<deployment>/"):

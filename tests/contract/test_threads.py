@@ -11,7 +11,7 @@ import pytest
 import tests.support.factories as make
 from shared.eventlog import events
 from shared.infra import redis
-from shared.models import RunStatus, ThreadStatus
+from shared.models import ThreadStatus
 from tests.contract.conftest import Api
 from tests.support.acting import Actor, act
 
@@ -39,20 +39,16 @@ def test_a_new_thread_is_the_contracts_sample(api: Api) -> None:
     }  # fmt: skip
 
 
-def test_an_id_and_metadata_are_taken(api: Api) -> None:
+def test_an_id_and_metadata_are_taken_and_a_taken_id_is_409_or_the_existing_record(api: Api) -> None:
     thread_id = str(uuid4())
-    record = new(api, thread_id=thread_id.upper(), metadata={"a": {"b": None}}, supersteps=[])
-    assert (record["thread_id"], record["metadata"]) == (thread_id, {"a": {"b": None}})
-
-
-def test_a_taken_id_is_409_or_the_existing_record(api: Api) -> None:
-    made = new(api, metadata={"a": 1})
-    body = {"thread_id": made["thread_id"], "metadata": {"b": 1}}
+    made = new(api, thread_id=thread_id.upper(), metadata={"a": {"b": None}}, supersteps=[])
+    assert (made["thread_id"], made["metadata"]) == (thread_id, {"a": {"b": None}})
+    body = {"thread_id": thread_id, "metadata": {"b": 1}}
 
     refused = api.post("/threads", body)
     again = api.post("/threads", {**body, "if_exists": "do_nothing"})
 
-    detail = f"Thread with ID {made['thread_id']} already exists"
+    detail = f"Thread with ID {thread_id} already exists"
     assert (refused.status_code, refused.json) == (409, {"detail": detail})
     assert (again.status_code, again.json) == (200, made)
 
@@ -65,41 +61,30 @@ def test_a_patch_merges_metadata_and_moves_updated_at_alone(api: Api) -> None:
     assert changed["metadata"] == {"a": None, "b": {"d": 2}}
     assert changed["updated_at"] > made["updated_at"]
     assert changed["state_updated_at"] == made["state_updated_at"]
-    assert api.get(f"/threads/{made['thread_id']}?include=ttl,nonsense").json == changed
-
-
-def test_a_minimal_patch_is_204_and_empty(api: Api) -> None:
-    made = new(api)
     path = f"/threads/{made['thread_id']}"
-    response = api.patch(path, {"metadata": {"a": 1}}, headers={"Prefer": "return=minimal"})
-    assert (response.status_code, response.data) == (204, b"")
-    assert api.get(path).json["metadata"] == {"a": 1}
+    assert api.get(f"{path}?include=ttl,nonsense").json == changed
+    minimal = api.patch(path, {"metadata": {"a": 1}}, headers={"Prefer": "return=minimal"})
+    assert (minimal.status_code, minimal.data) == (204, b"")
+    assert api.get(path).json["metadata"] == {"a": 1, "b": {"d": 2}}
 
 
-def test_delete_is_204_and_takes_everything(api: Api) -> None:
-    thread_id = new(api)["thread_id"]
-    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
-    act(run["run_id"], {})
+def test_delete_is_204_takes_everything_and_ends_live_runs_and_their_logs(api: Api) -> None:
+    for status in ("pending", "running", "success"):
+        thread_id = new(api)["thread_id"]
+        run_id = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"]
+        if status == "running":
+            Actor(run_id)
+        elif status == "success":
+            act(run_id, {})
 
-    response = api.delete(f"/threads/{thread_id}")
+        response = api.delete(f"/threads/{thread_id}")
 
-    assert (response.status_code, response.data) == (204, b"")
-    assert api.get(f"/threads/{thread_id}").status_code == 404
-    assert api.get(f"/runs/{run['run_id']}/join").status_code == 404
-    assert api.delete(f"/threads/{thread_id}").status_code == 404
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_delete_ends_live_runs_and_their_logs(api: Api, started: bool) -> None:
-    thread_id = new(api)["thread_id"]
-    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
-    if started:
-        Actor(run["run_id"])
-
-    api.delete(f"/threads/{thread_id}")
-
-    *_, last = events.logged(redis.client(), UUID(run["run_id"]), 0)
-    assert last.is_last
+        assert (status, response.status_code, response.data) == (status, 204, b"")
+        assert api.get(f"/threads/{thread_id}").status_code == 404
+        assert api.get(f"/runs/{run_id}/join").status_code == 404
+        assert api.delete(f"/threads/{thread_id}").status_code == 404
+        *_, last = events.logged(redis.client(), UUID(run_id), 0)
+        assert last.is_last, status
 
 
 def test_the_same_thread_id_may_exist_in_two_deployments(api: Api, neighbour: Api) -> None:
@@ -129,20 +114,6 @@ def test_a_thread_after_an_interrupted_run(api: Api) -> None:
     assert (record["values"], record["error"]) == ({"q": "ok?"}, None)
     assert record["interrupts"] == {"c519": [item]}
     assert record["updated_at"] == record["state_updated_at"] > made["updated_at"]
-
-
-def test_a_failed_run_leaves_its_error_until_the_next_one(api: Api) -> None:
-    thread_id = new(api)["thread_id"]
-    error = {"error": "ValueError", "message": "boom"}
-    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
-    Actor(run["run_id"]).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
-    failed = api.get(f"/threads/{thread_id}").json
-
-    api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"})
-
-    assert (failed["status"], failed["error"]) == ("error", error)
-    record = api.get(f"/threads/{thread_id}").json
-    assert (record["status"], record["error"]) == ("busy", None)
 
 
 def test_a_search_counts_only_so_far(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

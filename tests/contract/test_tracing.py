@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from flask import Flask, Response
 
-from shared.infra import encryption, tracing
+from shared.infra import tracing
 from shared.infra.otel import OtelTracer
 from shared.models import RunStatus, ThreadStatus
 from shared.runs.webhooks import Delivery
@@ -40,13 +40,6 @@ def collector() -> Iterator[Collector]:
         finally:
             tracing.use(None)
             tracer.close()
-
-
-@pytest.fixture
-def keys() -> Iterator[None]:
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption.configure([])
 
 
 def flush() -> None:
@@ -108,7 +101,7 @@ def test_what_is_no_trace_is_left_out(api: Api, subtests: pytest.Subtests) -> No
             assert configurable(created(api, traceparent=traceparent)) == {}
 
 
-def test_another_try_belongs_to_who_asks_for_it(api: Api, thread_id: str, keys: None) -> None:
+def test_another_try_belongs_to_who_asks_for_it(api: Api, thread_id: str, own_key: None) -> None:
     run = created(api, thread_id, **SENT)
     Actor(run["run_id"]).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
     again = api.post(f"/threads/{thread_id}/runs/{run['run_id']}/retry")

@@ -15,16 +15,15 @@ from sqlalchemy import text
 
 import tests.support.factories as make
 from shared import assistants, crons
-from shared.access import api_keys
 from shared.deployments import deployments, shares, traffic
 from shared.errors import HostUnusable, NotFound
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from tests.contract import rpc
-from tests.contract.conftest import Api, ControlPlane, Notifications, caller
+from tests.contract.conftest import Api, ControlPlane, Notifications, caller, new_key
 from tests.contract.rpc import Called, text_message
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
-from tests.contract.statements import execute
+from tests.contract.statements import execute, one
 from web import named
 
 __all__ = ["newer", "operator"]
@@ -102,19 +101,14 @@ def _of_cron(api: Api) -> str:
     return str(fired.created.run_id)
 
 
-@pytest.mark.parametrize("way", EVERY_WAY)
 def test_however_a_run_is_made_it_gets_its_threads_share(
-    api: Api, newer: str, operator: ControlPlane, way: str
+    api: Api, newer: str, operator: ControlPlane
 ) -> None:
     split(operator, api, (newer, 50), (api.deployment.active_revision_id, 50))
-    for _ in range(3):
-        run_id = EVERY_WAY[way](api)
-        with connection() as conn:
-            query = text(
-                "SELECT thread_id, CAST(revision_id AS text) AS revision_id FROM run WHERE run_id = :id"
-            )
-            row = conn.execute(query, {"id": run_id}).one()
-        assert row.revision_id == expected(api, newer, 50, str(row.thread_id))
+    for way, create in EVERY_WAY.items():
+        for _ in range(3):
+            run = one("SELECT thread_id, revision_id FROM run WHERE run_id = :id", id=create(api))
+            assert (way, str(run.revision_id)) == (way, expected(api, newer, 50, str(run.thread_id)))
 
 
 def test_a_graph_that_is_only_in_one_revision_is_run_there(
@@ -139,9 +133,8 @@ BAD: dict[str, tuple[Any, list[str | int]]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
 def test_a_split_that_cannot_be_is_refused_by_its_field(
-    api: Api, newer: str, operator: ControlPlane, what: str
+    api: Api, newer: str, operator: ControlPlane, subtests: pytest.Subtests
 ) -> None:
     known = {
         "serving": api.deployment.active_revision_id,
@@ -150,14 +143,14 @@ def test_a_split_that_cannot_be_is_refused_by_its_field(
         "failed": make.revision(api.deployment.id, number=3, status=RevisionStatus.BUILD_FAILED),
         "foreign": make.deployment("foreign").active_revision_id,
     }
-    parts, loc = BAD[what]
-    response = split(operator, api, *((known.get(name, name), percent) for name, percent in parts))
-    assert (response.status_code, response.json["detail"][0]["loc"]) == (422, loc), response.text
-    record: Any = operator.get(f"/v2/deployments/{api.deployment.id}").json
-    assert len(record["traffic"]) == 1
-    assert (
-        operator.call("PATCH", f"/v2/deployments/{api.deployment.id}", {"traffic": None}).status_code == 200
-    )
+    for what, (parts, loc) in BAD.items():
+        with subtests.test(what):
+            response = split(operator, api, *((known.get(name, name), percent) for name, percent in parts))
+            assert (response.status_code, response.json["detail"][0]["loc"]) == (422, loc), response.text
+            record: Any = operator.get(f"/v2/deployments/{api.deployment.id}").json
+            assert len(record["traffic"]) == 1
+    unchanged = operator.call("PATCH", f"/v2/deployments/{api.deployment.id}", {"traffic": None})
+    assert unchanged.status_code == 200
 
 
 def test_what_serves_nothing_cannot_be_split_nor_promoted(control: ControlPlane) -> None:
@@ -285,8 +278,7 @@ def test_a_deployment_that_is_being_deleted_is_not_promoted(
 
 
 def test_whoever_may_run_may_not_move_traffic(app: Flask, api: Api, newer: str) -> None:
-    with connection() as conn:
-        key = api_keys.create(conn, api.deployment.organization_id, name="runs", role="run")
+    key = new_key("run")
     runs = ControlPlane(caller(app, key))
     assert split(runs, api, (newer, 100)).status_code == 403
     assert act(runs, api, "promote", revision_id=newer).status_code == 403

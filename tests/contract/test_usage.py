@@ -110,9 +110,9 @@ def test_as_a_table_for_a_spreadsheet(api: Api) -> None:
     assert row == [str(api.deployment.id), "'=chat", '\'@large, "the" one', "1", "3", "0", "0", ""]
 
 
-@pytest.mark.parametrize("span", ["until=0001-01-01", "from=9999-12-01&until=9999-12-31"])
-def test_there_is_nothing_at_either_end_of_time(api: Api, span: str) -> None:
-    assert asked(api, span) == []
+def test_there_is_nothing_at_either_end_of_time(api: Api) -> None:
+    for span in ("until=0001-01-01", "from=9999-12-01&until=9999-12-31"):
+        assert asked(api, span) == [], span
 
 
 def test_what_is_asked_wrongly_is_named(api: Api, subtests: pytest.Subtests) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 from flask import Response
 from sqlalchemy import text
 
-from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
-from tests.contract.conftest import caller
+from tests.contract.conftest import caller, new_key
 from tests.contract.consenting import Users, changed, running, server, users
 from tests.contract.statements import execute
 from tests.support.oauth_server import OAuthServer, slowly
@@ -179,8 +178,7 @@ def test_a_provider_takes_its_tokens_along(users: Users, server: OAuthServer) ->
 def test_a_key_that_may_only_read_gets_no_token(users: Users, server: OAuthServer) -> None:
     users.provider()
     asked = users.ask()
-    with connection() as conn:
-        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    key = new_key("read")
     reader = caller(users.control.client.application, key)
     assert reader.post("/v2/auth/authenticate", json={"provider": "acme", "scopes": []}).status_code == 403
     assert reader.get(f"/v2/auth/wait/{asked['auth_id']}?timeout=0").status_code == 403

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
-
 import tests.support.factories as make
 from shared.infra.postgres import connection
 from shared.models import RunStatus
@@ -93,15 +91,6 @@ def test_one_that_failed_is_due_again_at_once(api: Api, neighbour: Api) -> None:
     with connection() as conn:
         taken = webhooks.claim(conn, owner="a", limit=10)
     assert {(delivery.delivery_id, delivery.attempt) for delivery in taken} == {(failed, 1), (waiting, 1)}
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [({"status": "lost"}, "status"), ({"run_id": "last"}, "run_id"), ({"limit": 0}, "limit")],
-)
-def test_a_bad_search_is_422(api: Api, body: dict[str, Any], field: str) -> None:
-    response = api.post("/webhooks/search", body)
-    assert (response.status_code, response.json["detail"].partition(":")[0]) == (422, field)
 
 
 def test_users_see_and_make_again_their_own_alone(ann: Api, bob: Api, played: PlayedAuth) -> None:

@@ -15,21 +15,19 @@ from sqlalchemy import text
 import tests.support.factories as make
 from cli.operating import workers as command
 from shared import fleet
-from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.fleet import Heartbeat
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.models import RunStatus
-from tests.contract.conftest import caller
+from tests.contract.conftest import caller, new_key
 from tests.contract.statements import execute
 
 
 @pytest.fixture
 def foreign_client(app: Flask) -> FlaskClient:
     """A client of another organization, its admin."""
-    with connection() as conn:
-        return caller(app, api_keys.create(conn, make.organization(), name="foreign"))
+    return caller(app, new_key(organization_id=make.organization()))
 
 
 def host(revision_id: UUID | None, pid: int = 7, **fields: Any) -> dict[str, Any]:
