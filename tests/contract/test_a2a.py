@@ -48,7 +48,7 @@ versions = pytest.mark.parametrize("version", VERSIONS)
 CARD = "/.well-known/agent-card.json"
 
 
-def test_the_addresses_of_a_card_are_those_of_the_settings(api: Api) -> None:
+def test_the_addresses_of_a_card_are_those_of_the_settings_or_the_one_it_was_called_at(api: Api) -> None:
     evil = {"Host": "evil.example"}
     port = api.client.application.config["SETTINGS"].port
     card: Any = api.get(f"{AGENT}{CARD}", headers=evil).json
@@ -57,11 +57,8 @@ def test_the_addresses_of_a_card_are_those_of_the_settings(api: Api) -> None:
     card = api.get(f"{AGENT}{CARD}", headers=evil).json
     assert card["url"].startswith("https://agents.example/d/chat/a2a/")
     assert "evil" not in str(card)
-
-
-def test_a_service_that_listens_everywhere_shows_the_address_it_was_called_at(api: Api) -> None:
     api.set(host="0.0.0.0", url="http://0.0.0.0:8123", port=8123)
-    card: Any = api.get(f"{AGENT}{CARD}").json
+    card = api.get(f"{AGENT}{CARD}").json
     assert card["url"].startswith("http://localhost/d/chat/a2a/")
 
 
@@ -147,48 +144,33 @@ def test_what_is_no_call_is_refused_with_a_code(api: Api) -> None:
     not_json: Any = api.client.post(f"/d/chat{AGENT}", data=b"{", headers=BOTH).json
     assert not_json["error"]["code"] == -32700
     assert error(api, "GetTask", [1]) == -32602
-
-
-def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
     api.client.application.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
     assert rpc.post(api, AGENT, "SendMessage", {"a": "x" * MAX_BYTES}).status_code == 413
 
 
-@pytest.mark.parametrize("method", ["tasks/list", "message/nonsense", "sendMessage"])
-def test_other_methods_are_unknown(api: Api, method: str) -> None:
-    assert error(api, method) == -32601
+def test_other_methods_versions_and_assistants_are_unknown(api: Api) -> None:
+    for method in ("tasks/list", "message/nonsense", "sendMessage"):
+        assert (method, error(api, method)) == (method, -32601)
+    for version, expected in (("1.0", -32001), ("0.3", -32001), ("9.9", -32009), ("x", -32009)):
+        code = error(api, "GetTask", {"id": "none"}, headers={**BOTH, "A2A-Version": version})
+        assert (version, code) == (version, expected)
+    for unknown in ("nope", str(uuid4())):
+        response = rpc.post(api, f"/a2a/{unknown}", "GetTask", {"id": "x"})
+        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
 
 
-def test_push_notifications_are_refused(api: Api, subtests: pytest.Subtests) -> None:
-    rows: list[Any] = [
+def test_push_notifications_are_refused(api: Api) -> None:
+    for method in (
         "CreateTaskPushNotificationConfig",
         "GetTaskPushNotificationConfig",
         "ListTaskPushNotificationConfigs",
         "DeleteTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/set",
-    ]
-    for method in rows:
-        with subtests.test(method=method):
-            assert error(api, method) == -32003
-            told = {
-                "message": text_message(),
-                "configuration": {"taskPushNotificationConfig": {"url": "http://x"}},
-            }
-            assert error(api, "SendMessage", told) == -32003
-
-
-@pytest.mark.parametrize(
-    ("version", "is_known"), [("1.0", True), ("0.3", True), ("9.9", False), ("x", False)]
-)
-def test_an_unknown_version_is_refused(api: Api, version: str, is_known: bool) -> None:
-    code = error(api, "GetTask", {"id": "none"}, headers={**BOTH, "A2A-Version": version})
-    assert code == (-32001 if is_known else -32009)
-
-
-def test_an_unknown_assistant_is_not_found(api: Api) -> None:
-    for unknown in ("nope", str(uuid4())):
-        response = rpc.post(api, f"/a2a/{unknown}", "GetTask", {"id": "x"})
-        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+    ):
+        assert (method, error(api, method)) == (method, -32003)
+    configuration = {"taskPushNotificationConfig": {"url": "http://x"}}
+    told = {"message": text_message(), "configuration": configuration}
+    assert error(api, "SendMessage", told) == -32003
 
 
 @versions

@@ -65,7 +65,7 @@ def test_a_message_is_a_run_and_its_end_a_task(api: Api, notifications: Notifica
     assert result(api, GET[version], {"id": task["id"]}) == task
 
 
-def test_data_is_the_input(api: Api, notifications: Notifications) -> None:
+def test_data_is_the_input_and_goes_together_with_text(api: Api, notifications: Notifications) -> None:
     body = {**text_message(), "parts": [{"data": {"city": "Rome"}}]}
     call = sent(api, notifications, body, path="/a2a/other")
     assert row(call.run_id)["input"] == {"city": "Rome"}
@@ -73,8 +73,6 @@ def test_data_is_the_input(api: Api, notifications: Notifications) -> None:
     (artifact,) = call.result()["task"]["artifacts"]
     assert artifact["parts"] == [{"data": {"city": "Rome", "log": [1]}}]
 
-
-def test_text_and_data_go_together(api: Api, notifications: Notifications) -> None:
     body = {**text_message(), "parts": [{"text": "a"}, {"data": {"more": 1}}, {"text": "b"}]}
     call = sent(api, notifications, body)
     message = {"role": "user", "content": "a\nb", "id": body["messageId"]}
@@ -89,17 +87,14 @@ def test_a_graph_without_messages_takes_no_text(api: Api, notifications: Notific
 
 
 @versions
-@pytest.mark.parametrize(
-    "part",
-    [
+def test_files_are_not_supported(api: Api, version: str) -> None:
+    for part in (
         {"kind": "file", "file": {"uri": "http://x"}},
         {"raw": "aGk=", "mediaType": "text/plain"},
         {"url": "http://x", "mediaType": "text/plain"},
-    ],
-)
-def test_files_are_not_supported(api: Api, version: str, part: Any) -> None:
-    body = {**message(version), "parts": [part, {"data": {}}]}
-    assert error(api, SEND[version], {"message": body}) == -32005
+    ):
+        body = {**message(version), "parts": [part, {"data": {}}]}
+        assert (part, error(api, SEND[version], {"message": body})) == (part, -32005)
 
 
 BAD_MESSAGES: list[Any] = [
@@ -126,12 +121,10 @@ BAD_MESSAGES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
-def test_a_message_that_makes_no_sense_is_refused(
-    api: Api, notifications: Notifications, method: str
-) -> None:
+def test_a_message_that_makes_no_sense_is_refused(api: Api, notifications: Notifications) -> None:
     for params in BAD_MESSAGES:
-        assert error(api, method, params) == -32602, params
+        for method in ("SendMessage", "SendStreamingMessage"):
+            assert error(api, method, params) == -32602, (method, params)
     assert not notifications.heard
 
 
@@ -185,16 +178,18 @@ def test_a_context_is_a_thread_that_is_made_when_it_is_missing(
     assert error(api, "SendMessage", {"message": text_message(**both)}) == -32602
 
 
-@pytest.mark.parametrize("task_id", ["nonsense", f"{NOBODYS}:{NOBODYS}", NOBODYS, f"{'-' * 36}:{'-' * 36}"])
-def test_a_task_that_is_unknown_is_not_continued(api: Api, task_id: str) -> None:
-    assert error(api, "SendMessage", {"message": text_message(taskId=task_id)}) == -32001
-
-
-def test_an_unknown_task_of_a_known_context_is_not_continued(api: Api, notifications: Notifications) -> None:
+def test_a_task_that_is_unknown_is_not_continued(api: Api, notifications: Notifications) -> None:
     context_id = done(api, notifications)["contextId"]
-    for named in ({}, {"contextId": context_id}):
-        message = text_message(taskId=f"{context_id}:{uuid4()}", **named)
-        assert error(api, "SendMessage", {"message": message}) == -32001
+    unknown = f"{context_id}:{uuid4()}"
+    for named in (
+        {"taskId": "nonsense"},
+        {"taskId": f"{NOBODYS}:{NOBODYS}"},
+        {"taskId": NOBODYS},
+        {"taskId": f"{'-' * 36}:{'-' * 36}"},
+        {"taskId": unknown},
+        {"taskId": unknown, "contextId": context_id},
+    ):
+        assert (named, error(api, "SendMessage", {"message": text_message(**named)})) == (named, -32001)
 
 
 def test_two_messages_at_once_are_taken_one_after_the_other(api: Api, notifications: Notifications) -> None:

@@ -60,14 +60,13 @@ def test_an_interface_that_is_off_is_not_there(api: Api, having: Settings, subte
                 ), asked
 
 
-def test_a_page_that_is_off_is_missed_by_anybody(anonymous: FlaskClient, having: Settings) -> None:
+def test_a_page_that_is_off_is_missed_by_anybody_and_not_in_the_document(
+    api: Api, anonymous: FlaskClient, having: Settings
+) -> None:
     having(disable_meta=True)
     assert anonymous.get("/d/chat/info").status_code == 404
     assert anonymous.get("/d/chat/ok").status_code == 200
     assert anonymous.post("/d/chat/threads/search").status_code == 401
-
-
-def test_what_is_off_is_not_in_the_document(api: Api, having: Settings) -> None:
     having(disable_store=True, disable_a2a=True)
     paths: Any = api.get("/openapi.json").json["paths"]
     assert not [path for path in paths if path.startswith(("/store", "/a2a"))]

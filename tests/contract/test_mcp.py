@@ -13,6 +13,7 @@ from shared import __version__
 from shared.infra.postgres import connection
 from shared.models import RUN, RunStatus, ThreadStatus
 from tests.contract import rpc
+from tests.contract.a2a_calls import row
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
 from tests.contract.conftest import Api, Notifications
 from tests.contract.documented import document_of
@@ -42,11 +43,6 @@ def called(api: Api, notifications: Notifications, tool: str, arguments: Any, **
     """A tool that is being called."""
     asked = {"name": tool, "arguments": arguments, **params}
     return Called(api, notifications, "/mcp", "tools/call", asked)
-
-
-def row(run_id: str) -> Any:
-    with connection() as conn:
-        return conn.execute(RUN.select().where(RUN.c.run_id == run_id)).mappings().one()
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
@@ -105,16 +101,8 @@ def test_what_is_no_call_is_refused_in_its_own_form(api: Api) -> None:
         assert response.status_code == 400, (raw[:80], response.text)
         assert answer["error"]["code"] in (-32700, -32600), raw[:80]
     assert error(api, "ping", [1])[0] == -32602
-
-
-def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
     api.client.application.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
     assert post(api, "ping", {"a": "x" * MAX_BYTES}).status_code == 413
-
-
-@pytest.mark.parametrize("method", ["resources/list", "prompts/list", "server/discover", "nonsense"])
-def test_other_methods_are_unknown(api: Api, method: str) -> None:
-    assert error(api, method) == (-32601, f"Method not found: {method}")
 
 
 def test_assistants_are_tools(api: Api) -> None:
@@ -150,11 +138,13 @@ def test_a_conversation_keeps_its_other_fields(api: Api) -> None:
     }
 
 
-@pytest.mark.parametrize("schema", [None, {}, {"type": "array"}, {"type": "object", "properties": {}}])
-def test_what_says_not_what_it_takes_is_no_tool(api: Api, schema: Any) -> None:
-    make.takes(api.deployment, "other", schema)
-    assert [tool["name"] for tool in result(api, "tools/list")["tools"]] == ["agent"]
-    assert error(api, "tools/call", {"name": "other"}) == (-32602, "Unknown tool: other")
+def test_what_says_not_what_it_takes_is_no_tool(api: Api) -> None:
+    schemas: list[Any] = [None, {}, {"type": "array"}, {"type": "object", "properties": {}}]
+    for schema in schemas:
+        make.takes(api.deployment, "other", schema)
+        names = [tool["name"] for tool in result(api, "tools/list")["tools"]]
+        assert (schema, names) == (schema, ["agent"])
+        assert error(api, "tools/call", {"name": "other"}) == (-32602, "Unknown tool: other")
 
 
 def test_tools_have_names_that_models_take(api: Api) -> None:
@@ -229,16 +219,15 @@ def test_arguments_that_do_not_fit_are_a_tools_error(
             assert not notifications.heard
 
 
-@pytest.mark.parametrize("params", [{}, {"name": 7}, {"name": "agent", "arguments": []}, {"name": "\x00"}])
-def test_parameters_of_a_call_are_checked(api: Api, params: Any) -> None:
-    assert error(api, "tools/call", params)[0] == -32602
-
-
-def test_an_unknown_tool_is_named(api: Api) -> None:
+def test_parameters_of_a_call_are_checked_and_an_unknown_tool_is_named(api: Api) -> None:
+    for params in ({}, {"name": 7}, {"name": "agent", "arguments": []}, {"name": "\x00"}):
+        assert (params, error(api, "tools/call", params)[0]) == (params, -32602)
     assert error(api, "tools/call", {"name": "x"}) == (-32602, "Unknown tool: x")
+    for method in ("resources/list", "prompts/list", "server/discover", "nonsense"):
+        assert error(api, method) == (-32601, f"Method not found: {method}")
 
 
-def test_a_run_that_fails_is_a_tools_error(api: Api, notifications: Notifications) -> None:
+def test_a_run_that_fails_or_is_cancelled_is_a_tools_error(api: Api, notifications: Notifications) -> None:
     calling = called(api, notifications, "agent", {"messages": "hi"})
     failure = {"error": "ValueError", "message": "boom"}
     Actor(calling.run_id).finish(
@@ -249,8 +238,6 @@ def test_a_run_that_fails_is_a_tools_error(api: Api, notifications: Notification
     )
     assert calling.result() == {"isError": True, "content": [{"type": "text", "text": "ValueError: boom"}]}
 
-
-def test_a_run_that_is_cancelled_is_a_tools_error(api: Api, notifications: Notifications) -> None:
     calling = called(api, notifications, "agent", {"messages": "hi"})
     Actor(calling.run_id).finish(status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.IDLE)
     assert calling.result()["isError"] is True
@@ -330,17 +317,15 @@ def test_a_call_holds_a_stream_slot_and_the_rest_do_not(api: Api, notifications:
     assert len(notifications.heard) == 1
 
 
-def test_the_project_may_switch_it_off(api: Api) -> None:
+def test_the_project_may_switch_it_off_and_a_key_is_needed(api: Api) -> None:
+    response = api.client.application.test_client().post("/d/chat/mcp", json={}, headers=BOTH)
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+
     make.switched_off(api.deployment, "disable_mcp")
     for path in ("/mcp", "/mcp/"):
         assert post(api, "ping", path=path).status_code == 404
     assert api.get("/a2a/agent").status_code == 200
-
-
-def test_a_key_is_needed(api: Api) -> None:
-    response = api.client.application.test_client().post("/d/chat/mcp", json={}, headers=BOTH)
-    assert response.status_code == 401
-    assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
 def test_a_deployment_that_serves_nothing_yet_has_no_tools(client: Any, api: Api) -> None:

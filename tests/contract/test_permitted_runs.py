@@ -82,13 +82,13 @@ def test_the_handler_sees_the_run_as_it_will_be(ann: Api, played: PlayedAuth) ->
     assert configurable["langgraph_auth_permissions"] == ["of:ann"]
 
 
-def test_a_run_without_a_thread_has_none_to_show(ann: Api, played: PlayedAuth) -> None:
+def test_the_values_of_a_run_without_a_thread_and_of_an_assistant_of_ones_own(
+    ann: Api, played: PlayedAuth
+) -> None:
     run = created(ann, "/runs")
     assert played.value(*CREATE_RUN)["thread_id"] is None
     assert played.value(*CREATE_RUN)["run_id"] == UUID(run["run_id"])
 
-
-def test_an_assistant_of_ones_own_is_asked_about_in_the_same_call(ann: Api, played: PlayedAuth) -> None:
     own = assistant(ann)
     played.forget()
 
@@ -99,7 +99,9 @@ def test_an_assistant_of_ones_own_is_asked_about_in_the_same_call(ann: Api, play
     assert [call["op"] for call in played.calls].count("authorize") == 1
 
 
-def test_a_batch_is_asked_about_in_one_call(ann: Api, played: PlayedAuth) -> None:
+def test_a_batch_is_asked_about_in_one_call_and_one_item_that_is_refused_refuses_it(
+    ann: Api, played: PlayedAuth
+) -> None:
     own = assistant(ann)
     played.forget()
 
@@ -109,12 +111,11 @@ def test_a_batch_is_asked_about_in_one_call(ann: Api, played: PlayedAuth) -> Non
     assert [str(asked.value["run_id"]) for asked in played.asked[:3]] == [run["run_id"] for run in made]
     assert [call["op"] for call in played.calls].count("authorize") == 1
 
-
-def test_one_item_that_is_refused_refuses_the_batch(ann: Api, played: PlayedAuth) -> None:
     played.on(lambda ctx, value: value["metadata"].get("n") != 1, *CREATE_RUN)
     items = [{**RUN, "metadata": {"n": n}} for n in range(3)]
+    before = runs()
     assert ann.post("/runs/batch", items).status_code == 403
-    assert runs() == []
+    assert runs() == before
 
 
 def stamped_in_place(ctx: Any, value: dict[str, Any]) -> None:
@@ -186,6 +187,9 @@ def test_what_can_be_no_run_is_none(ann: Api, played: PlayedAuth, subtests: pyte
             played.on(lambda ctx, value, left=left: value.update(left), *CREATE_RUN)
             assert ann.post("/runs", RUN).status_code == 500
             assert runs() == []
+    played.on(lambda ctx, value: {"owner": {"$ne": "bob"}}, *CREATE_RUN)  # a filter that says nothing
+    assert ann.post("/runs", RUN).status_code == 500
+    assert runs() == []
 
 
 CREATING = (
@@ -211,32 +215,21 @@ def test_who_is_refused_makes_nothing(
                 assert notifications.heard == []
 
 
-@pytest.mark.parametrize("path", CREATING)
-@pytest.mark.parametrize("more", [{}, {"if_not_exists": "create"}, {"multitask_strategy": "interrupt"}])
-def test_a_strangers_thread_is_as_one_that_is_not_there(
-    ann: Api, bob: Api, played: PlayedAuth, path: str, more: dict[str, Any]
-) -> None:
+def test_a_strangers_thread_is_as_one_that_is_not_there(ann: Api, bob: Api, played: PlayedAuth) -> None:
     played.on(owner_only)
     key = thread(ann)
     created(ann, f"/threads/{key}/runs")
-
-    foreign = bob.post(path.format(thread=key), {**RUN, **more})
-
-    assert (foreign.status_code, foreign.json) == (404, HIDDEN)
-    if not more.get("if_not_exists"):
-        unknown = bob.post(path.format(thread=uuid4()), {**RUN, **more})
-        assert (unknown.status_code, unknown.json) == (404, HIDDEN)
+    for path in CREATING:
+        for more in ({}, {"if_not_exists": "create"}, {"multitask_strategy": "interrupt"}):
+            for wanted in (key,) if "if_not_exists" in more else (key, uuid4()):
+                hidden = bob.post(path.format(thread=wanted), {**RUN, **more})
+                assert (path, more, hidden.status_code, hidden.json) == (path, more, 404, HIDDEN)
     assert [run["status"] for run in runs()] == ["pending"]
-
-
-def test_everybody_runs_default_assistants(ann: Api, played: PlayedAuth) -> None:
-    played.on(owner_only)
-    assert ann.post("/runs", RUN).status_code == 200
 
 
 @pytest.mark.usefixtures("own_key")
 def test_a_repeated_request_is_asked_about_again(ann: Api, bob: Api, played: PlayedAuth) -> None:
-    played.on(owner_only)
+    played.on(owner_only)  # everybody runs default assistants
     headers = {"Idempotency-Key": "one"}
     first: Any = ann.post("/runs", RUN, headers=headers)
     again = ann.post("/runs", RUN, headers=headers)
@@ -256,12 +249,6 @@ def test_a_repeated_request_shows_no_thread_that_is_anothers_by_now(ann: Api, pl
     execute("""UPDATE thread SET metadata = '{"owner": "bob"}'""")
     response = ann.post(f"/threads/{key}/runs", RUN, headers=headers)
     assert (response.status_code, response.json) == (404, HIDDEN)
-
-
-def test_a_filter_that_says_nothing_refuses(ann: Api, played: PlayedAuth) -> None:
-    played.on(lambda ctx, value: {"owner": {"$ne": "bob"}}, *CREATE_RUN)
-    assert ann.post("/runs", RUN).status_code == 500
-    assert runs() == []
 
 
 def test_a_project_says_itself_how_it_refuses(ann: Api, played: PlayedAuth) -> None:

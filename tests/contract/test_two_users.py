@@ -44,18 +44,14 @@ def anns(users: Users) -> dict[str, str]:
     return {**own, "thread cron": post(users.ann, f"/threads/{thread_id}/runs/crons", HOURLY)["cron_id"]}
 
 
-SEARCHES = ("/threads", "/assistants", "/runs/crons")
-
-
-@pytest.mark.parametrize("path", SEARCHES)
-def test_neither_finds_or_counts_what_is_the_others(users: Users, anns: dict[str, str], path: str) -> None:
-    found = users.bob.post(f"{path}/search", {})
-    assert (found.json, found.headers.get("x-pagination-total")) == ([], "0")
-    assert users.bob.post(f"{path}/count", {}).json == 0
-    hers = users.ann.post(f"{path}/search", {"limit": 1})
-    count = users.ann.post(f"{path}/count", {}).json
-    assert count == {"/threads": 1, "/assistants": 1, "/runs/crons": 2}[path]
-    assert (len(hers.json), hers.headers["x-pagination-total"]) == (1, str(count))
+def test_neither_finds_or_counts_what_is_the_others(users: Users, anns: dict[str, str]) -> None:
+    for path, count in (("/threads", 1), ("/assistants", 1), ("/runs/crons", 2)):
+        found = users.bob.post(f"{path}/search", {})
+        assert (path, found.json, found.headers.get("x-pagination-total")) == (path, [], "0")
+        assert (path, users.bob.post(f"{path}/count", {}).json) == (path, 0)
+        hers = users.ann.post(f"{path}/search", {"limit": 1})
+        assert (path, users.ann.post(f"{path}/count", {}).json) == (path, count)
+        assert (len(hers.json), hers.headers["x-pagination-total"]) == (1, str(count))
 
 
 def test_a_page_is_of_what_is_visible(users: Users) -> None:
@@ -68,18 +64,18 @@ def test_a_page_is_of_what_is_visible(users: Users) -> None:
     assert (page.headers["x-pagination-total"], page.headers["x-pagination-next"]) == ("3", "2")
 
 
-@pytest.mark.parametrize("if_exists", ["raise", "do_nothing"])
-def test_an_id_that_is_taken_is_taken_whosever_it_is(
-    users: Users, anns: dict[str, str], if_exists: str
+def test_an_id_that_is_taken_is_taken_whosever_it_is(users: Users, anns: dict[str, str]) -> None:
+    for if_exists, hers in (("raise", 409), ("do_nothing", 200)):
+        thread = {"thread_id": anns["thread"], "if_exists": if_exists}
+        assistant = {"assistant_id": anns["assistant"], "graph_id": "agent", "if_exists": if_exists}
+        for path, body in (("/threads", thread), ("/assistants", assistant)):
+            statuses = [who.post(path, body).status_code for who in (users.bob, users.ann)]
+            assert (path, if_exists, statuses) == (path, if_exists, [409, hers])
+
+
+def test_nobody_gives_away_what_is_theirs_takes_a_name_or_owns_a_default_assistant(
+    users: Users, anns: dict[str, str]
 ) -> None:
-    thread = {"thread_id": anns["thread"], "if_exists": if_exists}
-    assistant = {"assistant_id": anns["assistant"], "graph_id": "agent", "if_exists": if_exists}
-    for path, body in (("/threads", thread), ("/assistants", assistant)):
-        assert users.bob.post(path, body).status_code == 409
-        assert users.ann.post(path, body).status_code == (409 if if_exists == "raise" else 200)
-
-
-def test_nobody_gives_away_what_is_theirs_or_takes_a_name(users: Users, anns: dict[str, str]) -> None:
     for path in (
         f"/threads/{anns['thread']}",
         f"/assistants/{anns['assistant']}",
@@ -88,10 +84,9 @@ def test_nobody_gives_away_what_is_theirs_or_takes_a_name(users: Users, anns: di
         changed = users.ann.patch(path, {"metadata": {"owner": "bob"}})
         assert changed.json["metadata"]["owner"] == "ann"
     assert post(users.bob, "/threads", {"metadata": {"owner": "ann"}})["metadata"] == {"owner": "bob"}
-
-
-def test_default_assistants_are_nobodys(users: Users) -> None:
-    assert users.ann.post("/assistants/search", {}).json == []
+    copy = post(users.ann, f"/threads/{anns['thread']}/copy", {})
+    assert copy["metadata"]["owner"] == "ann"
+    assert users.bob.post("/assistants/search", {}).json == []
     assert users.ann.get("/assistants/agent/graph").status_code == 404
     assert users.ann.post("/runs/crons", HOURLY).status_code == 200
 
@@ -104,11 +99,6 @@ def test_one_foreign_thread_keeps_all_from_being_pruned(users: Users, anns: dict
         assert (response.status_code, response.json) == (404, expected)
     assert users.bob.get(f"/threads/{own}").status_code == 200
     assert users.bob.post("/threads/prune", {"thread_ids": [own]}).json == {"pruned_count": 1}
-
-
-def test_a_copy_keeps_its_owner(users: Users, anns: dict[str, str]) -> None:
-    copy = post(users.ann, f"/threads/{anns['thread']}/copy", {})
-    assert copy["metadata"]["owner"] == "ann"
 
 
 def test_the_threads_of_an_assistant_are_not_all_deleted_with_it(users: Users, anns: dict[str, str]) -> None:
