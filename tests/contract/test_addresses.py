@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from shared.settings import Settings
-from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, MakeApp, caller
+from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller
 from web.addresses import deployment_address
 
 
@@ -22,32 +22,28 @@ def app_with(api: Api, app_with: MakeApp) -> MakeApp:
 # A domain for deployments
 
 
-@pytest.mark.parametrize("host", ["chat.apps.example.com", "CHAT.apps.example.com:8443"])
-def test_a_deployment_is_at_its_name_in_the_domain(app_with: MakeApp, host: str) -> None:
+def test_a_deployment_is_at_its_name_in_the_domain(app_with: MakeApp) -> None:
+    client = caller(app_with(app_domain="apps.example.com", url="https://yard.example"), ADMIN_KEY)
+    for host in ("chat.apps.example.com", "CHAT.apps.example.com:8443"):
+        made = client.post("/threads", json={}, headers={"Host": host})
+        assert made.status_code == 200, made.text
+        found = client.get(f"/d/chat/threads/{made.json['thread_id']}", headers={"Host": "example.com"})
+        assert found.status_code == 200, host
+        document = client.get("/openapi.json", headers={"Host": host}).json
+        assert document["servers"] == [{"url": "/"}], host
+        assert "/threads" in document["paths"], host
+    (record,) = client.get("/v2/deployments?name=chat").json["resources"]
+    assert record["source_config"]["custom_url"] == "https://chat.apps.example.com"
+
+
+def test_nothing_else_is_in_the_domain_and_another_host_is_the_service_itself(app_with: MakeApp) -> None:
     client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
-    made = client.post("/threads", json={}, headers={"Host": host})
-    assert made.status_code == 200, made.text
-    found = client.get(f"/d/chat/threads/{made.json['thread_id']}", headers={"Host": "example.com"})
-    assert found.status_code == 200
-    document = client.get("/openapi.json", headers={"Host": host}).json
-    assert document["servers"] == [{"url": "/"}]
-    assert "/threads" in document["paths"]
-
-
-@pytest.mark.parametrize(
-    "path", ["/v2/deployments", "/api-host/v2/deployments", "/d/chat/threads", "/../d/chat"]
-)
-def test_nothing_else_is_in_the_domain(app_with: MakeApp, path: str) -> None:
-    client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
-    assert client.get(path, headers={"Host": "chat.apps.example.com"}).status_code == 404
-
-
-@pytest.mark.parametrize(
-    "host", ["apps.example.com", "a.chat.apps.example.com", "-.apps.example.com", "evil.com"]
-)
-def test_another_host_is_the_service_itself(app_with: MakeApp, host: str) -> None:
-    client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
-    assert client.get("/v2/deployments", headers={"Host": host}).status_code == 200
+    for path in ("/v2/deployments", "/api-host/v2/deployments", "/d/chat/threads", "/../d/chat"):
+        response = client.get(path, headers={"Host": "chat.apps.example.com"})
+        assert (path, response.status_code) == (path, 404)
+    for host in ("apps.example.com", "a.chat.apps.example.com", "-.apps.example.com", "evil.com"):
+        response = client.get("/v2/deployments", headers={"Host": host})
+        assert (host, response.status_code) == (host, 200)
 
 
 def test_a_name_in_the_domain_is_one_of_the_callers_organization(
@@ -74,12 +70,6 @@ def test_an_address_is_the_one_to_give_to_clients(settings: Settings, subtests: 
     for url, name, changes, address in rows:
         with subtests.test(url=url, name=name, changes=changes, address=address):
             assert deployment_address(replace(settings, **changes), url, name) == address
-
-
-def test_a_record_shows_the_address_once_it_serves(app_with: MakeApp, control: ControlPlane) -> None:
-    client = caller(app_with(app_domain="apps.example.com", url="https://yard.example"), ADMIN_KEY)
-    (found,) = client.get("/v2/deployments?name=chat").json["resources"]
-    assert found["source_config"]["custom_url"] == "https://chat.apps.example.com"
 
 
 # At the root, without a key

@@ -41,8 +41,11 @@ def test_whom_a_run_acts_for_is_set_by_its_caller(api: Api, thread_id: str, sent
 
 
 @pytest.mark.parametrize("where", ["context", "config", "assistant"])
-def test_what_identifies_a_run_is_set_by_the_service(api: Api, thread_id: str, where: str) -> None:
-    entries = {**dict.fromkeys((*IDS, *AUTH), "forged"), "cron_id": "own"}
+def test_what_the_service_and_the_graph_library_say_no_caller_says(
+    api: Api, thread_id: str, where: str
+) -> None:
+    forged = {**dict.fromkeys((*IDS, *AUTH), "forged"), "cron_id": "own"}
+    entries = {**forged, "__pregel_checkpointer": None, "__pregel_resuming": True, "__own": 1}
     body: dict[str, Any] = (
         {"config": {"configurable": entries}} if where == "config" else {"context": entries}
     )
@@ -57,24 +60,8 @@ def test_what_identifies_a_run_is_set_by_the_service(api: Api, thread_id: str, w
     assert (found["langgraph_auth_user"], found["langgraph_auth_user_id"]) == (None, "")
     assert "langgraph_auth_scope" not in found
     assert found["cron_id"] == "own"
-    assert run["kwargs"]["context"] == {**dict.fromkeys(IDS, "forged"), "cron_id": "own"}
-
-
-@pytest.mark.parametrize("where", ["context", "config", "assistant"])
-def test_what_the_graph_library_says_among_graphs_no_caller_says(
-    api: Api, thread_id: str, where: str
-) -> None:
-    entries = {"__pregel_checkpointer": None, "__pregel_resuming": True, "__own": 1}
-    body: dict[str, Any] = (
-        {"config": {"configurable": entries}} if where == "config" else {"context": entries}
-    )
-    if where == "assistant":
-        body = {"assistant_id": assistant(api, **body)}
-
-    run = start(api, thread_id, **body)
-
-    assert [name for name in configurable(run) if name.startswith("__")] == ["__own"]
-    assert run["kwargs"]["context"] == {"__own": 1}
+    assert [name for name in found if name.startswith("__")] == ["__own"]
+    assert run["kwargs"]["context"] == {**dict.fromkeys(IDS, "forged"), "cron_id": "own", "__own": 1}
 
 
 def test_a_run_is_its_assistants_whatever_its_metadata_says(api: Api, thread_id: str) -> None:
@@ -113,15 +100,16 @@ def test_a_run_makes_its_thread_with_the_config(api: Api) -> None:
     assert api.get(f"/threads/{thread_id}").json["config"] == {"configurable": {"node": "special"}}
 
 
-@pytest.mark.parametrize("action", ["rollback", "interrupt"])
-def test_a_rollback_gives_the_config_back(api: Api, thread_id: str, action: str) -> None:
-    act(start(api, thread_id, config={"tags": ["first"]})["run_id"], {})
-    run = start(api, thread_id, assistant_id=assistant(api, context={"node": "x\0y"}))
+def test_a_rollback_gives_the_config_back(api: Api) -> None:
+    for action in ("rollback", "interrupt"):
+        thread_id = api.post("/threads").json["thread_id"]
+        act(start(api, thread_id, config={"tags": ["first"]})["run_id"], {})
+        run = start(api, thread_id, assistant_id=assistant(api, context={"node": "x\0y"}))
 
-    api.post(f"/threads/{thread_id}/runs/{run['run_id']}/cancel?action={action}")
+        api.post(f"/threads/{thread_id}/runs/{run['run_id']}/cancel?action={action}")
 
-    kept = {"tags": ["first"], "configurable": {}}
-    assert (api.get(f"/threads/{thread_id}").json["config"] == kept) == (action == "rollback")
+        is_back = api.get(f"/threads/{thread_id}").json["config"] == {"tags": ["first"], "configurable": {}}
+        assert (action, is_back) == (action, action == "rollback")
 
 
 def test_the_graph_of_a_threads_state_is_made_as_for_its_runs(

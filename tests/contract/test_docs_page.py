@@ -60,50 +60,41 @@ def hostile(api: Api) -> None:
     named.forget()
 
 
-@pytest.mark.parametrize("address", ["/docs", "/api-host/docs", "/d/chat/docs"])
-def test_the_page_loads_nothing_and_runs_its_own_script_alone(
-    hostile: None, anonymous: FlaskClient, address: str
-) -> None:
-    answer = anonymous.get(address)
-    page = Page(answer.text)
-    assert [address for address in page.addresses if not address.startswith("data:")] == []
-    (_, viewer), (kind, document) = page.scripts
-    assert kind == "application/json"
-    assert json.loads(document) == anonymous.get(address.replace("docs", "openapi.json")).json
-    policy = directives(answer.headers["Content-Security-Policy"])
-    assert policy["default-src"] == ["'none'"]
-    assert policy["script-src"] == [f"'sha256-{b64encode(sha256(viewer.encode()).digest()).decode()}'"]
-    assert policy["img-src"] == ["data:"]
-    assert policy["style-src"] == ["'unsafe-inline'"]
-    for name in ("base-uri", "form-action", "frame-ancestors"):
-        assert policy[name] == ["'none'"]
-
-
-def test_markup_of_a_project_is_data_in_the_page(hostile: None, anonymous: FlaskClient) -> None:
-    (_, viewer), (_, document) = Page(anonymous.get("/d/chat/docs").text).scripts
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(hostile: None, anonymous: FlaskClient) -> None:
+    for address in ("/docs", "/api-host/docs", "/d/chat/docs"):
+        answer = anonymous.get(address)
+        page = Page(answer.text)
+        assert [each for each in page.addresses if not each.startswith("data:")] == [], address
+        (_, viewer), (kind, document) = page.scripts
+        assert kind == "application/json"
+        assert json.loads(document) == anonymous.get(address.replace("docs", "openapi.json")).json
+        policy = directives(answer.headers["Content-Security-Policy"])
+        assert policy["default-src"] == ["'none'"]
+        assert policy["script-src"] == [f"'sha256-{b64encode(sha256(viewer.encode()).digest()).decode()}'"]
+        assert policy["img-src"] == ["data:"]
+        assert policy["style-src"] == ["'unsafe-inline'"]
+        for name in ("base-uri", "form-action", "frame-ancestors"):
+            assert (address, policy[name]) == (address, ["'none'"])
+    # Markup of a project is data in its page.
     assert viewer == Page(anonymous.get("/docs").text).scripts[0][1]
     assert json.loads(document)["info"]["description"] == HOSTILE
     assert f"/{HOSTILE}" in json.loads(document)["paths"]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_the_page_of_a_deployment_has_an_opaque_origin_and_that_of_the_service_its_own(
+    app_with: MakeApp, hostile: None
+) -> None:
+    client = app_with(app_domain="apps.localhost").test_client()
+    for url in (
         "http://localhost/d/chat/docs",
         "http://localhost/api-host/d/chat/docs",
         "http://chat.apps.localhost/docs",
-    ],
-)
-def test_the_page_of_a_deployment_has_an_opaque_origin(app_with: MakeApp, hostile: None, url: str) -> None:
-    client = app_with(app_domain="apps.localhost").test_client()
-    sandbox = directives(client.get(url).headers["Content-Security-Policy"])["sandbox"]
-    assert "allow-scripts" in sandbox
-    assert "allow-same-origin" not in sandbox
-    assert not {one for one in sandbox if "top-navigation" in one}
-
-
-def test_the_page_of_the_service_calls_the_control_plane_and_keeps_its_origin(anonymous: FlaskClient) -> None:
-    assert "sandbox" not in anonymous.get("/docs").headers["Content-Security-Policy"]
+    ):
+        sandbox = directives(client.get(url).headers["Content-Security-Policy"])["sandbox"]
+        assert "allow-scripts" in sandbox, url
+        assert "allow-same-origin" not in sandbox, url
+        assert not {one for one in sandbox if "top-navigation" in one}, url
+    assert "sandbox" not in client.get("/docs").headers["Content-Security-Policy"]
 
 
 def test_in_dev_the_page_of_a_developer_keeps_its_origin_and_a_stranger_s_does_not(

@@ -26,7 +26,6 @@ NOT_FOR_ANY = {
     "/runs/cancel",
     "/a2a/{assistant_id}",
 }
-MAKING = ["/v2/deployments", "/v2/auth/providers", "/v2/keys", "/v2/organizations"]
 
 
 def bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
@@ -56,12 +55,13 @@ def test_every_body_of_a_deployment_s_page_succeeds(api: Api) -> None:
     assert sent >= 20
 
 
-@pytest.mark.parametrize("path", MAKING)
 def test_every_body_that_makes_something_of_the_control_plane_succeeds(
-    app: Flask, control: ControlPlane, path: str, lenient: None
+    app: Flask, control: ControlPlane, lenient: None
 ) -> None:
-    response = control.post(path, bodies(document(app))["post", path])
-    assert response.status_code in (200, 201), response.text
+    examples = bodies(document(app))
+    for path in ("/v2/deployments", "/v2/auth/providers", "/v2/keys", "/v2/organizations"):
+        response = control.post(path, examples["post", path])
+        assert response.status_code in (200, 201), (path, response.text)
 
 
 def test_every_example_is_what_its_schema_takes(app: Flask) -> None:
@@ -71,15 +71,15 @@ def test_every_example_is_what_its_schema_takes(app: Flask) -> None:
         schema().load(EXAMPLES.get(schema.__name__, {}))
 
 
-@pytest.mark.parametrize("of_deployment", [False, True])
-def test_no_two_entries_of_a_page_have_one_name(app: Flask, of_deployment: bool) -> None:
-    found = document(app, of_deployment=of_deployment)
-    entries = [operation for path in found["paths"].values() for operation in path.values()]
-    names = [entry["summary"] for entry in entries]
-    assert sorted(names) == sorted(set(names))
-    groups = [group["name"] for group in found["tags"]]
-    assert {entry["tags"][0] for entry in entries} == set(groups)
-    assert all(group[0].isupper() for group in groups)
+def test_no_two_entries_of_a_page_have_one_name(app: Flask) -> None:
+    for of_deployment in (False, True):
+        found = document(app, of_deployment=of_deployment)
+        entries = [operation for path in found["paths"].values() for operation in path.values()]
+        names = [entry["summary"] for entry in entries]
+        assert sorted(names) == sorted(set(names))
+        groups = [group["name"] for group in found["tags"]]
+        assert {entry["tags"][0] for entry in entries} == set(groups)
+        assert all(group[0].isupper() for group in groups)
 
 
 INPUT = {
