@@ -7,8 +7,6 @@ from uuid import uuid4
 
 import orjson
 import pytest
-from flask import Flask
-from flask.testing import FlaskClient
 from uuid_utils.compat import uuid7
 from werkzeug.test import TestResponse
 
@@ -35,7 +33,7 @@ from tests.contract.a2a_calls import (
     sent,
 )
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
-from tests.contract.conftest import Api, MakeApp, Notifications, caller, new_key
+from tests.contract.conftest import Api, MakeApp, Notifications, caller
 from tests.contract.documented import document_of
 from tests.contract.rpc import BOTH, CHAT, text_message
 from tests.support.acting import Actor
@@ -179,21 +177,6 @@ def test_a_stream_must_be_asked_for(api: Api, notifications: Notifications, vers
     response = rpc.post(api, AGENT, STREAM[version], told, headers={"Accept": "application/json"})
     assert response.status_code == 400
     assert not notifications.heard
-
-
-def test_a_key_is_needed(anonymous: FlaskClient, api: Api) -> None:
-    for path in (AGENT, f"{AGENT}{CARD}", f"{CARD}?assistant_id=agent"):
-        assert anonymous.get(f"/d/chat{path}").status_code == 401, path
-    refused = anonymous.post(f"/d/chat{AGENT}", json={})
-    assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
-
-
-def test_a_key_that_only_reads_sees_cards_and_sends_nothing(app: Flask, api: Api) -> None:
-    key = new_key("read")
-    reader = Api(caller(app, key), api.deployment)
-    assert reader.get(AGENT).status_code == 200
-    assert rpc.post(reader, AGENT, "SendMessage", {"message": text_message()}).status_code == 403
-    assert rpc.post(reader, "/mcp", "tools/list").status_code == 403
 
 
 def test_others_neither_read_nor_list_nor_cancel_nor_continue_tasks(

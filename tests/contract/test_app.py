@@ -9,6 +9,7 @@ import gevent
 import pytest
 from flask.testing import FlaskClient
 
+import tests.support.factories as make
 from shared.user_code import exchanges, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support import user_code
@@ -57,9 +58,9 @@ def test_a_route_of_the_app_needs_no_key(played: Played, anonymous: FlaskClient)
     assert {name: head[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("routes", "method", "path", "is_apps"),
-    [
+def test_which_requests_are_the_apps(played: Played, api: Api, subtests: pytest.Subtests) -> None:
+    stage = played(hello)
+    rows: list[tuple[list[str], str, str, bool]] = [
         (["GET /a/{x}"], "GET", "/a/b", True),
         (["GET /a/{x}"], "GET", "/a/b/c", False),
         (["GET /a/{x}"], "HEAD", "/a/b", True),
@@ -87,14 +88,15 @@ def test_a_route_of_the_app_needs_no_key(played: Played, anonymous: FlaskClient)
         (["MOUNT "], "GET", "/threads/x", False),
         (["GET /{path:path}"], "GET", "/anything/else", True),
         (["GET /{path:path}"], "GET", "/assistants/x", False),
-    ],
-)
-def test_which_requests_are_the_apps(
-    played: Played, api: Api, routes: list[str], method: str, path: str, is_apps: bool
-) -> None:
-    stage = played(hello, *routes)
-    api.client.open("/d/chat" + path.replace("\n", "%0A"), method=method)
-    assert bool(stage.sides) is is_apps
+    ]
+    for number, (routes, method, path, is_apps) in enumerate(rows):
+        with subtests.test(routes=routes, method=method, path=path):
+            organization_id = api.deployment.organization_id
+            deployment = make.deployment(f"app-{number}", organization_id=organization_id)
+            serve(deployment, *routes)
+            before = len(stage.sides)
+            api.client.open(f"/d/{deployment.name}" + path.replace("\n", "%0A"), method=method)
+            assert len(stage.sides) - before == is_apps
 
 
 def test_with_meta_off_the_app_has_these_pages_too(played: Played, anonymous: FlaskClient) -> None:

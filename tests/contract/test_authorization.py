@@ -124,7 +124,7 @@ def test_where_no_handler_decides_nobody_is_asked(users: Users, there: None) -> 
     assert users.played.pairs() == [("threads", "delete")]
 
 
-def test_a_minted_id_is_asked_about_and_made(users: Users) -> None:
+def test_a_minted_id_is_asked_about_and_that_of_a_copy(users: Users, there: None) -> None:
     made = users.ann.post("/threads").json
     assert users.played.value("threads", "create") == {
         "thread_id": UUID(made["thread_id"]),
@@ -134,8 +134,7 @@ def test_a_minted_id_is_asked_about_and_made(users: Users) -> None:
     made = users.ann.post("/assistants", {"graph_id": "agent"}).json
     assert users.played.value("assistants", "create")["assistant_id"] == UUID(made["assistant_id"])
 
-
-def test_a_copy_is_asked_about_by_its_new_id(users: Users, there: None) -> None:
+    users.played.forget()
     made = users.ann.post(f"/threads/{ID}/copy").json
     assert users.played.asked == [
         ("ann", "threads", "read", {"thread_id": ID}),
@@ -143,24 +142,21 @@ def test_a_copy_is_asked_about_by_its_new_id(users: Users, there: None) -> None:
     ]
 
 
-@pytest.mark.parametrize("on_thread", [False, True])
-def test_a_cron_is_asked_about_with_its_id_where_runs_see_it(
-    users: Users, there: None, on_thread: bool
-) -> None:
-    path = f"/threads/{ID}/runs/crons" if on_thread else "/runs/crons"
-    response = users.ann.post(path, {**HOURLY, "metadata": {"a": 1}, "config": {"configurable": {"k": 1}}})
-    assert response.status_code == 200, response.text
-    key = UUID(response.json["cron_id"])
-    (first, *rest) = users.played.asked
-    assert first == ("ann", "crons", "create", {
-        "payload": {**HOURLY, "metadata": {"a": 1}, "config": {"configurable": {"k": 1, "cron_id": str(key)}}},
-        "schedule": "0 * * * *", "cron_id": key, "thread_id": ID if on_thread else None, "user_id": "ann",
-        "end_time": None, "metadata": {"a": 1},
-    })  # fmt: skip
-    assert rest == ([("ann", "threads", "read", {"thread_id": ID})] if on_thread else [])
-
-
-def test_a_cron_with_an_assistant_of_somebodys_asks_whether_it_may_be_read(users: Users, there: None) -> None:
+def test_a_cron_is_asked_about_with_its_id_where_runs_see_it(users: Users, there: None) -> None:
+    for path, thread_id in (("/runs/crons", None), (f"/threads/{ID}/runs/crons", ID)):
+        users.played.forget()
+        body = {**HOURLY, "metadata": {"a": 1}, "config": {"configurable": {"k": 1}}}
+        response = users.ann.post(path, body)
+        assert response.status_code == 200, response.text
+        key = UUID(response.json["cron_id"])
+        (first, *rest) = users.played.asked
+        assert first == ("ann", "crons", "create", {
+            "payload": {**body, "config": {"configurable": {"k": 1, "cron_id": str(key)}}},
+            "schedule": "0 * * * *", "cron_id": key, "thread_id": thread_id, "user_id": "ann",
+            "end_time": None, "metadata": {"a": 1},
+        })  # fmt: skip
+        assert rest == ([("ann", "threads", "read", {"thread_id": ID})] if thread_id else [])
+    users.played.forget()
     users.ann.post("/runs/crons", {**HOURLY, "assistant_id": str(ID)})
     assert users.played.asked[1:] == [("ann", "assistants", "read", {"assistant_id": ID})]
 

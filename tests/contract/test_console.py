@@ -133,6 +133,7 @@ def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskC
     assert zipped.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(zipped.data) == plain.data
     assert len(zipped.data) < len(plain.data) / 2
+    assert "MIT License" in anonymous.get("/o/static/0/rapidoc-LICENSE.txt").text
     assert zipped.headers["ETag"] != plain.headers["ETag"]
     for answer in (plain, zipped):
         headers = {

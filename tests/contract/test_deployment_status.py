@@ -45,18 +45,6 @@ def test_a_deployment_that_serves_nothing_and_builds_nothing_is_not_ready(contro
     assert ended(control, control.deploy(made), "BUILD_FAILED")["status"] == "READY", "the old one serves"
 
 
-def test_revisions_are_numbered_within_their_deployment(control: ControlPlane) -> None:
-    for name in ("one", "two"):
-        made = control.create(name)
-        control.deploy(made)
-        control.deploy(made)
-        rows = control.revisions(made)
-        assert [row["number"] for row in rows] == [2, 1]
-        path = f"/v2/deployments/{made['id']}/revisions/{rows[0]['id']}"
-        assert control.get(path).json["number"] == 2
-        assert control.get(path, wait=1).json["number"] == 2
-
-
 def test_the_hosts_of_a_revision_know_when_another_one_serves(control: ControlPlane) -> None:
     made = control.create("app")
     first = control.deploy(made)["latest_revision_id"]

@@ -44,10 +44,6 @@ def test_an_operator_learns_in_which_organization_they_act(client: FlaskClient) 
     assert found["key"] == {"id": "bootstrap", "name": "bootstrap"}
 
 
-def test_nobody_is_no_one(anonymous: FlaskClient) -> None:
-    assert anonymous.get("/v2/me").status_code == 401
-
-
 def test_a_developer_at_their_machine_is_somebody_without_a_key(app_with: MakeApp) -> None:
     found = me(app_with(dev_deployment="chat").test_client())
     assert (found["dev"], found["key"], found["role"]) == (True, None, "run")

@@ -117,13 +117,12 @@ def test_what_nobody_announced_is_found_too(
     assert asked.result(timeout=10).json["status"] == "INTERRUPTED"  # type: ignore[index]
 
 
-def test_a_wait_ends_with_what_there_is(control: ControlPlane, deployed: Any) -> None:
+def test_a_wait_ends_with_what_there_is_and_is_none_when_there_is_news(
+    control: ControlPlane, deployed: Any
+) -> None:
     assert get(control, address(deployed), wait=1).json["status"] == "AWAITING_BUILD"  # type: ignore[index]
     held = get(control, address(deployed)).headers["ETag"]
     assert get(control, address(deployed), held, wait=1).status_code == 304
-
-
-def test_nothing_is_waited_for_when_there_is_news(control: ControlPlane, deployed: Any) -> None:
     assert get(control, address(deployed), '"older"', wait=25).status_code == 200
     interrupt(control, deployed)
     assert get(control, address(deployed), wait=9_999).json["status"] == "INTERRUPTED"  # type: ignore[index]

@@ -16,7 +16,7 @@ from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.protocol import resume
-from tests.contract.conftest import Api, Notifications, caller, new_key
+from tests.contract.conftest import Api, Notifications
 from tests.support.acting import act
 from tests.support.protocol import Host, command, replay, started
 from web.deployment_api.protocol import commands
@@ -457,15 +457,6 @@ def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, subte
         with subtests.test(raw=raw):
             response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=raw)
             assert (response.status_code, response.json) == (400, {"detail": "Invalid JSON in request body"})
-
-
-def test_who_may_only_read_gives_no_commands(app: Flask, api: Api, thread_id: str) -> None:
-    key = new_key("read")
-    response = Api(caller(app, key), api.deployment).post(
-        f"/threads/{thread_id}/commands", {"id": 1, "method": "agent.getTree"}
-    )
-    assert response.status_code == 403
-    assert set(response.json) == {"detail"}
 
 
 def test_commands_reach_no_thread_of_others(api: Api, neighbour: Api) -> None:

@@ -112,14 +112,6 @@ def test_a_subscription_in_the_middle_of_a_run_loses_nothing(
         host.finish({})
 
 
-def test_since_begins_after_a_number(chat: Api, thread_id: str, open_socket: Open) -> None:
-    for _ in range(3):
-        one_run(chat, thread_id)
-    with open_socket() as socket:
-        assert socket.subscribe(since=RUN + 2)["replayed_events"] == 7
-        assert socket.events()[0]["seq"] == 2 * RUN - 1
-
-
 def test_who_unsubscribes_gets_nothing_more(chat: Api, thread_id: str, open_socket: Open) -> None:
     with open_socket() as socket:
         ids = [socket.subscribe([channel])["subscription_id"] for channel in ("values", "lifecycle")]

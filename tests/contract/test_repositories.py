@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from sqlalchemy import text
 
 from shared.infra.postgres import connection
@@ -54,6 +53,8 @@ def test_the_first_revision_is_built_at_once(control: ControlPlane, notification
     assert revision["source_revision_config"]["repo_ref"] == "main"
     assert revision["source_revision_config"]["repo_commit_sha"] is None
     assert notifications.heard == [("builds", revision["id"])]
+    control.change(made, source_config={"build_on_push": True})
+    assert len(control.revisions(made)) == 1, "that alone builds nothing"
     assert revision["changes"]["source"] == {
         "archive_digest": None,
         "repo_url": URL,
@@ -77,31 +78,15 @@ def test_the_same_ref_again_is_a_new_revision_of_what_it_stands_for_then(control
     assert newest["source_revision_config"]["repo_commit_sha"] is None
     assert newest["source_revision_config"]["langgraph_config_path"] == "apps/one/langgraph.json"
     assert oldest["source_revision_config"]["repo_commit_sha"] == "c" * 40
+    again: Any = control.post(f"/v2/deployments/{made['id']}/revisions/{oldest['id']}/redeploy").json
+    assert again["source_revision_config"]["repo_commit_sha"] == "c" * 40, "an old one of what was fetched"
     with connection() as conn:
         digest = text("SELECT archive_digest FROM revision WHERE id = :id")
         assert conn.execute(digest, {"id": newest["id"]}).scalar_one() is None, "it is fetched anew"
 
 
-def test_an_old_revision_is_deployed_again_from_what_was_fetched(control: ControlPlane) -> None:
-    made = create(control)
-    built(made["latest_revision_id"])
-    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy"
-
-    again = control.post(path).json
-
-    assert again is not None
-    assert again["source_revision_config"]["repo_commit_sha"] == "c" * 40
-
-
-def test_build_on_push_alone_builds_nothing(control: ControlPlane) -> None:
-    made = create(control)
-    control.change(made, source_config={"build_on_push": True})
-    assert len(control.revisions(made)) == 1
-
-
-@pytest.mark.parametrize(
-    ("config", "revision", "said"),
-    [
+def test_what_cannot_be_fetched_is_refused_in_words(control: ControlPlane) -> None:
+    rows: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"repo_url": "git@github.com:a/b.git"}, {}, "repo_url: must be a URL that begins with https://"),
         ({"repo_url": "file:///etc"}, {}, "repo_url: must be a URL that begins with https://"),
         ({"repo_url": "https://me:pw@github.com/a/b"}, {}, "repo_url: must be a URL without user name"),
@@ -112,16 +97,12 @@ def test_build_on_push_alone_builds_nothing(control: ControlPlane) -> None:
         ),
         ({"repo_url": URL}, {"repo_ref": "--upload-pack=id"}, "repo_ref must be a branch"),
         ({"repo_url": URL, "build_on_push": True}, {"repo_ref": "refs/tags/v1"}, "must be false for a tag"),
-    ],
-)
-def test_what_cannot_be_fetched_is_refused_in_words(
-    control: ControlPlane, config: Any, revision: Any, said: str
-) -> None:
-    body = {"name": "a", "source": "github", "source_config": config, "source_revision_config": revision}
-    response = control.post("/v2/deployments", body)
-    assert response.status_code == 400
-    assert response.json is not None
-    assert said in response.json["detail"]
+    ]
+    for config, revision, said in rows:
+        sent = {"source_config": config, "source_revision_config": revision}
+        response: Any = control.post("/v2/deployments", {"name": "a", "source": "github", **sent})
+        assert (said, response.status_code) == (said, 400)
+        assert said in response.json["detail"]
 
 
 def test_a_repository_must_be_named_and_stays(control: ControlPlane) -> None:

@@ -51,13 +51,6 @@ def test_cancelling_a_running_run_asks_its_owner_and_can_wait_for_it(api: Api, t
     assert (ended["status"], ended["error"], ended["values"]) == ("interrupted", error, {"a": 1})
 
 
-def test_a_cancelled_stateless_run_takes_its_thread_along(api: Api) -> None:
-    run = api.post("/runs", {"assistant_id": "agent"}).json
-    path = f"/threads/{run['thread_id']}/runs/{run['run_id']}/cancel"
-    assert api.call("POST", path).status_code == 202
-    assert api.get(f"/threads/{run['thread_id']}").status_code == 404
-
-
 def checkpoint(api: Api, run: dict[str, Any], checkpoint_id: str) -> None:
     make._insert(
         CHECKPOINT,

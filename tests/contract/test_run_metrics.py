@@ -141,7 +141,7 @@ def nothing_there() -> Iterator[Redis]:
     client.close()
 
 
-def test_who_has_no_key_sees_no_deployment(app: Flask, busy: Api) -> None:
+def test_each_caller_sees_the_figures_of_their_own(app: Flask, busy: Api, neighbour: Api) -> None:
     text = app.test_client().get("/metrics").text
 
     assert "chat" not in text
@@ -149,8 +149,6 @@ def test_who_has_no_key_sees_no_deployment(app: Flask, busy: Api) -> None:
     assert "runyard_backup" not in text
     assert value(text, "runyard_build_seconds_count", status="DEPLOYED") == 2
 
-
-def test_an_organization_sees_its_own(busy: Api, neighbour: Api) -> None:
     named = {
         (dict(labels)["organization"], dict(labels)["deployment"])
         for (name, labels) in samples(shown(neighbour))
@@ -159,8 +157,6 @@ def test_an_organization_sees_its_own(busy: Api, neighbour: Api) -> None:
     assert {deployment for _, deployment in named} == {"chat"}
     assert "default" not in {organization for organization, _ in named}
 
-
-def test_at_its_address_a_deployment_sees_itself(busy: Api) -> None:
     make.deployment("other", organization_id=busy.deployment.organization_id)
     text = shown(busy, "/d/chat/metrics")
 

@@ -29,15 +29,13 @@ def test_some_secrets_change_and_the_rest_stays(control: ControlPlane) -> None:
     assert (gone["secrets"], kept(gone)) == ([], {}), "the last ones too"
 
 
-def test_a_new_set_comes_before_its_changes(control: ControlPlane) -> None:
+def test_a_new_set_comes_before_its_changes_and_no_change_makes_no_revision(control: ControlPlane) -> None:
     made = control.create(secrets=TWO)
     control.deploy(made)
     change = control.change(made, secrets=TWO[:1], secret_changes=[{"name": "A", "value": "9"}])
     assert kept(change) == {"A": "9"}
 
-
-def test_no_change_makes_no_revision(control: ControlPlane) -> None:
-    made = control.deploy(control.create())
+    made = control.deploy(control.create("unchanged"))
     for changes in ([], None):
         assert control.change(made, secret_changes=changes)["latest_revision_number"] == 1, changes
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api
 from tests.contract.statements import execute
-from tests.contract.streaming import FAILURE, HEARTBEAT, first, sse, start, stream, text_of
+from tests.contract.streaming import HEARTBEAT, first, sse, start, stream, text_of
 from tests.support.acting import Actor, act
 
 
@@ -40,12 +39,6 @@ def test_a_stream_without_a_thread_names_the_run_alone(api: Api) -> None:
     assert response.headers["Location"] == f"{path}/stream"
     act(run_id, {"a": 1})
     assert text_of(response) == first(run_id) + sse("values", {"a": 1})
-
-
-def test_a_failed_run_ends_with_its_error(api: Api, thread_id: str) -> None:
-    response, run_id = stream(api, thread_id)
-    Actor(run_id).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
-    assert text_of(response) == first(run_id) + sse("error", FAILURE)
 
 
 def test_headers_go_out_before_there_is_anything_to_send(api: Api, thread_id: str) -> None:

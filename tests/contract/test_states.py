@@ -70,10 +70,14 @@ def stored(api: Api) -> str:
     return thread_id
 
 
-def test_the_state_of_a_thread_without_checkpoints_is_empty(api: Api) -> None:
-    response = api.get(f"/threads/{new(api)}/state")
+def test_the_state_and_history_of_a_thread_without_checkpoints_are_empty(api: Api) -> None:
+    path = f"/threads/{new(api)}"
+    response = api.get(f"{path}/state")
     assert (response.status_code, response.json) == (200, NO_STATE)
     assert list(response.json) == list(NO_STATE)
+    state = api.get(f"{path}/state/{CHECKPOINT}").json
+    assert (state["values"], state["checkpoint"]["checkpoint_id"]) == ({}, CHECKPOINT)
+    assert api.get(f"{path}/history").json == []
 
 
 def test_the_newest_state_needs_no_host(api: Api, runner: Runner, stored: str) -> None:
@@ -140,13 +144,6 @@ def test_a_state_at_a_checkpoint_is_a_host_s_answer(api: Api, runner: Runner, st
         {"checkpoint_id": CHECKPOINT},
         {"checkpoint_id": CHECKPOINT, "checkpoint_ns": "child:1"},
     ]
-
-
-def test_a_state_at_a_checkpoint_of_a_thread_no_graph_ran_on_is_empty(api: Api) -> None:
-    thread_id = new(api)
-    state = api.get(f"/threads/{thread_id}/state/{CHECKPOINT}").json
-    assert (state["values"], state["checkpoint"]["checkpoint_id"]) == ({}, CHECKPOINT)
-    assert api.get(f"/threads/{thread_id}/history").json == []
 
 
 def test_history_takes_every_spelling_of_before(api: Api, runner: Runner, stored: str) -> None:
@@ -307,17 +304,6 @@ def test_a_question_nobody_answers_is_504_and_notified_of_again(
     assert graph_queries.take(UUID(again[0][1])) is None, "nobody may answer it later"
 
 
-def test_a_thread_can_be_built_from_supersteps(api: Api, runner: Runner) -> None:
-    runner.answer = orjson.dumps({"checkpoint": {"checkpoint_id": "c"}})
-    updates = [{"values": {"a": 1}, "as_node": "__start__"}, {"command": {"goto": "b"}, "as_node": "a"}]
-    body = {"metadata": {"graph_id": "agent"}, "supersteps": [{"updates": updates}]}
-
-    thread_id = new(api, **body)
-
-    assert runner.asked[0].thread_id == UUID(thread_id)
-    assert runner.asked[0].document["supersteps"] == [updates]
-
-
 def test_a_thread_whose_supersteps_fail_is_not_there(api: Api, runner: Runner) -> None:
     runner.answer = orjson.dumps({"refused": {"kind": "failed", "error": "E", "message": "no"}})
     supersteps = [{"updates": [{"values": {}, "as_node": "a"}]}]
@@ -327,15 +313,17 @@ def test_a_thread_whose_supersteps_fail_is_not_there(api: Api, runner: Runner) -
         assert (metadata, api.get(f"/threads/{MISSING}").status_code) == (metadata, 404)
 
 
-def test_a_thread_is_built_once_under_a_key(api: Api, runner: Runner, own_key: None) -> None:
+def test_a_thread_is_built_from_supersteps_once_under_a_key(api: Api, runner: Runner, own_key: None) -> None:
     runner.answer = orjson.dumps({"checkpoint": {"checkpoint_id": "c"}})
-    updates = [{"values": {"a": 1}, "as_node": "__start__"}]
+    updates = [{"values": {"a": 1}, "as_node": "__start__"}, {"command": {"goto": "b"}, "as_node": "a"}]
     body = {"metadata": {"graph_id": "agent"}, "supersteps": [{"updates": updates}]}
 
     first, again = (api.post("/threads", body, headers={"Idempotency-Key": "k"}) for _ in range(2))
 
     assert (first.status_code, again.data) == (200, first.data)
-    assert len(runner.asked) == 1
+    (asked,) = runner.asked
+    assert asked.thread_id == UUID(first.json["thread_id"])
+    assert asked.document["supersteps"] == [updates]
 
 
 def test_patching_the_state_merges_the_threads_metadata(api: Api, stored: str) -> None:

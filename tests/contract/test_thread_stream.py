@@ -95,15 +95,6 @@ def sent(run_id: str, number: int) -> list[tuple[str, Any, str]]:
     ]
 
 
-def test_it_stays_open_across_runs(api: Api, thread_id: str) -> None:
-    with follow(api, thread_id) as stream:
-        for number in (1, 2, 3):
-            run_id = start(api, thread_id)
-            act(run_id, {"n": number})
-            assert stream.until("metadata", 2) == sent(run_id, number)
-        assert stream.beats(2) == []
-
-
 def test_a_subgraphs_messages_so_far_are_sent_under_the_name_that_clients_know(
     api: Api, thread_id: str
 ) -> None:
@@ -151,15 +142,6 @@ def test_a_run_under_way_is_sent_from_now_on(api: Api, thread_id: str) -> None:
         assert stream.until("metadata") == [("values", {"n": 1}, "1-3"), done(run_id, "1-4")]
 
 
-def test_nothing_old_is_sent_without_an_id(api: Api, thread_id: str) -> None:
-    act(start(api, thread_id, stream_resumable=True), {"n": 1})
-    with follow(api, thread_id) as stream:
-        assert stream.beats(2) == []
-        run_id = start(api, thread_id)
-        act(run_id, {"n": 2})
-        assert stream.until("metadata", 2) == sent(run_id, 2)
-
-
 def test_a_run_that_is_cancelled_or_deleted_before_it_began_does_not_stop_the_others(
     api: Api, thread_id: str
 ) -> None:
@@ -187,9 +169,10 @@ def test_a_run_that_was_sent_halfway_and_is_rolled_back_ends(api: Api, thread_id
         assert stream.until("metadata") == [done(run_id, "1-2")]
 
 
-@pytest.mark.parametrize(
-    ("last", "seen"),
-    [
+def test_resumable_runs_are_replayed_after_an_id(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    for number in (1, 2, 3):
+        act(start(api, thread_id, stream_resumable=number != 2), {"n": number})
+    rows = [
         (None, ""), ("nonsense", ""), ("3-9", ""), ("4-0", ""), ("3-3", ""), ("²-1", ""), ("1-" + "9" * 40, ""),
         ("-", "1-1 1-2 1-3 3-1 3-2 3-3"),
         ("0", "1-1 1-2 1-3 3-1 3-2 3-3"),
@@ -200,18 +183,13 @@ def test_a_run_that_was_sent_halfway_and_is_rolled_back_ends(api: Api, thread_id
         ("2-3", "3-1 3-2 3-3"),
         ("3-2", "3-3"),
         ("99-1", ""),
-    ],
-)  # fmt: skip
-def test_resumable_runs_are_replayed_after_an_id(
-    api: Api, thread_id: str, last: str | None, seen: str
-) -> None:
-    for number in (1, 2, 3):
-        act(start(api, thread_id, stream_resumable=number != 2), {"n": number})
-    with follow(api, thread_id, last=last) as stream:
-        assert [id for _, _, id in stream.beats(3)] == seen.split()
-        run_id = start(api, thread_id)
-        act(run_id, {"n": 4})
-        assert stream.until("metadata", 2) == sent(run_id, 4)
+    ]  # fmt: skip
+    for number, (last, seen) in enumerate(rows, 4):
+        with subtests.test(last=last), follow(api, thread_id, last=last) as stream:
+            assert [id for _, _, id in stream.beats(3)] == seen.split()
+            run_id = start(api, thread_id)
+            act(run_id, {"n": number})
+            assert stream.until("metadata", 2) == sent(run_id, number)
 
 
 def test_what_came_while_nobody_listened_is_sent_once(api: Api, thread_id: str) -> None:

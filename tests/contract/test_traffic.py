@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flask import Flask
 from sqlalchemy import text
 
 import tests.support.factories as make
@@ -20,7 +19,7 @@ from shared.errors import HostUnusable, NotFound
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from tests.contract import rpc
-from tests.contract.conftest import Api, ControlPlane, Notifications, caller, new_key
+from tests.contract.conftest import Api, ControlPlane, Notifications
 from tests.contract.rpc import Called, text_message
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
 from tests.contract.statements import execute, one
@@ -275,16 +274,6 @@ def test_a_deployment_that_is_being_deleted_is_not_promoted(
         assert act(operator, api, what, **body).status_code == 404
     with connection() as conn, pytest.raises(NotFound):
         traffic.promote(conn, api.deployment.organization_id, api.deployment.id, UUID(newer))
-
-
-def test_whoever_may_run_may_not_move_traffic(app: Flask, api: Api, newer: str) -> None:
-    key = new_key("run")
-    runs = ControlPlane(caller(app, key))
-    assert split(runs, api, (newer, 100)).status_code == 403
-    assert act(runs, api, "promote", revision_id=newer).status_code == 403
-    assert act(runs, api, "abort").status_code == 403
-    assert runs.get(f"/v2/deployments/{api.deployment.id}/previews").status_code == 200
-    assert runs.call("DELETE", f"/v2/deployments/{api.deployment.id}/previews/pr-1").status_code == 403
 
 
 # Other protocols.

@@ -11,7 +11,6 @@ from sqlalchemy import text
 
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
-from tests.contract.conftest import caller, new_key
 from tests.contract.consenting import Users, changed, running, server, users
 from tests.contract.statements import execute
 from tests.support.oauth_server import OAuthServer, slowly
@@ -173,13 +172,3 @@ def test_a_provider_takes_its_tokens_along(users: Users, server: OAuthServer) ->
     assert users.come_back(location).status_code == 422
     body = {"provider": "acme", "scopes": []}
     assert users.control.post("/v2/auth/authenticate", body).status_code == 404
-
-
-def test_a_key_that_may_only_read_gets_no_token(users: Users, server: OAuthServer) -> None:
-    users.provider()
-    asked = users.ask()
-    key = new_key("read")
-    reader = caller(users.control.client.application, key)
-    assert reader.post("/v2/auth/authenticate", json={"provider": "acme", "scopes": []}).status_code == 403
-    assert reader.get(f"/v2/auth/wait/{asked['auth_id']}?timeout=0").status_code == 403
-    assert reader.get("/v2/auth/tokens").status_code == 200

@@ -79,38 +79,36 @@ def is_usable(url: str) -> bool:
     return answered and list(stored().values()) == [b"whole"]
 
 
-@pytest.mark.parametrize(
-    ("header", "half"),
-    [
+def test_a_body_that_breaks_off_is_not_taken_for_a_whole(url: str) -> None:
+    for header, half in (
         ("Content-Length: 10", b"half "),
         ("Transfer-Encoding: chunked", b"5\r\nhalf \r\n"),
         ("Transfer-Encoding: chunked", b"a\r\nhalf "),
-    ],
-)
-def test_a_body_that_breaks_off_is_not_taken_for_a_whole(url: str, header: str, half: bytes) -> None:
-    with connected(url, header) as connection:
-        connection.sendall(half)
-        connection.shutdown(socket.SHUT_WR)
-        assert answer(connection) == 400
-    assert stored() == {}
+    ):
+        with connected(url, header) as connection:
+            connection.sendall(half)
+            connection.shutdown(socket.SHUT_WR)
+            assert (half, answer(connection)) == (half, 400)
+        assert stored() == {}, half
+    with connected(url, "Transfer-Encoding: chunked") as connection:
+        connection.sendall(b"zz\r\n")
+        assert b"\r\nConnection: close\r\n" in everything(connection)
     assert is_usable(url)
 
 
-@pytest.mark.parametrize("header", ["Content-Length: 10", "Transfer-Encoding: chunked"])
-def test_a_body_that_drips_is_given_up(url: str, header: str) -> None:
-    with connected(url, header) as connection:
-        connection.sendall(b"1")
-        answered = connection.makefile("rb").read()  # to the end: the connection is closed
-        assert answered.split()[1] == b"408"
+def test_a_body_that_drips_is_given_up(served: str, url: str) -> None:
+    other = f"{served}/v2/deployments"  # any other request
+    for path, method, headers in (
+        (url, "PUT", ("Content-Length: 10",)),
+        (url, "PUT", ("Transfer-Encoding: chunked",)),
+        (other, "POST", (f"X-Api-Key: {KEY}", "Content-Length: 10")),
+    ):
+        with connected(path, *headers, method=method) as connection:
+            connection.sendall(b"1")
+            answered = connection.makefile("rb").read()  # to the end: the connection is closed
+            assert (headers, answered.split()[1]) == (headers, b"408")
     assert stored() == {}
     assert is_usable(url)
-
-
-def test_so_is_one_of_any_other_request(served: str) -> None:
-    headers = (f"X-Api-Key: {KEY}", "Content-Length: 10")
-    with connected(f"{served}/v2/deployments", *headers, method="POST") as connection:
-        connection.sendall(b"{")
-        assert answer(connection) == 408
 
 
 def put(url: str, size: int) -> tuple[int, str]:
@@ -133,20 +131,14 @@ def test_a_client_whose_archive_is_refused_reads_why(served: str, url: str) -> N
     assert put(url, LARGEST)[0] == 409
 
 
-@pytest.mark.parametrize("size", [LARGEST + 1, 3 * LARGEST])
-def test_what_follows_a_refused_archive_becomes_no_request(url: str, size: int) -> None:
-    with connected(url, f"Content-Length: {size}") as connection:
-        connection.sendall(b"0" * size + b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n")
-        answers = everything(connection)
-    assert answers.startswith(b"HTTP/1.1 413")
-    assert b"\r\nConnection: close\r\n" in answers
-    assert answers.count(b"HTTP/1.1") == 1
-
-
-def test_the_answer_to_a_broken_body_closes_the_connection(url: str) -> None:
-    with connected(url, "Transfer-Encoding: chunked") as connection:
-        connection.sendall(b"zz\r\n")
-        assert b"\r\nConnection: close\r\n" in everything(connection)
+def test_what_follows_a_refused_archive_becomes_no_request(url: str) -> None:
+    for size in (LARGEST + 1, 3 * LARGEST):
+        with connected(url, f"Content-Length: {size}") as connection:
+            connection.sendall(b"0" * size + b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n")
+            answers = everything(connection)
+        assert answers.startswith(b"HTTP/1.1 413"), size
+        assert b"\r\nConnection: close\r\n" in answers, size
+        assert answers.count(b"HTTP/1.1") == 1, size
 
 
 def test_of_two_uploads_to_one_address_one_is_kept(url: str) -> None:
