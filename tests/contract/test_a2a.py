@@ -86,6 +86,8 @@ def test_a_card_says_what_an_assistant_is_and_where(api: Api) -> None:
 
 def test_a_card_is_found_in_three_places_and_by_either_name(api: Api) -> None:
     card = api.get(f"{AGENT}{CARD}").json
+    for method in ("GetExtendedAgentCard", "agent/getAuthenticatedExtendedCard"):
+        assert result(api, method) == card, method
     for path in (AGENT, f"/a2a/{AGENT_ID}", f"/a2a/{AGENT_ID}{CARD}", f"{CARD}?assistant_id={AGENT_ID}"):
         assert api.get(path).json == card, path
     assert api.get(CARD).status_code == 400
@@ -100,27 +102,17 @@ def test_what_takes_no_text_says_so_in_its_card(api: Api) -> None:
     assert "city, nights, note" in card["skills"][0]["description"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "host", "path", "address"),
-    [
+def test_the_address_in_a_card_is_the_public_one(app_with: MakeApp, api: Api) -> None:
+    key = str(api.client.environ_base["HTTP_X_API_KEY"])
+    rows: list[tuple[dict[str, str], str, str, str]] = [
         ({"url": "https://runs.example/mount"}, "localhost", "/d/chat", "https://runs.example/mount/d/chat"),
         ({"app_domain": "apps.example"}, "chat.apps.example", "", "http://chat.apps.example"),
         ({"dev_deployment": "chat"}, "localhost:8123", "", "http://127.0.0.1:8123"),
-    ],
-)
-def test_the_address_in_a_card_is_the_public_one(
-    app_with: MakeApp, api: Api, changes: dict[str, str], host: str, path: str, address: str
-) -> None:
-    key = str(api.client.environ_base["HTTP_X_API_KEY"])
-    client = caller(app_with(**changes), key)
-    card: Any = client.get(f"{path}{AGENT}", headers={"Host": host}).json
-    assert card["url"] == f"{address}/a2a/{AGENT_ID}"
-
-
-def test_the_extended_card_is_the_card(api: Api) -> None:
-    card = api.get(AGENT).json
-    assert result(api, "GetExtendedAgentCard") == card
-    assert result(api, "agent/getAuthenticatedExtendedCard") == card
+    ]
+    for changes, host, path, address in rows:
+        client = caller(app_with(**changes), key)
+        card: Any = client.get(f"{path}{AGENT}", headers={"Host": host}).json
+        assert card["url"] == f"{address}/a2a/{AGENT_ID}"
 
 
 def test_what_is_no_call_is_refused_with_a_code(api: Api) -> None:

@@ -178,8 +178,12 @@ def test_a_wrong_verifier_is_noticed_by_the_provider(users: Users, server: OAuth
     }
 
 
-def test_a_user_who_denies_is_answered_so(users: Users, server: OAuthServer) -> None:
+def test_a_denial_and_an_answer_of_another_issuer_are_refused(users: Users, server: OAuthServer) -> None:
     users.provider()
+    location = server.consent(users.ask()["url"])
+    assert returned(location)["iss"] == server.url
+    page = users.come_back(location, iss="https://evil.example")
+    assert (page.status_code, "another provider" in page.text) == (422, True)
     server.denies = True
     asked = users.ask()
     page = users.come_back(server.consent(asked["url"]))
@@ -188,32 +192,21 @@ def test_a_user_who_denies_is_answered_so(users: Users, server: OAuthServer) -> 
     assert server.asked == []
 
 
-def test_an_answer_of_another_issuer_is_refused(users: Users, server: OAuthServer) -> None:
+def test_a_providers_own_ways_of_answering_are_understood(users: Users, server: OAuthServer) -> None:
     users.provider()
-    location = server.consent(users.ask()["url"])
-    assert returned(location)["iss"] == server.url
-    page = users.come_back(location, iss="https://evil.example")
-    assert (page.status_code, "another provider" in page.text) == (422, True)
-    assert server.asked == []
-
-
-@pytest.mark.parametrize(
-    "bend",
-    [
-        form,
-        changed(expires_in="3600"),
-        changed(expires_in=None, scope=None),
-        changed(expires_in="soon", scope="read,write", token_type="BEARER", refresh_token=None),
-        changed(refresh_token=7, expires_in=1e300),
-        changed(ok=True, error=None),
-    ],
-)
-def test_a_providers_own_ways_of_answering_are_understood(
-    users: Users, server: OAuthServer, bend: Callable[[Response], Response]
-) -> None:
-    users.provider()
-    server.bend = bend
-    assert users.consent()["token"] == server.tokens[0].access_token
+    for number, bend in enumerate(
+        (
+            form,
+            changed(expires_in="3600"),
+            changed(expires_in=None, scope=None),
+            changed(expires_in="soon", scope="read,write", token_type="BEARER", refresh_token=None),
+            changed(refresh_token=7, expires_in=1e300),
+            changed(ok=True, error=None),
+        )
+    ):
+        server.bend = bend
+        token = users.consent(user_id=f"user-{number}")["token"]
+        assert (number, token) == (number, server.tokens[-1].access_token)
 
 
 def moved(answer: Response) -> Response:

@@ -70,30 +70,27 @@ def test_asking_for_a_namespace_asks_for_subgraphs(api: Api, thread_id: str) -> 
         assert api.get(f"/threads/{thread_id}/runs").json[0]["kwargs"]["subgraphs"] is subgraphs
 
 
-@pytest.mark.parametrize(
-    ("asked", "joined", "created_sees", "joiner_sees"),
-    [
+def test_both_forms_of_messages_are_kept_apart(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
+    rows: list[tuple[Any, str, list[int], list[int]]] = [
         ("messages", "messages-tuple", [2, 3], [4]),
         ("messages-tuple", "messages", [4], [2, 3]),
         (["messages", "messages-tuple"], "messages", [4], [2, 3]),
         ("messages", "messages", [2, 3], [2, 3]),
-    ],
-)
-def test_both_forms_of_messages_are_kept_apart(
-    api: Api, thread_id: str, asked: Any, joined: str, created_sees: list[int], joiner_sees: list[int]
-) -> None:
-    ahead = start(api, thread_id)
-    body = {"assistant_id": "agent", "stream_resumable": True, "stream_mode": asked}
-    creator = api.post(f"/threads/{thread_id}/runs/stream", body, buffered=False)
-    run_id = creator.headers["Content-Location"].rpartition("/")[2]
-    joiner = api.get(f"/runs/{run_id}/stream?stream_mode={joined}", buffered=False)
-    act(ahead["run_id"], {})
-    actor = Actor(run_id)
-    for name in ("messages/metadata", "messages/partial", "messages"):
-        actor.emit(name, [])
-    actor.finish({})
-    assert [id for _, id in names(creator)] == [1, *created_sees]
-    assert [id for _, id in names(joiner)] == joiner_sees
+    ]
+    for asked, joined, created_sees, joiner_sees in rows:
+        with subtests.test(asked=asked, joined=joined):
+            ahead = start(api, thread_id)
+            body = {"assistant_id": "agent", "stream_resumable": True, "stream_mode": asked}
+            creator = api.post(f"/threads/{thread_id}/runs/stream", body, buffered=False)
+            run_id = creator.headers["Content-Location"].rpartition("/")[2]
+            joiner = api.get(f"/runs/{run_id}/stream?stream_mode={joined}", buffered=False)
+            act(ahead["run_id"], {})
+            actor = Actor(run_id)
+            for name in ("messages/metadata", "messages/partial", "messages"):
+                actor.emit(name, [])
+            actor.finish({})
+            assert [id for _, id in names(creator)] == [1, *created_sees]
+            assert [id for _, id in names(joiner)] == joiner_sees
 
 
 def test_an_ended_runs_log_says_nothing_of_joins_that_came_late(api: Api, thread_id: str) -> None:

@@ -258,26 +258,25 @@ WISHES = [
 ]
 
 
-@pytest.mark.parametrize(("actions", "left", "told"), WISHES)
 def test_of_two_wishes_the_stronger_holds_and_of_equals_the_first(
-    story: Story, actions: tuple[str, str], left: str | None, told: int
+    api: Api, subtests: pytest.Subtests
 ) -> None:
-    old = story.has("running")
-    new = [story.wants(multitask_strategy=action).json["run_id"] for action in actions]
-    reasons = [
-        f"superseded by run {run_id} (multitask_strategy={action})"
-        for run_id, action in zip(new, actions, strict=True)
-    ]
-    with connection() as conn:
-        held = claims.renew(conn, [UUID(old)], owner="actor", lease_seconds=30)[UUID(old)]
-    assert (held.cancel_requested, held.cancel_reason) == (actions[told], reasons[told])
+    for actions, left, told in WISHES:
+        with subtests.test(actions=actions):
+            story = Story(api)
+            old = story.has("running")
+            new = [story.wants(multitask_strategy=action).json["run_id"] for action in actions]
+            reason = f"superseded by run {new[told]} (multitask_strategy={actions[told]})"
+            with connection() as conn:
+                held = claims.renew(conn, [UUID(old)], owner="actor", lease_seconds=30)[UUID(old)]
+            assert (held.cancel_requested, held.cancel_reason) == (actions[told], reason)
 
-    story.obeys()
+            story.obeys()
 
-    superseded = {"interrupt": "interrupted", "rollback": None}[actions[1]]
-    assert [story.status(run_id) for run_id in (old, *new)] == [left, superseded, "pending"]
-    assert story.newest == (PARTIAL if left else BEFORE)
-    story.starts(new[1]).finish({})
+            superseded = {"interrupt": "interrupted", "rollback": None}[actions[1]]
+            assert [story.status(run_id) for run_id in (old, *new)] == [left, superseded, "pending"]
+            assert story.newest == (PARTIAL if left else BEFORE)
+            story.starts(new[1]).finish({})
 
 
 STATUSES = [
