@@ -99,7 +99,9 @@ def test_a_deployment_is_given_limits_and_loses_them(control: ControlPlane) -> N
     assert control.revisions(made) == revisions, "a limit makes no revision"
 
 
-def test_its_first_revision_waits_for_source(control: ControlPlane, notifications: Notifications) -> None:
+def test_its_first_revision_waits_for_source_and_its_address_is_shown_once_it_serves(
+    control: ControlPlane, notifications: Notifications
+) -> None:
     made = control.create()
     revision = control.revision(made)
     shown = [revision[name] for name in ("status", "status_message", "source")]
@@ -107,6 +109,13 @@ def test_its_first_revision_waits_for_source(control: ControlPlane, notification
     assert revision["source_revision_config"]["tracked_packages"] == []
     assert [row["id"] for row in control.revisions(made)] == [revision["id"]]
     assert notifications.heard == []
+
+    deployed = control.deploy(made)
+    assert deployed["source_config"]["custom_url"] is None
+    set_serving(made, deployed["latest_revision_id"])
+    shown: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert shown["source_config"]["custom_url"] == "http://localhost/d/chat"
+    assert shown["active_revision_id"] == deployed["latest_revision_id"]
 
 
 def test_a_type_has_one_name_and_a_default(control: ControlPlane) -> None:
@@ -251,7 +260,9 @@ def test_a_resource_spec_is_kept_as_sent_and_makes_a_revision(control: ControlPl
     assert changed["source_config"]["resource_spec"] == {"cpu": 2}
 
 
-def test_a_display_name_comes_by_a_change_only_and_is_not_cleared(control: ControlPlane) -> None:
+def test_a_display_name_comes_by_a_change_only_and_what_is_fixed_is_not_changed(
+    control: ControlPlane,
+) -> None:
     made = control.create(display_name="Early")
     assert made["display_name"] is None
     assert control.change(made, display_name="My agent")["display_name"] == "My agent"
@@ -259,9 +270,6 @@ def test_a_display_name_comes_by_a_change_only_and_is_not_cleared(control: Contr
     empty = control.call("PATCH", f"/v2/deployments/{made['id']}", {"display_name": ""})
     assert place(empty) == (["body", "display_name"], "string_too_short")
 
-
-def test_what_is_fixed_may_be_sent_back_but_not_changed(control: ControlPlane) -> None:
-    made = control.create()
     assert control.change(made, source_config=made["source_config"])["source_config"] == made["source_config"]
     for name, value in {"deployment_type": "prod", "custom_url": "https://a.example"}.items():
         response = control.call("PATCH", f"/v2/deployments/{made['id']}", {"source_config": {name: value}})
@@ -282,16 +290,6 @@ def test_a_change_it_cannot_make_is_refused_and_changes_nothing(
             response = control.call("PATCH", f"/v2/deployments/{made['id']}", {"display_name": "New", **body})
             assert response.status_code == 400
             assert control.get(f"/v2/deployments/{made['id']}").json == made
-
-
-def test_its_address_is_shown_once_it_serves(control: ControlPlane) -> None:
-    made = control.create("chat")
-    deployed = control.deploy(made)
-    assert deployed["source_config"]["custom_url"] is None
-    set_serving(made, deployed["latest_revision_id"])
-    shown: Any = control.get(f"/v2/deployments/{made['id']}").json
-    assert shown["source_config"]["custom_url"] == "http://localhost/d/chat"
-    assert shown["active_revision_id"] == deployed["latest_revision_id"]
 
 
 def names(control: ControlPlane, **query: Any) -> list[str]:

@@ -67,23 +67,6 @@ def test_open_routes_and_preflights_ask_nobody(users: Users) -> None:
     assert users.played.calls == []
 
 
-def test_what_would_stream_is_refused_before_it_begins(users: Users, subtests: pytest.Subtests) -> None:
-    rows: list[Any] = [
-        ("/threads/{}/stream/events", "GET", {"Connection": "Upgrade", "Upgrade": "websocket"}),
-        ("/threads/{}/stream/events", "POST", {}),
-        ("/threads/{}/stream", "GET", {}),
-        ("/threads/{}/runs/{}/stream", "GET", {}),
-        ("/runs/stream", "POST", {}),
-        ("/mcp", "POST", {}),
-        ("/a2a/{}", "POST", {}),
-        ("/.well-known/agent-card.json", "GET", {}),
-    ]
-    for path, method, headers in rows:
-        with subtests.test(path=path, method=method, headers=headers):
-            response = users.nobody.call(method, path.replace("{}", str(uuid4())), headers=headers)
-            assert (response.status_code, response.json) == (401, UNKNOWN)
-
-
 def test_the_project_sees_the_request_as_it_was_sent_without_the_prefix(
     app_with: MakeApp, users: Users
 ) -> None:
@@ -166,13 +149,6 @@ def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
                 assert "hurryd_up ryder" in str(users.played.authenticated.pop())
 
 
-def test_a_platform_key_alone_is_an_ordinary_caller(users: Users) -> None:
-    assert search(users.owner).json == UNKNOWN
-    users.played.users[""] = user_code.user("everybody")
-    assert search(users.owner).status_code == 200
-    assert users.played.pairs() == [("threads", "search")]
-
-
 def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
     seen = []
     users.played.on(lambda ctx, value: seen.append(ctx.user))
@@ -189,13 +165,20 @@ def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
     assert users.played.authenticated == []
 
 
-def test_the_header_of_the_tools_is_worth_nothing_without_a_good_key(users: Users) -> None:
+def test_the_header_of_the_tools_is_worth_nothing_without_a_good_key_and_its_key_nothing_without_it(
+    users: Users,
+) -> None:
     app, deployment = users.owner.client.application, users.owner.deployment
     foreign = new_key("admin", make.organization())
     assert search(users.nobody, headers=STUDIO).json == UNKNOWN
     assert search(Api(caller(app, foreign), deployment), headers=STUDIO).json == UNKNOWN
     assert search(Api(caller(app, new_key("read")), deployment), headers=STUDIO).json == UNKNOWN
     assert search(Api(caller(app, "ryd_12345678_" + "A" * 43), deployment), headers=STUDIO).json == UNKNOWN
+
+    assert search(users.owner).json == UNKNOWN
+    users.played.users[""] = user_code.user("everybody")
+    assert search(users.owner).status_code == 200
+    assert users.played.pairs() == [("threads", "search")]
 
 
 def test_a_project_can_refuse_the_tools(users: Users) -> None:
@@ -328,13 +311,11 @@ def test_a_refusal_has_no_headers_that_are_the_servers_or_bind_its_origin(
             assert "Set-Cookie" not in response.headers
 
 
-def test_addresses_that_fail_often_are_refused_and_others_are_not(users: Users) -> None:
+def test_failures_are_limited_by_address_and_users_as_a_key_is(users: Users) -> None:
     statuses = [search(users.nobody).status_code for _ in range(22)]
     assert statuses == [401] * 20 + [429] * 2
     assert search(users.ann).status_code == 200
 
-
-def test_each_user_has_the_limits_of_a_key(users: Users) -> None:
     users.owner.set(requests_per_second=0.001, requests_burst=3)
     rate_limits.start(users.owner.client.application)
     addresses = iter(f"10.0.0.{n}" for n in range(9))
@@ -348,12 +329,19 @@ def test_each_user_has_the_limits_of_a_key(users: Users) -> None:
 # Who was found a moment ago.
 
 
-def test_a_user_is_asked_about_once_where_only_the_credentials_decide(users: Users) -> None:
+def test_where_only_the_credentials_decide_a_user_is_asked_about_once_and_a_refusal_again(
+    users: Users,
+) -> None:
     user_code.protect(users.deployment, parameters=["authorization"])
     for _ in range(3):
         assert search(users.ann).status_code == 200
         assert search(users.bob).status_code == 200
     assert len(users.played.authenticated) == 2
+
+    late = users.of("late")
+    assert search(late).status_code == 401
+    users.played.users["late"] = user_code.user("late")
+    assert search(late).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -384,14 +372,6 @@ def test_no_more_users_are_kept_than_the_project_says(users: Users) -> None:
     for api in (users.ann, users.bob, users.ann):
         search(api)
     assert len(users.played.authenticated) == 3
-
-
-def test_refusals_are_asked_about_again(users: Users) -> None:
-    user_code.protect(users.deployment, parameters=["authorization"])
-    late = users.of("late")
-    assert search(late).status_code == 401
-    users.played.users["late"] = user_code.user("late")
-    assert search(late).status_code == 200
 
 
 def test_a_new_revision_knows_nobody(users: Users) -> None:
