@@ -62,19 +62,6 @@ def test_a_key_has_budgets_until_they_are_taken_away(client: FlaskClient) -> Non
     assert client.get(path).json["max_run_tokens"] == 10
 
 
-def test_a_budget_is_a_whole_number(client: FlaskClient, api: Api, subtests: pytest.Subtests) -> None:
-    for name in BUDGETS:
-        for value in (-1, "5", 1.5):
-            with subtests.test(name=name, value=value):
-                of_deployment = client.patch(
-                    f"/v2/deployments/{api.deployment.id}", json={"limits": {name: value}}
-                )
-                of_key = client.post("/v2/keys", json={"name": "k", "role": "run", name: value})
-
-                assert of_deployment.json["detail"][0]["loc"] == ["body", "limits", name]
-                assert of_key.json["detail"][0]["loc"] == ["body", name]
-
-
 def test_no_run_is_made_however_it_is_asked_for(spent: Api) -> None:
     thread_id = spent.post("/threads", {}).json["thread_id"]
     factories.takes(spent.deployment, "agent", rpc.CHAT)

@@ -233,19 +233,6 @@ def test_a_run_that_never_ran_is_no_move(api: Api, thread_id: str) -> None:
     assert retry(api, thread_id, run_id).status_code == 200
 
 
-def test_what_cannot_be_run_again_says_why(api: Api, neighbour: Api, thread_id: str) -> None:
-    run_id = ended(api, thread_id, FIRST, status="success")
-    response = retry(api, thread_id, run_id)
-    assert (response.status_code, response.json["detail"]) == (
-        409, f"Run {run_id} has not failed: its status is success.",
-    )  # fmt: skip
-    assert retry(neighbour, thread_id, run_id).status_code == 404
-    assert retry(api, str(uuid4()), run_id).status_code == 404
-    assert retry(api, thread_id, str(uuid4())).status_code == 404
-    assert retry(api, thread_id, "nope").status_code == 422
-    assert retry(api, thread_id, run_id, force="yes").status_code == 422
-
-
 @pytest.mark.usefixtures("own_key")
 def test_a_retry_sent_twice_makes_one_run(api: Api, thread_id: str) -> None:
     run_id = ended(api, thread_id, FIRST)

@@ -32,6 +32,8 @@ def test_a_user_needs_no_key_and_who_is_refused_gets_the_projects_message(users:
     response = search(users.nobody)
     assert (response.status_code, response.json) == (401, UNKNOWN)
     assert response.headers["WWW-Authenticate"] == "Basic"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert users.nobody.get(f"/threads/{uuid4()}/stream/events", headers=upgrade).json == UNKNOWN
 
 
 def test_an_unknown_path_is_authenticated_first(users: Users) -> None:

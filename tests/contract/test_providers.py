@@ -56,10 +56,7 @@ def test_its_secret_is_in_no_answer_and_not_readable_at_rest(
 
 
 BAD: list[tuple[str, Any, str]] = [
-    *[(name, value, "string_type") for name in BODY for value in (None, 1, True, [], {}, 1.5)],
-    *[(name, "", "string_too_short") for name in ("provider_id", "name", "client_id")],
     *[("provider_id", value, "string_pattern_mismatch") for value in ("a/b", "..", ".", "a\nb", "a\\b")],
-    ("provider_id", "x" * 256, "string_too_long"),
     ("name", "a\x00b", "value_error"),
     *[
         (name, value, "value_error")
@@ -76,11 +73,6 @@ BAD: list[tuple[str, Any, str]] = [
         ("token_url", f"https://{host}/", "value_error")
         for host in ("10.0.0.1", "localhost", "2130706433", "[::1]")
     ],
-    *[("client_secret", value, "string_type") for value in (1, True, [])],
-    *[("uses_pkce", value, "bool_type") for value in (None, "true", 1, [])],
-    *[("code_challenge_method", value, "literal_error") for value in (None, "S512", "s256", 1)],
-    *[("provider_type", value, "literal_error") for value in ("github", 1, "")],
-    *[("token_endpoint_auth_method", value, "literal_error") for value in (None, "private_key_jwt", 1)],
 ]
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from shared import crons
 from shared.infra.postgres import connection, dumps
 from tests.contract.conftest import Api
-from tests.contract.statements import column, execute, scalar
+from tests.contract.statements import scalar
 
 LOOPBACK = "https://127.0.0.1/hook"
 BLOCKED = {"detail": "Webhook host blocked: loopback IP range"}
@@ -54,37 +54,6 @@ def test_a_path_is_kept_as_it_was_sent_where_the_project_lets_webhooks_lead_back
     api.set(url="http://10.0.0.1")
     refused = api.post("/runs", {"assistant_id": "agent", "webhook": "/hook"})
     assert refused.json == {"detail": "Webhook host blocked: private or reserved IP range"}
-
-
-def test_the_projects_rules_count(api: Api, lenient: None) -> None:
-    with connection() as conn:
-        manifest = {"webhooks": {"url": {"allowed_ports": [443]}}}
-        conn.execute(text("UPDATE revision SET manifest = CAST(:m AS json)"), {"m": dumps(manifest)})
-    response = api.post("/runs", {"assistant_id": "agent", "webhook": HOOK})
-    assert (response.status_code, response.json) == (
-        422,
-        {"detail": "Webhook port 8080 is not allowed by this deployment"},
-    )
-
-
-def test_a_run_that_is_cancelled_before_it_starts_has_a_delivery(api: Api, lenient: None) -> None:
-    thread_id = api.post("/threads").json["thread_id"]
-    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": HOOK}).json
-    assert run["kwargs"]["webhook"] == HOOK
-    api.post(f"/threads/{thread_id}/runs/{run['run_id']}/cancel")
-
-    [row] = execute("SELECT run_id, url, status FROM webhook_delivery")
-    assert (str(row.run_id), row.url, row.status) == (run["run_id"], HOOK, "interrupted")
-
-
-def test_every_run_of_a_deleted_thread_has_a_delivery(api: Api, lenient: None) -> None:
-    thread_id = api.post("/threads").json["thread_id"]
-    for url in (HOOK, None, HOOK):
-        api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": url})
-    assert api.delete(f"/threads/{thread_id}").status_code == 204
-
-    rows = column("SELECT status FROM webhook_delivery")
-    assert rows == ["rollback"] * 2
 
 
 def test_the_runs_of_a_cron_have_its_webhook(api: Api, lenient: None) -> None:
