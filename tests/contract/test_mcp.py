@@ -10,8 +10,7 @@ from werkzeug.test import TestResponse
 
 import tests.support.factories as make
 from shared import __version__
-from shared.infra.postgres import connection
-from shared.models import RUN, RunStatus, ThreadStatus
+from shared.models import RunStatus, ThreadStatus
 from tests.contract import rpc
 from tests.contract.a2a_calls import row
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
@@ -45,18 +44,16 @@ def called(api: Api, notifications: Notifications, tool: str, arguments: Any, **
     return Called(api, notifications, "/mcp", "tools/call", asked)
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
-def test_it_introduces_itself_at_either_address(api: Api, path: str) -> None:
-    assert result(api, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}}, path=path) == {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {"tools": {"listChanged": False}},
-        "serverInfo": {"name": "chat", "version": __version__},
-    }
-    assert result(api, "initialize", path=path)["protocolVersion"] == "2025-11-25"
-    assert result(api, "ping", path=path) == {}
-
-
-def test_it_keeps_no_session(api: Api) -> None:
+def test_it_introduces_itself_at_either_address_and_keeps_no_session(api: Api) -> None:
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    for path in ("/mcp", "/mcp/"):
+        assert result(api, "initialize", asked, path=path) == {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {"name": "chat", "version": __version__},
+        }
+        assert result(api, "initialize", path=path)["protocolVersion"] == "2025-11-25"
+        assert result(api, "ping", path=path) == {}
     response = post(api, "initialize", headers={**BOTH, "Mcp-Session-Id": "anything"})
     assert response.status_code == 200
     assert "Mcp-Session-Id" not in response.headers
@@ -64,28 +61,26 @@ def test_it_keeps_no_session(api: Api) -> None:
     assert api.delete("/mcp", headers=BOTH).status_code == 404
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_wants_no_answer_gets_none(api: Api, notifications: Notifications) -> None:
+    bodies: list[Any] = [
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "agent"}},
         {"jsonrpc": "2.0", "id": 1, "result": {}},
         {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no"}},
-    ],
-)
-def test_what_wants_no_answer_gets_none(api: Api, notifications: Notifications, body: Any) -> None:
-    response = api.post("/mcp", body, headers=BOTH)
-    assert (response.status_code, response.data) == (202, b"")
+    ]
+    for body in bodies:
+        response = api.post("/mcp", body, headers=BOTH)
+        assert (body, response.status_code, response.data) == (body, 202, b"")
     assert not notifications.heard
 
 
-@pytest.mark.parametrize("accept", ["", "*/*", "text/html"])
-def test_the_client_must_take_json_or_a_stream(api: Api, accept: str) -> None:
-    response = post(api, "ping", headers={"Accept": accept})
-    assert response.status_code == 400
-    assert "Accept" in response.json["error"]["message"]  # type: ignore[index]
-    for one in ("application/json", "text/event-stream"):
-        assert post(api, "ping", headers={"Accept": one}).status_code == 200
+def test_the_client_must_take_json_or_a_stream(api: Api) -> None:
+    for accept in ("", "*/*", "text/html"):
+        response = post(api, "ping", headers={"Accept": accept})
+        assert (accept, response.status_code) == (accept, 400)
+        assert "Accept" in response.json["error"]["message"]  # type: ignore[index]
+    for accept in ("application/json", "text/event-stream"):
+        assert (accept, post(api, "ping", headers={"Accept": accept}).status_code) == (accept, 200)
 
 
 def test_what_is_no_call_is_refused_in_its_own_form(api: Api) -> None:
@@ -296,14 +291,6 @@ def test_a_client_without_streams_gets_json_despite_its_token(api: Api, notifica
     act(notifications.heard[-1][1], {})
     assert response.mimetype == "application/json"
     assert orjson.loads(response.get_data())["result"]
-
-
-def test_a_client_that_leaves_cancels_its_run(api: Api, notifications: Notifications) -> None:
-    calling = called(api, notifications, "agent", {"messages": "hi"})
-    assert row(calling.run_id)["status"] == RunStatus.PENDING
-    calling.response.close()
-    with connection() as conn:
-        assert conn.execute(RUN.select().where(RUN.c.run_id == calling.run_id)).first() is None
 
 
 def test_a_call_holds_a_stream_slot_and_the_rest_do_not(api: Api, notifications: Notifications) -> None:

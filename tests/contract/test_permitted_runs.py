@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -126,24 +125,16 @@ def stamped_anew(ctx: Any, value: dict[str, Any]) -> None:
     value["metadata"] = {"owner": ctx.identity}
 
 
-@pytest.mark.parametrize("handler", [stamped_in_place, stamped_anew])
-def test_what_the_handler_says_of_a_run_its_new_thread_says_too(
-    ann: Api, played: PlayedAuth, handler: Callable[..., None]
-) -> None:
-    played.on(handler, *CREATE_RUN)
-    made = created(ann, f"/threads/{uuid4()}/runs", if_not_exists="create", metadata={"owner": "bob"})
-    stateless = created(ann, "/runs")
-    for run in (made, stateless):
-        assert run["metadata"]["owner"] == "ann"
-        assert run["metadata"]["assistant_id"] == AGENT
-        assert metadata_of(run["thread_id"])["owner"] == "ann"
-
-
-def test_a_thread_that_was_there_keeps_its_metadata(ann: Api, played: PlayedAuth) -> None:
-    key = thread(ann, owner="nobody")
-    played.on(stamped_in_place, *CREATE_RUN)
-    run = created(ann, f"/threads/{key}/runs")
-    assert run["metadata"]["owner"] == "ann"
+def test_what_the_handler_says_of_a_run_its_new_thread_says_too(ann: Api, played: PlayedAuth) -> None:
+    for handler in (stamped_in_place, stamped_anew):
+        played.on(handler, *CREATE_RUN)
+        made = created(ann, f"/threads/{uuid4()}/runs", if_not_exists="create", metadata={"owner": "bob"})
+        for run in (made, created(ann, "/runs")):
+            assert run["metadata"]["owner"] == "ann", handler
+            assert run["metadata"]["assistant_id"] == AGENT, handler
+            assert metadata_of(run["thread_id"])["owner"] == "ann", handler
+    key = thread(ann, owner="nobody")  # a thread that was there keeps its metadata
+    assert created(ann, f"/threads/{key}/runs")["metadata"]["owner"] == "ann"
     assert metadata_of(key)["owner"] == "nobody"
 
 

@@ -15,18 +15,6 @@ from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving, set_status
 
 
-def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> None:
-    made = control.create(secrets=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
-    deployed = control.deploy(made, secrets=[])
-    assert [secret["name"] for secret in deployed["secrets"]] == ["A", "B"]
-    changed = control.change(made, secrets=[{"name": "C", "value": "3"}])
-    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
-    assert changed["secrets"] == [{"name": "C", "value": "********"}]
-    with connection() as conn:
-        assert secrets.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
-        assert secrets.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
-
-
 def test_source_fills_the_revision_that_waits_for_it(
     control: ControlPlane, notifications: Notifications
 ) -> None:

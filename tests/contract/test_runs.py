@@ -146,20 +146,6 @@ def test_a_runs_configuration_goes_over_the_assistants(api: Api, thread_id: str)
     }  # fmt: skip
 
 
-def test_a_run_freezes_the_active_version(api: Api, thread_id: str) -> None:
-    made = api.post("/assistants", {"graph_id": "agent", "context": {"word": "one"}}).json
-    path = f"/assistants/{made['assistant_id']}"
-    api.patch(path, {"context": {"word": "two"}})
-    second = start(api, thread_id, assistant_id=made["assistant_id"])
-
-    api.post(f"{path}/latest", {"version": 1})
-
-    first = start(api, thread_id, assistant_id=made["assistant_id"])
-    assert second["kwargs"]["context"] == {"word": "two"}
-    assert first["kwargs"]["context"] == {"word": "one"}
-    assert api.get(f"/threads/{thread_id}/runs/{second['run_id']}").json["kwargs"] == second["kwargs"]
-
-
 def test_what_a_body_becomes(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:
     rows: list[Any] = [
         ({"stream_mode": "updates"}, "stream_mode", ["updates"]),

@@ -123,7 +123,9 @@ def test_what_breaks_the_rules_is_closed_with_its_code(open_raw: OpenRaw, kind: 
         assert raw.close_code() == code
 
 
-def test_a_message_in_pieces_is_taken_also_around_a_ping(open_raw: OpenRaw) -> None:
+def test_a_message_in_pieces_is_taken_also_around_a_ping_and_a_close_in_its_middle_answered(
+    open_raw: OpenRaw,
+) -> None:
     with open_raw() as raw:
         raw.send(TEXT, HALF[0], flags=0)
         raw.send(PING, b"there?")
@@ -131,9 +133,6 @@ def test_a_message_in_pieces_is_taken_also_around_a_ping(open_raw: OpenRaw) -> N
         raw.send(CONTINUATION, HALF[1])
         assert next(payload for opcode, payload in raw.frames() if opcode == PONG) == b"there?"
         assert raw.answer()["result"]["replayed_events"] == 0
-
-
-def test_a_close_in_the_middle_of_a_message_is_answered(open_raw: OpenRaw) -> None:
     with open_raw() as raw:
         raw.send(TEXT, HALF[0], flags=0)
         raw.send(CLOSE, struct.pack("!H", 1000))
