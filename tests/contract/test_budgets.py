@@ -41,7 +41,7 @@ def is_refused(answer: TestResponse) -> None:
     assert 0 < int(answer.headers["Retry-After"]) <= 86_401
 
 
-def test_a_deployment_has_budgets_until_they_are_taken_away(api: Api) -> None:
+def test_a_deployment_and_a_key_have_budgets_until_they_are_taken_away(api: Api, client: FlaskClient) -> None:
     path = f"/v2/deployments/{api.deployment.id}"
 
     assert api.client.patch(path, json={"limits": BUDGETS}).json["limits"] == {
@@ -52,8 +52,6 @@ def test_a_deployment_has_budgets_until_they_are_taken_away(api: Api) -> None:
     gone = api.client.patch(path, json={"limits": {"max_run_tokens": 0}}).json["limits"]
     assert (gone["max_run_tokens"], gone["max_tokens_per_day"]) == (None, 100)
 
-
-def test_a_key_has_budgets_until_they_are_taken_away(client: FlaskClient) -> None:
     made = client.post("/v2/keys", json={"name": "k", "role": "run", **BUDGETS}).json
     path = f"/v2/keys/{made['id']}"
 

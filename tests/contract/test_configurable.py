@@ -30,14 +30,15 @@ def configurable(run: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "sent", [{"context": {"user_id": "ann"}}, {"config": {"configurable": {"user_id": "ann"}}}]
-)
-def test_whom_a_run_acts_for_is_set_by_its_caller(api: Api, thread_id: str, sent: dict[str, Any]) -> None:
+def test_whom_a_run_acts_for_is_set_by_its_caller(api: Api, thread_id: str) -> None:
     own = assistant(api, context={"user_id": "everybody"})
-    assert configurable(start(api, thread_id, assistant_id=own, **sent))["user_id"] == "ann"
+    for sent in ({"context": {"user_id": "ann"}}, {"config": {"configurable": {"user_id": "ann"}}}):
+        assert configurable(start(api, thread_id, assistant_id=own, **sent))["user_id"] == "ann", sent
     assert configurable(start(api, thread_id, assistant_id=own))["user_id"] == "everybody"
     assert configurable(start(api, thread_id))["user_id"] == ""
+    forged = {"assistant_id": "forged"}
+    run = start(api, thread_id, metadata=forged, config={"metadata": forged})
+    assert run["metadata"]["assistant_id"] == AGENT, "it is its assistant's whatever its metadata says"
 
 
 @pytest.mark.parametrize("where", ["context", "config", "assistant"])
@@ -64,12 +65,6 @@ def test_what_the_service_and_the_graph_library_say_no_caller_says(
     assert run["kwargs"]["context"] == {**dict.fromkeys(IDS, "forged"), "cron_id": "own", "__own": 1}
 
 
-def test_a_run_is_its_assistants_whatever_its_metadata_says(api: Api, thread_id: str) -> None:
-    forged = {"assistant_id": "forged"}
-    run = start(api, thread_id, metadata=forged, config={"metadata": forged})
-    assert run["metadata"]["assistant_id"] == AGENT
-
-
 def test_a_thread_keeps_its_assistants_part_of_the_config(api: Api, thread_id: str) -> None:
     config = {"tags": ["a"], "recursion_limit": 5, "configurable": {"node": "special", AUTH[0]: "forged"}}
     own = assistant(api, config=config)
@@ -85,19 +80,19 @@ def test_a_thread_keeps_its_assistants_part_of_the_config(api: Api, thread_id: s
     assert api.get(f"/threads/{thread_id}").json["config"] == {"configurable": {}}
 
 
-def test_a_thread_keeps_the_configs_metadata_but_no_ids(api: Api, thread_id: str) -> None:
+def test_a_thread_gets_the_config_of_the_run_that_makes_it_and_keeps_its_metadata_but_no_ids(
+    api: Api, thread_id: str
+) -> None:
+    own = assistant(api, context={"node": "special"})
+    made = "00000000-0000-0000-0000-000000000001"
+    start(api, made, assistant_id=own, if_not_exists="create")
+    assert api.get(f"/threads/{made}").json["config"] == {"configurable": {"node": "special"}}
+
     start(api, thread_id, config={"metadata": {"topic": "a", "run_id": "x", "thread_id": "x"}})
     assert api.get(f"/threads/{thread_id}").json["config"] == {
         "configurable": {},
         "metadata": {"topic": "a"},
     }
-
-
-def test_a_run_makes_its_thread_with_the_config(api: Api) -> None:
-    own = assistant(api, context={"node": "special"})
-    thread_id = "00000000-0000-0000-0000-000000000001"
-    start(api, thread_id, assistant_id=own, if_not_exists="create")
-    assert api.get(f"/threads/{thread_id}").json["config"] == {"configurable": {"node": "special"}}
 
 
 def test_a_rollback_gives_the_config_back(api: Api) -> None:

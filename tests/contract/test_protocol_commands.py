@@ -87,12 +87,6 @@ def test_a_start_makes_a_run_that_all_kinds_of_readers_can_follow(
     assert notifications.heard == [("runs.default", str(made["run_id"]))]
 
 
-def test_a_start_makes_the_thread_with_the_callers_id(api: Api) -> None:
-    thread_id = str(uuid4())
-    assert started(api, thread_id, id=-5)["id"] == -5
-    assert api.get(f"/threads/{thread_id}").json["status"] == "busy"
-
-
 def test_input_for_a_thread_that_asks_is_its_answer(
     api: Api, thread_id: str, subtests: pytest.Subtests
 ) -> None:
@@ -107,14 +101,15 @@ def test_input_for_a_thread_that_asks_is_its_answer(
     assert start(api, thread_id, input="yes")["kwargs"]["command"] == {"resume": "yes"}
 
 
-def test_from_a_checkpoint_it_is_a_fork(api: Api, thread_id: str) -> None:
+def test_a_run_from_a_checkpoint_and_one_on_a_cancelled_thread_answer_nothing(
+    api: Api, thread_id: str
+) -> None:
     asking(api, thread_id)
     made = start(api, thread_id, config={"configurable": {"checkpoint_id": CHECKPOINT}})
     assert (made["input"], made["kwargs"]["command"]) == ({"a": 1}, None)
     assert made["kwargs"]["config"]["configurable"]["checkpoint_id"] == CHECKPOINT
+    Host(str(made["run_id"])).finish({})
 
-
-def test_a_thread_that_was_cancelled_asks_nothing(api: Api, thread_id: str) -> None:
     host = Host(started(api, thread_id)["result"]["run_id"])
     host.finish({}, status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.INTERRUPTED)
     made = start(api, thread_id)
@@ -323,11 +318,6 @@ def test_an_answer_to_what_was_not_asked_is_refused_at_once(
     refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
 
 
-def test_a_thread_without_a_run_has_none_to_resume(api: Api, thread_id: str) -> None:
-    for id in (thread_id, str(uuid4())):
-        refused(command(api, id, "input.respond", interrupt_id="q"), "no_such_run")
-
-
 # agent.getTree
 
 
@@ -386,6 +376,13 @@ def test_the_tree_of_a_run_is_asked_by_its_id(api: Api, thread_id: str) -> None:
 
 
 def test_a_command_that_makes_nothing_names_the_newest_event(api: Api, thread_id: str) -> None:
+    new = str(uuid4())
+    for id in (thread_id, new):
+        refused(command(api, id, "input.respond", interrupt_id="q"), "no_such_run")
+    for method in ("run.start", "input.respond", "agent.getTree"):
+        refused(command(api, "nonsense", method), "unknown_error", "422: Invalid thread ID")
+    assert started(api, new, id=-5)["id"] == -5
+    assert api.get(f"/threads/{new}").json["status"] == "busy", "it is made with the caller's id"
     without_params = {"id": 7, "method": "agent.getTree"}
     refused(api.post(f"/threads/{thread_id}/commands", without_params).json, "no_such_run")
     host = Host(started(api, thread_id)["result"]["run_id"])
@@ -418,11 +415,6 @@ def test_a_method_that_is_not_served_is_refused(api: Api, thread_id: str, subtes
     for method, code in rows:
         with subtests.test(method=method, code=code):
             refused(command(api, thread_id, method), code)
-
-
-def test_a_bad_thread_id_is_refused(api: Api) -> None:
-    for method in ("run.start", "input.respond", "agent.getTree"):
-        refused(command(api, "nonsense", method), "unknown_error", "422: Invalid thread ID")
 
 
 def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:

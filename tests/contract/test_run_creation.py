@@ -167,7 +167,9 @@ def test_a_thread_of_another_status_than_expected_is_409(
                     act(response.json["run_id"], {}, thread_status=ThreadStatus.INTERRUPTED)
 
 
-def test_a_thread_on_which_something_runs_is_busy(api: Api, thread_id: str) -> None:
+def test_a_thread_on_which_something_runs_is_busy_and_one_that_is_made_for_the_run_was_idle(
+    api: Api, thread_id: str
+) -> None:
     first = start(api, thread_id, if_thread_status="idle")
     body = {"assistant_id": "agent", "if_thread_status": "idle", "multitask_strategy": "rollback"}
     assert api.post(f"/threads/{thread_id}/runs", body).status_code == 409
@@ -175,8 +177,6 @@ def test_a_thread_on_which_something_runs_is_busy(api: Api, thread_id: str) -> N
     start(api, thread_id, if_thread_status="busy")
     assert claimable(first)
 
-
-def test_a_thread_that_is_made_for_the_run_was_idle(api: Api) -> None:
     new = str(uuid4())
     refused = api.post(f"/threads/{new}/runs", {"assistant_id": "agent", "if_thread_status": "idle"})
     body = {"assistant_id": "agent", "if_not_exists": "create", "if_thread_status": "interrupted"}
