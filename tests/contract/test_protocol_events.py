@@ -68,9 +68,10 @@ def test_a_run_is_shown_from_its_beginning_to_its_end(api: Api, thread_id: str) 
 
 def test_every_connection_says_the_same_of_an_event(api: Api, thread_id: str) -> None:
     with subscribed(api, thread_id) as live, subscribed(api, thread_id, ["values"]) as narrow:
+        seen: list[Any] = []
         for _ in range(3):  # a stream stays open across runs
             one_run(api, thread_id)
-        seen = live.quiet()
+            seen += live.until("lifecycle completed")
         assert brief(seen) == 3 * WHOLE
         assert narrow.quiet() == [event for event in seen if event["method"] == "values"]
     assert replay(api, thread_id) == seen[-3:]
@@ -87,7 +88,7 @@ def test_a_run_of_an_older_endpoint_appears_live_and_later(api: Api, thread_id: 
     ]
     with subscribed(api, thread_id, WAITING) as reader:
         act(classic(api, thread_id), {"n": 2})
-        assert brief(reader.quiet()) == ["lifecycle running", "lifecycle completed"]
+        assert brief(reader.until("lifecycle completed")) == ["lifecycle running", "lifecycle completed"]
 
 
 def test_older_readers_do_not_see_events_of_the_protocol(api: Api, thread_id: str) -> None:
@@ -197,7 +198,7 @@ def test_a_run_that_is_deleted_while_it_is_watched_and_has_not_begun_is_not_show
         assert api.delete(f"/threads/{thread_id}/runs/{run_id}").status_code == 204
         assert reader.quiet() == []
         one_run(api, thread_id)
-        assert brief(reader.quiet()) == ["lifecycle running", "lifecycle completed"]
+        assert brief(reader.until("lifecycle completed")) == ["lifecycle running", "lifecycle completed"]
 
 
 def test_a_run_that_is_rolled_back_after_it_began_ends_as_interrupted(api: Api, thread_id: str) -> None:
@@ -238,7 +239,7 @@ def test_a_thread_that_is_not_there_yet_is_waited_for_by_who_may_make_it(
     with subscribed(api, thread_id) as stream:
         assert stream.quiet() == []
         one_run(api, thread_id)
-        assert brief(stream.quiet()) == WHOLE
+        assert brief(stream.until("lifecycle completed")) == WHOLE
 
 
 def test_a_thread_that_is_deleted_ends_its_streams(

@@ -109,7 +109,7 @@ def test_before_the_beginning_is_the_beginning_and_beyond_the_end_nothing_old(
         with subscribed(api, thread_id, since=beyond) as reader:
             assert reader.quiet() == [], beyond
             one_run(api, thread_id)
-            assert brief(reader.quiet()) == WHOLE, beyond
+            assert brief(reader.until("lifecycle completed")) == WHOLE, beyond
 
 
 # What is left when a log is gone.
