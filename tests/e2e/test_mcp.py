@@ -117,7 +117,6 @@ def test_arguments_that_do_not_fit_are_an_error_of_the_tool(use: Callable[[Use],
     assert "do not fit" in texts(refused)[0]
 
 
-@pytest.mark.slow
 def test_a_long_call_outlasts_the_clients_patience(stack: Stack, url: str) -> None:
     """It reads nothing for less time than the run takes, as 300 s are less than ten minutes."""
     seen: list[float] = []
