@@ -106,7 +106,7 @@ OUT := dist
 dist: install
 	@SOURCE_DATE_EPOCH=$(if $(wildcard .git),$$(git log -1 --format=%ct),1580601600) \
 		$(UV) build --quiet --clear --no-build-isolation --python $(BIN)/python --out-dir $(OUT)
-	@cd $(OUT) && sha256sum runyard-*
+	@cd $(OUT) && sha256sum runyard-* | tee SHA256SUMS
 
 sbom: install
 	@mkdir -p $(OUT)

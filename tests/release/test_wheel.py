@@ -83,8 +83,8 @@ def test_the_source_has_what_is_named_and_nothing_that_lies_about(built: dict[st
 
     named = {path.name for path in PROJECT.iterdir() if not path.name.startswith(".")} & {
         "bench", "cli", "deploy", "docs", "examples", "shared", "tests", "web", "workers", "Makefile", "Procfile",
-        "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docker-compose.yml", "pyproject.toml",
-        "requirements.lock", "requirements-dev.lock",
+        "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md",
+        "docker-compose.yml", "pyproject.toml", "requirements.lock", "requirements-dev.lock",
     }  # fmt: skip
     assert found == named | {".dockerignore", ".gitignore", "PKG-INFO"}
 
@@ -94,6 +94,13 @@ def test_it_puts_one_name_among_the_packages(installed: Installed) -> None:
     assert {path.name for path in (installed.modules / "runyard").iterdir()} == {
         "__init__.py", "__main__.py", "app",
     }  # fmt: skip
+
+
+def test_it_brings_the_licence_and_the_notice(installed: Installed) -> None:
+    licences = installed.modules / f"runyard-{__version__}.dist-info" / "licenses"
+
+    for name in ("LICENSE", "NOTICE"):
+        assert (licences / name).read_bytes() == (PROJECT / name).read_bytes()
 
 
 def test_it_has_what_serves_and_nothing_of_development(installed: Installed) -> None:

@@ -1,5 +1,6 @@
 // Writes the console's libraries to web/static/vendor: `make vendor` runs it where their lock file is installed.
 // Each becomes one minified ES module whose imports are relative, with its licence beside it and its digest in the manifest.
+// The first line of each file states its licence and that it was changed, as Apache-2.0 demands of changed files.
 
 import { createHash } from "node:crypto";
 import { mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
@@ -37,7 +38,9 @@ async function write(name, file, suffix, change) {
   const source = await readFile(`node_modules/${file}`, "utf8");
   const { version, license } = JSON.parse(await readFile(`node_modules/${packageOf(name)}/package.json`, "utf8"));
   const { code } = await transform(source, { loader: suffix, minify: true, target: "es2022", format: suffix === "js" ? "esm" : undefined, legalComments: "inline" });
-  const text = change(code.replace(/^\/\/# sourceMappingURL=.*$/m, ""));
+  const changed = suffix === "js" ? "minified, imports made relative" : "minified";
+  const banner = `/*! ${packageOf(name)} ${version} | ${license} | changed: ${changed} | licence in ${fileOf(packageOf(name))}.LICENSE.txt */\n`;
+  const text = banner + change(code.replace(/^\/\/# sourceMappingURL=.*$/m, ""));
   await writeFile(`${target}/${fileOf(name)}.${suffix}`, text);
   return { file: `${fileOf(name)}.${suffix}`, package: packageOf(name), version, license, sha256: digest(text), source: { file, sha256: digest(source) } };
 }

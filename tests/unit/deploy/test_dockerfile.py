@@ -43,7 +43,13 @@ def test_what_it_copies_is_there_and_is_let_through(source: str) -> None:
 
 
 def test_it_copies_all_that_the_wheel_is_made_of() -> None:
-    needed = {*WHEEL["only-include"], *WHEEL["force-include"], PYPROJECT["project"]["readme"]}
+    project = PYPROJECT["project"]
+    needed = {
+        *WHEEL["only-include"],
+        *WHEEL["force-include"],
+        project["readme"],
+        *project["license-files"],
+    }
 
     lacking = {
         name
@@ -160,8 +166,32 @@ def test_every_library_that_is_sent_to_browsers_is_in_it_as_it_is_sent() -> None
         *(sbom.CONSOLE.parent / found["file"] for found in json.loads(sbom.CONSOLE.read_text())),
     ]
 
-    digests = {part["hashes"][0]["content"] for ref, part in PARTS.items() if ref.startswith("pkg:npm/")}
+    libraries = [part for ref, part in PARTS.items() if ref.startswith("pkg:npm/")]
+    digests = {part["hashes"][0]["content"] for part in libraries}
     assert digests == {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+    notice = (PROJECT / "NOTICE").read_text()
+    entries = dict(re.findall(r"^  (\S+ \S+) \((.+)\)\n(?:    .+\n)*?    Copyright", notice, re.MULTILINE))
+    licenses = {
+        f"{part['name']} {part['version']}": part["licenses"][0]["expression"].strip("()")
+        for part in libraries
+    }
+    assert entries.keys() == licenses.keys()
+    assert all(entries[name].startswith(expression) for name, expression in licenses.items())
+    texts = re.findall(r"web/static/\S+\.txt", notice)
+    assert set(texts) == {
+        str(file.relative_to(PROJECT)) for file in (PROJECT / "web" / "static").rglob("*LICENSE.txt")
+    }
+
+
+def test_the_licence_is_apache_2_0_unchanged() -> None:
+    text = (PROJECT / "LICENSE").read_bytes()
+
+    assert PYPROJECT["project"]["license"] == "Apache-2.0"
+    # The digest of https://www.apache.org/licenses/LICENSE-2.0.txt
+    assert (
+        hashlib.sha256(text).hexdigest() == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    )
 
 
 def test_a_package_for_other_machines_says_so_and_one_that_is_here_its_license() -> None:

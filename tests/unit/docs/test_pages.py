@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from cli.main import app
@@ -20,6 +21,8 @@ PAGES = [
     README,
     PROJECT / "CONTRIBUTING.md",
     PROJECT / "CHANGELOG.md",
+    PROJECT / "SECURITY.md",
+    PROJECT / "CODE_OF_CONDUCT.md",
     *sorted((PROJECT / "docs").glob("*.md")),
 ]
 FENCED = re.compile(r"```.*?```", re.DOTALL)
@@ -95,6 +98,20 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
     }
 
     assert described == set(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_the_forms_for_issues_are_ones_that_github_shows() -> None:
+    forms = sorted((PROJECT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+
+    assert [form.stem for form in forms] == ["bug", "feature"]
+    for form in forms:
+        described = yaml.safe_load(form.read_text())
+        assert described.keys() == {"name", "description", "labels", "body"}
+        ids = [field["id"] for field in described["body"] if field["type"] != "markdown"]
+        assert len(ids) == len(set(ids)) > 1
+        for field in described["body"]:
+            assert field["type"] in ("markdown", "textarea", "input", "dropdown")
+            assert field["attributes"].get("label" if field["type"] != "markdown" else "value")
 
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:
