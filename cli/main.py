@@ -12,7 +12,7 @@ from cli.backups import backup
 from cli.deployments import deploy, deployments, env, logs, new, revisions, traffic
 from cli.machine import dev, health_command, process, serving
 from cli.operating import browser, encryption, keys, orgs, top, usage, workers
-from cli.options import new_app
+from cli.options import ServerCommand, new_app
 from cli.runs import run, runs, threads
 from shared import __version__
 
@@ -20,10 +20,10 @@ app = new_app()
 
 SERVE, DEPLOY, WATCH, OPERATE = "Run the service", "Deploy", "Look and run", "Operate"
 
-app.command("up", rich_help_panel=SERVE)(serving.up)
-app.command("dev", rich_help_panel=SERVE)(dev.command)
-app.command("demo", rich_help_panel=SERVE)(serving.demo)
-app.command("process", rich_help_panel=SERVE)(process.command)
+app.command("up", cls=ServerCommand, rich_help_panel=SERVE)(serving.up)
+app.command("dev", cls=ServerCommand, rich_help_panel=SERVE)(dev.command)
+app.command("demo", cls=ServerCommand, rich_help_panel=SERVE)(serving.demo)
+app.command("process", cls=ServerCommand, rich_help_panel=SERVE)(process.command)
 app.command("new", rich_help_panel=DEPLOY)(new.command)
 app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)
@@ -42,13 +42,13 @@ app.command("open", rich_help_panel=WATCH)(browser.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
-app.command("doctor", rich_help_panel=OPERATE)(doctor.command)
+app.command("doctor", cls=ServerCommand, rich_help_panel=OPERATE)(doctor.command)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
 app.command("health", rich_help_panel=OPERATE)(health_command.command)
 app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)
-app.command("backup", rich_help_panel=OPERATE)(backup.backup)
-app.command("restore", rich_help_panel=OPERATE)(backup.restore)
+app.command("backup", cls=ServerCommand, rich_help_panel=OPERATE)(backup.backup)
+app.command("restore", cls=ServerCommand, rich_help_panel=OPERATE)(backup.restore)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)
 app.add_typer(encryption.app, name="encryption", rich_help_panel=OPERATE)

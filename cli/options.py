@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from importlib.util import find_spec
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 from typer.models import Default
 
 from cli.api.access import find_key, find_tenant, find_url
@@ -48,6 +50,8 @@ ConfigFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
+SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
+
 
 def new_app(help: str = "") -> typer.Typer:
     """A group of commands; without `help`, its callback's docstring says what it is for."""
@@ -59,6 +63,30 @@ def new_app(help: str = "") -> typer.Typer:
         rich_markup_mode="markdown",  # paragraphs flow to the width of the terminal
         context_settings={"help_option_names": ["--help", "-h"]},
     )
+
+
+class ServerCommand(TyperCommand):
+    """A command that needs the extra `server`: without it, the command says what to install."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises typer.Exit when only the command line is installed."""
+        with sentences():
+            require_server(ctx.command_path)
+        return super().invoke(ctx)
+
+
+def has_server() -> bool:
+    """Whether the packages of the extra `server` are installed, not only those of the command line."""
+    return find_spec(SERVER_PACKAGE) is not None
+
+
+def require_server(command: str) -> None:
+    """Raise CommandFailed if only the command line is installed."""
+    if not has_server():
+        raise CommandFailed(
+            f"`{command}` needs the packages of the service, and only the command line is installed. Install the wheel"
+            ' with its extra `server`: pip install "runyard[server] @ ADDRESS#sha256=DIGEST". In a clone: make install.'
+        )
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from watchfiles import watch
-
 from cli.deployments.project import Project
 from cli.errors import CommandFailed
 
@@ -40,6 +38,8 @@ def _files(project: Project) -> list[Path]:
 
 def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
     """Names of the files that have changed since `seen`, then since the last answer; for ever."""
+    from watchfiles import watch  # of the extra `server`, which other commands do without
+
     is_polling = False
     while True:
         project = read()

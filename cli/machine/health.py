@@ -103,6 +103,8 @@ def _check_database(settings: Settings) -> str:
         raise Unhealthy("DATABASE_URL does not say which database.")
     try:
         version = schema.applied(settings.database_url)
+    except ModuleNotFoundError as error:
+        raise Unhealthy(f"The package {error.name} is not installed: install runyard[server].") from error
     except schema.NoDatabase as error:
         raise Unhealthy(
             f"The database does not answer: {str(error).strip().partition(chr(10))[0]}"

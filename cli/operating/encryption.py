@@ -11,13 +11,13 @@ import typer
 from cli.api.access import KEPT_URL
 from cli.errors import CommandFailed
 from cli.machine import embedded
-from cli.options import Json, new_app, sentences, settings
+from cli.options import Json, ServerCommand, new_app, sentences, settings
 from shared.settings import Settings
 
 app = new_app("The key that secrets are encrypted with: change it while the service runs.")
 
 
-@app.command("new-key")
+@app.command("new-key", cls=ServerCommand)
 def new_key() -> None:
     """Make an encryption key: put before the others in secret.key, or printed for RUNYARD_ENCRYPTION_KEYS."""
     with sentences():
@@ -38,7 +38,7 @@ def new_key() -> None:
         )
 
 
-@app.command("list")
+@app.command("list", cls=ServerCommand)
 def list_keys(as_json: Json = False) -> None:
     """Show the fingerprints of the keys there are, the one that encrypts first: backups name the keys they need so."""
     with sentences(as_json=as_json):
@@ -49,7 +49,7 @@ def list_keys(as_json: Json = False) -> None:
         typer.echo(json.dumps(found) if as_json else "\n".join(found))
 
 
-@app.command("rotate")
+@app.command("rotate", cls=ServerCommand)
 def rotate(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,

@@ -11,7 +11,18 @@ from rich.table import Table
 
 from cli.api.access import find_key, find_tenant
 from cli.errors import BadUsage, CommandFailed
-from cli.options import Json, Key, Org, Url, new_app, open_client, sentences, settings
+from cli.options import (
+    Json,
+    Key,
+    Org,
+    Url,
+    has_server,
+    new_app,
+    open_client,
+    require_server,
+    sentences,
+    settings,
+)
 from cli.output import console, printable
 
 ROLES = ("read", "run", "deploy", "admin", "operator")
@@ -50,7 +61,7 @@ def create(
     with sentences(as_json=as_json):
         if role not in ROLES:
             raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
-        if local or not _has_key(api_key):
+        if local or (has_server() and not _has_key(api_key)):
             key = _create_locally(name, role, days, find_tenant(org) or DEFAULT_ORGANIZATION)
             typer.echo(json.dumps({"key": key}, indent=2) if as_json else key)
             return
@@ -69,6 +80,7 @@ def _has_key(api_key: str | None) -> bool:
 
 
 def _create_locally(name: str, role: str, days: int | None, organization: str) -> str:
+    require_server("runyard keys create --local")
     from cli.machine import local  # brings the whole database layer along; few commands need it
 
     lifetime = None if days is None else timedelta(days=days)

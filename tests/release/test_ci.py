@@ -65,7 +65,7 @@ def test_github_s_pull_request_is_served_until_it_is_closed(stack: Stack, tmp_pa
                     "api-key": stack.api_key,
                     "name": "Agents",
                     "env": f"RECIPE='{SECRET}'\n",
-                    "version": "installed",
+                    "package": "installed",
                 },
                 event={"action": event, "pull_request": {**about, "base": {"repo": repo}}},
                 env={

@@ -18,7 +18,7 @@ import pytest
 from cli.machine.procfile import PROJECT
 from shared import __version__
 from tests.support import namesakes
-from tests.support.installed import Installed, InstalledStack, make_dist, reached
+from tests.support.installed import Installed, InstalledStack, make_dist, reached, run
 from tests.support.stack import free_port, heed_signals
 from tests.support.waiting import wait_until
 
@@ -84,7 +84,7 @@ def test_the_source_has_what_is_named_and_nothing_that_lies_about(built: dict[st
     named = {path.name for path in PROJECT.iterdir() if not path.name.startswith(".")} & {
         "bench", "cli", "deploy", "docs", "examples", "shared", "tests", "web", "workers", "Makefile", "Procfile",
         "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md",
-        "docker-compose.yml", "pyproject.toml", "requirements.lock", "requirements-dev.lock",
+        "docker-compose.yml", "pyproject.toml", "requirements.lock", "requirements-cli.lock", "requirements-dev.lock",
     }  # fmt: skip
     assert found == named | {".dockerignore", ".gitignore", "PKG-INFO"}
 
@@ -127,6 +127,29 @@ def test_it_serves_and_nothing_of_it_leads_to_the_checkout(platform: InstalledSt
         assert httpx.get(platform.url + page).status_code == 200, page
     assert list(reached(psutil.Process(platform.up_pid))) == []
     assert namesakes.LOADED not in platform.log.read_text()
+
+
+def test_the_command_line_alone_deploys_and_runs(platform: InstalledStack, place: Path) -> None:
+    light = Installed(place / "light", place / "dist" / WHEEL, lock="requirements-cli.lock")
+    environment = {**platform.known, "HOME": str(place)}
+
+    def type_(*arguments: str) -> str:
+        return run([light.runyard, *arguments], cwd=place, env=environment)
+
+    assert type_("--version").strip() == __version__
+    type_("new", "remote")
+    type_("deploy", "remote", "--no-input")
+    assert "Hello from afar" in type_("run", "remote", "Hello from afar")
+    for arguments in (
+        ["keys", "list"],
+        ["workers"],
+        ["top", "--once"],
+        ["logs", "remote"],
+        ["threads", "list", "-n", "remote"],
+    ):
+        type_(*arguments)
+    with pytest.raises(AssertionError, match=r"runyard\[server\]"):
+        type_("up")
 
 
 def test_a_process_of_it_is_started_by_its_name(platform: InstalledStack) -> None:

@@ -47,10 +47,10 @@ def make_dist(target: Path, *, umask: int = 0o022) -> dict[str, bytes]:
 class Installed:
     """An environment with what the lock file names, and with the wheel."""
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder: Path, wheel: Path, *, lock: str = "requirements.lock") -> None:
         self.env = folder / "env"
         run([UV, "venv", "--quiet", "--python", sys.executable, "--no-project", self.env])
-        self._uv("pip", "sync", "--require-hashes", PROJECT / "requirements.lock")
+        self._uv("pip", "sync", "--require-hashes", PROJECT / lock)
         before = self._names()
         self._uv("pip", "install", "--no-deps", wheel)
         self.added = self._names() - before

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,8 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cli import options
 from cli.api.client import Client
 from cli.deployments.logs import Log
+from cli.machine.procfile import PROJECT
 from cli.main import app
 from tests.support import control_plane as fake
 from tests.support.commands import deployed, json_lines, runyard
@@ -352,3 +358,62 @@ def test_every_command_says_what_it_does() -> None:
         assert command.callback.__doc__
         shown = CliRunner().invoke(app, [str(command.name), "--help"])
         assert shown.exit_code == 0, shown.output
+
+
+# A light installation: the packages of requirements-cli.lock, without those of the extra `server`
+
+
+IMPORTING = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+absent = set(sys.argv[1:])
+sys.meta_path.insert(0, Absent())
+import cli.main
+"""
+
+
+def test_the_command_line_is_imported_without_the_service_s_packages() -> None:
+    locked = re.findall(r"^([\w.-]+)==", (PROJECT / "requirements-cli.lock").read_text(), re.MULTILINE)
+    absent = [
+        name
+        for name, owners in packages_distributions().items()
+        if not {re.sub(r"[-_.]+", "-", owner.lower()) for owner in owners} & {"runyard", *locked}
+    ]
+    assert {"gunicorn", "sqlalchemy", "watchfiles"} <= set(absent)
+
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTING, *absent], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "up", "dev", "demo", "process web", "doctor", "backup", "restore file", "encryption new-key", "encryption list",
+        "encryption rotate", "keys create --local",
+    ],
+)  # fmt: skip
+def test_a_command_of_the_service_says_what_to_install(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
+
+    ran = CliRunner().invoke(app, command.split(), prog_name="runyard")
+
+    assert ran.exit_code == 1
+    assert f"`runyard {command.removesuffix(' web').removesuffix(' file')}` needs the packages" in ran.output
+    assert "runyard[server]" in ran.output
+
+
+def test_without_the_service_s_packages_keys_are_made_over_http_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
+
+    ran = CliRunner().invoke(app, ["keys", "create"])
+
+    assert (ran.exit_code, "No API key" in ran.output) == (1, True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,19 @@ from typing import Any
 import pytest
 import yaml
 
+from shared import __version__
+from tests.support import outside
 from tests.support.actions import Action, Ran, commands_of, path_with
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, R, record, serving
 from tests.support.github import BOT, GitHub, github
+from tests.support.gitlab import Pipeline
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "github"
 ACTION = Action(FOLDER)
 HOSTILE = "x\"; touch pwned; echo '$(touch pwned)`touch pwned`\n::set-output name=task::deploy"
 LINES = ["resolving", "::error::not yours", "##[error]nor this", "```", "the key is s3cret-value"]
+# Without a digest, by a name that an index would be asked for, an option.
+UNSAFE = ("runyard", "0.2.0", "https://example.com/runyard-0.2.0-py3-none-any.whl", "-e", "-r x.whl")
 PROJECT = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
 
 
@@ -44,7 +51,7 @@ class Bench:
 
     def run(self, event: dict[str, Any], event_name: str = "pull_request", **inputs: str) -> Ran:
         self.runs += 1
-        given = {"url": self.service.url, "api-key": "ryd_key", "name": "app", "version": "installed"}
+        given = {"url": self.service.url, "api-key": "ryd_key", "name": "app", "package": "installed"}
         env = {
             "PATH": path_with(),
             "HOME": str(self.folder),
@@ -168,7 +175,7 @@ def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench, eve
         (pull(), "pull_request", {"mode": "delete", "preview": "false"}, "no other deployment is deleted"),
         (pull(fork=True), "pull_request_target", {}, "whose code is anybody's"),
         ({}, "push", {"wait_timeout": "soon"}, "wait-timeout must be a number of seconds"),
-        ({}, "push", {"version": "-e"}, "version must be a version, a path or an address"),
+        *(({}, "push", {"package": package}, "package must be the path of a wheel") for package in UNSAFE),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -242,34 +249,60 @@ def test_a_service_that_does_not_answer_is_a_sentence(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("with_uv", [True, pytest.param(False, marks=pytest.mark.release)], ids=["uv", "pip"])
-@pytest.mark.parametrize("version", ["9.8.7", "", "a path"])
-def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, version: str) -> None:
+@pytest.mark.parametrize(
+    "package", ["path", "address", "changed", pytest.param("", marks=pytest.mark.release, id="checkout")]
+)
+def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, package: str) -> None:
     wheel = a_wheel(bench.folder / "wheels")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     tools = bench.folder / "tools"
     tools.mkdir()
     if with_uv:
         (tools / "uv").symlink_to(Path(sys.executable).parent / "uv")
     (tools / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tools / "python3").chmod(0o755)
-    (bench.folder / "uv.toml").write_text(f'no-index = true\nfind-links = ["{wheel.parent}"]\n')
-    env = {
-        "PATH": f"{tools}{os.pathsep}{os.defpath}",
-        "HOME": str(bench.folder),
-        "INPUT_VERSION": str(wheel) if version == "a path" else version,
-        "PIP_FIND_LINKS": str(wheel.parent),
-        "PIP_NO_INDEX": "1",
-        "UV_CONFIG_FILE": str(bench.folder / "uv.toml"),
-    }
-    install = {**ACTION.described["runs"]["steps"][2], "if": "always()", "env": {}}
-    one = Action(FOLDER)
-    one.described = {"inputs": {}, "outputs": {}, "runs": {"steps": [install]}}
+    (bench.folder / "runyard").mkdir()
+    (bench.folder / "runyard" / "__init__.py").write_text("raise ImportError('the project was imported')\n")
 
-    ran = one.run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
+    with wheels(wheel) as url:
+        env = {
+            **without_runyard(os.environ),
+            "PATH": f"{tools}{os.pathsep}{os.defpath}",
+            "INPUT_PACKAGE": {
+                "path": str(wheel),
+                "address": f"{url}/{wheel.name}#sha256={digest}",
+                "changed": f"{url}/{wheel.name}#sha256={'0' * 64}",
+            }.get(package, ""),
+        }
+        install = {**ACTION.described["runs"]["steps"][2], "if": "always()", "env": {}}
+        one = Action(FOLDER)
+        one.described = {"inputs": {}, "outputs": {}, "runs": {"steps": [install]}}
+        ran = one.run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
 
-    assert not ran.has_failed, ran.log
-    assert "Installed runyard 9.8.7." in ran.log
-    (place,) = (bench.folder / "runner" / "path").read_text().split()
-    assert os.listdir(place) == ["runyard"]
+    assert ran.has_failed is (package == "changed"), ran.log
+    place = (bench.folder / "runner" / "path").read_text().split()
+    if package == "changed":
+        assert (place, "Installed" in ran.log) == ([], False)
+        return
+    assert f"Installed runyard {'9.8.7' if package else __version__}." in ran.log
+    assert os.listdir(*place) == ["runyard"]
+
+
+@contextmanager
+def wheels(wheel: Path) -> Iterator[str]:
+    """The address of a server that has one file."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "application/zip")])
+        return [wheel.read_bytes()]
+
+    with outside.serving(app) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def without_runyard(environment: Mapping[str, str]) -> dict[str, str]:
+    """The machine's environment without the service's settings and without packages on a path of its own."""
+    return {name: value for name, value in environment.items() if not name.startswith(("RUNYARD_", "PYTHON"))}
 
 
 def a_wheel(folder: Path) -> Path:
@@ -284,6 +317,16 @@ def a_wheel(folder: Path) -> Path:
         wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\nrunyard = runyard_stand_in:main\n")
         wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in wheel.namelist()))
     return path
+
+
+@pytest.mark.parametrize("package", ["", *UNSAFE])
+def test_gitlab_s_job_installs_no_package_by_its_name(tmp_path: Path, package: str) -> None:
+    pipeline = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml")
+    env = {"PATH": os.defpath, "RUNYARD_API_KEY": "ryd_key", "RUNYARD_PACKAGE": package}
+
+    refused = pipeline.run("runyard-deploy", tmp_path, env)
+
+    assert (refused.code, "RUNYARD_PACKAGE must be the wheel of a release" in refused.log) == (1, True)
 
 
 def test_the_example_fits_the_action() -> None:

@@ -85,7 +85,8 @@ def test_every_file_link_and_setting_that_a_page_names_exists(page: Path) -> Non
 
     settings_named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
 
-    of_others = {"RUNYARD_ORG", shared_stack.URL, shared_stack.KEY}  # of the command line and of the tests
+    # Of the command line, of the GitLab job and of the tests
+    of_others = {"RUNYARD_ORG", "RUNYARD_PACKAGE", shared_stack.URL, shared_stack.KEY}
     assert settings_named - of_others <= set(VARIABLES.values())
 
 
