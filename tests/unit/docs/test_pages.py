@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from cli.main import app
 from docs import settings
+from shared import __version__
 from shared.models import METADATA
 from shared.settings import VARIABLES
 from tests.support import shared_stack
@@ -25,6 +27,11 @@ PAGES = [
     PROJECT / "CODE_OF_CONDUCT.md",
     *sorted((PROJECT / "docs").glob("*.md")),
 ]
+# A wheel, a tag of the repository or of the image, a chart.
+VERSION = re.compile(
+    r"""(?:runyard-|runyard:|/v|@v|ref:\ v|newTag:\ "?v?|^(?:appVersion|version):\ "?)(\d+\.\d+\.\d+)""",
+    re.MULTILINE | re.VERBOSE,
+)
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -99,6 +106,25 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
     }
 
     assert described == set(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_pages_and_manifests_name_the_version_that_is_in_the_tree() -> None:
+    files = [README, *(PROJECT / "docs").glob("*.md"), *(PROJECT / "deploy").rglob("*.y*ml")]
+
+    versions = {
+        path.relative_to(PROJECT).as_posix(): set(VERSION.findall(path.read_text()))
+        for path in files
+        if VERSION.search(path.read_text())
+    }
+    assert {
+        "docs/operating.md",
+        "docs/deploying.md",
+        "deploy/github/example-workflow.yml",
+        "deploy/kubernetes/overlays/production/kustomization.yaml",
+    } <= versions.keys()
+    assert {path: found for path, found in versions.items() if found != {__version__}} == {}
+
+    assert CliRunner().invoke(app, ["--version"]).output == f"{__version__}\n"
 
 
 def test_the_forms_for_issues_are_ones_that_github_shows() -> None:
