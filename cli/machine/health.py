@@ -104,7 +104,9 @@ def _check_database(settings: Settings) -> str:
     try:
         version = schema.applied(settings.database_url)
     except ModuleNotFoundError as error:
-        raise Unhealthy(f"The package {error.name} is not installed: install runyard[server].") from error
+        raise Unhealthy(
+            f"The package {error.name} is not installed: install runyard with its extra `server`."
+        ) from error
     except schema.NoDatabase as error:
         raise Unhealthy(
             f"The database does not answer: {str(error).strip().partition(chr(10))[0]}"

@@ -255,12 +255,9 @@ def test_a_service_that_does_not_answer_is_a_sentence(bench: Bench) -> None:
 def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, package: str) -> None:
     wheel = a_wheel(bench.folder / "wheels")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    tools = bench.folder / "tools"
-    tools.mkdir()
+    tools = python3(bench.folder / "tools")
     if with_uv:
         (tools / "uv").symlink_to(Path(sys.executable).parent / "uv")
-    (tools / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (tools / "python3").chmod(0o755)
     (bench.folder / "runyard").mkdir()
     (bench.folder / "runyard" / "__init__.py").write_text("raise ImportError('the project was imported')\n")
 
@@ -286,6 +283,14 @@ def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, packag
         return
     assert f"Installed runyard {'9.8.7' if package else __version__}." in ran.log
     assert os.listdir(*place) == ["runyard"]
+
+
+def python3(folder: Path) -> Path:
+    """A folder with a `python3` and nothing else, to stand first on a PATH."""
+    folder.mkdir()
+    (folder / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / "python3").chmod(0o755)
+    return folder
 
 
 @contextmanager
@@ -327,6 +332,25 @@ def test_gitlab_s_job_installs_no_package_by_its_name(tmp_path: Path, package: s
     refused = pipeline.run("runyard-deploy", tmp_path, env)
 
     assert (refused.code, "RUNYARD_PACKAGE must be the wheel of a release" in refused.log) == (1, True)
+
+
+def test_gitlab_s_job_installs_the_wheel_that_has_the_digest(tmp_path: Path) -> None:
+    pipeline = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml")
+    wheel = a_wheel(tmp_path / "wheels")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    env = {
+        "PATH": f"{python3(tmp_path / 'tools')}{os.pathsep}{os.defpath}",
+        "RUNYARD_API_KEY": "ryd_key",
+        "TMPDIR": str(tmp_path),
+    }
+
+    with wheels(wheel) as url:
+        for package, code in (
+            (f"{url}/{wheel.name}#sha256={digest}", 0),
+            (f"{url}/{wheel.name}#sha256={'0' * 64}", 1),
+        ):
+            ran = pipeline.run("runyard-preview-delete", tmp_path, {**env, "RUNYARD_PACKAGE": package})
+            assert (ran.code, "9.8.7" in ran.log.splitlines()) == (code, code == 0), ran.log
 
 
 def test_the_example_fits_the_action() -> None:

@@ -32,6 +32,10 @@ VERSION = re.compile(
     r"""(?:runyard-|runyard:|/v|@v|ref:\ v|newTag:\ "?v?|^(?:appVersion|version):\ "?)(\d+\.\d+\.\d+)""",
     re.MULTILINE | re.VERBOSE,
 )
+BY_NAME = re.compile(
+    r"""(?:pip install|pipx install|tool install|uvx)[^\n`]*?["' ]runyard(?:\[[\w,]+\])?(?! @)(?=["'`=<>~]| -|$)""",
+    re.MULTILINE,
+)
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -106,6 +110,25 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
     }
 
     assert described == set(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_nothing_installs_the_package_from_an_index_by_its_name() -> None:
+    assert all(
+        BY_NAME.search(f"pip install {text}") for text in ("runyard", "'runyard[server]'", "-U runyard==1.0")
+    )
+    places = (
+        *PAGES,
+        *(PROJECT / "deploy").rglob("*"),
+        *(PROJECT / "examples").rglob("*.md"),
+        *PROJECT.glob(".github/**/*"),
+    )
+
+    found = {
+        str(path): match[0]
+        for path in places
+        if path.is_file() and path.suffix != ".pyc" and (match := BY_NAME.search(path.read_text()))
+    }
+    assert found == {}
 
 
 def test_pages_and_manifests_name_the_version_that_is_in_the_tree() -> None:
