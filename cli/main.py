@@ -69,8 +69,8 @@ def about(
     """Build, serve and run agent graphs on your own machines. This tool is beta.
 
     Commands find the service at --url, RUNYARD_URL, or where `runyard up` last listened, and their key in
-    RUNYARD_API_KEY (environment, then .env), then LANGGRAPH_HOST_API_KEY, LANGSMITH_API_KEY and
-    LANGCHAIN_API_KEY, then the one `runyard up` keeps.
+    RUNYARD_API_KEY (environment, then .env), then the one `runyard up` keeps for itself, then
+    LANGGRAPH_HOST_API_KEY, LANGSMITH_API_KEY and LANGCHAIN_API_KEY if it begins with `ryd_`.
     """
 
 

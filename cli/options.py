@@ -126,4 +126,5 @@ def open_client(
 ) -> Client:
     """The control plane that the options and the environment name. Raises CommandFailed."""
     own = settings()
-    return Client(find_url(url, own), find_key(key, own, local), tenant=find_tenant(org, local))
+    address = find_url(url, own)
+    return Client(address, find_key(key, own, local, url=address), tenant=find_tenant(org, local))

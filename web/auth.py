@@ -84,12 +84,14 @@ def _who() -> Caller:
 def identify() -> Caller | None:
     """The caller the headers name; without a key a developer at their own machine, else None.
 
-    Raises for a key that is refused.
+    Raises for a key that is refused. A developer may present an unknown key: the SDKs send LANGSMITH_API_KEY unasked.
     """
     key = presented_key()
     if not key:
         return developer()
     found = api_keys.authenticate(key, bootstrap=settings().api_key)
+    if found is None and (at_own_machine := developer()) is not None:
+        return at_own_machine
     if found is None:
         _count_failure(request.remote_addr or "")
         raise Unauthenticated("Unknown API key")

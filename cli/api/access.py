@@ -2,16 +2,21 @@
 
 A variable is looked for in the process environment and in `local`: what the project's `.env` (or the `env` of
 its configuration) sets. Our own names come first, then those of `langgraph deploy`, in the order it has.
+
+A variable of `langgraph deploy` often holds a LangSmith key. Such a key is a secret that the service must not receive,
+so these variables count only if their value has the form of a key of the service.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import typer
 from dotenv import dotenv_values
@@ -23,6 +28,8 @@ from shared.settings import Settings
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
 KEPT_KEY, KEPT_URL = "admin.key", "url"  # in the data directory: what `runyard up` made and where it listens
+KEY_PREFIX = "ryd_"  # of the service's keys; importing it from shared.access would load the database layer
+THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 logging.getLogger("dotenv").setLevel(logging.ERROR)  # its warning names no file; ours does
 
@@ -53,22 +60,86 @@ def find_url(url: str | None, settings: Settings) -> str:
     return (given or settings.url).rstrip("/")
 
 
-def find_key(key: str | None, settings: Settings, local: Mapping[str, str] | None = None) -> str:
-    """An API key: given, from a variable, or the one `runyard up` keeps; else CommandFailed."""
+@dataclass(frozen=True)
+class ApiKey:
+    """An API key and its source, as error messages state it."""
+
+    text: str = field(repr=False)
+    source: str
+
+
+def find_key(
+    key: str | None, settings: Settings, local: Mapping[str, str] | None = None, *, url: str
+) -> ApiKey:
+    """Return the API key for the service at `url`. Raises CommandFailed when there is none.
+
+    `--api-key` and RUNYARD_API_KEY may hold a key of any form. The key that `runyard up` keeps is sent to that
+    service only. The variables of `langgraph deploy` come last and must hold a key of a runyard service.
+    """
+    project = ".env" if local is None else "the project's variables"
     local = read_env() if local is None else local
-    chosen = key or settings.api_key or local.get("RUNYARD_API_KEY") or os.environ.get(KEY_NAMES[0])
-    for name in KEY_NAMES:  # of these, what stands in the project goes before what the shell has
-        chosen = chosen or local.get(name) or os.environ.get(name)
-    chosen = (chosen or _kept(settings, KEPT_KEY) or "").strip()
-    if not chosen:
-        raise CommandFailed(
-            "No API key. Set RUNYARD_API_KEY in the environment or in .env, or pass --api-key."
-            " In the folder where `runyard up` was started, the one it keeps there is used,"
-            " and `runyard keys create` makes others."
+    explicit = [
+        (key, "--api-key"),
+        (settings.api_key, "RUNYARD_API_KEY of the environment"),
+        (local.get("RUNYARD_API_KEY"), f"RUNYARD_API_KEY of {project}"),
+    ]
+    if _is_kept_service(url, settings):
+        explicit.append((_kept(settings, KEPT_KEY), str(settings.data_dir / KEPT_KEY)))
+    for text, source in explicit:
+        if text and (text := text.strip()):
+            if not text.isascii() or not text.isprintable():
+                raise CommandFailed(f"The API key from {source} holds characters that no key has.")
+            return ApiKey(text, source)
+    withheld: list[str] = []
+    for text, source in _peer_keys(local, project):
+        if text.startswith(KEY_PREFIX) and text.isascii() and text.isprintable():
+            return ApiKey(text, source)
+        withheld.append(source)
+    raise CommandFailed(_no_key(url, settings, withheld))
+
+
+def _peer_keys(local: Mapping[str, str], project: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys in the variables of `langgraph deploy` with their sources, in the order that it has."""
+    places = [(KEY_NAMES[0], os.environ, "the environment")]
+    for name in KEY_NAMES:  # a key in the project goes before one in the shell
+        places += [(name, local, project), (name, os.environ, "the environment")]
+    for name, variables, place in places:
+        if text := variables.get(name, "").strip():
+            yield text, f"{name} of {place}"
+
+
+def _is_kept_service(url: str, settings: Settings) -> bool:
+    """Whether the service at `url` is the one that keeps its key in the data directory."""
+    own = _kept(settings, KEPT_URL) or f"http://{settings.host}:{settings.port}"
+    return _origin(url) == _origin(own)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return scheme, host and port of an address. All names of this machine count as one host."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return "", url, None
+    return parts.scheme, "localhost" if parts.hostname in THIS_MACHINE else parts.hostname, port
+
+
+def _no_key(url: str, settings: Settings, withheld: list[str]) -> str:
+    """Say why no key is sent to `url`, and what to do."""
+    reasons = [f"No API key for {url}."]
+    if withheld:
+        sources = " and ".join(dict.fromkeys(withheld))
+        reasons.append(f"Not sent: {sources}, since a key of runyard begins with {KEY_PREFIX}.")
+    if _kept(settings, KEPT_KEY):
+        reasons.append(f"Not sent: {settings.data_dir / KEPT_KEY}, since it belongs to another address.")
+    return " ".join(
+        (
+            *reasons,
+            "Set RUNYARD_API_KEY in the environment or in .env, or pass --api-key.",
+            "In the folder where `runyard up` was started, the key that it keeps there is used,",
+            "and `runyard keys create` makes others.",
         )
-    if not chosen.isascii() or not chosen.isprintable():
-        raise CommandFailed("The API key holds characters that no key has. Check RUNYARD_API_KEY and .env.")
-    return chosen
+    )
 
 
 def find_tenant(org: str | None, local: Mapping[str, str] | None = None) -> str | None:

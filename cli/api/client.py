@@ -12,11 +12,9 @@ from uuid import uuid4
 
 import httpx
 
-from cli.api.access import find_key, find_url
+from cli.api.access import ApiKey
 from cli.api.ids import is_id, is_part, with_part
 from cli.errors import BadUsage, CommandFailed
-
-__all__ = ["Client", "find_key", "find_url"]
 
 PAGE = 100
 TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # together 14 s: a restart of the service
@@ -27,7 +25,7 @@ UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 # Beside a key: whoever manages a deployment with an authorization of its own is none of its users.
 AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
 
-CHECK_KEY = "The service does not accept this API key. Check RUNYARD_API_KEY and .env, or pass --api-key."
+UNKNOWN_KEY = "The service does not accept the API key{source}. Set RUNYARD_API_KEY or pass --api-key."
 CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
 OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
 NOT_A_SERVICE = "Give the address of the service, without a path of a deployment or a page."
@@ -45,10 +43,16 @@ class Client:
     """The control plane's calls; what it refuses is raised as CommandFailed."""
 
     def __init__(
-        self, url: str, key: str, *, tenant: str | None = None, more_headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        key: ApiKey | str,
+        *,
+        tenant: str | None = None,
+        more_headers: Mapping[str, str] | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        who = {"X-Api-Key": key} | ({"X-Tenant-Id": tenant} if tenant else {})
+        self._key = ApiKey(key, "") if isinstance(key, str) else key
+        who = {"X-Api-Key": self._key.text} | ({"X-Tenant-Id": tenant} if tenant else {})
         self.headers = {**who, **(more_headers or {})}
         self._has_answered = False
         try:
@@ -69,7 +73,7 @@ class Client:
     def at(self, url: str) -> Client:
         """The same caller at a deployment's address."""
         tenant = self.headers.get("X-Tenant-Id")
-        return Client(url, self.headers["X-Api-Key"], tenant=tenant, more_headers=AS_STUDIO)
+        return Client(url, self._key, tenant=tenant, more_headers=AS_STUDIO)
 
     # Deployments
 
@@ -247,10 +251,21 @@ class Client:
             else:
                 self._has_answered = True
                 if not _is_passing(answer, repeat) or attempt == TRIES:
-                    return _content(answer)
+                    return self._content(answer)
                 pause = max(pause, _retry_after(answer))
             time.sleep(min(pause, LONGEST_PAUSE_SECONDS))
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _content(self, answer: httpx.Response) -> Any:
+        _require_success(answer, key_source=self._key.source)
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise CommandFailed(
+                f"{answer.request.url} answers with something that is not JSON. Is this the service's address?"
+            ) from error
 
     def _silence(self, error: Exception) -> str:
         if isinstance(error, httpx.UnsupportedProtocol):
@@ -289,33 +304,21 @@ def _retry_after(answer: httpx.Response) -> float:
     return float(value) if value.isdecimal() else 0.0
 
 
-def _content(answer: httpx.Response) -> Any:
-    _require_success(answer)
-    if not answer.content:
-        return None
-    try:
-        return answer.json()
-    except ValueError as error:
-        raise CommandFailed(
-            f"{answer.request.url} answers with something that is not JSON. Is this the service's address?"
-        ) from error
-
-
-def _require_success(answer: httpx.Response, what: str | None = None) -> None:
+def _require_success(answer: httpx.Response, what: str | None = None, *, key_source: str = "") -> None:
     if answer.is_success:
         return
     where = what or f"{answer.request.method} {answer.request.url.path}"
     reason = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
     if answer.status_code >= 500:
         reason = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
-    raise CommandFailed(f"{reason} {_what_to_do(answer)}".rstrip())
+    raise CommandFailed(f"{reason} {_what_to_do(answer, key_source)}".rstrip())
 
 
-def _what_to_do(answer: httpx.Response) -> str:
+def _what_to_do(answer: httpx.Response, key_source: str) -> str:
     """What helps against a refusal; nothing when the service has said it all."""
     match answer.status_code:
         case 401:
-            return CHECK_KEY
+            return UNKNOWN_KEY.format(source=f" from {key_source}" if key_source else "")
         case 403:
             return CHECK_ORGANIZATION if "X-Tenant-Id" in _detail(answer) else OTHER_ROLE
         case 404:

@@ -417,9 +417,10 @@ def _client(
 ) -> Client:
     try:
         return open_client(url, key, org, local=local)
-    except CommandFailed:
+    except CommandFailed as error:
         if ask is None or key:
             raise
+        typer.echo(str(error), err=True)
     return open_client(url, ask(), org, local=local)
 
 

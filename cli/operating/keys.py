@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cli.api.access import find_key, find_tenant
+from cli.api.access import KEY_PREFIX, find_key, find_tenant, find_url
 from cli.errors import BadUsage, CommandFailed
 from cli.options import (
     Json,
@@ -61,7 +61,7 @@ def create(
     with sentences(as_json=as_json):
         if role not in ROLES:
             raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
-        if local or (has_server() and not _has_key(api_key)):
+        if local or (has_server() and not (url or _has_key(api_key))):
             key = _create_locally(name, role, days, find_tenant(org) or DEFAULT_ORGANIZATION)
             typer.echo(json.dumps({"key": key}, indent=2) if as_json else key)
             return
@@ -72,8 +72,9 @@ def create(
 
 
 def _has_key(api_key: str | None) -> bool:
+    own = settings()
     try:
-        find_key(api_key, settings())
+        find_key(api_key, own, url=find_url(None, own))
     except CommandFailed:
         return False
     return True
@@ -143,7 +144,7 @@ def revoke(
 def id_of(text: str) -> str:
     """The id, also of somebody who gives the whole key: its secret must not go into an address."""
     parts = text.split("_", 2)
-    id = parts[1] if len(parts) == 3 and parts[0] == "ryd" else text
+    id = parts[1] if len(parts) == 3 and text.startswith(KEY_PREFIX) else text
     if not id.isascii() or not id.isalnum():
         raise BadUsage(f"{printable(text)} is no key's id. `runyard keys list` shows the ids.")
     return id

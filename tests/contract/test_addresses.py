@@ -90,6 +90,15 @@ def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskC
     assert local.get("/docs").status_code == 200
 
 
+@pytest.mark.parametrize("key", ["lsv2_pt_x", f"ryd_12345678_{'A' * 43}"])
+def test_a_developer_s_unknown_key_counts_as_none(local: FlaskClient, key: str) -> None:
+    """The SDKs send LANGSMITH_API_KEY of the environment without being asked to."""
+    for headers in ({"X-Api-Key": key}, {"Authorization": f"Bearer {key}"}):
+        assert local.post("/threads", json={}, headers=headers).status_code == 200
+        for elsewhere in ({"Host": "evil.com"}, {"Origin": "https://evil.com"}, {"Via": "1.1 proxy"}):
+            assert local.post("/threads", json={}, headers=headers | elsewhere).status_code == 401
+
+
 def test_the_control_plane_keeps_its_address_and_lets_a_developer_look(
     local: FlaskClient, subtests: pytest.Subtests
 ) -> None:
@@ -104,8 +113,9 @@ def test_the_control_plane_keeps_its_address_and_lets_a_developer_look(
     ]
     for method, path, status in rows:
         with subtests.test(method=method, path=path, status=status):
-            answer = local.open(path, method=method)
-            assert answer.status_code == status, answer.text
+            for headers in ({}, {"X-Api-Key": "lsv2_pt_x"}, {"X-Api-Key": f"ryd_12345678_{'A' * 43}"}):
+                answer = local.open(path, method=method, headers=headers)
+                assert answer.status_code == status, answer.text
             keyed = local.open(path, method=method, headers={"X-Api-Key": ADMIN_KEY})
             assert keyed.status_code != 401
 
@@ -122,7 +132,6 @@ def test_only_this_machine_s_user_needs_no_key(local: FlaskClient, subtests: pyt
         ({"Origin": "http://localhost.evil.example"}, 401),
         ({"Origin": "null"}, 401),
         ({"Sec-Fetch-Site": "cross-site"}, 401),
-        ({"X-Api-Key": "wrong"}, 401),
         ({"X-Forwarded-For": "127.0.0.1"}, 401),
         ({"Forwarded": "for=127.0.0.1"}, 401),
     ]

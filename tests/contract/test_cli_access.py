@@ -94,7 +94,10 @@ def test_a_key_is_made_listed_renamed_and_revoked(operator: Operator, url: str) 
 
     assert operator("keys", "revoke", text).stdout == f"Revoked {row['id']}.\n"
     assert "revoked 2" in operator("keys", "list").stdout
-    assert "does not accept this API key" in Operator(url, text)("list", fails=True).output
+    assert (
+        "does not accept the API key from RUNYARD_API_KEY of the environment"
+        in Operator(url, text)("list", fails=True).output
+    )
 
 
 def test_an_organization_gets_its_first_key_and_goes_with_everything(operator: Operator, url: str) -> None:

@@ -226,7 +226,7 @@ def test_an_env_file_that_is_named_and_missing_is_reported(server: ControlPlane,
 @pytest.mark.parametrize(
     ("status", "detail", "says"),
     [
-        (401, "Unknown API key", "Check RUNYARD_API_KEY"),
+        (401, "Unknown API key", "does not accept the API key from --api-key. Set RUNYARD_API_KEY"),
         (403, "This needs the role run", "This needs the role run. `runyard keys create --role …` makes"),
         (403, "X-Tenant-Id names none", "X-Tenant-Id names none. Check --org, RUNYARD_ORG"),
         (404, "Not Found", "`runyard list` shows"),

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from cli.api.access import find_key, find_tenant, find_url, read_env
+from cli.api.access import ApiKey, find_key, find_tenant, find_url, read_env
 from cli.errors import CommandFailed
+from cli.main import app
 from cli.operating.browser import has_screen
 from shared.settings import Settings
 from tests.support import control_plane as fake
@@ -116,48 +118,115 @@ def test_a_browser_opens_where_somebody_sees_it(
 
 # Each place a key can be in, the first one found wins.
 ORDER = [
-    ("given", ""),
-    ("process", "RUNYARD_API_KEY"),
-    (".env", "RUNYARD_API_KEY"),
-    ("process", "LANGGRAPH_HOST_API_KEY"),
-    (".env", "LANGGRAPH_HOST_API_KEY"),
-    (".env", "LANGSMITH_API_KEY"),
-    ("process", "LANGSMITH_API_KEY"),
-    (".env", "LANGCHAIN_API_KEY"),
-    ("process", "LANGCHAIN_API_KEY"),
-    ("kept", ""),
+    "--api-key",
+    "RUNYARD_API_KEY of the environment",
+    "RUNYARD_API_KEY of .env",
+    "data/admin.key",
+    "LANGGRAPH_HOST_API_KEY of the environment",
+    "LANGGRAPH_HOST_API_KEY of .env",
+    "LANGSMITH_API_KEY of .env",
+    "LANGSMITH_API_KEY of the environment",
+    "LANGCHAIN_API_KEY of .env",
+    "LANGCHAIN_API_KEY of the environment",
 ]
+HERE, ELSEWHERE = "http://127.0.0.1:8123", "http://elsewhere.example:8123"
+LANGSMITH = "lsv2_pt_x"  # a key of another service
 
 
-@pytest.mark.parametrize("first", range(len(ORDER)), ids=lambda n: " ".join(ORDER[n]).strip())
+def find(key: str | None = None, url: str = HERE, local: dict[str, str] | None = None) -> ApiKey:
+    return find_key(key, Settings.from_env(os.environ), local, url=url)
+
+
+def keep_key(folder: Path, key: str, url: str | None = None) -> None:
+    """Keep a key as `runyard up` does, and the address where it listens."""
+    (folder / "data").mkdir()
+    (folder / "data" / "admin.key").write_text(f"{key}\n")
+    if url:
+        (folder / "data" / "url").write_text(f"{url}\n")
+
+
+@pytest.mark.parametrize("first", range(len(ORDER)), ids=lambda n: ORDER[n])
 def test_a_key_is_taken_from_the_first_source_that_has_one(
     first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given, local = None, {}
-    for place, name in ORDER[first:]:  # all places after it have one too
-        key = f"{place} {name}".strip().replace(" ", "-")
-        if place == "given":
-            given = key
-        elif place == "process":
-            monkeypatch.setenv(name, key)
+    keys = {source: f"ryd_{number}" for number, source in enumerate(ORDER)}
+    lines: list[str] = []
+    for source in ORDER[first:]:  # all places after it have one too
+        name, _, place = source.partition(" of ")
+        if place == "the environment":
+            monkeypatch.setenv(name, keys[source])
         elif place == ".env":
-            local[name] = key
-        else:
-            (tmp_path / "data").mkdir()
-            (tmp_path / "data" / "admin.key").write_text(f"{key}\n")
-    env_file = tmp_path / ".env"
-    env_file.write_text("".join(f"export {name}='{key}'\n" for name, key in local.items()))
+            lines.append(f"export {name}='{keys[source]}'\n")
+        elif name == "data/admin.key":
+            keep_key(tmp_path, keys[source])
+    (tmp_path / ".env").write_text("".join(lines))
 
-    found = find_key(given, Settings.from_env(os.environ))
+    found = find(keys["--api-key"] if first == 0 else None)
 
-    assert found == " ".join(ORDER[first]).strip().replace(" ", "-")
+    assert found.text == keys[ORDER[first]]
+    assert found.source.removeprefix(f"{tmp_path}/") == ORDER[first]
+
+
+@pytest.mark.parametrize("number", range(len(ORDER)), ids=lambda n: ORDER[n])
+def test_a_key_of_another_service_is_sent_only_if_it_is_given_explicitly(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: ControlPlane
+) -> None:
+    """Each source alone holds a LangSmith key; the server records the headers that it gets."""
+    server.answers = {"GET /v2/deployments": [(401, {"detail": "Unknown API key"})]}
+    name, _, place = ORDER[number].partition(" of ")
+    if place == "the environment":
+        monkeypatch.setenv(name, LANGSMITH)
+    elif place == ".env":
+        (tmp_path / ".env").write_text(f"{name}={LANGSMITH}\n")
+    elif name == "data/admin.key":
+        keep_key(tmp_path, LANGSMITH, server.url)
+    given = ["--api-key", LANGSMITH] if name == "--api-key" else []
+
+    ran = CliRunner().invoke(app, ["list", "--url", server.url, *given])
+
+    assert ran.exit_code == 1
+    assert ORDER[number] in ran.stderr, "the error names the source"
+    assert LANGSMITH not in ran.output
+    if number < 4:
+        assert server.header("GET /v2/deployments", "X-Api-Key") == [LANGSMITH]
+        assert "does not accept the API key from" in ran.stderr
+    else:
+        assert server.asked == []
+        assert f"Not sent: {ORDER[number]}, since a key of runyard begins with ryd_." in ran.stderr
+
+
+def test_a_deploy_sends_no_key_of_another_service_from_the_project(
+    server: ControlPlane, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / ".env").write_text(f"LANGSMITH_API_KEY={LANGSMITH}\n")
+    monkeypatch.setenv("LANGSMITH_API_KEY", LANGSMITH)
+    ran = CliRunner().invoke(app, ["deploy", str(project), "--url", server.url, "--no-input"])
+    assert (ran.exit_code, server.asked) == (1, [])
+    sources = "LANGSMITH_API_KEY of the project's variables and LANGSMITH_API_KEY of the environment"
+    assert f"Not sent: {sources}, since" in ran.stderr
+
+
+def test_the_kept_key_is_for_the_service_that_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_key(tmp_path, "ryd_kept")
+    for url in (HERE, "http://localhost:8123", "http://[::1]:8123/api-host"):
+        assert find(url=url).text == "ryd_kept"
+    monkeypatch.setenv("RUNYARD_URL", ELSEWHERE)
+    for url in (ELSEWHERE, "http://127.0.0.1:9", "https://127.0.0.1:8123", "http://127.0.0.1:x"):
+        with pytest.raises(CommandFailed, match=r"Not sent: .*admin\.key, since it belongs"):
+            find(url=url)
+    monkeypatch.setenv("LANGSMITH_API_KEY", "ryd_elsewhere")
+    assert find(url=ELSEWHERE).text == "ryd_elsewhere"
+    (tmp_path / "data" / "url").write_text(ELSEWHERE)
+    assert find(url=ELSEWHERE).text == "ryd_kept"
 
 
 def test_a_key_is_missed_with_where_to_put_one_or_refused_without_showing_it() -> None:
     with pytest.raises(CommandFailed, match=r"Set RUNYARD_API_KEY in the environment or in \.env"):
-        find_key(None, Settings.from_env(os.environ))
-    with pytest.raises(CommandFailed) as told:
-        find_key("schlüssel", Settings.from_env(os.environ))
+        find()
+    with pytest.raises(CommandFailed, match="The API key from --api-key holds characters") as told:
+        find("schlüssel")
     assert "schlüssel" not in str(told.value)
 
 
