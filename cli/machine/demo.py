@@ -87,7 +87,7 @@ def addresses(settings: Settings, deployments: list[str]) -> list[str]:
         f"API key         in {relative(settings.data_dir / 'admin.key')}"
         if (settings.data_dir / "admin.key").exists()
         else "API key         the one in RUNYARD_API_KEY",
-        "Another key     runyard keys create --name NAME",
+        "Another key     runyard keys create --name NAME --role ROLE",
         "Deploy yours    runyard deploy DIRECTORY",
     ]
     return ["", *rows, ""]

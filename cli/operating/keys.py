@@ -25,7 +25,13 @@ from cli.options import (
 )
 from cli.output import console, printable
 
-ROLES = ("read", "run", "deploy", "admin", "operator")
+ROLES = {
+    "read": "look",
+    "run": "look and use deployments",
+    "deploy": "also change deployments",
+    "admin": "also make keys",
+    "operator": "also manage organizations",
+}
 DEFAULT_ORGANIZATION = "default"
 
 app = new_app("API keys: make, list, rename and revoke them.")
@@ -37,11 +43,10 @@ def create(
     role: Annotated[
         str,
         typer.Option(
-            help="What it may do: read (look), run (also use deployments), deploy (also change them), admin (also"
-            " make keys), operator (also see to organizations).",
+            help=f"What it may do: {', '.join(f'{role} ({rights})' for role, rights in ROLES.items())}.",
             metavar="ROLE",
         ),
-    ] = "admin",
+    ] = "run",
     days: Annotated[
         int | None, typer.Option(min=1, max=3650, help="Let it end after so many days.", metavar="N")
     ] = None,
@@ -57,18 +62,26 @@ def create(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Make an API key and print it: it cannot be shown again."""
+    """Make an API key and print it: it cannot be shown again. The role goes to stderr."""
     with sentences(as_json=as_json):
         if role not in ROLES:
             raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
         if local or (has_server() and not (url or _has_key(api_key))):
             key = _create_locally(name, role, days, find_tenant(org) or DEFAULT_ORGANIZATION)
-            typer.echo(json.dumps({"key": key}, indent=2) if as_json else key)
+            made = {"id": id_of(key), "name": name, "role": role, "key": key}
+        else:
+            with open_client(url, api_key, org) as client:
+                body = {"name": name, "role": role, "lifetime_days": days}
+                made = client.send("POST", "/v2/keys", body)
+        if as_json:
+            typer.echo(json.dumps(made, indent=2))
             return
-        with open_client(url, api_key, org) as client:
-            body = {"name": name, "role": role, "lifetime_days": days}
-            made = client.send("POST", "/v2/keys", body)
-        typer.echo(json.dumps(made, indent=2) if as_json else made["key"])
+        typer.echo(
+            f"Created the key {made['id']} ({made['name']}) with the role {made['role']}: it may {ROLES[role]}."
+            " It is shown once.",
+            err=True,
+        )
+        typer.echo(made["key"])
 
 
 def _has_key(api_key: str | None) -> bool:

@@ -27,14 +27,14 @@ def create(
     url: Url = None,
     api_key: Key = None,
 ) -> None:
-    """Make an organization. `runyard keys create --org NAME` then makes its first key."""
+    """Make an organization. `runyard keys create --org NAME --role admin` then makes its first key."""
     with sentences(as_json=as_json), open_client(url, api_key) as client:
         made = client.send("POST", "/v2/organizations", {"name": name})
         if as_json:
             typer.echo(json.dumps(made, indent=2))
             return
         typer.echo(
-            f"Created {made['name']} ({made['id']}). Its first key: `runyard keys create --org {made['name']}`."
+            f"Created {made['name']} ({made['id']}). Its first key: `runyard keys create --org {made['name']} --role admin`."
         )
 
 

@@ -81,7 +81,9 @@ def operator(url: str, data_dir: Path) -> Operator:
 
 
 def test_a_key_is_made_listed_renamed_and_revoked(operator: Operator, url: str) -> None:
-    text = operator("keys", "create", "--name", "ci", "--role", "deploy", "--days", "7").stdout.strip()
+    created = operator("keys", "create", "--name", "ci", "--role", "deploy", "--days", "7")
+    text = created.stdout.strip()
+    assert "with the role deploy: it may also change deployments" in created.stderr
     (row,) = operator.json("keys", "list")
     assert (row["name"], row["role"], row["id"]) == ("ci", "deploy", id_of(text))
     assert Operator(url, text)("list").stdout.startswith("There are no deployments.")
@@ -101,7 +103,7 @@ def test_a_key_is_made_listed_renamed_and_revoked(operator: Operator, url: str) 
 
 
 def test_an_organization_gets_its_first_key_and_goes_with_everything(operator: Operator, url: str) -> None:
-    assert "runyard keys create --org acme" in operator("orgs", "create", "acme").stdout
+    assert "runyard keys create --org acme --role admin`" in operator("orgs", "create", "acme").stdout
     key = operator.json("keys", "create", "--org", "acme", "--role", "admin")["key"]
     tenant = Operator(url, key)
     assert [row["name"] for row in tenant.json("orgs", "list")] == ["acme"]
@@ -140,6 +142,9 @@ def test_without_any_key_one_is_made_in_the_database(
     ran = CliRunner().invoke(runyard, ["keys", "create", "--name", "first", "--role", "operator"])
     assert ran.exit_code == 0, ran.output
     assert [row["name"] for row in Operator(url, ran.stdout.strip()).json("keys", "list")] == ["first"]
+    ran = CliRunner().invoke(runyard, ["keys", "create", "--json"])
+    made = json.loads(ran.stdout)
+    assert (made["role"], made["id"], ran.stderr) == ("run", id_of(made["key"]), "")
     refused = CliRunner().invoke(runyard, ["keys", "create", "--local", "--org", "nobody"])
     assert "There is no organization 'nobody'" in refused.output
 

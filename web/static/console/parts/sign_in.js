@@ -21,7 +21,7 @@ export function SignIn() {
         <h1>runyard</h1>
         ${refusal.value && html`<p class="error-box" role="alert">${refusal.value}</p>`}
         <${TextField} label="API key" type="password" value=${typed} onInput=${setTyped} required=${true} autofocus=${true}
-          hint="It stays in this tab until you close it or sign out, and is sent to this service alone. Make one with: runyard keys create --name NAME" />
+          hint="It stays in this tab until you close it or sign out, and is sent to this service alone. Make one with: runyard keys create --name NAME --role admin" />
         <div class="actions">
           ${isDev && html`<${Button} onClick=${start}>Without a key<//>`}
           <${Button} kind="primary" type="submit" busy=${isBusy}>Sign in<//>
