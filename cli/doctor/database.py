@@ -23,7 +23,7 @@ CHECKED_VALUES = 1000  # of each column of secrets
 EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/NAME"
 
 LOOK = """
-SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
+SELECT current_setting('server_encoding') AS encoding, current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
     current_setting('max_connections')::int AS most,
     current_setting('superuser_reserved_connections')::int
         + coalesce(current_setting('reserved_connections', true), '0')::int AS reserved,
@@ -45,6 +45,7 @@ WHERE NOT {silent} GROUP BY kind, version ORDER BY kind, version
 class Database:
     """The state of a PostgreSQL server, read once."""
 
+    encoding: str
     version: str
     number: int
     most: int
@@ -125,6 +126,7 @@ def _look(url: str, *, is_embedded: bool) -> Database:
             url,
             connect_timeout=CONNECT_SECONDS,
             application_name="runyard doctor",
+            client_encoding="UTF8",  # with SQL_ASCII the driver would return bytes
             row_factory=dict_row,  # type: ignore[arg-type]
         ) as conn:
             conn.read_only = True
@@ -206,6 +208,9 @@ def judge(found: Database, where: str, *, is_pooled: bool, started: Formation = 
     elif found.is_readonly:
         advice = "Name the primary server in DATABASE_URL: a standby takes no writes."
         yield fails(where, f"{found.version}, and takes no writes", advice)
+    elif found.encoding != "UTF8":
+        advice = "Create the database anew: CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0."
+        yield fails(where, f"{found.version}, and the database has the encoding {found.encoding}", advice)
     else:
         yield ok(where, found.version)
     if is_pooled:

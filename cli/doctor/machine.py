@@ -54,7 +54,15 @@ def python() -> Finding:
 def data_directory(settings: Settings) -> Iterator[Finding]:
     """Whether it can be written, is closed to others, and has room."""
     name, folder = "data directory", settings.data_dir
-    there = nearest(folder)
+    try:
+        there = nearest(folder)
+    except OSError as error:
+        yield fails(
+            name,
+            f"{folder} cannot be reached by this user: {error.strerror}",
+            "Run as the user of the service, open the folders above it, or choose another one with RUNYARD_DATA_DIR.",
+        )
+        return
     if not there.is_dir():
         yield fails(name, f"{there} is no directory", "Choose another one with RUNYARD_DATA_DIR.")
         return
@@ -75,7 +83,7 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or the first above it that is there."""
+    """The folder, or the first above it that is there. Raises OSError where a folder may not be entered."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

@@ -41,14 +41,25 @@ def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield machine.python()
     settings, usable, bad = readable(environment)
     yield from bad
-    yield from machine.data_directory(settings)
+    yield from guarded("data directory", machine.data_directory(settings))
     yield machine.port(settings)
     yield machine.open_files(settings)
-    yield from database.check(settings)
-    yield from bus.check(settings)
-    yield from machine.user_code(settings, usable)
+    yield from guarded("PostgreSQL", database.check(settings))
+    yield from guarded("Redis", bus.check(settings))
+    yield from guarded("isolation", machine.user_code(settings, usable))
     yield machine.git()
     yield machine.proxies(usable)
+
+
+def guarded(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield findings. An error that the checks do not expect becomes a finding, and the checks after it still run."""
+    try:
+        yield from checks
+    except OSError as error:
+        advice = "Check that this user may reach RUNYARD_DATA_DIR and the files in it."
+        yield fails(name, f"cannot be examined: {error.strerror or type(error).__name__}", advice)
+    except Exception as error:  # the text of an unknown error may quote a password
+        yield fails(name, f"cannot be examined: {type(error).__name__}", "Report this as a defect.")
 
 
 def readable(environment: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[Finding]]:

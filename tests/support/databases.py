@@ -12,13 +12,13 @@ from shared.infra.postgres import driver_url
 
 
 @contextmanager
-def fresh(server_url: str, template: str | None = None) -> Iterator[str]:
+def fresh(server_url: str, template: str | None = None, options: str = "") -> Iterator[str]:
     """The address of a new, empty database, or of a copy of one that nobody is connected to."""
     name = f"fresh_{uuid4().hex}"
     server = create_engine(driver_url(server_url), isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with server.connect() as connection:
         like = "" if template is None else f" TEMPLATE {make_url(template).database}"
-        connection.execute(text(f"CREATE DATABASE {name}{like}"))
+        connection.execute(text(f"CREATE DATABASE {name}{like} {options}"))
     url = make_url(driver_url(server_url)).set(database=name, drivername="postgresql")
     yield url.render_as_string(hide_password=False)
     with server.connect() as connection:

@@ -27,6 +27,7 @@ from shared.infra.schema import needed
 from shared.models import SECRET
 from shared.settings import MIB, Settings
 from tests.support import factories
+from tests.support.databases import fresh
 
 PASSWORD = "hunter@2/un#guessable"
 LEVEL_0 = {
@@ -178,8 +179,40 @@ def test_keys_that_do_not_read_what_is_stored_fail(doctor: Doctor, database: str
     assert "RUNYARD_ENCRYPTION_KEYS" in bad["encryption keys"].found
 
 
+def test_a_folder_that_cannot_be_reached_fails_each_check_that_needs_it(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    found = doctor({"RUNYARD_DATA_DIR": str(tmp_path / ("x" * 300))})  # refused also for root
+
+    assert found["data directory"].state is State.FAILS
+    assert "RUNYARD_DATA_DIR" in found["data directory"].advice
+    assert {"port", "PostgreSQL", "git", "way out"} <= found.keys()
+
+
+def test_an_error_that_no_check_expects_is_a_line_without_its_text() -> None:
+    def checks() -> Iterator[Finding]:
+        yield findings.ok("Redis", "8.0.1")
+        raise RuntimeError(PASSWORD)
+
+    first, second = screen.guarded("Redis", checks())
+
+    assert (first.state, second.state) == (State.OK, State.FAILS)
+    assert "RuntimeError" in second.found
+    assert "guessable" not in str(second)
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_database_without_an_encoding_is_refused_with_what_to_create(doctor: Doctor, database: str) -> None:
+    with fresh(database, options="ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0") as url:
+        found = doctor({"DATABASE_URL": url})
+
+    assert found["PostgreSQL"].state is State.FAILS
+    assert "SQL_ASCII" in found["PostgreSQL"].found
+    assert "ENCODING 'UTF8'" in found["PostgreSQL"].advice
+
+
 AS_IT_SHOULD_BE = Database(
-    version="18.1", number=180001, most=100, reserved=3, others=0, is_readonly=False, may_create=True,
+    encoding="UTF8", version="18.1", number=180001, most=100, reserved=3, others=0, is_readonly=False, may_create=True,
     behind_seconds=0.1, schema=needed(), workers=[],
 )  # fmt: skip
 FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
@@ -195,6 +228,7 @@ FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
         ({"workers": FLEET}, "max_connections", State.FAILS),  # twelve runners, a builder and a web: 120
         ({"number": 130000}, "PostgreSQL", State.FAILS),
         ({"is_readonly": True}, "PostgreSQL", State.FAILS),
+        ({"encoding": "LATIN1"}, "PostgreSQL", State.FAILS),
         ({"behind_seconds": 86_400.0}, "clock", State.WARNING),
     ],
 )
