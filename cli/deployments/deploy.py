@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -22,8 +23,11 @@ from cli.deployments.report import Plain, PrintLine, Report, choose
 from cli.errors import BadUsage, CommandFailed, TimedOut
 from cli.options import ConfigFile, Key, Org, Url, open_client, sentences
 
-BETA = "runyard deploy is beta."
 CONTINUES = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
+AWAITS_SOURCE = "CREATING"  # the first revision of a deployment to which nothing has been uploaded
+
+# Uploads what there is to upload, for the deployment with this id, and returns the revision's source.
+RevisionConfig = Callable[[Client, str, Report], dict[str, Any]]
 
 
 class Source(Protocol):
@@ -38,8 +42,8 @@ class Source(Protocol):
         """What the deployment keeps of it."""
         ...
 
-    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
-        """What one revision is made of; an upload happens here."""
+    def prepared(self) -> AbstractContextManager[RevisionConfig]:
+        """Check and pack the source before anything is created or changed. Raises CommandFailed."""
         ...
 
 
@@ -53,13 +57,18 @@ class ArchiveUpload:
     def config(self) -> dict[str, Any]:
         return {}
 
-    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+    @contextmanager
+    def prepared(self) -> Iterator[RevisionConfig]:
         with tempfile.TemporaryFile() as archive:
             size = self.project.write_archive(archive)
-            report.step(f"Uploading {max(size // 1024, 1)} KiB of source")
-            with report.upload(size) as sent:
-                object_path = client.upload(deployment_id, archive, size, sent)
-        return {"source_tarball_path": object_path, "langgraph_config_path": self.project.config_path}
+
+            def upload(client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+                report.step(f"Uploading {max(size // 1024, 1)} KiB of source")
+                with report.upload(size) as sent:
+                    object_path = client.upload(deployment_id, archive, size, sent)
+                return {"source_tarball_path": object_path, "langgraph_config_path": self.project.config_path}
+
+            yield upload
 
 
 @dataclass(frozen=True)
@@ -74,9 +83,10 @@ class Repository:
     def config(self) -> dict[str, Any]:
         return {"repo_url": self.url}
 
-    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
-        found: dict[str, Any] = {"langgraph_config_path": self.config_path}
-        return found | ({"repo_ref": self.ref} if self.ref else {})
+    @contextmanager
+    def prepared(self) -> Iterator[RevisionConfig]:
+        config = {"langgraph_config_path": self.config_path} | ({"repo_ref": self.ref} if self.ref else {})
+        yield lambda client, deployment_id, report: config
 
 
 @dataclass(frozen=True)
@@ -109,26 +119,33 @@ def start(client: Client, request: DeployRequest, report: Report) -> tuple[dict[
     secrets, refused = sendable(request.variables)
     for name in refused:
         report.note(f"{name} is reserved and is not sent")
-    found = client.deployment(request.deployment_id) if request.deployment_id else client.find(request.name)
-    if found is None and request.preview:
-        raise CommandFailed(
-            f"There is no deployment {request.name} to preview: deploy it without --preview first."
+    with request.source.prepared() as revision_config:
+        found = (
+            client.deployment(request.deployment_id) if request.deployment_id else client.find(request.name)
         )
-    if found is None:
-        report.step(f"Creating the deployment {request.name}")
-        return _create(client, request, secrets, report)
-    if request.preview:
-        report.step(f"Previewing the deployment {found['name']} as {request.preview}")
-    else:
-        report.step(f"Updating the deployment {found['name']}")
-        if len(found.get("traffic") or []) > 1:
-            report.note("Its traffic is split: when this is deployed, the split ends.")
-    config = request.source.revision_config(client, found["id"], report)
-    return _change(client, found, request, config, secrets, report)
+        if found is None and request.preview:
+            raise CommandFailed(
+                f"There is no deployment {request.name} to preview: deploy it without --preview first."
+            )
+        if found is None:
+            report.step(f"Creating the deployment {request.name}")
+            return _create(client, request, revision_config, secrets, report)
+        if request.preview:
+            report.step(f"Previewing the deployment {found['name']} as {request.preview}")
+        else:
+            report.step(f"Updating the deployment {found['name']}")
+            if len(found.get("traffic") or []) > 1:
+                report.note("Its traffic is split: when this is deployed, the split ends.")
+        config = revision_config(client, found["id"], report)
+        return _change(client, found, request, config, secrets, report)
 
 
 def _create(
-    client: Client, request: DeployRequest, secrets: list[dict[str, str]], report: Report
+    client: Client,
+    request: DeployRequest,
+    revision_config: RevisionConfig,
+    secrets: list[dict[str, str]],
+    report: Report,
 ) -> tuple[dict[str, Any], str]:
     """A source that needs no upload goes with the first call; the others follow in a PATCH."""
     is_upload = isinstance(request.source, ArchiveUpload)
@@ -137,7 +154,7 @@ def _create(
             "name": request.name,
             "source": request.source.kind,
             "source_config": {"deployment_type": request.kind, **request.source.config()},
-            "source_revision_config": {} if is_upload else request.source.revision_config(client, "", report),
+            "source_revision_config": {} if is_upload else revision_config(client, "", report),
             "secrets": secrets,
             **request.settings,
         }
@@ -145,8 +162,21 @@ def _create(
     if not is_upload:
         report.step(f"Building {_revision(found)}")
         return found, found["latest_revision_id"]
-    config = request.source.revision_config(client, found["id"], report)
-    return _change(client, found, request, config, secrets, report, is_new=True)
+    try:
+        config = revision_config(client, found["id"], report)
+        return _change(client, found, request, config, secrets, report, is_new=True)
+    except (CommandFailed, KeyboardInterrupt):
+        _delete_without_source(client, found["id"])
+        raise
+
+
+def _delete_without_source(client: Client, deployment_id: str) -> None:
+    """Delete a new deployment whose source was refused or not sent, unless another deploy has brought one."""
+    try:
+        if client.newest_revision(deployment_id)["status"] == AWAITS_SOURCE:
+            client.delete(deployment_id)
+    except CommandFailed:
+        pass  # the command reports why the deploy failed
 
 
 def _change(
@@ -299,7 +329,7 @@ def command(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Deploy a project directory, and wait until it serves. Beta.
+    """Deploy a project directory, and wait until it serves.
 
     Finds the deployment by its name and updates it in place, or creates it. Variables of the project's .env
     become its secrets; no .env file is ever uploaded. Shows the build log while it builds, and at last the
@@ -337,7 +367,6 @@ def command(
             preview=preview,
         )
         report = choose(as_json=as_json, quiet=quiet)
-        report.note(BETA)
         if project and not env_file and project.missing_env_file:
             report.note(
                 f"{project.missing_env_file}, the env of {config}, does not exist: no variables are sent"
@@ -369,6 +398,7 @@ def run_to_end(
         **({"preview": preview} if preview else {}),
     }
     if seconds is None:
+        _warn_without_runner(client, found, report)
         report.result({"status": "started", **result}, CONTINUES.format(name=found["name"]))
         return
     try:
@@ -389,7 +419,22 @@ def run_to_end(
     if preview:
         shown = [row for row in client.previews(found["id"]) if row["name"] == preview]
         address, what = shown[0]["url"] if shown else None, f"Preview {preview} of {found['name']}"
+    _warn_without_runner(client, found, report)
     report.result({"status": "succeeded", **result, "url": address}, f"{what}: {address}")
+
+
+def _warn_without_runner(client: Client, found: dict[str, Any], report: Report) -> None:
+    """Report when no runner takes runs of the deployment's pool."""
+    pool = found.get("pool")
+    try:
+        pools = {row["name"]: row for row in client.get("/v2/workers")["pools"]}
+    except CommandFailed:
+        return  # the deploy itself has not failed
+    if pool in pools and pools[pool]["runners"] == pools[pool]["draining"]:
+        report.note(
+            f"Warning: the pool {pool} has no runner. Runs of {found['name']} wait until one starts:"
+            f" RUNYARD_POOL={pool} runyard process runner"
+        )
 
 
 def read_env_of(project: Project | None, env_file: Path | None) -> dict[str, str]:

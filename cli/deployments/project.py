@@ -21,7 +21,7 @@ from pathspec import GitIgnoreSpec
 
 from cli.api.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
-from shared.deployments import env_names
+from shared.deployments import env_names, javascript
 
 CONFIG = "langgraph.json"
 NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
@@ -141,6 +141,7 @@ class Project:
 
     def write_archive(self, file: BinaryIO) -> int:
         """Write the source as a gzip tar; its size. Raises CommandFailed."""
+        self._require_python()
         names: set[str] = set()
         with (
             gzip.GzipFile("source.tar", "wb", 6, file, 0) as packed,
@@ -160,6 +161,22 @@ class Project:
                 " Exclude what the graphs do not need with a .gitignore."
             )
         return size
+
+    def _require_python(self) -> None:
+        """Raises CommandFailed for a project whose code the build would refuse as JavaScript."""
+        graphs, auth, http = (self.config.get(key) for key in ("graphs", "auth", "http"))
+        entries = [
+            *(
+                (f"graphs.{id}", entry, "graph")
+                for id, entry in (graphs if isinstance(graphs, dict) else {}).items()
+            ),
+            ("auth.path", auth.get("path") if isinstance(auth, dict) else None, "authorization"),
+            ("http.app", http.get("app") if isinstance(http, dict) else None, "app"),
+        ]
+        for where, entry, kind in entries:
+            path = entry.get("path") if isinstance(entry, dict) else entry
+            if isinstance(path, str) and (reason := javascript.refusal(path.partition(":")[0], kind)):
+                raise CommandFailed(f"{self.config_name}: {where}: {reason}")
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:

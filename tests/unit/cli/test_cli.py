@@ -65,7 +65,7 @@ def test_a_first_deploy_asks_in_the_order_of_the_protocol(server: ControlPlane, 
         "secrets": [{"name": "KEY", "value": "v"}],
     }
     told = ran.stdout.splitlines()
-    assert told[0] == "runyard deploy is beta."
+    assert told[0] == "RUNYARD_PORT is reserved and is not sent"
     assert "RUNYARD_PORT is reserved and is not sent" in told
     assert "  no such module" in told
     assert told[-1] == "Deployment app: http://there/d/app"
@@ -82,6 +82,58 @@ def test_a_second_deploy_updates_what_it_finds_by_name(server: ControlPlane, pro
     assert ran.exit_code == 0, ran.output
     assert "POST /v2/deployments" not in server.asked
     assert server.body(f"PATCH /v2/deployments/{D}")["limits"] == {"memory_mb": 512}
+
+
+def test_a_deploy_warns_of_a_pool_without_a_runner(server: ControlPlane, project: Path) -> None:
+    warning = "Warning: the pool gpu has no runner."
+    for runners, draining, warns in ((0, 0, True), (1, 1, True), (2, 1, False)):
+        server.answers = deploy_answers(server)
+        served = record(active_revision_id=R, source_config={"custom_url": "http://there/d/app"}, pool="gpu")
+        server.answers[f"GET /v2/deployments/{D}"] = [(200, served)]
+        pool = {"name": "gpu", "runners": runners, "draining": draining}
+        server.answers["GET /v2/workers"] = [(200, {"pools": [pool], "workers": []})]
+
+        ran = runyard(server, "deploy", str(project))
+
+        assert ran.exit_code == 0, ran.output
+        assert (warning in ran.stdout) is warns, f"{runners} runners, {draining} draining"
+        assert ran.stdout.splitlines()[-1] == "Deployment app: http://there/d/app"
+
+
+def test_javascript_is_refused_before_anything_is_sent(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    for config, where in (
+        ({"graphs": {"agent": "./agent.ts:graph"}}, "graphs.agent: './agent.ts' is a JavaScript graph"),
+        ({"graphs": {"agent": {"path": "./agent.mjs:graph"}}}, "graphs.agent: './agent.mjs'"),
+        ({"graphs": {}, "auth": {"path": "./auth.js:auth"}}, "auth.path: './auth.js'"),
+        ({"graphs": {}, "http": {"app": "./app.tsx:app"}}, "http.app: './app.tsx'"),
+    ):
+        (project / "langgraph.json").write_text(json.dumps(config))
+
+        ran = runyard(server, "deploy", str(project))
+
+        assert (ran.exit_code, where in ran.stderr) == (1, True), ran.stderr
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("refused_call", ["PUT /put", f"PATCH /v2/deployments/{D}"])
+def test_a_first_deploy_that_is_refused_leaves_no_deployment(
+    server: ControlPlane, project: Path, refused_call: str
+) -> None:
+    delete = f"DELETE /v2/deployments/{D}"
+    for revision, is_deleted in (("CREATING", True), ("BUILDING", False)):
+        server.asked.clear()
+        server.answers = deploy_answers(server)
+        server.answers[refused_call] = [(413, {"detail": "The archive is too large."})]
+        server.answers[f"GET /v2/deployments/{D}/revisions"] = [
+            (200, {"resources": [{"id": R, "status": revision}]})
+        ]
+        server.answers[delete] = [(204, None)]
+
+        ran = runyard(server, "deploy", str(project))
+
+        assert (ran.exit_code, "The archive is too large." in ran.stderr) == (1, True), ran.stderr
+        assert (delete in server.asked) is is_deleted, f"its revision is {revision}"
 
 
 def test_a_repository_is_named_and_nothing_is_uploaded(server: ControlPlane) -> None:

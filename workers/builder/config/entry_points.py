@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
+from shared.deployments import javascript
 from workers.builder.config.checks import refused
 from workers.builder.config.source_tree import SourceTree
-
-SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
 
 
 def read(tree: SourceTree, where: str, entry: Any, *, kind: str) -> str:
@@ -17,8 +16,8 @@ def read(tree: SourceTree, where: str, entry: Any, *, kind: str) -> str:
     module, _, attribute = entry.partition(":") if isinstance(entry, str) else ("", "", "")
     if not module or not attribute:
         raise refused(f'{where}: {entry!r} must have the form "./file.py:attribute"')
-    if module.endswith(SCRIPTS):
-        raise refused(f"{where}: {module!r} is a JavaScript {kind}, which this server does not run")
+    if reason := javascript.refusal(module, kind):
+        raise refused(f"{where}: {reason}")
     if "/" in module or "\\" in module:
         path = tree.inside(module, f"{where}:")
         if not tree.is_file(path):
