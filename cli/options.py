@@ -48,6 +48,7 @@ ConfigFile = Annotated[
     str,
     typer.Option("--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
@@ -111,7 +112,7 @@ def sentences(*, as_json: bool = False) -> Iterator[None]:
 def confirm_deletion(label: str, belongings: str, *, as_json: bool) -> None:
     """Ask before something is deleted with what belongs to it; raises CommandFailed unless the answer is yes."""
     if as_json or not sys.stdin.isatty():
-        raise CommandFailed(f"Nobody can be asked here: --force deletes {label} without a question.")
+        raise CommandFailed(f"Nobody can be asked here: --yes deletes {label} without a question.")
     if not typer.confirm(f"Delete {label} with all its {belongings}?"):
         raise CommandFailed("Nothing was deleted.")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import CommandFailed
-from cli.options import Json, sentences, settings
+from cli.options import Json, Yes, sentences, settings
 from shared.settings import Settings
 
 PassphraseFile = Annotated[
@@ -34,7 +34,7 @@ def backup(
         bool,
         typer.Option("--check", help="Write nothing: read this backup, and say whether it can be restored."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a backup of the service, which may run meanwhile: all that PostgreSQL holds, as of one moment.
@@ -99,7 +99,7 @@ def restore(
     replace: Annotated[
         bool, typer.Option("--replace", help="Remove what the database holds. Asks first.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     paused: Annotated[
         bool,
         typer.Option(

@@ -16,7 +16,7 @@ from cli.api.ids import short, version
 from cli.api.statuses import status_style
 from cli.deployments.project import deployment_name, name_here
 from cli.errors import CommandFailed
-from cli.options import Json, Key, Org, Url, confirm_deletion, open_client, sentences
+from cli.options import Json, Key, Org, Url, Yes, confirm_deletion, open_client, sentences
 from cli.output import UNLIMITED, console, printable, when
 
 REVISIONS_SHOWN = 5
@@ -34,6 +34,16 @@ Name = Annotated[
         show_default=False,
     ),
 ]
+NameOrPreview = Annotated[
+    str | None,
+    typer.Argument(
+        help="The deployment: its name, its id, or the end of it; with `--PREVIEW` after it, that preview."
+        " Default: the name that deploy gives it here.",
+        metavar="NAME|ID",
+        show_default=False,
+    ),
+]
+PREVIEW_SIGN = "--"  # between the names of a deployment and its preview, as in the preview's address
 
 
 def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
@@ -53,7 +63,31 @@ def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
         return found
 
 
-def _named(client: Client, name: str) -> dict[str, Any] | None:
+def chosen_with_preview(
+    client: Client, name_or_id: str | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The deployment that was named, and its preview where the name is `NAME--PREVIEW`.
+
+    A deployment whose own name is of that form comes first, as it does at the service's addresses.
+    """
+    previewed, sign, preview = (name_or_id or "").rpartition(PREVIEW_SIGN)
+    if not (previewed and sign and preview) or client.find(str(name_or_id)):
+        return chosen(client, name_or_id), None
+    found = chosen(client, previewed)
+    return found, preview_of(client, found, preview)
+
+
+def preview_of(client: Client, found: dict[str, Any], preview: str) -> dict[str, Any]:
+    """The preview of that name. Raises CommandFailed."""
+    for row in client.previews(found["id"]):
+        if row["name"] == preview:
+            return row
+    raise CommandFailed(
+        f"{found['name']} has no preview {preview!r}. `runyard previews {found['name']}` lists those there are."
+    )
+
+
+def existing(client: Client, name: str) -> dict[str, Any] | None:
     """The deployment of that name, or that `deploy --name` makes of it; None when there is none."""
     return client.find(name) or client.find(deployment_name(name))
 
@@ -204,7 +238,7 @@ def delete(
     name: Annotated[
         str, typer.Argument(help="The deployment's id, the end of it, or its name.", metavar="ID|NAME")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    yes: Yes = False,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")
     ] = False,
@@ -216,13 +250,13 @@ def delete(
     """Delete a deployment with its threads, runs and logs. It asks first."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         # A name that is not there must not be taken for the end of another deployment's id.
-        found = _named(client, name) if if_exists else client.require(name)
+        found = existing(client, name) if if_exists else client.require(name)
         if found is None:
             missing = {"id": None, "name": name, "deleted": False}
             typer.echo(json.dumps(missing) if as_json else f"There is no deployment {name}.")
             return
         label = f"{found['name']} ({found['id']})"
-        if not force:
+        if not yes:
             confirm_deletion(label, "threads, runs and logs", as_json=as_json)
         client.delete(found["id"])
         if as_json:

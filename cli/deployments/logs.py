@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cli.api.client import Client
 from cli.deployments import revisions
-from cli.deployments.deployments import Name, chosen
+from cli.deployments.deployments import NameOrPreview, chosen_with_preview
 from cli.deployments.report import LEVEL_STYLES
 from cli.errors import BadUsage
 from cli.options import Key, Org, Url, open_client, sentences
@@ -30,7 +30,7 @@ Line = dict[str, Any]
 
 
 def command(
-    name: Name = None,
+    name: NameOrPreview = None,
     kind: Annotated[
         Literal["deploy", "build"],
         typer.Option("--type", help="What it says while it serves, or while it was built."),
@@ -41,7 +41,7 @@ def command(
         typer.Option(help="This level and above.", case_sensitive=False, show_default=False),
     ] = None,
     query: Annotated[
-        str | None, typer.Option("--query", "-q", help="Only lines with this text.", metavar="TEXT")
+        str | None, typer.Option("--query", help="Only lines with this text.", metavar="TEXT")
     ] = None,
     since: Annotated[
         str | None,
@@ -71,8 +71,13 @@ def command(
             "start_time": moment(since) if since else None,
             "end_time": moment(until) if until else None,
         }
-        found = chosen(client, name)
-        log = Log(client, found["id"], _revision_id(client, found, kind, revision), kind, filters)
+        found, preview = chosen_with_preview(client, name)
+        if preview is None or revision:
+            revision_id = _revision_id(client, found, kind, revision)
+        else:
+            serving = preview["revision_id"] if kind == "deploy" else None
+            revision_id = serving or preview["latest_revision_id"]
+        log = Log(client, found["id"], revision_id, kind, filters)
         show = _json_line if as_json else _shower()
         lines = log.newest(limit)
         for line in lines:

@@ -11,7 +11,7 @@ import typer
 
 from cli.api.addresses import address_of
 from cli.api.client import Client
-from cli.deployments.deployments import chosen
+from cli.deployments.deployments import PREVIEW_SIGN, chosen_with_preview
 from cli.errors import CommandFailed
 from cli.options import open_client
 
@@ -20,7 +20,8 @@ Deployment = Annotated[
     typer.Option(
         "--name",
         "-n",
-        help="The deployment: its name, its id, or the end of it. Default: what deploy makes of this directory.",
+        help="The deployment: its name, its id, or the end of it; with `--PREVIEW` after it, that preview."
+        " Default: what deploy makes of this directory.",
         metavar="NAME|ID",
         show_default=False,
     ),
@@ -34,21 +35,31 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.", m
 
 @contextmanager
 def served(url: str | None, key: str | None, org: str | None, name: str | None) -> Iterator[Client]:
-    """The API of the deployment that was named. Raises CommandFailed when it does not serve."""
+    """The API of the deployment or preview that was named. Raises CommandFailed when it does not serve."""
     with open_client(url, key, org) as client:
-        found = chosen(client, name)
-        require_serving(found)
-        address = address_of(client.url, found)
+        address, _ = serving(client, name)
         with client.at(address) as api:
             yield api
 
 
-def require_serving(found: dict[str, Any]) -> None:
-    """Raises CommandFailed for a deployment that has no revision that serves."""
+def serving(client: Client, name: str | None) -> tuple[str, str]:
+    """The address of the deployment or preview that was named, and its name as commands take it.
+
+    Raises CommandFailed when it does not serve.
+    """
+    found, preview = chosen_with_preview(client, name)
+    if preview is not None:
+        if not preview["url"]:
+            raise CommandFailed(
+                f"The preview {preview['name']} of {found['name']} does not serve yet."
+                f" `runyard previews {found['name']}` shows its newest revision."
+            )
+        return preview["url"], f"{found['name']}{PREVIEW_SIGN}{preview['name']}"
     if not found.get("active_revision_id"):
         raise CommandFailed(
             f"{found['name']} does not serve yet. `runyard status {found['name']}` tells why."
         )
+    return address_of(client.url, found), found["name"]
 
 
 def echo_json(data: Any) -> None:

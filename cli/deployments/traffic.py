@@ -13,7 +13,8 @@ from rich.text import Text
 from cli.api.client import Client
 from cli.api.ids import version
 from cli.api.statuses import status_style
-from cli.deployments.deployments import Name, chosen
+from cli.deployments.deployments import Name, chosen, existing, preview_of
+from cli.deployments.project import name_here
 from cli.deployments.revisions import Revision, find, meant
 from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, open_client, sentences
@@ -99,22 +100,15 @@ def _meant_to_serve(client: Client, found: dict[str, Any], revision: str | None,
     if revision:
         return str(find(client, found, revision)["id"])
     if preview:
-        return str(shown_by(client, found, preview)["revision_id"])
+        revision_id = preview_of(client, found, preview)["revision_id"]
+        if not revision_id:
+            raise CommandFailed(f"The preview {preview!r} shows no revision yet.")
+        return str(revision_id)
     serving = found.get("active_revision_id")
     others = [share for share in found.get("traffic") or [] if share["revision_id"] != serving]
     if len(others) != 1:
         raise BadUsage("Name the revision to promote: the traffic is not split between two.")
     return str(others[0]["revision_id"])
-
-
-def shown_by(client: Client, found: dict[str, Any], preview: str) -> dict[str, Any]:
-    """A preview that shows a revision. Raises CommandFailed."""
-    for row in client.previews(found["id"]):
-        if row["name"] == preview and row["revision_id"]:
-            return row
-    raise CommandFailed(
-        f"No revision is shown as the preview {preview!r}. `runyard previews` lists those there are."
-    )
 
 
 def abort(
@@ -135,6 +129,12 @@ def previews(
             "--delete", help="Delete this preview; its revision gets no address.", metavar="PREVIEW"
         ),
     ] = None,
+    if_exists: Annotated[
+        bool,
+        typer.Option(
+            "--if-exists", help="With --delete: succeed where there is no such preview or deployment."
+        ),
+    ] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -142,11 +142,14 @@ def previews(
 ) -> None:
     """List a deployment's previews with their addresses, or delete one. `deploy --preview` makes them."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = chosen(client, name)
+        if if_exists and delete is None:
+            raise BadUsage("--if-exists belongs to --delete.")
         if delete is not None:
-            client.send("DELETE", f"/v2/deployments/{found['id']}/previews/{delete}", repeat=True)
-            typer.echo(json.dumps({"preview": delete, "deleted": True}) if as_json else f"Deleted {delete}.")
+            deleted = _delete_preview(client, name, delete, if_exists=if_exists)
+            told = f"Deleted {delete}." if deleted else f"There is no preview {delete}."
+            typer.echo(json.dumps({"preview": delete, "deleted": deleted}) if as_json else told)
             return
+        found = chosen(client, name)
         rows = client.previews(found["id"])
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
@@ -154,6 +157,18 @@ def previews(
             console().print(_preview_table(rows))
         else:
             typer.echo(f"{found['name']} has no previews. `runyard deploy --preview NAME` makes one.")
+
+
+def _delete_preview(client: Client, name: str | None, preview: str, *, if_exists: bool) -> bool:
+    """Delete a preview; False if `if_exists` and there is none, or no deployment."""
+    if not if_exists:
+        found = chosen(client, name)
+    else:
+        found = existing(client, name or name_here())
+        if found is None or all(row["name"] != preview for row in client.previews(found["id"])):
+            return False
+    client.send("DELETE", f"/v2/deployments/{found['id']}/previews/{preview}", repeat=True)
+    return True
 
 
 def _preview_table(rows: list[dict[str, Any]]) -> Table:

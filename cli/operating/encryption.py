@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Annotated
 
 import typer
 
 from cli.api.access import KEPT_URL
 from cli.errors import CommandFailed
 from cli.machine import embedded
-from cli.options import Json, ServerCommand, new_app, sentences, settings
+from cli.options import Json, ServerCommand, Yes, new_app, sentences, settings
 from shared.settings import Settings
 
 app = new_app("The key that secrets are encrypted with: change it while the service runs.")
@@ -51,7 +50,7 @@ def list_keys(as_json: Json = False) -> None:
 
 @app.command("rotate", cls=ServerCommand)
 def rotate(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Encrypt every stored secret with the first key, so that the others can be taken away.

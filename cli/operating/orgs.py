@@ -12,7 +12,7 @@ from cli.api.client import Client
 from cli.api.ids import is_id
 from cli.errors import CommandFailed
 from cli.operating.keys import day
-from cli.options import Json, Key, Url, confirm_deletion, new_app, open_client, sentences
+from cli.options import Json, Key, Url, Yes, confirm_deletion, new_app, open_client, sentences
 from cli.output import console, printable
 
 app = new_app("Organizations: make, list, rename and delete them. It takes an operator's key.")
@@ -68,7 +68,7 @@ def rename(
 @app.command("delete")
 def delete(
     which: Which,
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -76,7 +76,7 @@ def delete(
     """Delete an organization with its deployments, threads, runs and keys."""
     with sentences(as_json=as_json), open_client(url, api_key) as client:
         found = chosen(client, which)
-        if not force:
+        if not yes:
             confirm_deletion(found["name"], "deployments, threads, runs and keys", as_json=as_json)
         client.send("DELETE", f"/v2/organizations/{found['id']}")
         typer.echo(json.dumps({"deleted": found["id"]}) if as_json else f"Deleted {found['name']}.")

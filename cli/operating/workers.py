@@ -22,7 +22,7 @@ WATCH_SECONDS = 2.0
 STATE_STYLES = {"silent": "bold red", "draining": "yellow"}
 ISOLATION = {0: "none", 1: "other user", 2: "sandbox"}
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every two seconds, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")]
 
 
 def command(

@@ -5,31 +5,35 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import httpx
 import typer
 
-from cli.api.addresses import address_of
 from cli.api.client import AS_STUDIO
 from cli.api.statuses import UNSUCCESSFUL_RUNS
-from cli.deployments.deployments import Name, chosen
-from cli.deployments.served import require_serving
+from cli.deployments.deployments import NameOrPreview
+from cli.deployments.served import serving
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.output import console, printable
 from cli.runs.transcript import Transcript, as_text, error_text
 
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
+WAIT_SECONDS = 2.0  # without an event, before the reason is shown
+NOTE_SECONDS = 5.0
 SENT_AS_MESSAGE = "\nThe input had `messages` only. A graph that takes other fields needs them as JSON."
 
 Show = Callable[[str, Any], None]
 
 
 def command(
-    name: Name = None,
+    name: NameOrPreview = None,
     said: Annotated[
         str | None,
         typer.Argument(
@@ -78,9 +82,7 @@ def command(
     with sentences(as_json=as_json):
         body = _body(said, resume, thread)
         with open_client(url, api_key, org) as client:
-            found = chosen(client, name)
-            require_serving(found)
-            address = address_of(client.url, found)
+            address, target = serving(client, name)
             headers = {**client.headers, **AS_STUDIO}
         request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
         out, notes = console(), console(stderr=True)
@@ -110,7 +112,8 @@ def command(
             if as_json:
                 raise typer.Exit(FAILED)  # the result names the reason
             failure = f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip()
-            raise CommandFailed(failure + _hint(body, ended.error))
+            advice = f"\nIts traceback and log lines: `runyard logs {target}`"
+            raise CommandFailed(failure + _hint(body, ended.error) + advice)
 
 
 def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
@@ -194,6 +197,13 @@ def execute(
     thread_id = request.thread or client.threads.create()["thread_id"]
     run_ids: list[str] = []
     error, was_cancelled = None, False
+    wait = threading.Timer(WAIT_SECONDS, lambda: _explain_wait(client, thread_id, run_ids[0], note))
+    wait.daemon = True
+
+    def created(run: Any) -> None:
+        run_ids.append(run["run_id"])
+        wait.start()
+
     try:
         stream: Any = client.runs.stream(
             thread_id,
@@ -202,21 +212,42 @@ def execute(
             stream_mode=request.stream_mode,  # type: ignore[arg-type]  the service knows which there are
             stream_subgraphs=request.subgraphs,
             on_disconnect="cancel",  # whoever stops watching before the run's id is known has cancelled it too
-            on_run_created=lambda made: run_ids.append(made["run_id"]),
+            on_run_created=created,
         )
         note(f"{assistant} on thread {thread_id}")
         for part in stream:
+            if part.event != "metadata":  # which comes before the run starts
+                wait.cancel()
             show(part.event, part.data)
             error = error_text(part.data) if part.event == "error" else error
     except KeyboardInterrupt:
         was_cancelled = True
         if run_ids:
-            client.runs.cancel(thread_id, run_ids[0], wait=True)
+            try:
+                client.runs.cancel(thread_id, run_ids[0], wait=True)
+            except httpx.HTTPStatusError as refusal:
+                if refusal.response.status_code != HTTPStatus.NOT_FOUND:
+                    raise
+                # The run has ended: the disconnect of the stream may have cancelled it.
             note("Cancelled.")
+    finally:
+        wait.cancel()
+        if run_ids:
+            wait.join(NOTE_SECONDS)  # a note that is under way comes before the result
     run: Any = client.runs.get(thread_id, run_ids[0]) if run_ids else {"status": "error"}
     interrupts = [] if was_cancelled else _interrupts(client.threads.get(thread_id))
     run_id = run_ids[0] if run_ids else None
     return Ended(thread_id, run_id, run["status"], error, interrupts, was_cancelled=was_cancelled)
+
+
+def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str], None]) -> None:
+    """Note why the run has not started, if it waits."""
+    with suppress(httpx.HTTPError):
+        queue = client.runs.get(thread_id, run_id).get("queue")
+        if queue:
+            note(
+                f"The run waits, at position {queue['position']}: {queue['reason']}. `runyard workers` shows the pools."
+            )
 
 
 def _only_graph(client: Any) -> str:

@@ -14,7 +14,7 @@ from cli.api.statuses import run_style
 from cli.deployments.deployments import Wide, id_column, show_table
 from cli.deployments.served import Deployment, Limit, echo_json, served
 from cli.errors import BadUsage, CommandFailed
-from cli.options import Json, Key, Org, Url, confirm_deletion, new_app, sentences
+from cli.options import Json, Key, Org, Url, Yes, confirm_deletion, new_app, sentences
 from cli.output import console, printable, when
 from cli.runs.messages import message_of
 from cli.runs.transcript import as_text, shortened
@@ -162,7 +162,7 @@ def _checkpoints(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
 @app.command("delete")
 def delete(
     thread: Name,
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    yes: Yes = False,
     name: Deployment = None,
     as_json: Json = False,
     url: Url = None,
@@ -172,7 +172,7 @@ def delete(
     """Delete a thread with its state and runs. It asks first."""
     with sentences(as_json=as_json), served(url, api_key, org, name) as api:
         id = thread_id_of(api, thread)
-        if not force:
+        if not yes:
             confirm_deletion(f"thread {id}", "state and runs", as_json=as_json)
         api.send("DELETE", f"/threads/{id}")
         if as_json:

@@ -94,9 +94,9 @@ def test_a_delete_asks_where_somebody_can_answer_and_a_script_deletes_what_may_b
     deployed(server, "DEPLOYED")
     refused = runyard(server, "delete", D)
     assert refused.exit_code == 1
-    assert "--force" in refused.stderr
+    assert "--yes" in refused.stderr
     assert f"DELETE /v2/deployments/{D}" not in server.asked
-    assert "Deleted app" in runyard(server, "delete", D, "--force").stdout
+    assert "Deleted app" in runyard(server, "delete", D, "--yes").stdout
 
     server.asked.clear()
     gone = runyard(server, "delete", D[-8:], "--force", "--if-exists", "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from cli.main import app
 from cli.runs.transcript import Transcript
 from tests.support import commands
 from tests.support import control_plane as fake
-from tests.support.control_plane import ControlPlane, R, record
+from tests.support.control_plane import ControlPlane, D, R, record
+from tests.support.waiting import wait_until
 
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
 STREAM = f"POST /threads/{THREAD}/runs/stream"
@@ -136,6 +138,62 @@ def test_a_question_is_shown_with_how_to_answer_and_several_are_answered_by_name
     assert f"""--thread {THREAD} --resume '{{"1": "ANSWER", "2": "ANSWER"}}'""" in ran.stderr
 
 
+def test_a_run_and_its_threads_are_those_of_a_preview_that_is_named(server: ControlPlane) -> None:
+    row = {"name": "pr-1", "revision_id": R, "url": f"{server.url}/d/app--pr-1"}
+    server.answers[f"GET /v2/deployments/{D}/previews"] = [(200, {"resources": [row]})]
+    calls = [call for call in server.answers if "/v2/" not in call]
+    server.answers |= {call.replace(" /", " /d/app--pr-1/"): server.answers[call] for call in calls}
+    server.answers[f"DELETE /d/app--pr-1/threads/{THREAD}"] = [(204, None)]
+
+    assert runyard(server, "app--pr-1", "hi").stdout.splitlines()[0] == "Hello"
+    deleting = ("threads", "delete", THREAD, "--yes", "--name", "app--pr-1")
+    assert commands.runyard(server, *deleting).exit_code == 0
+    assert {call.split()[1].split("/")[1] for call in server.asked} == {"v2", "d"}
+
+    assert "app has no preview 'pr-2'" in runyard(server, "app--pr-2", "hi").stderr
+    row["url"] = None
+    assert "The preview pr-1 of app does not serve yet." in runyard(server, "app--pr-1", "hi").stderr
+    server.answers["GET /v2/deployments"][0][1]["resources"][0]["name"] = "app--pr-1"
+    assert runyard(server, "app--pr-1", "hi").exit_code == 0, "a deployment has its name before a preview"
+
+
+def test_a_run_that_waits_says_why(server: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.runs.run.WAIT_SECONDS", 0.0)
+    held = fake.Held(fake.events(("metadata", {"run_id": RUN})))
+    get_run = f"GET /threads/{THREAD}/runs/{RUN}"
+    queue = {"position": 3, "reason": "no runner of pool gpu", "waiting_seconds": 2.0}
+    server.answers[STREAM] = [(200, held)]
+    server.answers[get_run] = [
+        (200, {"status": "pending", "queue": queue}),
+        (200, {"status": "success"}),
+    ]
+
+    def release() -> None:
+        wait_until(lambda: get_run in server.asked)
+        held.released.set()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    ran = runyard(server, "app", "hi")
+    releasing.join()
+
+    assert ran.exit_code == 0, ran.output
+    assert "The run waits, at position 3: no runner of pool gpu. `runyard workers`" in ran.stderr
+
+
+@pytest.mark.parametrize(("answer", "code"), [(204, 130), (404, 130), (403, 1)])
+def test_ctrl_c_cancels_a_run_that_the_disconnect_may_have_cancelled_before(
+    server: ControlPlane, monkeypatch: pytest.MonkeyPatch, answer: int, code: int
+) -> None:
+    def interrupt(*event: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Transcript, "show", interrupt)
+    server.answers[f"POST /threads/{THREAD}/runs/{RUN}/cancel"] = [(answer, {"detail": "No such run."})]
+    server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "interrupted"})]
+    assert runyard(server, "app", "hi").exit_code == code
+
+
 def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
     broken = [("metadata", {"run_id": RUN}), ("error", {"error": "ValueError", "message": "it broke"})]
     server.answers[STREAM] = [(200, fake.events(*broken))]
@@ -144,6 +202,7 @@ def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
     assert "The run ended as error. ValueError: it broke" in ran.stderr
+    assert "`runyard logs app`" in ran.stderr
     ran = runyard(server, "app", "hi", "--json")
     assert (ran.exit_code, ran.stderr) == (1, "")
     last = json.loads(ran.stdout.splitlines()[-1])

@@ -172,8 +172,8 @@ def test_a_history_is_newest_first(served: ControlPlane) -> None:
     assert served.body(f"POST {THREAD}/history") == {"limit": 5}
 
     refused = typed(served, "threads", "delete", T)
-    assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
-    ran = typed(served, "threads", "delete", T[-8:], "--force", "--json")
+    assert (refused.exit_code, "--yes" in refused.stderr) == (1, True)
+    ran = typed(served, "threads", "delete", T[-8:], "-y", "--json")
     assert json.loads(ran.stdout) == {"thread_id": T, "deleted": True}
     assert f"DELETE {THREAD}" in served.asked
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import control_plane as fake
 from tests.support.commands import deployed, json_lines, runyard
 from tests.support.control_plane import ControlPlane, D, R, deploy_answers, record
 
@@ -84,7 +85,7 @@ def test_promote_asks_which_where_there_is_no_split_of_two(
     split(server, rows, 100)
     assert "Name the revision" in runyard(server, "promote", "app").stderr
     assert "two things" in runyard(server, "promote", "app", "v2", "--preview", "pr-1").stderr
-    assert "no revision" in runyard(server, "promote", "app", "--preview", "pr-2").stderr.lower()
+    assert "app has no preview 'pr-2'" in runyard(server, "promote", "app", "--preview", "pr-2").stderr
     assert PROMOTE not in server.asked
     assert runyard(server, "abort", "app").exit_code == 0
     assert ABORT in server.asked
@@ -97,6 +98,35 @@ def test_previews_are_listed_and_deleted(server: ControlPlane, rows: list[dict[s
     server.answers[delete] = [(204, None)]
     assert runyard(server, "previews", "app", "--delete", "pr-1").stdout == "Deleted pr-1.\n"
     assert delete in server.asked
+
+
+def test_a_script_may_delete_a_preview_that_is_not_there(
+    server: ControlPlane, rows: list[dict[str, Any]]
+) -> None:
+    for name, preview in (("app", "pr-2"), ("elsewhere", "pr-1")):
+        ran = runyard(server, "previews", name, "--delete", preview, "--if-exists", "--json")
+        assert (ran.exit_code, json.loads(ran.stdout)) == (0, {"preview": preview, "deleted": False})
+    assert not [call for call in server.asked if call.startswith("DELETE")]
+    assert runyard(server, "previews", "app", "--delete", "pr-1", "--if-exists").exit_code == 1, "a 404"
+    assert runyard(server, "previews", "app", "--if-exists").exit_code == 2
+
+
+def test_logs_of_a_preview_are_those_of_its_revision(
+    server: ControlPlane, rows: list[dict[str, Any]]
+) -> None:
+    shown, newest = R, R.replace("2", "3")
+    row = preview({"id": shown, "number": 4}, latest_revision_id=newest)
+    for rows, kind, revision in (
+        ([row], "deploy", shown),
+        ([row], "build", newest),
+        ([{**row, "revision_id": None}], "deploy", newest),
+    ):
+        server.answers[PREVIEWS] = [(200, {"resources": rows})]
+        path = f"POST /v1/projects/{D}/revisions/{revision}/{kind}_logs"
+        server.answers[path] = [(200, {"logs": [fake.line(1, "hello")]})]
+        ran = runyard(server, "logs", "app--pr-1", "--type", kind)
+        assert (ran.exit_code, "hello" in ran.stdout) == (0, True), ran.output
+    assert "app has no preview 'pr-2'" in runyard(server, "logs", "app--pr-2").stderr
 
 
 def test_a_preview_is_deployed_beside_what_serves(server: ControlPlane, project: Path) -> None:
