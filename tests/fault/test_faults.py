@@ -113,7 +113,7 @@ def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLang
 
     def ask(number: int) -> int:
         path = ("/v2/deployments", "/ok?ready=1", "/d/kitchen/assistants/search")[number % 3]
-        with httpx.Client(base_url=stack.url, headers={"x-api-key": stack.api_key}, timeout=25) as client:
+        with httpx.Client(base_url=stack.url, headers={"x-api-key": stack.api_key}, timeout=100) as client:
             return client.request("POST" if path.endswith("search") else "GET", path, json={}).status_code
 
     for process in server:

@@ -329,7 +329,7 @@ def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPla
     server.answers[logs] = [(200, {"logs": lines, "next_offset": None})]
 
     ran = runyard(
-        server, "logs", "app", "--level", "warning", "-q", "o", "--since", "2026-01-01T00:00:00+00:00"
+        server, "logs", "app", "--level", "warning", "--query", "o", "--since", "2026-01-01T00:00:00+00:00"
     )
 
     assert ran.stdout.splitlines() == [
