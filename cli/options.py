@@ -1,4 +1,4 @@
-"""What the commands have in common: options, the client they ask with, and how they end when they cannot go on."""
+"""Options, client and error output that the commands share."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def require_server(command: str) -> None:
 
 @contextmanager
 def sentences(*, as_json: bool = False) -> Iterator[None]:
-    """What goes wrong becomes one sentence and an exit code; with `as_json` an `error` line on stdout."""
+    """Print an error as one sentence and exit with its code; with `as_json`, print an `error` line on stdout."""
     try:
         yield
     except (CommandFailed, CannotStart, BadSetting) as error:

@@ -49,7 +49,7 @@ class ThreadEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where a reader stopped: after event `seq` of the thread's run number `run`."""
+    """A reader's position: after event `seq` of the thread's run number `run`."""
 
     run: int
     seq: int
@@ -158,7 +158,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         return f"{run}-{seq}-{self._state_at}" if self._sends_states else f"{run}-{seq}"
 
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
-        """What is wanted of one run's log, and that it is over."""
+        """Yield the events of one run's log that the reader asked for, and the end of the run."""
         run_id, after, keep = run.run_id, self._begin(run), self._keep(run)
         with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
@@ -193,7 +193,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         return None if was_first and run.attempt else 0
 
     def _keep(self, run: Any) -> Keep:
-        """Which events of a run's log belong to the modes; of a run that is not replayed, its end alone."""
+        """Return the filter of a run's events for the modes. A run that is not replayed sends only its end."""
         if run.created_seq <= self._known and not run.kwargs["resumable"] and self._modes != {STATE_UPDATE}:
             return lambda name: name if name == END else None
         if RUN_MODES in self._modes:

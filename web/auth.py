@@ -6,9 +6,9 @@ organization behind the key; an operator's key speaks for whichever it names. A 
 `admin` also makes keys, and `operator` sees to the installation itself. Each route says which one it needs
 (web/operations.py).
 
-A deployment with an `auth` of its own says itself who calls: its users need no key, and may do there what the role
-`run` may, as far as its handlers allow (web/deployment_api/authorization.py). The platform's own tools come to it with
-a key and the header of STUDIO, its own code with a token that the service has given it.
+A deployment with its own `auth` identifies its callers: its users need no key, and have the rights of the role `run`
+within the limits of its handlers (web/deployment_api/authorization.py). The platform's own tools call it with a key
+and the header of STUDIO, its own code with a token from the service.
 
 Why a valid key always passes, even from an address that failed often: behind a proxy all callers share one
 address, and 256 random bits are not guessed.
@@ -52,7 +52,7 @@ def start(app: Flask) -> None:
 
 
 def caller() -> Caller:
-    """Who asks; only on routes that are not open."""
+    """Return the caller of the request. Not on open routes."""
     return g.caller
 
 
@@ -100,7 +100,7 @@ def identify() -> Caller | None:
 
 
 def identify_if_known() -> Caller | None:
-    """Who calls an open route, as far as a key of the service says so.
+    """Return the caller of an open route if a key of the service identifies it.
 
     Where a deployment's own authorization decides, any other credential is for that. Raises for a key that is refused.
     """
@@ -112,7 +112,7 @@ def identify_if_known() -> Caller | None:
 
 
 def identify_user(deployment: DeploymentRef) -> Caller:
-    """Whom a deployment with authorization finds the caller to be, kept as `g.user`; `g.deployment` is found then.
+    """Return the caller that a deployment's own authorization identifies; sets `g.user` and `g.deployment`.
 
     Raises Denied, Unanswered, Unavailable, TooMany.
     """
@@ -167,7 +167,7 @@ def _own_code(name: str) -> Caller:
 
 
 def caller_of(deployment: DeploymentRef, user: User | None) -> Caller:
-    """Who calls, for limits and what is kept by caller: each user of a deployment is one."""
+    """Return the caller that limits and stored records count by. Each user of a deployment is a caller."""
     text = str(deployment.id) + ("" if user is None else user.identity)
     key_id = api_keys.USER_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
     return Caller(deployment.organization_id, "", key_id, "run")

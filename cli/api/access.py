@@ -1,4 +1,4 @@
-"""Where the command line finds the service: its address, an API key, the organization.
+"""Find the service's address, an API key and the organization in options, variables and files.
 
 A variable is looked for in the process environment and in `local`: what the project's `.env` (or the `env` of
 its configuration) sets. Our own names come first, then those of `langgraph deploy`, in the order it has.
@@ -125,7 +125,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _no_key(url: str, settings: Settings, withheld: list[str]) -> str:
-    """Say why no key is sent to `url`, and what to do."""
+    """Return the error text for a call without a key: the sources that were not used, and what to set."""
     reasons = [f"No API key for {url}."]
     if withheld:
         sources = " and ".join(dict.fromkeys(withheld))

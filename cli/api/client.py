@@ -22,14 +22,14 @@ BUSY = frozenset({429, 503})  # nothing was done: a call that changes something 
 UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
 UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 
-# Beside a key: whoever manages a deployment with an authorization of its own is none of its users.
+# Sent with a key: a deployment with its own authorization then accepts the caller as its manager, not as a user.
 AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
 
 UNKNOWN_KEY = "The service does not accept the API key{source}. Set RUNYARD_API_KEY or pass --api-key."
 CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
 OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
 NOT_A_SERVICE = "Give the address of the service, without a path of a deployment or a page."
-# What there is at a path, for whoever asked for what is not there.
+# The advice of a 404, by the start of its path: the command that lists existing objects.
 LISTS = {
     "/v2/deployments": "`runyard list` shows the deployments there are.",
     "/v2/keys": "`runyard keys list` shows the keys there are.",
@@ -71,7 +71,7 @@ class Client:
         self._http.close()
 
     def at(self, url: str) -> Client:
-        """The same caller at a deployment's address."""
+        """Return a client with the same key and organization for a deployment's address."""
         tenant = self.headers.get("X-Tenant-Id")
         return Client(url, self._key, tenant=tenant, more_headers=AS_STUDIO)
 
@@ -223,7 +223,7 @@ class Client:
         return self._request("GET", path, params=params, repeat=True)
 
     def send(self, method: str, path: str, body: Any = None, *, repeat: bool = False) -> Any:
-        """What the service answers to a call that changes something; `repeat` when doing it twice is as once.
+        """Send a call that changes something and return its answer. `repeat`: a second call has no further effect.
 
         A POST carries an Idempotency-Key: sent again, it is answered with what the first one did.
         """
@@ -315,7 +315,7 @@ def _require_success(answer: httpx.Response, what: str | None = None, *, key_sou
 
 
 def _what_to_do(answer: httpx.Response, key_source: str) -> str:
-    """What helps against a refusal; nothing when the service has said it all."""
+    """Return advice for a refused call, by its status. Empty if the service's own text is enough."""
     match answer.status_code:
         case 401:
             return UNKNOWN_KEY.format(source=f" from {key_source}" if key_source else "")
@@ -329,7 +329,7 @@ def _what_to_do(answer: httpx.Response, key_source: str) -> str:
 
 
 def _detail(answer: httpx.Response) -> str:
-    """What the service said, as text that ends like a sentence."""
+    """Return the `detail` of an answer as a sentence."""
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -31,7 +31,7 @@ RevisionConfig = Callable[[Client, str, Report], dict[str, Any]]
 
 
 class Source(Protocol):
-    """Where a revision's files come from."""
+    """A source of a revision's files."""
 
     @property
     def kind(self) -> str:
@@ -39,7 +39,7 @@ class Source(Protocol):
         ...
 
     def config(self) -> dict[str, Any]:
-        """What the deployment keeps of it."""
+        """Return the part that is stored with the deployment."""
         ...
 
     def prepared(self) -> AbstractContextManager[RevisionConfig]:
@@ -91,7 +91,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class DeployRequest:
-    """What a deployment is created with or updated to."""
+    """The settings that `deploy` creates a deployment with or changes it to."""
 
     name: str
     source: Source

@@ -202,7 +202,7 @@ def _state(row: dict[str, Any]) -> Text:
 
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:
-    """What scripts ask of a deployment."""
+    """Return the fields of a deployment that `--json` prints."""
     return {
         "id": row["id"],
         "name": row["name"],

@@ -78,7 +78,7 @@ class Project:
         return self.folder / named if isinstance(named, str) and named else self.folder / ".env"
 
     def variables(self) -> dict[str, str]:
-        """What the configuration or its env file sets for the deployment, empty values left out."""
+        """Return the variables that the configuration or its env file sets for the deployment, without empty ones."""
         named = self.config.get("env")
         if isinstance(named, dict) and named:
             return {str(name): str(value) for name, value in named.items() if value not in (None, "")}
@@ -113,7 +113,7 @@ class Project:
         return found
 
     def root(self) -> Path:
-        """What the archive's names are relative to."""
+        """Return the folder that names in the archive are relative to."""
         return Path(os.path.commonpath(self.folders()))
 
     @property
@@ -122,7 +122,7 @@ class Project:
         return (self.folder / self.config_name).relative_to(self.root()).as_posix()
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """What belongs to the project: names in the archive, and the regular files. Raises CommandFailed."""
+        """Yield the project's regular files with their names in the archive. Raises CommandFailed."""
         folders, root = self.folders(), self.root()
         for folder in folders:
             # Each directory has ignore files of its own: one inside another is not walked with the outer's.
@@ -216,7 +216,7 @@ def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]
 
 
 def ignored(folder: Path) -> GitIgnoreSpec:
-    """What is left out of the archive: our own list, then the directory's ignore files."""
+    """Return the patterns of files that the archive omits: the built-in list, then those of the directory's ignore files."""
     patterns = list(ALWAYS_IGNORED)
     for name in IGNORE_FILES:
         path = folder / name

@@ -1,4 +1,4 @@
-"""What `runyard doctor` says of this machine: programs, folders, files, ports, limits, and how well user code is kept in."""
+"""Checks of `runyard doctor` for this machine: programs, folders, files, ports, limits and the isolation of user code."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def open_files(settings: Settings) -> Finding:
 
 
 def git() -> Finding:
-    """What deployments from repositories are fetched with."""
+    """Check the version of git, which fetches deployments from repositories."""
     advice = "Install git 2.30 or newer: deployments from repositories cannot be built here."
     program = shutil.which("git")
     said = _output([program, "--version"]) if program else None

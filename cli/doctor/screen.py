@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 import typer
@@ -21,7 +22,7 @@ STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILS: "bold red"}
 
 
 def command(as_json: Json = False) -> None:
-    """Say what is there and what is missing: settings, servers, keys, disk, isolation.
+    """Check settings, servers, keys, disk and isolation, and print what is missing.
 
     It looks with this shell's environment, so call it with that of the processes. It starts nothing and changes
     nothing. Exit code 1 when something would fail; warnings are none.
@@ -58,7 +59,8 @@ def guarded(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
     except OSError as error:
         advice = "Check that this user may reach RUNYARD_DATA_DIR and the files in it."
         yield fails(name, f"cannot be examined: {error.strerror or type(error).__name__}", advice)
-    except Exception as error:  # the text of an unknown error may quote a password
+    except Exception as error:  # unknown: shown by its place alone, since its text may quote a password
+        typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True)
         yield fails(name, f"cannot be examined: {type(error).__name__}", "Report this as a defect.")
 
 
@@ -87,7 +89,7 @@ def is_well(found: Sequence[Finding]) -> bool:
 
 
 def as_document(found: Sequence[Finding]) -> dict[str, object]:
-    """What scripts get."""
+    """Return the findings as the JSON that `--json` prints."""
     return {"ok": is_well(found), "checks": [finding.as_dict() for finding in found]}
 
 

@@ -67,7 +67,7 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
 
 
 def essence(event: str, data: Any) -> str:
-    """Of a message its text, of anything else all of it."""
+    """Return the text of a message, or the JSON of another event."""
     if event.startswith("messages") and isinstance(data, list) and data:
         return repr(data[0].get("content", ""))
     return json.dumps(data, ensure_ascii=False)
@@ -78,7 +78,7 @@ def shorten(text: str) -> str:
 
 
 def addresses(settings: Settings, deployments: list[str]) -> list[str]:
-    """What to know once the service runs."""
+    """Return the lines that the demo prints once the service runs: addresses, keys, the next command."""
     rows = [
         f"Console         {settings.url}/",
         f"Control plane   {settings.url}/v2/deployments",

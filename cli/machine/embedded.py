@@ -78,7 +78,7 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """What a supervisor needs to know of an embedded server."""
+    """An embedded server, as its supervisor starts it."""
 
     name: str
     command: list[str]
@@ -119,7 +119,7 @@ def postgres(data_dir: Path) -> Server:
 
 
 def postgres_url(data_dir: Path) -> str:
-    """Where the embedded PostgreSQL of this data directory listens, whether or not it runs."""
+    """Return the address of this data directory's PostgreSQL, which need not run."""
     sockets = _socket_folder(data_dir / "postgres", ".s.PGSQL.5432", make=False)
     return f"postgresql://{ROLE}@/postgres?host={quote(str(sockets))}"
 
@@ -178,7 +178,7 @@ def _postmaster_is_ready(folder: Path, pid: int) -> bool:
 
 
 class _Identity:
-    """Whom PostgreSQL runs as: ourselves, or as root somebody it accepts."""
+    """The user that PostgreSQL runs as: the current one, or, for root, one that PostgreSQL accepts."""
 
     environment: Mapping[str, str] = {}
 
@@ -319,7 +319,7 @@ def valkey(data_dir: Path) -> Server:
 
 
 def valkey_url(data_dir: Path) -> str | None:
-    """Where the embedded Valkey of this data directory listens, whether or not it runs; None before its first start."""
+    """Return the address of this data directory's Valkey, which need not run. None before its first start."""
     folder = data_dir / "valkey"
     if not (folder / "password").is_file():
         return None
@@ -408,7 +408,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 def _socket_folder(folder: Path, name: str, *, make: bool = True) -> Path:
-    """Where this socket of a server lies; raises CannotStart when others can enter it."""
+    """Return the folder of a server's socket. Raises CannotStart if other users can enter it."""
     found = socket_paths.folder_for(folder, name)
     if found != folder and make:
         found.mkdir(mode=0o700, exist_ok=True)

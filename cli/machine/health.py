@@ -58,7 +58,7 @@ def report(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 
 
 
 def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = None) -> str:
-    """What a healthy kind of process says; raises Unhealthy."""
+    """Check a kind of process and return its report. Raises Unhealthy."""
     if kind == "web":
         return _check_web(settings, "/ok?ready=1" if is_ready else "/ok")
     if kind == DATABASE:

@@ -97,7 +97,7 @@ def _said(counts: Counter[str]) -> str:
 
 
 def _require_known(own: Settings, *, yes: bool) -> None:
-    """What is encrypted with a key that a process does not have is lost to it: make sure that all have it."""
+    """Ask whether every process has the new key: a process without it cannot read what is encrypted with it."""
     if own.encryption_keys:
         if not yes:
             typer.confirm("Has every process been restarted with the new key first?", abort=True, err=True)

@@ -55,7 +55,7 @@ def command(
 
 
 def ask(client: Client) -> dict[str, Any]:
-    """What there is; raises CommandFailed."""
+    """Return the workers, pools and builders. Raises CommandFailed."""
     return client.get("/v2/workers")
 
 
@@ -81,7 +81,7 @@ def plain_table(*columns: str) -> Table:
 
 
 def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
-    """What each pool has, and what waits there."""
+    """Return a table of the pools: their runners, and the runs that wait."""
     table = plain_table("Pool", "runners", "running", "slots", "waiting", "oldest wait", "ended/min", "hosts")
     for pool in pools:
         is_stuck = pool["pending"] and pool["runners"] == pool["draining"]

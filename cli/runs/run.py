@@ -117,7 +117,7 @@ def command(
 
 
 def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
-    """What the run starts with. Raises BadUsage."""
+    """Return the input or the resume command of the run. Raises BadUsage."""
     if resume is not None:
         if thread is None:
             raise BadUsage("--resume answers a question of a thread: name it with --thread.")
@@ -155,7 +155,7 @@ def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
 
 @dataclass(frozen=True)
 class RunCommand:
-    """What a run is started with."""
+    """The parameters of a run."""
 
     assistant: str | None
     thread: str | None
@@ -166,7 +166,7 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended."""
+    """The result of a run."""
 
     thread_id: str
     run_id: str | None
@@ -266,7 +266,7 @@ def _interrupts(thread: Any) -> list[dict[str, Any]]:
 
 
 def _answer(interrupts: list[dict[str, Any]]) -> str:
-    """What to put in for an answer; of several questions each has to be named."""
+    """Return a template of the answer for `--resume`; with several questions, it names each by its id."""
     if len(interrupts) == 1:
         return "ANSWER"
     return shlex.quote(json.dumps({str(one.get("id")): "ANSWER" for one in interrupts}))

@@ -2,8 +2,8 @@
 
 Wheels of the operator's index are pinned by hash and hold no code that runs when they are installed: they
 come from a cache all deployments share. Everything else (source distributions, repositories, addresses,
-directories of the project, whatever comes from an index the project names) may run code of its own, and is
-installed in the sandbox with a cache of the deployment's own.
+directories of the project, packages of an index that the project names) may run its own code. The builder installs it
+in the sandbox, with a cache of the deployment's own.
 
 The text of a set is a requirements file; a line of it says where the second kind begins.
 """

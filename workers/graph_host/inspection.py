@@ -192,7 +192,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _made(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
-    """What the first maker gives that does not fail."""
+    """Return the result of the first maker that does not fail."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for make in makers:

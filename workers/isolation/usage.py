@@ -106,7 +106,7 @@ def _living_thread(pid: int) -> list[str] | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Of every thread: a child belongs to the thread that started it."""
+    """Return the children of all threads of a process: a child belongs to the thread that started it."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -116,7 +116,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _held(pid: int, folders: Iterable[str]) -> int:
-    """What file systems in memory hold, seen from the program's first child: it stands inside the sandbox.
+    """Return the bytes in file systems in memory, as the program's first child sees them: it is inside the sandbox.
 
     Without a sandbox, or before it has been entered, the folders are the machine's and count for nobody.
     """
@@ -127,7 +127,7 @@ def _held(pid: int, folders: Iterable[str]) -> int:
 
 
 def _held_in(own: str, folder: str) -> int:
-    """Of one such folder. While the sandbox is made, its path may lead here and there: it is followed once."""
+    """Return the bytes in one such folder. The path may change while the sandbox is made: it is resolved once."""
     try:
         found = os.open(own, os.O_PATH | os.O_DIRECTORY)
     except OSError:

@@ -189,7 +189,9 @@ def test_a_folder_that_cannot_be_reached_fails_each_check_that_needs_it(
     assert {"port", "PostgreSQL", "git", "way out"} <= found.keys()
 
 
-def test_an_error_that_no_check_expects_is_a_line_without_its_text() -> None:
+def test_an_error_that_no_check_expects_is_shown_by_its_place_and_without_its_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def checks() -> Iterator[Finding]:
         yield findings.ok("Redis", "8.0.1")
         raise RuntimeError(PASSWORD)
@@ -198,7 +200,9 @@ def test_an_error_that_no_check_expects_is_a_line_without_its_text() -> None:
 
     assert (first.state, second.state) == (State.OK, State.FAILS)
     assert "RuntimeError" in second.found
-    assert "guessable" not in str(second)
+    shown = capsys.readouterr().err
+    assert "in checks" in shown
+    assert "guessable" not in str(second) + shown
 
 
 @pytest.mark.usefixtures("engines")

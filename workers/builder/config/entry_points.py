@@ -1,4 +1,4 @@
-"""Where an object of a project is: `./file.py:attribute`, or `module:attribute`."""
+"""References to objects of a project: `./file.py:attribute` or `module:attribute`."""
 
 from __future__ import annotations
 
