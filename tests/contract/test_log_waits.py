@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 from shared.deployments import logs
 from shared.deployments.logs import DEPLOY, Line
 from shared.eventlog.hub import hub
+from shared.infra import redis
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
 from tests.support.waiting import wait_until
@@ -63,6 +64,18 @@ def test_a_reader_is_answered_when_a_line_is_said(
     asked = waiting(control, deployed, pool, offset=first["next_offset"])
     say(deployed, "again")
     assert [line["message"] for line in asked.result(15).json["logs"]] == ["again"]
+
+
+def test_a_stored_line_is_announced_to_the_readers_of_its_deployment_alone(deployed: Any) -> None:
+    with redis.client().pubsub() as reader:
+        reader.psubscribe(f"{redis.PREFIX}log:*")
+        assert reader.get_message(timeout=10)
+        say(deployed, "hello")
+        say(deployed, "again")
+        announced = [reader.get_message(timeout=10) for _ in range(2)]
+    assert [message and message["channel"] for message in announced] == [
+        logs.channel(UUID(deployed["id"]))
+    ] * 2
 
 
 def test_a_line_that_does_not_match_answers_nobody(
