@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 LOCK = 0x72756E79617264
 TRIES, PAUSE_SECONDS = 60, 1.0
 FOLDER = Path(__file__).parent
+FIRST = "0100"
 STATEMENT_TIMEOUT_SECONDS = 30  # of a session that a pooler lends
 
 # Whoever waits for a table keeps all others from it that come after: so no longer than this, and then again. What else
@@ -44,11 +45,18 @@ STATEMENT_TIMEOUT_SECONDS = 30  # of a session that a pooler lends
 LIMITS = "SET LOCAL lock_timeout = '3s'; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
 
-def upgrade(url: str, *, pooler: str = "none") -> None:
-    """Apply what is missing, what an extension makes possible, and the default organization; safe to repeat.
+class DevelopmentDatabase(Exception):
+    """The database was made before the first release. Use an empty database, and deploy the projects again."""
 
-    A database that a newer release has prepared is left as it is. Through a pooler nobody sets anything in a
-    session, so that the role is given what our sessions have set.
+    def __init__(self, version: str) -> None:
+        super().__init__(f"{self.__doc__} It is at version {version}.")
+
+
+def upgrade(url: str, *, pooler: str = "none") -> None:
+    """Apply missing versions, prepare optional extensions, and create the default organization. Safe to repeat.
+
+    A database that a newer release has prepared is left as it is. Through a transaction pooler, where sessions cannot
+    be configured, the role gets the settings of our sessions. Raises DevelopmentDatabase.
     """
     engine = _engine(url)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
@@ -57,6 +65,8 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
         if found is not None and found > schema.needed():
             log.warning("the database is at version %s, newer than this release's %s", found, schema.needed())
             return
+        if found is not None and found < FIRST:
+            raise DevelopmentDatabase(found)
         for attempt in range(1, TRIES + 1):
             try:
                 command.upgrade(config(connection), "head")
@@ -126,8 +136,8 @@ def write_version(url: str, subject: str) -> None:
     """Write the next version's file from the difference between models and an up-to-date database."""
     engine = _engine(url)
     with engine.connect() as connection:
-        known = len(list(ScriptDirectory.from_config(config()).walk_revisions()))
-        command.revision(config(connection), subject, autogenerate=True, rev_id=f"{known + 1:04}")
+        number = f"{int(schema.needed()) + 1:04}"
+        command.revision(config(connection), subject, autogenerate=True, rev_id=number)
 
 
 def is_compared(_: object, name: str | None, kind: str, *__: object) -> bool:

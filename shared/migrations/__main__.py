@@ -17,7 +17,10 @@ def main(arguments: list[str]) -> str | None:
         return "DATABASE_URL must name the database to migrate"
     match arguments:
         case []:
-            migrations.upgrade(url, pooler=settings.database_pooler)
+            try:
+                migrations.upgrade(url, pooler=settings.database_pooler)
+            except migrations.DevelopmentDatabase as error:
+                return str(error)
         case ["new", subject]:
             migrations.write_version(url, subject)
         case _:

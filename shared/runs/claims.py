@@ -81,7 +81,7 @@ _CLAIMED, _STORED = _named(CLAIMED_COLUMNS, "claimed"), _named(checkpoint_reads.
 # Claimed runs, and after them the newest checkpoints of their threads. They are read when the runs are claimed: the
 # run before has ended by then.
 CLAIM_RUNS = Routine(
-    name="claim_runs_2",
+    name="claim_runs_1",
     parameters={
         "ids": "uuid[]",
         "owner": "text",

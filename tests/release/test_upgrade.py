@@ -1,4 +1,4 @@
-"""A rolling upgrade: the release before works on the new database, beside this one, and either goes on with the other's runs."""
+"""A rolling upgrade: this release works on a later one's database, beside it, and each continues the other's runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 
 from shared.infra import schema
-from tests.support import counting, previous
+from tests.support import counting, next_release
 from tests.support.counting import KITCHEN, check_whole, rows
 from tests.support.reading import Reading
 from tests.support.stack import Stack
@@ -23,11 +24,17 @@ STEPS, STEP_SECONDS = 12, 0.4
 
 @pytest.fixture(scope="module")
 def old() -> Iterator[Stack]:
-    """A platform of the release before."""
+    """A platform of this release."""
     env = {"RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS), "RUNYARD_LEASE_SECONDS": "60"}
-    with Stack(env=env, code=previous.tree()) as stack:
+    with Stack(env=env) as stack:
         stack.deploy(KITCHEN, name="kitchen")
         yield stack
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of a later release."""
+    return next_release.tree(tmp_path_factory.mktemp("later"))
 
 
 @contextmanager
@@ -70,22 +77,23 @@ def check_cancelled(canceller: Stack, creator: Stack) -> None:
     assert runs.get(thread_id, run["run_id"])["status"] == "interrupted"
 
 
-def test_both_releases_are_alive_on_one_database(old: Stack) -> None:
+def test_both_releases_are_alive_on_one_database(old: Stack, later: Path) -> None:
     threads = counting.start(old, 4, STEPS, STEP_SECONDS)
     readings = read(old, threads[:2])
     wait_until(lambda: begun(old, threads), 60, what="runs to be under way while the database is migrated")
-    previous.migrate(old)
+    next_release.migrate(old, later)
+    assert schema.applied(old.database_url) == next_release.NUMBER
     assert schema.is_enough(schema.applied(old.database_url))
     check_whole(old, threads, STEPS)
     check_read(readings, old)
 
-    with previous.web_beside(old) as new:
+    with next_release.web_beside(old, later) as new:
         made_by_new = counting.start(new, 3, STEPS, STEP_SECONDS)  # and executed by the old runner
         readings = read(old, made_by_new[:1]) + read(new, made_by_new[:1])
         assert {run["attempt"] for run in check_whole(old, made_by_new, STEPS)} == {1}
         check_read(readings, old)
 
-        with previous.runner_beside(old) as runner:
+        with next_release.runner_beside(old, later) as runner:
             taken = counting.start(old, 3, STEPS, STEP_SECONDS) + counting.start(new, 3, STEPS, STEP_SECONDS)
             readings = read(new, taken[:2]) + read(old, taken[3:5])
             wait_until(lambda: begun(old, taken), 60)

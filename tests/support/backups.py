@@ -30,15 +30,19 @@ class Service:
     def __init__(self, url: str, folder: Path, encryption_keys: str | None = KEY) -> None:
         self.url, self.folder, self.keys = url, folder, encryption_keys
 
-    def runyard(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> Result:
-        environment = {
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The variables that name the service; None removes one of this process."""
+        return {
             **{name: None for name in os.environ if name.startswith("RUNYARD_")},
             "DATABASE_URL": self.url,
             "REDIS_URL": None,
             "RUNYARD_DATA_DIR": str(self.folder),
             "RUNYARD_ENCRYPTION_KEYS": self.keys,
-            **(env or {}),
         }
+
+    def runyard(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> Result:
+        environment = {**self.environment, **(env or {})}
         return CliRunner().invoke(app, [str(part) for part in arguments], env=environment)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:

@@ -40,8 +40,10 @@ def lead(stack: Stack, pid: int) -> None:
         )
 
 
-def start(stack: Stack, pool: str = "default", name: str = "another") -> Runner:
-    """The Procfile's runner once more; it writes to NAME.log in the data directory."""
+def start(
+    stack: Stack, pool: str = "default", name: str = "another", code: Path = procfile.PROJECT
+) -> Runner:
+    """Start the Procfile's runner once more, from the tree `code`. It writes to NAME.log in the data directory."""
     (line,) = (line for line in procfile.read() if line.name == "runner")
     env = stack.environment | {
         "DATABASE_URL": stack.database_url,
@@ -50,11 +52,12 @@ def start(stack: Stack, pool: str = "default", name: str = "another") -> Runner:
         "RUNYARD_POOL": pool,
         "RUNYARD_RUNTIME_DIR": str(stack.data_dir / "others"),  # one that is killed is not missed at `stack`
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": str(code),
     }
     command = line.command.replace("runner@", f"{name}@")
     with (stack.data_dir / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"], cwd=procfile.PROJECT, env=env, stdout=log, stderr=log
+            ["/bin/sh", "-c", f"exec {command}"], cwd=code, env=env, stdout=log, stderr=log
         )
 
 

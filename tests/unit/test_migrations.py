@@ -7,14 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine
 
 from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
@@ -29,6 +27,7 @@ from shared.models import (
     is_live,
     is_unsuccessful,
 )
+from tests.support import next_release
 from tests.support.databases import fresh
 from tests.support.waiting import wait_until
 
@@ -65,33 +64,53 @@ def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
     assert migrations.is_current(empty)
 
 
-def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty: str) -> None:
-    _upgrade_to(empty, "0012")
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of a release whose version adds a column and an index to runs."""
+    return next_release.tree(tmp_path_factory.mktemp("later"))
+
+
+def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty: str, later: Path) -> None:
+    migrations.upgrade(empty)
     with psycopg.connect(empty) as reader:
         reader.execute("SELECT count(*) FROM run")  # and no end of its transaction
-        migrating = _start(empty)
+        migrating = _start(empty, later)
         with psycopg.connect(empty, autocommit=True, options="-c statement_timeout=20s") as other:
             wait_until(lambda: _waits_for_a_table(other), 30)
             other.execute("SELECT count(*) FROM run")
         assert migrating.poll() is None
     assert migrating.wait(timeout=60) == 0
-    assert migrations.is_current(empty)
+    assert schema.applied(empty) == next_release.NUMBER
 
 
-def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str) -> None:
-    _upgrade_to(empty, "0012")
-    with psycopg.connect(empty, autocommit=True) as connection:
-        connection.execute("ALTER TABLE run ADD COLUMN attempts jsonb")
-        connection.execute("CREATE INDEX ix_run_ended ON run (run_id)")
-        connection.execute(
-            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_run_ended'::regclass"
-        )
+def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str, later: Path) -> None:
     migrations.upgrade(empty)
-    with create_engine(driver_url(empty), poolclass=NullPool).connect() as connection:
-        context = MigrationContext.configure(connection, opts={"include_object": migrations.is_compared})
-        assert compare_metadata(context, METADATA) == []
-        invalid = connection.execute(text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")).scalar_one()
-    assert invalid == 0
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE run ADD COLUMN {next_release.COLUMN} bigint")
+        connection.execute(f"CREATE INDEX {next_release.INDEX} ON run (run_id)")
+        connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", [next_release.INDEX]
+        )
+    assert _start(empty, later).wait(timeout=60) == 0
+    with psycopg.connect(empty) as connection:
+        invalid = connection.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
+        index = connection.execute("SELECT pg_get_indexdef(%s::regclass)", [next_release.INDEX]).fetchone()
+    assert invalid == (0,)
+    assert index is not None
+    assert index[0].endswith(f"({next_release.COLUMN})")
+    assert schema.applied(empty) == next_release.NUMBER
+
+
+def test_a_database_from_before_the_first_release_is_refused(database: str, migrated: str) -> None:
+    with fresh(database, template=migrated) as url:
+        with psycopg.connect(url) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '0023'")
+        ended = _start(url, stderr=subprocess.PIPE)
+        _, said = ended.communicate(timeout=60)
+        assert ended.returncode == 1
+        assert b"made before the first release" in said
+        assert b"Traceback" not in said
+        assert schema.applied(url) == "0023"
 
 
 def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated: str) -> None:
@@ -106,25 +125,22 @@ def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated:
 
 
 def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
-    steps = iter([lambda: _upgrade_to(empty, "0012"), lambda: migrations.upgrade(empty)])
+    versions = iter([None, "0023", schema.needed()])
 
-    schema.wait(empty, sleep=lambda _: next(steps)())
+    schema.wait(empty, sleep=lambda _: None, ask=lambda _: next(versions))
 
-    assert next(steps, None) is None
+    assert next(versions, None) is None
     assert [record.getMessage() for record in caplog.records if record.name == schema.__name__] == [
         f"the database has no tables, and this release needs {schema.needed()}:"
         " waiting for `python -m shared.migrations`"
     ]
 
 
-def _upgrade_to(url: str, version: str) -> None:
-    with create_engine(driver_url(url), poolclass=NullPool).connect() as connection:
-        command.upgrade(migrations.config(connection), version)
-
-
-def _start(url: str, **options: Any) -> subprocess.Popen[bytes]:
+def _start(url: str, code: Path = ROOT, *, stderr: int | None = None) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "DATABASE_URL": url}
-    return subprocess.Popen([sys.executable, "-m", "shared.migrations"], cwd=ROOT, env=environment, **options)
+    return subprocess.Popen(
+        [sys.executable, "-m", "shared.migrations"], cwd=code, env=environment, stderr=stderr
+    )
 
 
 def _waits_for_a_table(connection: psycopg.Connection) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,9 +17,9 @@ from cli.backups import archive, contents, keys, restoring
 from cli.backups.database import Connection
 from cli.backups.keys import fingerprint
 from shared import migrations
-from shared.infra import postgres
+from shared.infra import schema
+from tests.support import next_release
 from tests.support.backups import BYTES, KEY, OTHER, PASSPHRASE, Service, everything, text_of
-from tests.support.databases import fresh
 
 
 def test_everything_comes_back(source: Service, target: Service, made: Path) -> None:
@@ -290,24 +292,23 @@ def test_a_paused_copy_begins_nothing(prepared: Service, made: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--paused",)])
-@pytest.mark.parametrize("version", ["0001", "0014"])
-def test_an_older_backup_is_brought_to_this_version(
-    database: str, target: Service, tmp_path: Path, version: str, options: tuple[str, ...]
+def test_a_later_release_restores_this_ones_backup_at_its_own_version(
+    target: Service, made: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    from alembic import command
-    from sqlalchemy import NullPool, create_engine
-
-    with fresh(database) as url:
-        engine = create_engine(postgres.driver_url(url), poolclass=NullPool)
-        with engine.connect() as conn:
-            command.upgrade(migrations.config(conn), version)
-            conn.commit()
-        older = tmp_path / "older.backup"
-        made = Service(url, tmp_path / "older").runyard("backup", older)
-        assert made.exit_code == 0, text_of(made)
-    restored = target.runyard("restore", older, *options)
-    assert restored.exit_code == 0, text_of(restored)
-    assert migrations.is_current(target.url)
+    code = next_release.tree(tmp_path / "later")
+    restored = subprocess.run(
+        [sys.executable, "-m", "cli", "restore", str(made), *options],
+        cwd=code,
+        env={
+            name: value for name, value in {**os.environ, **target.environment}.items() if value is not None
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert restored.returncode == 0, restored.stderr
+    assert schema.applied(target.url) == next_release.NUMBER
+    assert target.rows(f"SELECT count({next_release.COLUMN}), count(*) FROM run") == [(0, 3)]
 
 
 def test_embedded_servers_are_started_for_it(made: Path, tmp_path: Path) -> None:

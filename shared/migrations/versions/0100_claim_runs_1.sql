@@ -1,11 +1,11 @@
 CREATE OR REPLACE FUNCTION claim_runs_1(uuid[], text, float8, float8, bigint, text, boolean)
-RETURNS TABLE (claimed_run_id uuid, claimed_deployment_id uuid, claimed_thread_id uuid, claimed_assistant_id uuid, claimed_revision_id uuid, claimed_graph_id text, claimed_attempt bigint, claimed_floor bigint, claimed_temporary boolean, claimed_metadata jsonb, claimed_input text, claimed_kwargs json, claimed_last_death text, claimed_deaths bigint, claimed_quarantine bigint, claimed_timeout_seconds float8, claimed_seconds_left float8, claimed_key_id text, stored_deployment_id uuid, stored_thread_id uuid, stored_checkpoint_ns text, stored_checkpoint_id text, stored_parent_checkpoint_id text, stored_type text, stored_data bytea, stored_metadata text, stored_channels text[], stored_versions text[], stored_types text[], stored_blobs bytea[], stored_tasks text[], stored_write_channels text[], stored_write_types text[], stored_writes bytea[]) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+RETURNS TABLE (claimed_run_id uuid, claimed_deployment_id uuid, claimed_thread_id uuid, claimed_assistant_id uuid, claimed_revision_id uuid, claimed_graph_id text, claimed_attempt bigint, claimed_floor bigint, claimed_temporary boolean, claimed_metadata jsonb, claimed_input text, claimed_kwargs json, claimed_last_death text, claimed_deaths bigint, claimed_quarantine bigint, claimed_timeout_seconds float8, claimed_seconds_left float8, claimed_key_id text, claimed_depth bigint, stored_deployment_id uuid, stored_thread_id uuid, stored_checkpoint_ns text, stored_checkpoint_id text, stored_parent_checkpoint_id text, stored_type text, stored_data bytea, stored_metadata text, stored_channels text[], stored_versions text[], stored_types text[], stored_blobs bytea[], stored_tasks text[], stored_write_channels text[], stored_write_types text[], stored_writes bytea[]) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     deployments uuid[] := '{}';
     threads uuid[] := '{}';
 BEGIN
-FOR claimed_run_id, claimed_deployment_id, claimed_thread_id, claimed_assistant_id, claimed_revision_id, claimed_graph_id, claimed_attempt, claimed_floor, claimed_temporary, claimed_metadata, claimed_input, claimed_kwargs, claimed_last_death, claimed_deaths, claimed_quarantine, claimed_timeout_seconds, claimed_seconds_left, claimed_key_id IN 
+FOR claimed_run_id, claimed_deployment_id, claimed_thread_id, claimed_assistant_id, claimed_revision_id, claimed_graph_id, claimed_attempt, claimed_floor, claimed_temporary, claimed_metadata, claimed_input, claimed_kwargs, claimed_last_death, claimed_deaths, claimed_quarantine, claimed_timeout_seconds, claimed_seconds_left, claimed_key_id, claimed_depth IN 
 UPDATE run r SET status = 'running', attempt = attempt + 1, owner = $2,
     lease_until = now() + make_interval(secs => $3), updated_at = statement_timestamp(),
     started_at = coalesce(started_at, statement_timestamp()),
@@ -20,7 +20,7 @@ WHERE r.run_id = ANY($1) AND r.deployment_id NOT IN (SELECT id FROM deployment W
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - $5 AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
     last_death, deaths, quarantine, timeout_seconds,
-    date_part('epoch', deadline_at - now()) AS seconds_left, key_id
+    date_part('epoch', deadline_at - now()) AS seconds_left, key_id, depth
 
 LOOP
     RETURN NEXT;
