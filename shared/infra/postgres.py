@@ -337,7 +337,7 @@ DATABASE_TROUBLE = (
     psycopg.InterfaceError,
     psycopg.InternalError,
 )
-GONE = "database unavailable"
+GONE = "The database is unavailable."
 READ_ONLY = "25006"  # an internal error to the driver
 IDLE = "25P03"  # this process was frozen in the middle of a transaction
 CANCELED = "57014"  # a statement that took longer than it may
@@ -350,9 +350,9 @@ def _why_not_now(error: Exception) -> str | None:
         return GONE
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
     if state in IN_THE_WAY:
-        return "another transaction was in the way"
+        return "Another transaction was in the way."
     if state == CANCELED:
-        return "the database took too long"
+        return "The database took too long."
     # None: never reached the server. 08: connection, 53: resources, 57P: shutdown
     is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
     return GONE if is_gone else None

@@ -39,7 +39,7 @@ def test_it_says_when_the_database_is_away(anonymous: FlaskClient) -> None:
     postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
     assert anonymous.get("/ok").status_code == 200
     response = anonymous.get("/ok?check_db=1")
-    assert (response.status_code, response.json) == (503, {"detail": "database unavailable"})
+    assert (response.status_code, response.json) == (503, {"detail": "The database is unavailable."})
     assert response.headers["Retry-After"] == "2"
 
 

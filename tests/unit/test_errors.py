@@ -75,9 +75,9 @@ def test_the_control_plane_lists_what_is_invalid_and_the_deployment_api_says_it_
 def test_a_reached_limit_and_a_missing_database_say_when_to_come_back(raising: Any) -> None:
     response = raising(TooMany("too many runs", retry_after_seconds=7))
     assert (response.status_code, response.headers["Retry-After"]) == (429, "7")
-    response = raising(Unavailable("database unavailable"))
+    response = raising(Unavailable("The database is unavailable."))
     assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
-    assert response.json == {"detail": "database unavailable"}
+    assert response.json == {"detail": "The database is unavailable."}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("the secret is 42"), RunyardError("the secret is 42")])

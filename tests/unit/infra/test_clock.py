@@ -34,7 +34,7 @@ def test_it_is_the_databases_also_while_that_is_away(db: Engine, monkeypatch: py
     assert is_the_databases(clock.now())
 
     def refuse() -> float:
-        raise Unavailable("database unavailable")
+        raise Unavailable("The database is unavailable.")
 
     monkeypatch.setattr(clock, "_ask", refuse)
     monkeypatch.setattr(clock, "KNOWN_SECONDS", -1.0)

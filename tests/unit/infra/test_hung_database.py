@@ -131,14 +131,14 @@ def test_statements_and_new_connections_fail_while_the_server_hangs(server: tupl
     assert found.pop("attempts") <= 2 * 4 * 2, "not every caller waits for a connection of its own"
     assert found == {
         "before": [1],
-        "under way": ["database unavailable"],
-        "hung": ["database unavailable"],
+        "under way": ["The database is unavailable."],
+        "hung": ["The database is unavailable."],
         "after": [1],
     }
 
 
 def test_a_statement_that_is_slow_by_nature_has_a_longer_limit(server: tuple[str, int]) -> None:
-    assert said(server, SLOW) == {"slow": ["database unavailable"], "patient": [2], "spoken": [15]}
+    assert said(server, SLOW) == {"slow": ["The database is unavailable."], "patient": [2], "spoken": [15]}
 
 
 # Whoever waits for an answer in a patched process lets the others go on

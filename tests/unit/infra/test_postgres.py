@@ -36,11 +36,11 @@ def test_a_connection_of_somebody_else_takes_strings_for_ids(database: str) -> N
     assert found == (True,)
 
 
-READ_ONLY = ("SET TRANSACTION READ ONLY", "CREATE TABLE a_new_one ()", "database unavailable")
+READ_ONLY = ("SET TRANSACTION READ ONLY", "CREATE TABLE a_new_one ()", "The database is unavailable.")
 LOCKED = (
     "SET LOCAL lock_timeout = '1ms'",
     "LOCK TABLE organization IN EXCLUSIVE MODE",
-    "another transaction was in the way",
+    "Another transaction was in the way.",
 )
 
 
@@ -219,7 +219,7 @@ def test_an_idle_connection_makes_way_for_one_that_is_refused(
     first: Callable[..., None], other: Callable[..., None]
 ) -> None:
     first("SELECT 1")
-    with pytest.raises(Unavailable, match="database unavailable"):
+    with pytest.raises(Unavailable, match="The database is unavailable."):
         other("SELECT 1")
     wait_until(lambda: succeeds(other))
 

@@ -238,7 +238,7 @@ def test_a_run_that_cannot_start_without_the_database_starts_when_it_is_back(b: 
 
 
 def away(*_: Any, **__: Any) -> Any:
-    raise Unavailable("database unavailable")
+    raise Unavailable("The database is unavailable.")
 
 
 @within(bench)
