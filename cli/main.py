@@ -66,7 +66,7 @@ def about(
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Build, serve and run agent graphs on your own machines. This tool is beta.
+    """Build, serve and run agent graphs on your own machines.
 
     Commands find the service at --url, RUNYARD_URL, or where `runyard up` last listened, and their key in
     RUNYARD_API_KEY (environment, then .env), then the one `runyard up` keeps for itself, then

@@ -16,6 +16,10 @@ from uv import find_uv_bin
 from workers.builder.config.pip_config import PipConfig
 
 NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
+PYLOCK = (
+    "--preview-features",
+    "pylock",
+)  # uv otherwise warns in each build log that reading one is experimental
 REFRESH = "--refresh"  # look again at what the cache has of the index
 OWN_VARIABLES = ("UV_", "PIP_")
 UNSATISFIED = "No solution found"
@@ -60,7 +64,7 @@ def install_wheels(requirements: Path, env_python: Path) -> list[str]:
     """Exactly the pinned wheels: nothing is built, and files are links into the cache."""
     return _uv(
         "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
-        "--no-build", "--require-hashes", "--requirement", str(requirements),
+        "--no-build", "--require-hashes", *PYLOCK, "--requirement", str(requirements),
     )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ def test_wheels_are_installed_by_their_hashes_and_what_is_built_is_copied() -> N
     assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
     assert argv[argv.index("--requirement") + 1] == "/r/out.txt"
     assert argv[argv.index("--link-mode") + 1] == "hardlink"
+    assert argv[argv.index("--preview-features") + 1] == "pylock"
 
     argv = uv.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
 
