@@ -114,6 +114,11 @@ def _is_kept_service(url: str, settings: Settings) -> bool:
     return _origin(url) == _origin(own)
 
 
+def is_local(url: str, settings: Settings) -> bool:
+    """Whether an address leads to this machine, by its host or as the service of the data directory."""
+    return _origin(url)[1] == "localhost" or _is_kept_service(url, settings)
+
+
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     """Return scheme, host and port of an address. All names of this machine count as one host."""
     try:

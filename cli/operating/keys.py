@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cli.api.access import KEY_PREFIX, find_key, find_tenant, find_url
+from cli.api.access import KEY_PREFIX, find_key, find_tenant, find_url, is_local
 from cli.errors import BadUsage, CommandFailed
 from cli.options import (
     Json,
@@ -54,7 +54,8 @@ def create(
         bool,
         typer.Option(
             "--local",
-            help="Make it in the service's database, on its own machine. So it is also without any key.",
+            help="Make it in the service's database, on its own machine. So it is also without any key, unless --url"
+            " or RUNYARD_URL names another machine.",
         ),
     ] = False,
     as_json: Json = False,
@@ -66,7 +67,7 @@ def create(
     with sentences(as_json=as_json):
         if role not in ROLES:
             raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
-        if local or (has_server() and not (url or _has_key(api_key))):
+        if local or (has_server() and not url and _is_local_without_key(api_key)):
             key = _create_locally(name, role, days, find_tenant(org) or DEFAULT_ORGANIZATION)
             made = {"id": id_of(key), "name": name, "role": role, "key": key}
         else:
@@ -84,13 +85,15 @@ def create(
         typer.echo(made["key"])
 
 
-def _has_key(api_key: str | None) -> bool:
+def _is_local_without_key(api_key: str | None) -> bool:
+    """Whether there is no key to send, and the environment names no service on another machine."""
     own = settings()
+    address = find_url(None, own)
     try:
-        find_key(api_key, own, url=find_url(None, own))
+        find_key(api_key, own, url=address)
     except CommandFailed:
-        return False
-    return True
+        return is_local(address, own)
+    return False
 
 
 def _create_locally(name: str, role: str, days: int | None, organization: str) -> str:

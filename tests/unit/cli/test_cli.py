@@ -463,6 +463,17 @@ def test_a_command_of_the_service_says_what_to_install(monkeypatch: pytest.Monke
     assert "runyard[server]" in ran.output
 
 
+@pytest.mark.parametrize("name", ["RUNYARD_URL", "LANGGRAPH_HOST_URL"])
+def test_a_key_of_a_service_elsewhere_is_never_made_in_the_database_here(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "https://runyard.example.com")
+
+    ran = CliRunner().invoke(app, ["keys", "create"])
+
+    assert (ran.exit_code, "No API key for https://runyard.example.com" in ran.output) == (1, True)
+
+
 def test_without_the_service_s_packages_keys_are_made_over_http_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
 
