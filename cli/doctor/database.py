@@ -13,7 +13,7 @@ from cli.errors import CommandFailed
 from cli.machine import embedded, formation
 from shared import __version__
 from shared.infra import system
-from shared.infra.schema import needed
+from shared.infra.schema import CREATE_ANEW, ENCODING, needed
 from shared.settings import BadSetting, Formation, Settings
 
 CONNECT_SECONDS = 5
@@ -208,9 +208,9 @@ def judge(found: Database, where: str, *, is_pooled: bool, started: Formation = 
     elif found.is_readonly:
         advice = "Name the primary server in DATABASE_URL: a standby takes no writes."
         yield fails(where, f"{found.version}, and takes no writes", advice)
-    elif found.encoding != "UTF8":
-        advice = "Create the database anew: CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0."
-        yield fails(where, f"{found.version}, and the database has the encoding {found.encoding}", advice)
+    elif found.encoding != ENCODING:
+        text = f"{found.version}, and the database has the encoding {found.encoding}"
+        yield fails(where, text, CREATE_ANEW)
     else:
         yield ok(where, found.version)
     if is_pooled:

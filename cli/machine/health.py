@@ -107,6 +107,8 @@ def _check_database(settings: Settings) -> str:
         raise Unhealthy(
             f"The package {error.name} is not installed: install runyard with its extra `server`."
         ) from error
+    except schema.NotUtf8 as error:
+        raise Unhealthy(str(error)) from error
     except schema.NoDatabase as error:
         raise Unhealthy(
             f"The database does not answer: {str(error).strip().partition(chr(10))[0]}"

@@ -42,13 +42,18 @@ Visit = Callable[[Settings], int | None]
 
 
 class OncePerMachine:
-    """Shows what processes print; what each of them finds out about the machine they share, once."""
+    """Shows the output of processes. A line about the machine that they share is shown once.
+
+    Valkey's advice on kernel settings is left out: it is for servers whose data fill the memory of a machine.
+    """
 
     def __init__(self, show: Show) -> None:
         self._show = show
         self._shown: set[str] = set()
 
     def __call__(self, name: str, line: str) -> None:
+        if name == embedded.VALKEY and embedded.KERNEL_ADVICE.search(line):
+            return
         _, is_of_machine, said = line.partition(OF_MACHINE)
         if is_of_machine:
             if said in self._shown:
@@ -231,6 +236,8 @@ def _migrate(
         # By a child: we live as long as the service, and need no driver for anything else.
         if schema.is_enough(schema.applied_by_child(settings.database_url)):
             return
+    except schema.NotUtf8 as error:
+        raise CannotStart(str(error)) from error
     except schema.NoDatabase as error:
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")

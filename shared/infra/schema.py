@@ -24,8 +24,17 @@ VERSIONS = Path(__file__).parents[1] / "migrations" / "versions"
 PAUSE_SECONDS, MENTION_SECONDS = 1.0, 30.0
 
 
+ENCODING = "UTF8"
+CREATE_ANEW = f"Create the database anew: CREATE DATABASE name ENCODING '{ENCODING}' TEMPLATE template0."
+NOT_UTF8_CODE = 3  # exit code of the child
+
+
 class NoDatabase(Exception):
     """The database does not answer."""
+
+
+class NotUtf8(NoDatabase):
+    """The database has another encoding than UTF8; the message says what to do."""
 
 
 def versions() -> set[str]:
@@ -39,7 +48,7 @@ def needed() -> str:
 
 
 def applied(url: str) -> str | None:
-    """The version the database is at, None before its first. Raises NoDatabase.
+    """The version the database is at, None before its first. Raises NoDatabase and NotUtf8.
 
     Asked of the driver alone, because importing Alembic takes its time.
     """
@@ -47,6 +56,9 @@ def applied(url: str) -> str | None:
 
     try:
         with psycopg.connect(url, connect_timeout=5) as connection:
+            encoding = connection.info.parameter_status("server_encoding")
+            if encoding not in (None, ENCODING):
+                raise NotUtf8(f"The database of DATABASE_URL has the encoding {encoding}. {CREATE_ANEW}")
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except psycopg.errors.UndefinedTable:
         return None
@@ -56,7 +68,7 @@ def applied(url: str) -> str | None:
 
 
 def applied_by_child(url: str) -> str | None:
-    """The same for a process that is to load no driver yet; a child asks. Raises NoDatabase.
+    """The same for a process that is to load no driver yet; a child asks. Raises NoDatabase and NotUtf8.
 
     At its import psycopg decides how it waits: where gevent patches later, each statement would stop every greenlet.
     """
@@ -69,6 +81,8 @@ def applied_by_child(url: str) -> str | None:
         check=False,
         env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
     )
+    if done.returncode == NOT_UTF8_CODE:
+        raise NotUtf8(done.stderr.strip())
     if done.returncode != 0:
         raise NoDatabase(done.stderr)
     return done.stdout.strip() or None
@@ -79,7 +93,8 @@ def _answer() -> None:
     try:
         sys.stdout.write(applied(sys.stdin.read()) or "")
     except NoDatabase as error:
-        sys.exit(str(error))
+        sys.stderr.write(f"{error}\n")
+        sys.exit(NOT_UTF8_CODE if isinstance(error, NotUtf8) else 1)
 
 
 def is_enough(version: str | None) -> bool:
@@ -100,7 +115,7 @@ def wait(
     *,
     ask: Callable[[str], str | None] = applied,
 ) -> None:
-    """Return when the database is ready for this code, and say what is waited for.
+    """Return when the database is ready for this code, and say what is waited for. Raises SystemExit if it is not UTF8.
 
     One that is away is no reason to wait: processes answer without it, and find it when it is back.
     """
@@ -108,6 +123,8 @@ def wait(
     while True:
         try:
             version = ask(url)
+        except NotUtf8 as error:
+            raise SystemExit(str(error)) from error
         except NoDatabase:
             return
         if is_enough(version):

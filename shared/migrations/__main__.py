@@ -6,6 +6,7 @@ import os
 import sys
 
 from shared import migrations
+from shared.infra import schema
 from shared.settings import Settings
 
 
@@ -18,8 +19,9 @@ def main(arguments: list[str]) -> str | None:
     match arguments:
         case []:
             try:
+                schema.applied(url)  # before SQLAlchemy, which fails on other encodings with a traceback
                 migrations.upgrade(url, pooler=settings.database_pooler)
-            except migrations.DevelopmentDatabase as error:
+            except (schema.NotUtf8, migrations.DevelopmentDatabase) as error:
                 return str(error)
         case ["new", subject]:
             migrations.write_version(url, subject)

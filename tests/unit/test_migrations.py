@@ -158,6 +158,18 @@ def test_the_command_says_what_it_lacks_and_no_process_waits_for_a_database_that
     schema.wait("postgresql://nobody@127.0.0.1:9/nowhere")
 
 
+def test_a_database_of_another_encoding_is_refused_in_a_sentence_before_anything_starts(
+    database: str,
+) -> None:
+    with fresh(database, options="ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0") as url:
+        ended = _start(url, stderr=subprocess.PIPE)
+        _, said = ended.communicate(timeout=60)
+        for ask in (schema.applied, schema.applied_by_child):
+            with pytest.raises(SystemExit, match="encoding SQL_ASCII") as refused:
+                schema.wait(url, ask=ask)
+            assert (ended.returncode, said.decode()) == (1, f"{refused.value}\n")
+
+
 def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(migrated: str) -> None:
     with psycopg.connect(migrated) as connection:
         query = "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions IS NOT NULL"

@@ -139,6 +139,19 @@ def test_what_processes_say_of_the_machine_they_share_is_shown_once(line: str) -
     assert shown == ["runner", "runner", "builder"]
 
 
+def test_valkey_s_advice_on_the_kernel_is_left_out_and_its_errors_are_shown() -> None:
+    shown: list[tuple[str, str]] = []
+    show = up.OncePerMachine(lambda name, line: shown.append((name, line)))
+    at = "7:M 24 Nov 2026 19:28:03.919 # "
+
+    for name in ("valkey", "runner"):
+        show(name, f"{at}WARNING Memory overcommit must be enabled! Without it, a background save may fail.")
+        show(name, f"{at}WARNING You have Transparent Huge Pages (THP) support enabled in your kernel.")
+        show(name, f"{at}MISCONF Errors writing to the AOF file: No space left on device")
+
+    assert [name for name, _ in shown] == ["valkey", "runner", "runner", "runner"]
+
+
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "Procfile"
     bad.write_text("# a comment\n\nweb: serve\nnonsense\n")

@@ -219,7 +219,7 @@ def test_an_idle_connection_makes_way_for_one_that_is_refused(
     first: Callable[..., None], other: Callable[..., None]
 ) -> None:
     first("SELECT 1")
-    with pytest.raises(Unavailable, match="The database is unavailable."):
+    with pytest.raises(Unavailable, match="The database is unavailable"):
         other("SELECT 1")
     wait_until(lambda: succeeds(other))
 

@@ -62,7 +62,7 @@ def test_a_standby_and_a_read_only_database_refuse_writes(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("elsewhere")
 def test_a_database_that_is_away_is_unavailable() -> None:
     postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
-    with pytest.raises(Unavailable, match="The database is unavailable."):
+    with pytest.raises(Unavailable, match="The database is unavailable"):
         writes.refusal()
 
 
