@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from shared.settings import Settings
+from shared.settings import Audience, Settings
 
 PAGE = Path(__file__).with_suffix(".md")
 TEXT = """\
@@ -17,25 +18,40 @@ TEXT = """\
 Settings are environment variables, read once when a process starts. A value that cannot be used stops the start and
 names the variable. Each can come from a file instead: `RUNYARD_API_KEY_FILE=/run/secrets/key` stands for its content.
 
-| Variable | Default | Meaning |
-|---|---|---|
-{rows}
+{operator}
 
 Builds also see, where they are set, what it takes to reach a package index from here: `HTTP_PROXY`, `HTTPS_PROXY`,
 `NO_PROXY`, `PIP_INDEX_URL`, `PIP_EXTRA_INDEX_URL`, `UV_INDEX_URL`, `UV_DEFAULT_INDEX`, `UV_EXTRA_INDEX_URL`,
 `UV_INDEX`, `UV_FIND_LINKS`, `UV_NATIVE_TLS`, and the certificates of `SSL_CERT_FILE`, `SSL_CERT_DIR`,
 `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`. Nothing else of the environment is passed on.
+
+## Expert settings
+
+The defaults suit every installation that is known: change one only when a log line, `runyard doctor` or a page of these
+docs names it.
+
+{expert}
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page, without the settings that `runyard dev` makes for its own processes."""
+    return TEXT.format(operator=_table(Audience.OPERATOR), expert=_table(Audience.EXPERT))
+
+
+def _table(audience: Audience) -> str:
     rows = [
-        f"| `{spec.metadata['variable']}` | {spec.metadata['shown'] or shown(spec.default)} | {spec.metadata['meaning']} |"
+        f"| `{spec.metadata['variable']}` | {spec.metadata['shown'] or shown(spec.default)} | {_meaning(spec.metadata)} |"
         for spec in fields(Settings)
-        if "variable" in spec.metadata
+        if spec.metadata.get("audience") is audience
     ]
-    return TEXT.format(rows="\n".join(rows))
+    return "\n".join(("| Variable | Default | Meaning |", "|---|---|---|", *rows))
+
+
+def _meaning(declared: Mapping[str, Any]) -> str:
+    """The meaning, and the name that the variable had before."""
+    old_name = declared["old_name"]
+    return declared["meaning"] + (f"; `{old_name}`, its old name, is accepted" if old_name else "")
 
 
 def shown(default: Any) -> str:

@@ -26,9 +26,16 @@ RunyardError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
+
+
+def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the end of an error text, which names the known name most similar to an unknown one. Empty if none is."""
+    similar = get_close_matches(name, sorted(known), n=1)
+    return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 class RunyardError(Exception):

@@ -15,8 +15,12 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from shared.errors import suggestion
 
 MIB = 1024 * 1024
 DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
@@ -35,15 +39,40 @@ class BadSetting(ValueError):
     """An environment variable holds a value that cannot be used."""
 
 
+class Audience(StrEnum):
+    """Who sets a setting."""
+
+    OPERATOR = "operator"
+    EXPERT = "expert"  # an operator whose measurement or log names it
+    DEV = "dev"  # `runyard dev`, for its own processes
+
+
 def setting(
-    variable: str, default: object, meaning: str, *, is_secret: bool = False, shown: str | None = None
+    variable: str,
+    default: object,
+    meaning: str,
+    *,
+    is_secret: bool = False,
+    shown: str | None = None,
+    old_name: str | None = None,
+    audience: Audience = Audience.OPERATOR,
 ) -> Any:
-    """A field that is read from an environment variable.
+    """A field that is read from an environment variable, or from the one that was its name before.
 
     `docs/settings.md` is made of these: `meaning` stands there, and `shown` where the default depends on another setting.
     """
-    described = {"variable": variable, "meaning": meaning, "shown": shown}
+    described = {
+        "variable": variable,
+        "meaning": meaning,
+        "shown": shown,
+        "old_name": old_name,
+        "audience": audience,
+    }
     return field(default=default, repr=not is_secret, metadata=described)
+
+
+expert = partial(setting, audience=Audience.EXPERT)
+dev = partial(setting, audience=Audience.DEV)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +134,9 @@ class Settings:
         "where the processes of this machine answer `runyard health`: sockets that nobody else can reach. A container needs one of its own",
         shown="`run` in the data directory",
     )
-    host: str = setting("RUNYARD_HOST", "127.0.0.1", "the address `web` listens on")
+    listen_host: str = setting(
+        "RUNYARD_LISTEN_HOST", "127.0.0.1", "the address `web` listens on", old_name="RUNYARD_HOST"
+    )
     port: int = setting(
         "RUNYARD_PORT", 8123, "the port `web` listens on; when it is taken, the start says so and stops"
     )
@@ -125,16 +156,6 @@ class Settings:
         "RUNYARD_APP_DOMAIN",
         None,
         "`apps.example.com`: deployments are also at `https://NAME.apps.example.com` (with the scheme of `RUNYARD_URL`). The domain's names must lead here; it may carry a port",
-    )
-    dev_deployment: str | None = setting(
-        "RUNYARD_DEV_DEPLOYMENT",
-        None,
-        "what `runyard dev` sets: this deployment is also at the root, and needs no key from this machine's user",
-    )
-    dev_origin: str | None = setting(
-        "RUNYARD_DEV_ORIGIN",
-        None,
-        "what `runyard dev --studio` sets: pages of this origin, shown on this machine, need no key for that deployment either",
     )
 
     # Who may do what
@@ -189,11 +210,6 @@ class Settings:
         3600.0,
         "a run that takes longer, all attempts together, ends as `timeout`",
     )
-    max_attempts: int = setting(
-        "RUNYARD_MAX_ATTEMPTS",
-        3,
-        "how often a run's runner, or a host that no other run was on, may die before the run ends as `error`",
-    )
     drain_seconds: float = setting(
         "RUNYARD_DRAIN_SECONDS",
         25.0,
@@ -222,11 +238,6 @@ class Settings:
     max_archive_bytes: int = setting(
         "RUNYARD_MAX_ARCHIVE_BYTES", 200 * MIB, "larger source archives are refused with 413"
     )
-    body_seconds: float = setting(
-        "RUNYARD_BODY_SECONDS",
-        30.0,
-        "for a request's body to come, and a second more for every 8 KiB of it; slower ones are refused with 408",
-    )
 
     max_concurrent_runs_per_key: int = setting(
         "RUNYARD_MAX_CONCURRENT_RUNS_PER_KEY",
@@ -246,18 +257,10 @@ class Settings:
         200.0,
         "requests a second of one API key that one `web` process answers in the long run, else 429; `0`: no limit",
     )
-    requests_burst: int = setting(
-        "RUNYARD_REQUESTS_BURST", 400, "requests of one API key that one `web` process answers at once"
-    )
     streams_per_key: int = setting(
         "RUNYARD_STREAMS_PER_KEY",
         500,
         "streams, waits and long polls that one key may have open in one `web` process, else 429",
-    )
-    max_streams: int = setting(
-        "RUNYARD_MAX_STREAMS",
-        5_000,
-        "streams, waits and long polls that all keys together may have open in one `web` process, else 503; one key may have eight times as many as are left, operators' keys too, else 429",
     )
     connections_per_address: int = setting(
         "RUNYARD_CONNECTIONS_PER_ADDRESS",
@@ -298,27 +301,11 @@ class Settings:
         600.0,
         "a host without runs stops after this time; 0: one of a revision that serves never does",
     )
-    host_start_seconds: float = setting(
-        "RUNYARD_HOST_START_SECONDS", 60.0, "loading the graphs may take this long"
-    )
-    host_stall_seconds: float = setting(
-        "RUNYARD_HOST_STALL_SECONDS", 60.0, "a host whose event loop is blocked for this long is killed"
-    )
     host_memory_mb: int = setting("RUNYARD_HOST_MEMORY_MB", 1024, "a host that uses more is killed")
     host_home_mb: int = setting(
         "RUNYARD_HOST_HOME_MB",
         1024,
         "what the home folder of a revision may hold on a machine: a host over it is killed and the folder emptied. No file that a host writes may be larger",
-    )
-    host_processes: int = setting(
-        "RUNYARD_HOST_PROCESSES",
-        256,
-        "a host with more processes is killed; processes and threads together stop at four times as many",
-    )
-    host_threads: int = setting(
-        "RUNYARD_HOST_THREADS",
-        64,
-        "synchronous nodes a host executes at a time; nested runs have as many threads at each depth",
     )
     isolation: str = setting(
         "RUNYARD_ISOLATION",
@@ -345,11 +332,6 @@ class Settings:
         20,
         "how many of a deployment's newest revisions are kept, to go back to; one that serves or has runs to come is kept besides",
     )
-    kept_environments: int = setting(
-        "RUNYARD_KEPT_ENVIRONMENTS",
-        3,
-        "how many of a deployment's newest environments each machine keeps on disk, beside those in use; others are made again when needed",
-    )
     log_retention_days: float = setting(
         "RUNYARD_LOG_RETENTION_DAYS",
         14.0,
@@ -365,6 +347,60 @@ class Settings:
         90.0,
         "older runs that have ended are removed, whose threads keep their values and checkpoints; `0`: a run lives as long as its thread",
     )
+
+    # Expert settings: the defaults suit every installation that is known
+    max_attempts: int = expert(
+        "RUNYARD_MAX_ATTEMPTS",
+        3,
+        "how often a run's runner, or a host that no other run was on, may die before the run ends as `error`",
+    )
+    body_seconds: float = expert(
+        "RUNYARD_BODY_SECONDS",
+        30.0,
+        "for a request's body to come, and a second more for every 8 KiB of it; slower ones are refused with 408",
+    )
+    requests_burst: int = expert(
+        "RUNYARD_REQUESTS_BURST", 400, "requests of one API key that one `web` process answers at once"
+    )
+    max_streams: int = expert(
+        "RUNYARD_MAX_STREAMS",
+        5_000,
+        "streams, waits and long polls that all keys together may have open in one `web` process, else 503; one key may have eight times as many as are left, operators' keys too, else 429",
+    )
+    host_start_seconds: float = expert(
+        "RUNYARD_HOST_START_SECONDS", 60.0, "loading the graphs may take this long"
+    )
+    host_stall_seconds: float = expert(
+        "RUNYARD_HOST_STALL_SECONDS", 60.0, "a host whose event loop is blocked for this long is killed"
+    )
+    host_processes: int = expert(
+        "RUNYARD_HOST_PROCESSES",
+        256,
+        "a host with more processes is killed; processes and threads together stop at four times as many",
+    )
+    host_threads: int = expert(
+        "RUNYARD_HOST_THREADS",
+        64,
+        "synchronous nodes a host executes at a time; nested runs have as many threads at each depth",
+    )
+    kept_environments: int = expert(
+        "RUNYARD_KEPT_ENVIRONMENTS",
+        3,
+        "how many of a deployment's newest environments each machine keeps on disk, beside those in use; others are made again when needed",
+    )
+
+    # Of `runyard dev`, for the processes that it starts: `check_public` refuses them elsewhere
+    dev_deployment: str | None = dev(
+        "RUNYARD_DEV_DEPLOYMENT",
+        None,
+        "this deployment is also at the root, and needs no key from this machine's user",
+    )
+    dev_origin: str | None = dev(
+        "RUNYARD_DEV_ORIGIN",
+        None,
+        "pages of this origin, shown on this machine, need no key for that deployment either",
+    )
+
     # what build steps and graph hosts take over from this environment: addresses, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -376,10 +412,11 @@ class Settings:
         """Settings from environment variables; raises BadSetting naming the variable."""
         values: dict[str, object] = {}
         for spec in dataclasses.fields(cls):
-            name = VARIABLES.get(spec.name)
-            raw = _read(env, name) if name else None
-            if name and raw is not None:
-                values[spec.name] = _parse(name, raw, spec.type)
+            for name in names_of(spec.name):
+                raw = _read(env, name)
+                if raw is not None:
+                    values[spec.name] = _parse(name, raw, spec.type)
+                    break
         data_dir = Path(str(values.get("data_dir", cls.data_dir))).absolute()
         values["data_dir"] = data_dir
         values["passed_on"] = {name: env[name] for name in PASSED_ON if env.get(name)}
@@ -387,7 +424,7 @@ class Settings:
         values["runtime_dir"] = Path(str(values.get("runtime_dir", data_dir / "run"))).absolute()
         settings = cls(**values)  # type: ignore[arg-type]
         if "url" not in values:
-            settings = dataclasses.replace(settings, url=f"http://{settings.host}:{settings.port}")
+            settings = dataclasses.replace(settings, url=f"http://{settings.listen_host}:{settings.port}")
         settings._check()
         return settings
 
@@ -414,6 +451,10 @@ class Settings:
                 ipaddress.ip_network(network)
             except ValueError as error:
                 raise BadSetting(f"RUNYARD_PROXY_ADDRESSES must be addresses or networks: {error}") from error
+        if self.dev_deployment is not None and self.database_url and "@/" not in self.database_url:
+            raise BadSetting(
+                NOT_PUBLIC.format(name=VARIABLES["dev_deployment"])
+            )  # dev has a database of its own
         if self.lease_seconds < 2:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
@@ -429,12 +470,48 @@ PASSED_ON = (
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
 )  # fmt: skip
 
+DECLARED = {spec.name: spec.metadata for spec in dataclasses.fields(Settings) if "variable" in spec.metadata}
 # Field → environment variable.
-VARIABLES: dict[str, str] = {
-    spec.name: spec.metadata["variable"]
-    for spec in dataclasses.fields(Settings)
-    if "variable" in spec.metadata
-}
+VARIABLES: dict[str, str] = {name: declared["variable"] for name, declared in DECLARED.items()}
+NOT_PUBLIC = (
+    "{name} is set by `runyard dev` for its own processes: elsewhere it would let requests of this machine, and of a"
+    " proxy on it, in without a key. Remove it from the environment."
+)
+PREFIX = "RUNYARD_"
+# Variables that other programs read: the command line, the CI jobs in deploy/, docker-compose.yml.
+READ_ELSEWHERE = frozenset(
+    f"{PREFIX}{name}"
+    for name in ("ORG", "ADDRESS", "DIRECTORY", "ENV_FILE", "NAME", "PACKAGE", "PUBLISH", "TIMEOUT")
+)
+OF_TESTS = f"{PREFIX}TEST_"
+
+
+def names_of(field_name: str) -> tuple[str, ...]:
+    """The variables of a field: its name, then the one it had before. Empty for a field without a variable."""
+    declared = DECLARED.get(field_name, {})
+    return tuple(name for key in ("variable", "old_name") if (name := declared.get(key)))
+
+
+def check_public(env: Mapping[str, str]) -> None:
+    """Raises BadSetting if the environment of a service holds a variable of `runyard dev`."""
+    for field_name, declared in DECLARED.items():
+        for name in names_of(field_name):
+            if declared["audience"] is Audience.DEV and _read(env, name) is not None:
+                raise BadSetting(NOT_PUBLIC.format(name=name))
+
+
+def unknown_variables(env: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each RUNYARD_ variable that nothing reads, with the most similar name."""
+    own = {name for field_name in DECLARED for name in names_of(field_name)}
+    known = READ_ELSEWHERE | own | {f"{name}_FILE" for name in own}
+    similar = [name.removeprefix(PREFIX) for name in known if name.startswith(PREFIX)]
+    return [
+        f"{name} is not a setting and has no effect.{suggestion(name.removeprefix(PREFIX), similar, PREFIX)}"
+        for name in sorted(env)
+        if name.startswith(PREFIX) and name not in known and not name.startswith(OF_TESTS)
+    ]
+
+
 MAY_BE_EMPTY = ("RUNYARD_BWRAP",)  # of all others an empty value is none
 
 

@@ -88,7 +88,7 @@ def on_exit(server: Any) -> None:
 
 wsgi_app = "web.wsgi:app"
 proc_name = "web"
-bind = f"{settings.host}:{settings.port}"
+bind = f"{settings.listen_host}:{settings.port}"
 worker_class = Worker
 # Requests find room beside the streams; each is a greenlet and a descriptor.
 worker_connections = settings.max_streams + 1000 + worker.SPARE_CONNECTIONS

@@ -23,7 +23,7 @@ from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
 from cli.errors import CommandFailed
-from shared.settings import Settings
+from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
@@ -55,7 +55,7 @@ def find_url(url: str | None, settings: Settings) -> str:
     """The service's address: given, from the environment, where `runyard up` last listened, or this machine's."""
     named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
     given = url or (settings.url if named else os.environ.get("LANGGRAPH_HOST_URL"))
-    if not given and not any(os.environ.get(name) for name in ("RUNYARD_HOST", "RUNYARD_PORT")):
+    if not given and not any(os.environ.get(name) for name in (*names_of("listen_host"), *names_of("port"))):
         given = _kept(settings, KEPT_URL)
     return (given or settings.url).rstrip("/")
 
@@ -110,7 +110,7 @@ def _peer_keys(local: Mapping[str, str], project: str) -> Iterator[tuple[str, st
 
 def _is_kept_service(url: str, settings: Settings) -> bool:
     """Whether the service at `url` is the one that keeps its key in the data directory."""
-    own = _kept(settings, KEPT_URL) or f"http://{settings.host}:{settings.port}"
+    own = _kept(settings, KEPT_URL) or f"http://{settings.listen_host}:{settings.port}"
     return _origin(url) == _origin(own)
 
 

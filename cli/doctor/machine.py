@@ -21,7 +21,7 @@ from cli.api.access import KEPT_KEY
 from cli.doctor.findings import Finding, fails, ok, warning
 from cli.machine import embedded, procfile, up
 from shared import __version__
-from shared.settings import MIB, PASSED_ON, Settings
+from shared.settings import MIB, PASSED_ON, BadSetting, Settings, check_public, unknown_variables
 
 GIB = 1024 * MIB
 LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, GIB // 4
@@ -32,6 +32,17 @@ OLDEST_GIT = (2, 30)
 PROBE_SECONDS = 60.0  # it tries bubblewrap, and asks each Python for its version
 ANSWER_SECONDS = 2.0
 SECRET_FILES = (KEPT_KEY, embedded.SECRET_KEYS, "valkey/password", "valkey/valkey.conf")
+
+
+def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Variables that nothing reads, and those that only `runyard dev` may set."""
+    for text in unknown_variables(environment):
+        yield warning("variables", text, "Correct or remove it: docs/settings.md has them all.")
+    try:
+        check_public(environment)
+    except BadSetting as error:
+        text, _, advice = str(error).rpartition(". ")
+        yield fails("variables", text, advice)
 
 
 def python() -> Finding:
@@ -127,7 +138,7 @@ def key_files(folder: Path) -> Finding:
 
 def port(settings: Settings) -> Finding:
     """Whether web can listen, or does already, or who is in its way."""
-    name, address = "port", f"{settings.host}:{settings.port}"
+    name, address = "port", f"{settings.listen_host}:{settings.port}"
     try:
         up.require_free_port(settings)
     except embedded.CannotStart as error:
@@ -137,7 +148,7 @@ def port(settings: Settings) -> Finding:
         text = f"{address} is held by {holder}" if holder else str(error).partition(". ")[0]
         return fails(name, text, "Stop what listens there, or choose another with RUNYARD_PORT.")
     except (OSError, OverflowError) as error:
-        return fails(name, f"{address}: {error}", "Set RUNYARD_HOST to an address of this machine.")
+        return fails(name, f"{address}: {error}", "Set RUNYARD_LISTEN_HOST to an address of this machine.")
     return ok(name, f"{address} is free")
 
 

@@ -42,6 +42,7 @@ def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield machine.python()
     settings, usable, bad = readable(environment)
     yield from bad
+    yield from machine.variables(usable)
     yield from guarded("data directory", machine.data_directory(settings))
     yield machine.port(settings)
     yield machine.open_files(settings)

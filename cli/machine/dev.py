@@ -26,7 +26,7 @@ from cli.errors import FAILED, BadUsage, CommandFailed
 from cli.machine.up import up
 from cli.options import ConfigFile, sentences
 from cli.output import Lines, printable
-from shared.settings import Settings
+from shared.settings import Settings, names_of
 
 HOST, PORT = "127.0.0.1", 2024
 DATA_DIR = ".runyard"
@@ -43,12 +43,18 @@ FOREIGN = (
         "REDIS_URL",
         "REDIS_BROKER_URL",
         "REDIS_EVENTS_URL",
-        "RUNYARD_HOST",
+        *names_of("listen_host"),
         "RUNYARD_PORT",
         "RUNYARD_URL",
         "RUNYARD_DATA_DIR",
     ),
-    *("RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "RUNYARD_APP_DOMAIN", "RUNYARD_DEV_ORIGIN"),
+    *(
+        "RUNYARD_API_KEY",
+        "RUNYARD_ENCRYPTION_KEYS",
+        "RUNYARD_APP_DOMAIN",
+        "RUNYARD_DEV_DEPLOYMENT",
+        "RUNYARD_DEV_ORIGIN",
+    ),
 )
 
 
@@ -138,7 +144,7 @@ def command(
 
 def local_url(settings: Settings) -> str:
     """Where the service is found from this machine, also when it listens on every address."""
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host)
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.listen_host)
     return f"http://{everywhere}:{settings.port}" if everywhere else settings.url
 
 
@@ -157,7 +163,7 @@ def settings_for(
     environment = {
         name: value for name, value in os.environ.items() if name.removesuffix("_FILE") not in FOREIGN
     }
-    own = {"RUNYARD_PORT": str(port), "RUNYARD_HOST": host}
+    own = {"RUNYARD_PORT": str(port), "RUNYARD_LISTEN_HOST": host}
     # A first run after a pause should not wait for a process to start.
     base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | own)
     place = (data_dir or project.folder / DATA_DIR).absolute()

@@ -82,8 +82,8 @@ def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = No
 
 
 def _check_web(settings: Settings, path: str) -> str:
-    where = (ANY_ADDRESS.get(settings.host, settings.host), settings.port)
-    asked = f"GET {path} HTTP/1.0\r\nHost: {settings.host}:{settings.port}\r\n\r\n"
+    where = (ANY_ADDRESS.get(settings.listen_host, settings.listen_host), settings.port)
+    asked = f"GET {path} HTTP/1.0\r\nHost: {settings.listen_host}:{settings.port}\r\n\r\n"
     try:
         with socket.create_connection(where, ANSWER_SECONDS) as asking:
             asking.sendall(asked.encode())

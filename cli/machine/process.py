@@ -12,7 +12,7 @@ import typer
 from cli.errors import BadUsage, CommandFailed
 from cli.machine import procfile
 from cli.options import sentences
-from shared.settings import VARIABLES, Settings
+from shared.settings import VARIABLES, Settings, check_public, unknown_variables
 
 # What a process cannot do without; of those that are not named, SERVING.
 NEEDED = {"release": ("database_url",), "beat": ("redis_url",)}
@@ -31,6 +31,8 @@ def command(
     with sentences():
         line = line_of(name)
         environment = environment_of(line, os.environ)
+        for text in unknown_variables(os.environ):
+            typer.echo(text, err=True)
         os.chdir(procfile.PROJECT)
         os.execve(line.argv[0], line.argv, environment)
 
@@ -48,6 +50,7 @@ def environment_of(line: procfile.ProcfileLine, given: Mapping[str, str]) -> dic
 
     Raises BadSetting, and CommandFailed when there is not what it needs.
     """
+    check_public(given)
     settings = Settings.from_env(given)
     missing = [VARIABLES[name] for name in NEEDED.get(line.name, SERVING) if not getattr(settings, name)]
     if missing:

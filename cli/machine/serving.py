@@ -12,31 +12,60 @@ import typer
 from cli.errors import CommandFailed
 from cli.machine import demo as demonstration
 from cli.machine.up import up as bring_up
-from cli.options import sentences, settings
+from cli.options import sentences
 from cli.output import Lines
-from shared.settings import Settings
+from shared.settings import Settings, check_public
+
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--port", "-p", min=1, max=65535, help="The port to listen on. Default: RUNYARD_PORT, else 8123."
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        help="The address to listen on. Default: RUNYARD_LISTEN_HOST, else 127.0.0.1.", metavar="ADDRESS"
+    ),
+]
 
 
-def up() -> None:
+def up(port: Port = None, host: Host = None) -> None:
     """Start the service: servers, database, every process. Ctrl-C stops it.
 
     PostgreSQL and Valkey come along and keep their data in RUNYARD_DATA_DIR (.runyard), unless DATABASE_URL and
-    REDIS_URL name others. RUNYARD_HOST and RUNYARD_PORT say where it listens; docs/settings.md lists all settings.
+    REDIS_URL name others. docs/settings.md lists all settings.
     """
     with sentences():
-        lines = Lines()
-
-        def visit(settings: Settings) -> None:
-            for row in demonstration.addresses(settings, []):
-                lines.say(row)
-
-        raise typer.Exit(bring_up(settings(), lines, visit))
+        raise typer.Exit(serve(settings_for(port, host)))
 
 
-def demo(keep: Annotated[bool, typer.Option("--keep", help="Go on serving until Ctrl-C.")] = False) -> None:
+def settings_for(port: int | None, host: str | None) -> Settings:
+    """The settings of the environment and the options. Raises BadSetting."""
+    check_public(os.environ)
+    options = {"RUNYARD_PORT": str(port or ""), "RUNYARD_LISTEN_HOST": host or ""}
+    return Settings.from_env({**os.environ, **{name: value for name, value in options.items() if value}})
+
+
+def serve(settings: Settings) -> int:
+    """Run the service and print its addresses; the exit code."""
+    lines = Lines()
+
+    def visit(settings: Settings) -> None:
+        for row in demonstration.addresses(settings, []):
+            lines.say(row)
+
+    return bring_up(settings, lines, visit)
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Go on serving until Ctrl-C.")] = False,
+    port: Port = None,
+    host: Host = None,
+) -> None:
     """Start the service, deploy an example, and stream one run of it."""
     with sentences():
-        lines, chosen = Lines(), settings()
+        lines, chosen = Lines(), settings_for(port, host)
         if "RUNYARD_LOG_LEVEL" not in os.environ:
             chosen = replace(chosen, log_level="WARNING")  # the events are what there is to see
 

@@ -28,7 +28,7 @@ from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervi
 from cli.output import Lines
 from shared.infra import schema, system
 from shared.infra.hardening import close_memory, owners_alone
-from shared.settings import VARIABLES, Settings
+from shared.settings import VARIABLES, Settings, unknown_variables
 
 GRACE_SECONDS = 30.0
 SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last checkpoint
@@ -68,6 +68,8 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
     """
     close_memory()
+    for text in unknown_variables(os.environ):
+        lines.say(text)
     settings = replace(settings, processes=formation.of_machine(settings, system.processors()))
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
@@ -163,15 +165,15 @@ def _with_keys(settings: Settings) -> Settings:
 
 def require_free_port(settings: Settings) -> None:
     """Raises CannotStart when web could not listen."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((settings.host, settings.port))
+            probe.bind((settings.listen_host, settings.port))
         except OSError as error:
-            chosen_with = "RUNYARD_PORT" if settings.dev_deployment is None else "--port"
+            chosen_with = "--port or RUNYARD_PORT" if settings.dev_deployment is None else "--port"
             raise CannotStart(
-                f"Port {settings.port} on {settings.host} cannot be used ({error.strerror})."
+                f"Port {settings.port} on {settings.listen_host} cannot be used ({error.strerror})."
                 f" Stop what listens there, or choose another with {chosen_with}."
             ) from error
 
@@ -257,7 +259,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "REDIS_URL": settings.redis_url or "",
         "RUNYARD_DATA_DIR": str(settings.data_dir),
         "RUNYARD_CACHE_DIR": str(settings.cache_dir),
-        "RUNYARD_HOST": settings.host,
+        "RUNYARD_LISTEN_HOST": settings.listen_host,
         "RUNYARD_PORT": str(settings.port),
         "RUNYARD_PROCESSES": formation.written(settings.processes),
         "RUNYARD_URL": settings.url,
@@ -308,7 +310,7 @@ def _start_processes(
 
 def local_address(settings: Settings) -> str:
     """Where web is found on this machine."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    host = "127.0.0.1" if settings.listen_host in ("0.0.0.0", "::") else settings.listen_host
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 

@@ -5,7 +5,8 @@ The rows are in `tests/js/hostile.mjs` and `hostile_dev.mjs`, the attacks in `te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ from tests.support.stack import Stack
 
 NAME = "hostile"
 PROJECT = Path(__file__).parent.parent / "projects" / NAME
+START = f"""
+import sys
+from dataclasses import replace
+from cli.machine import serving
+sys.exit(serving.serve(replace(serving.settings_for(None, None), dev_deployment="{NAME}")))
+"""
 
 
 def check_page(row: str, file: str, stack: Stack, url: str) -> None:
@@ -32,10 +39,17 @@ def test_a_deployment_gets_nothing_of_the_console(stack: Stack, shared: str, row
     check_page(row, "hostile.mjs", stack, shared)
 
 
+class Developing(Stack):
+    """A platform with the project at the root beside the console, as `runyard dev` serves it."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-c", START]
+
+
 @pytest.fixture(scope="module")
 def developing() -> Iterator[Stack]:
-    """The project at the root beside the console, as `runyard dev` serves it."""
-    with Stack(env={"RUNYARD_DEV_DEPLOYMENT": NAME}) as stack:
+    with Developing() as stack:
         stack.deploy(PROJECT, name=NAME)
         yield stack
 

@@ -164,7 +164,7 @@ def test_its_command_serves_for_a_user_who_can_only_write_the_data(image: Image,
             image.root / "python" / "lib"
         ),  # of a copied Python: it looks at its old place
         "RUNYARD_DATA_DIR": str(data),
-        "RUNYARD_HOST": "127.0.0.1",
+        "RUNYARD_LISTEN_HOST": "127.0.0.1",
         "RUNYARD_PORT": str(first),
     }
     servers = {

@@ -80,7 +80,7 @@ def test_the_service_accepts_what_it_is_given(compose: dict[str, Any]) -> None:
     assert settings.redis_url == "redis://:two@redis:6379/0"
     assert (settings.api_key, settings.pool) == ("three", "default")
     assert settings.encryption_keys == (operator["RUNYARD_ENCRYPTION_KEYS"],)
-    assert f"{settings.host}:{settings.port}" == "0.0.0.0:8123"
+    assert f"{settings.listen_host}:{settings.port}" == "0.0.0.0:8123"
     for name in operator:
         assert name in (PROJECT / "docker-compose.yml").read_text().partition("\nname:")[0]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from shared.settings import PASSED_ON, VARIABLES, BadSetting, Settings
+from shared.settings import PASSED_ON, VARIABLES, BadSetting, Settings, check_public, unknown_variables
 
+PROJECT = Path(__file__).parents[2]
+TEXTS = {".py", ".md", ".yml", ".yaml", ".sh", ".json", ".service", ".env", ".example", ".toml"}
 INTERNAL = {"worker", "heartbeat_seconds", "passed_on"}
 
 
@@ -25,6 +28,44 @@ def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pyt
     assert Settings.from_env({"RUNYARD_PORT": "9000"}).url == "http://127.0.0.1:9000"
     given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
     assert given.url == "https://agents.example"
+
+
+def test_a_variable_that_was_renamed_is_read_by_both_names_the_new_one_first() -> None:
+    assert Settings.from_env({"RUNYARD_HOST": "10.0.0.1"}).listen_host == "10.0.0.1"
+    both = {"RUNYARD_HOST": "10.0.0.1", "RUNYARD_LISTEN_HOST": "0.0.0.0"}
+    assert Settings.from_env(both).listen_host == "0.0.0.0"
+
+
+def test_a_variable_that_nothing_reads_is_reported_with_the_most_similar_one() -> None:
+    unknown = {"RUNYARD_PROT": "1", "RUNYARD_ENCRYPTION_KEY_FILE": "k", "RUNYARD_ZZZ": "", "RUNYARDER": ""}
+
+    assert unknown_variables(unknown) == [
+        "RUNYARD_ENCRYPTION_KEY_FILE is not a setting and has no effect. Did you mean RUNYARD_ENCRYPTION_KEYS_FILE?",
+        "RUNYARD_PROT is not a setting and has no effect. Did you mean RUNYARD_PORT?",
+        "RUNYARD_ZZZ is not a setting and has no effect.",
+    ]
+
+
+def test_every_variable_that_the_repository_names_is_known() -> None:
+    """One that another program reads belongs into READ_ELSEWHERE."""
+    places = [PROJECT / name for name in ("cli", "deploy", "docs", "shared", "web", "workers")]
+    files = [path for place in places for path in place.rglob("*") if path.suffix in TEXTS]
+    files += [PROJECT / name for name in ("Makefile", "Procfile", "README.md", "docker-compose.yml")]
+    named = {name for path in files for name in re.findall(r"\bRUNYARD_[A-Z_]*[A-Z]\b", path.read_text())}
+
+    assert "RUNYARD_PACKAGE" in named
+    assert unknown_variables(dict.fromkeys(named, "")) == []
+
+
+def test_what_lets_requests_in_without_a_key_is_refused_in_the_environment_of_a_service() -> None:
+    check_public({"RUNYARD_DEV_DEPLOYMENT": "", "RUNYARD_API_KEY": "k"})
+    for name in ("RUNYARD_DEV_DEPLOYMENT", "RUNYARD_DEV_ORIGIN"):
+        with pytest.raises(BadSetting, match=name):
+            check_public({name: "chat"})
+    dev = {"RUNYARD_DEV_DEPLOYMENT": "chat", "DATABASE_URL": "postgresql://runyard@/postgres?host=/run"}
+    assert Settings.from_env(dev).dev_deployment == "chat"
+    with pytest.raises(BadSetting, match="RUNYARD_DEV_DEPLOYMENT"):
+        Settings.from_env({**dev, "DATABASE_URL": "postgresql://runyard:pw@db.internal/runyard"})
 
 
 def test_every_field_has_a_variable_of_its_own_and_builds_are_passed_on_nothing_else() -> None:

@@ -254,7 +254,7 @@ class Fleet(Stack):
             "PYTHONPATH": str(PROJECT),
             "PYTHONSAFEPATH": "1",
             "PYTHONUNBUFFERED": "1",
-            "RUNYARD_HOST": HOST,
+            "RUNYARD_LISTEN_HOST": HOST,
             "RUNYARD_ENCRYPTION_KEYS": self._secret_key,
         }
 

@@ -15,7 +15,8 @@ from tests.support.control_plane import ControlPlane
 from tests.support.databases import fresh
 
 FOREIGN = (
-    *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "RUNYARD_HOST", "RUNYARD_PORT", "LANGGRAPH_HOST_URL"),
+    *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "LANGGRAPH_HOST_URL"),
+    *("RUNYARD_LISTEN_HOST", "RUNYARD_HOST", "RUNYARD_PORT"),
     *(
         "LANGGRAPH_HOST_API_KEY",
         "LANGSMITH_API_KEY",

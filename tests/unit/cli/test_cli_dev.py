@@ -71,7 +71,8 @@ def test_a_greeting_is_of_what_the_project_says(server: ControlPlane, project: P
 
 
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNYARD_HOST", "10.0.0.1")
+    for name in ("RUNYARD_LISTEN_HOST", "RUNYARD_HOST"):
+        monkeypatch.setenv(name, "10.0.0.1")
     found = dev.settings_for(Project.read(project), 2025, None, verbose=False)
     assert (found.url, found.host_idle_seconds) == ("http://127.0.0.1:2025", 0)
     monkeypatch.setenv("RUNYARD_HOST_IDLE_SECONDS", "5")
@@ -94,7 +95,7 @@ def test_the_peer_s_options_are_taken_with_a_notice(project: Path, monkeypatch: 
         app, ["dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options]
     )
     assert ran.exit_code == 0, ran.output
-    assert (asked[0].host, asked[0].dev_origin) == ("localhost", dev.STUDIO)
+    assert (asked[0].listen_host, asked[0].dev_origin) == ("localhost", dev.STUDIO)
 
 
 @pytest.mark.parametrize(

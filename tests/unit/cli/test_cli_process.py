@@ -37,13 +37,21 @@ def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
     assert ran.exit_code == 1
     assert "RUNYARD_PORT" in ran.stderr
 
+    monkeypatch.delenv("RUNYARD_PORT")
+    for command in ("process web", "up"):
+        monkeypatch.setenv("RUNYARD_DEV_DEPLOYMENT", "chat")
+
+        ran = CliRunner().invoke(app, command.split())
+
+        assert (ran.exit_code, "RUNYARD_DEV_DEPLOYMENT is set by `runyard dev`" in ran.stderr) == (1, True)
+
 
 def test_it_becomes_the_command_of_the_procfile_in_the_folder_of_the_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     became: list[tuple[str, list[str], str, str]] = []
     monkeypatch.chdir(tmp_path)
-    for name, value in {**SERVERS, "RUNYARD_POOL": "gpu"}.items():
+    for name, value in {**SERVERS, "RUNYARD_POOL": "gpu", "RUNYARD_SLOTS": "9"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
         os,
@@ -55,6 +63,7 @@ def test_it_becomes_the_command_of_the_procfile_in_the_folder_of_the_service(
 
     [line] = [line for line in procfile.read() if line.name == "runner"]
     assert ran.exit_code == 0, ran.output
+    assert "RUNYARD_SLOTS is not a setting" in ran.stderr
     assert became == [("/bin/sh", line.argv, "gpu", str(procfile.PROJECT))]
 
 

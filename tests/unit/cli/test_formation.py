@@ -41,7 +41,7 @@ def test_what_is_named_is_started_and_developing_takes_one_of_each() -> None:
     assert Settings.from_env({"RUNYARD_PROCESSES": formation.written(found)}).processes == found
 
 
-@pytest.mark.parametrize(("dev", "chooses"), [(None, "RUNYARD_PORT"), ("my-project", "--port")])
+@pytest.mark.parametrize(("dev", "chooses"), [(None, "--port or RUNYARD_PORT"), ("my-project", "--port")])
 def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: str | None, chooses: str
 ) -> None:

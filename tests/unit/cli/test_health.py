@@ -47,7 +47,7 @@ def port() -> Iterator[int]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_web_is_asked_at_its_port(port: int, host: str) -> None:
-    settings = Settings(host=host, port=port)
+    settings = Settings(listen_host=host, port=port)
 
     assert health.check(settings, "web", is_ready=False) == "web answers /ok"
     with pytest.raises(health.Unhealthy, match=r"web answers /ok\?ready=1 with 503"):

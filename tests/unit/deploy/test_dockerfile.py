@@ -100,7 +100,7 @@ def test_its_variables_programs_and_command_are_those_of_the_service() -> None:
 
     assert set(own) <= set(VARIABLES.values())
     settings = Settings.from_env(own)
-    assert (settings.host, str(settings.data_dir)) == ("0.0.0.0", "/var/lib/runyard")
+    assert (settings.listen_host, str(settings.data_dir)) == ("0.0.0.0", "/var/lib/runyard")
     assert FINAL.all("EXPOSE")[0].text == str(settings.port)
 
     places = FINAL.variables["PATH"].split(":")
