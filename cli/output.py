@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
@@ -30,8 +31,10 @@ class Lines:
     Nobody waits for whoever reads them: who shows the lines of processes looks after these, too.
     """
 
-    def __init__(self, out: TextIO | None = None) -> None:
+    def __init__(self, out: TextIO | None = None, rewrite: Callable[[str], str] = str) -> None:
+        """`rewrite` is applied to each text before it is printed."""
         self._out = out or sys.stdout
+        self._rewrite = rewrite
         self._outlet = _outlet(self._out)
         self._coloured = self._out.isatty() and "NO_COLOR" not in os.environ
         self._names: list[str] = []
@@ -54,6 +57,7 @@ class Lines:
             self._outlet.flush(FLUSH_SECONDS)
 
     def _write(self, text: str) -> None:
+        text = self._rewrite(text)
         if self._outlet is not None:
             self._outlet.put((text + "\n").encode(errors="backslashreplace"))
             return

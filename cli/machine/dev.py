@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -121,11 +123,11 @@ def command(
             os.environ.setdefault(
                 "PYTHONWARNINGS", "ignore"
             )  # of the service's processes: no business of the user's
-        lines = Lines()
         settings = settings_for(project, port, data_dir, verbose=verbose, host=host)
         settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
         _keep_out_of_git(settings.data_dir)
         files = ProjectFiles(project.folder, config, env_file)
+        lines = Lines(rewrite=partial(own_paths, settings.data_dir, files))
         limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
         for is_given, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
             if is_given:
@@ -195,6 +197,19 @@ class ProjectFiles:
 
     def read(self) -> Project:
         return Project.read(self.folder, self.config)
+
+    def root(self) -> Path:
+        """The folder whose copy a revision has: the project's, or one that also holds its local dependencies."""
+        try:
+            return self.read().root()
+        except CommandFailed:  # the configuration is being edited
+            return self.folder
+
+
+def own_paths(data_dir: Path, files: ProjectFiles, text: str) -> str:
+    """Replace the paths of revisions' copies of the project in a text by those of the files that are edited."""
+    places = "|".join(re.escape(str(place)) for place in {data_dir, data_dir.resolve()})
+    return re.sub(rf"(?:{places})/revisions/[0-9a-f-]+/project(?![\w.-])", lambda _: str(files.root()), text)
 
 
 class Developing:
@@ -310,7 +325,7 @@ def first_run(project: Project, name: str) -> str:
 
 
 class Reload(Report):
-    """One deploy of many: its statuses as they come, its log when it fails."""
+    """One deploy of many: its statuses and warnings as they come, the rest of its log when it fails."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -323,7 +338,11 @@ class Reload(Report):
         self._lines.say(f"{status} after {seconds:.1f} s")
 
     def log(self, line: dict[str, Any]) -> None:
-        self._log.append(printable(line["message"]))
+        text = printable(line["message"])
+        if line["level"] == "WARNING":
+            self._lines.say(f"  {text}")
+        else:
+            self._log.append(text)
 
     def show_log(self) -> None:
         for text in self._log[-LAST_LINES:]:

@@ -167,7 +167,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     ],
     "webhooks": [
         ([], "^webhooks: must be an object"),
-        ({"retries": 1}, "^webhooks.retries: not known"),
+        ({"retries": 1}, r"^webhooks.retries: not known\.$"),
+        ({"header": {}}, r"^webhooks.header: not known\. Did you mean headers\?$"),
         ({"env_prefix": ""}, "^webhooks.env_prefix: must be"),
         ({"url": {"require_https": 1}}, "^webhooks.url.require_https: must be"),
         ({"url": {"disable_loopback": False}}, "^webhooks.url.disable_loopback: false is not allowed"),
@@ -222,7 +223,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_key(read: Read, key: str)
 
 
 def test_an_unknown_key_is_said_to_be_ignored_and_two_names_of_an_image_are_one_too_many(read: Read) -> None:
-    assert read(grahps={}).warnings == ("grahps: unknown key, ignored",)
+    assert read(grahps={}).warnings == ("grahps: unknown key, ignored. Did you mean graphs?",)
     refuse(read, "^api_version: must not be given with", api_version="0.4", _INTERNAL_docker_tag="x")
     for accepted in ("auto", "uv", None):
         assert read(pip_installer=accepted).notes == ()
@@ -446,12 +447,12 @@ def test_a_project_s_own_authorization_and_app_are_read_with_it(read: Read) -> N
     )
 
     assert odd.warnings == (
-        "auth.cach: unknown key, ignored",
-        "auth.cache.ttl: unknown key, ignored",
-        "auth.openapi.tags: unknown key, ignored",
-        "http.disable_thread: unknown key, ignored",
-        "http.cors.allow_origin: unknown key, ignored",
-        "http.logging_headers.include: unknown key, ignored",
+        "auth.cach: unknown key, ignored. Did you mean cache?",
+        "auth.cache.ttl: unknown key, ignored.",
+        "auth.openapi.tags: unknown key, ignored.",
+        "http.disable_thread: unknown key, ignored. Did you mean disable_threads?",
+        "http.cors.allow_origin: unknown key, ignored. Did you mean allow_origins?",
+        "http.logging_headers.include: unknown key, ignored. Did you mean includes?",
     )
 
 

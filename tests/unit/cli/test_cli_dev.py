@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from cli.machine.dev import Developing, ProjectFiles, first_run
 from cli.main import app
 from cli.output import Lines
 from shared.settings import Settings
-from tests.support.control_plane import ControlPlane, D, deploy_answers
+from tests.support.control_plane import BUILD_LOG, ControlPlane, D, deploy_answers, line
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -68,6 +70,38 @@ def test_a_greeting_is_of_what_the_project_says(server: ControlPlane, project: P
     below = greeting(http={"mount_prefix": "/api"})
     assert f"  Docs      {server.url}/api/docs\n" in below
     assert f'get_client(url="{server.url}/api")' in below
+
+
+def test_texts_name_the_files_that_are_edited_and_not_a_revision_s_copies(tmp_path: Path) -> None:
+    project, data_dir = tmp_path / "all" / "app", tmp_path / "data"
+    for folder in (project, tmp_path / "all" / "lib"):
+        folder.mkdir(parents=True)
+    files = ProjectFiles(project, "langgraph.json", None)
+    copy = f"{data_dir}/revisions/0192f0c1-7a7c-7000-8000-000000000000"
+    text = f'File "{copy}/project/app/agent.py", line 3 ({copy}/env/bin/python, {copy}/project)'
+
+    said = io.StringIO()
+    for dependencies in ("[]", '["../lib"]'):
+        (project / "langgraph.json").write_text(f'{{"dependencies": {dependencies}}}')
+        Lines(said, partial(dev.own_paths, data_dir, files)).show("agent", text)
+
+    assert said.getvalue().splitlines() == [
+        f'agent    │ File "{root}/app/agent.py", line 3 ({copy}/env/bin/python, {root})'
+        for root in (project, project.parent)
+    ]
+
+
+def test_warnings_of_a_build_are_shown_and_its_other_lines_only_when_it_fails(
+    server: ControlPlane, project: Path
+) -> None:
+    logged = [line(1, "INFO"), line(2, "WARNING", "WARNING")]
+    for end, shown in (("DEPLOYED", ["WARNING"]), ("BUILD_FAILED", ["WARNING", "INFO"])):
+        server.answers = deploy_answers(server, end)
+        server.answers[BUILD_LOG] = [(200, {"logs": rows, "next_offset": "1"}) for rows in (logged, [])]
+        server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
+        said = io.StringIO()
+        developing(server, project, said).develop(reload=False)
+        assert re.findall(r"^  (INFO|WARNING)$", said.getvalue(), re.MULTILINE) == shown
 
 
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

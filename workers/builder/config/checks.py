@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from shared.errors import BuildFailed
+from shared.errors import BuildFailed, suggestion
 
 STEP = "configuration"
 
@@ -21,7 +21,7 @@ def check_keys(key: str, value: Any, known: Collection[str]) -> None:
         raise refused(key, "must be an object")
     for name in value:
         if name not in known:
-            raise refused(f"{key}.{name}", "not known")
+            raise refused(f"{key}.{name}", f"not known.{suggestion(name, known)}")
 
 
 def unknown_keys(config: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> list[str]:
@@ -32,5 +32,12 @@ def unknown_keys(config: Mapping[str, Any], known: Mapping[str, Collection[str]]
         for name in path.split("."):
             part = part.get(name) if isinstance(part, dict) else None
         if isinstance(part, dict):
-            found += [f"{path}.{name}: unknown key, ignored" for name in part if name not in names]
+            found += ignored_keys(part, names, f"{path}.")
     return found
+
+
+def ignored_keys(part: Iterable[str], known: Collection[str], path: str = "") -> list[str]:
+    """A warning for each name that is not known, with the known name most similar to it."""
+    return [
+        f"{path}{name}: unknown key, ignored.{suggestion(name, known)}" for name in part if name not in known
+    ]

@@ -23,7 +23,7 @@ from workers.builder.config import (
     store,
     webhooks,
 )
-from workers.builder.config.checks import refused, unknown_keys
+from workers.builder.config.checks import ignored_keys, refused, unknown_keys
 from workers.builder.config.dependencies import Dependencies
 from workers.builder.config.graphs import Graphs
 from workers.builder.config.pip_config import PipConfig
@@ -184,8 +184,12 @@ def _notes(config: Mapping[str, Any]) -> list[str]:
 def _warnings(config: Mapping[str, Any]) -> list[str]:
     known = {*WITHOUT_MEANING, *LEFT_OUT, *NOT_SERVED, *HONOURED, *MOVED}
     left_out = [f"{key}: is not done here and is ignored" for key in LEFT_OUT if config.get(key)]
-    unknown = [f"{key}: unknown key, ignored" for key in config if key not in known]
-    return left_out + unknown + unknown_keys(config, auth.KNOWN) + unknown_keys(config, http.KNOWN)
+    return (
+        left_out
+        + ignored_keys(config, known)
+        + unknown_keys(config, auth.KNOWN)
+        + unknown_keys(config, http.KNOWN)
+    )
 
 
 def _env(env: Any) -> dict[str, str]:

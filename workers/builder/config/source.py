@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from shared.errors import BuildFailed
+from shared.errors import BuildFailed, suggestion
 from workers.builder.config import checks
 from workers.builder.config.source_tree import SourceTree
 
 PYPI = "https://pypi.org/simple"
+KNOWN = frozenset({"kind", "root", "package"})
 LOCAL = ("editable", "virtual", "directory", "path")  # where a lock file says that a package is local
 
 
@@ -66,8 +67,8 @@ def _check(source: Any) -> None:
         value = source.get(name)
         if value is not None and (not isinstance(value, str) or not value):
             raise refused(f".{name}: must be a non-empty string")
-    if unknown := sorted(source.keys() - {"kind", "root", "package"}):
-        raise refused(f".{unknown[0]}: unknown key")
+    if unknown := sorted(source.keys() - KNOWN):
+        raise refused(f".{unknown[0]}: unknown key.{suggestion(unknown[0], KNOWN)}")
 
 
 def normalized(name: str) -> str:
