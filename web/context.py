@@ -31,7 +31,7 @@ def configured_url() -> str:
     address counts.
     """
     known = settings()
-    is_unknown = known.host in ALL_ADDRESSES and known.url == f"http://{known.host}:{known.port}"
+    is_unknown = known.listen_host in ALL_ADDRESSES and known.url == f"http://{known.listen_host}:{known.port}"
     return base_url() if is_unknown else known.url.rstrip("/")
 
 
@@ -41,5 +41,5 @@ def base_url() -> str:
     A service that listens on every address of a machine cannot know its own name.
     """
     known = settings()
-    is_named = known.url != f"http://{known.host}:{known.port}"
+    is_named = known.url != f"http://{known.listen_host}:{known.port}"
     return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"

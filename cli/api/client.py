@@ -310,7 +310,7 @@ def _require_success(answer: httpx.Response, what: str | None = None, *, key_sou
     where = what or f"{answer.request.method} {answer.request.url.path}"
     reason = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
     if answer.status_code >= 500:
-        reason = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
+        reason = f"{where} failed ({answer.status_code}): {_detail(answer)} Look at the service's own log."
     raise CommandFailed(f"{reason} {_what_to_do(answer, key_source)}".rstrip())
 
 

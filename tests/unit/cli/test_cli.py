@@ -288,7 +288,7 @@ def test_an_env_file_that_is_named_and_missing_is_reported(server: ControlPlane,
             [{"loc": ["body", "source_config", "repo_url"], "msg": "must be https", "type": "x"}],
             "source_config.repo_url: must be https.",
         ),
-        (500, "internal error", "Look at the service's own log."),
+        (500, "internal error", "failed (500): internal error. Look at the service's own log."),
     ],
 )
 def test_a_refusal_is_a_sentence(server: ControlPlane, status: int, detail: Any, says: str) -> None:
