@@ -31,7 +31,9 @@ def configured_url() -> str:
     address counts.
     """
     known = settings()
-    is_unknown = known.listen_host in ALL_ADDRESSES and known.url == f"http://{known.listen_host}:{known.port}"
+    is_unknown = (
+        known.listen_host in ALL_ADDRESSES and known.url == f"http://{known.listen_host}:{known.port}"
+    )
     return base_url() if is_unknown else known.url.rstrip("/")
 
 

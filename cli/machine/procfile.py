@@ -16,6 +16,9 @@ RELEASE = "release"  # runs to its end before the others start
 WITHHELD = {"beat": ("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS")}
 
 
+UNDER_HONCHO = "HONCHO_PROCESS_NAME"  # honcho sets it: its `release` waits, where ours has to end
+
+
 class BadProcfile(ValueError):
     """A line of the Procfile cannot be read."""
 
@@ -33,6 +36,7 @@ class ProcfileLine:
     def environment(self, whole: Mapping[str, str]) -> dict[str, str]:
         """What of the service's environment this process gets."""
         withheld = {f"{name}{end}" for name in WITHHELD.get(self.name, ()) for end in ("", "_FILE")}
+        withheld.add(UNDER_HONCHO)
         return {name: value for name, value in whole.items() if name not in withheld}
 
 

@@ -244,7 +244,9 @@ def _migrate(
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
-    code = supervisor.run(SupervisedProgram(release.name, release.argv, environment, procfile.PROJECT))
+    code = supervisor.run(
+        SupervisedProgram(release.name, release.argv, release.environment(environment), procfile.PROJECT)
+    )
     if code != 0 and not supervisor.is_asked_to_stop:
         raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
 

@@ -14,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import NullPool, create_engine
 
+from cli.machine import procfile
 from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import schema
@@ -156,6 +157,28 @@ def test_the_command_says_what_it_lacks_and_no_process_waits_for_a_database_that
     assert ended.returncode == 1
     assert "DATABASE_URL must name the database" in ended.stderr
     schema.wait("postgresql://nobody@127.0.0.1:9/nowhere")
+
+
+def test_the_release_of_the_procfile_ends_but_waits_under_honcho_which_ends_all_when_one_ends(
+    empty: str,
+) -> None:
+    [release] = [line for line in procfile.read() if line.name == procfile.RELEASE]
+    environment = {**os.environ, **procfile.surroundings(os.environ), "DATABASE_URL": empty}
+
+    def start(**more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            release.argv, cwd=ROOT, env={**environment, **more}, stdout=subprocess.PIPE, text=True
+        )
+
+    with start(HONCHO_PROCESS_NAME="release.1") as stays:
+        assert stays.stdout is not None
+        assert "The database is ready" in stays.stdout.readline()
+        with start() as ends:
+            assert ends.wait(60) == 0
+        assert schema.is_enough(schema.applied(empty))
+        assert stays.poll() is None
+        stays.terminate()
+        assert stays.wait(60) == 0
 
 
 def test_a_database_of_another_encoding_is_refused_in_a_sentence_before_anything_starts(

@@ -45,6 +45,8 @@ def test_a_worker_runs_on_greenlets_under_its_own_name(process: str) -> None:
 def test_the_shell_hands_over_to_the_command() -> None:
     assert ProcfileLine("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
 
+    assert ProcfileLine("release", "x").environment({"HONCHO_PROCESS_NAME": "release.1"}) == {}
+
     whole = {
         "DATABASE_URL": "a",
         "RUNYARD_API_KEY": "b",
