@@ -35,6 +35,7 @@ help:
 
 install: $(STAMP)
 
+CERTIFICATES := If its certificate is from a private authority, set PIP_CERT and SSL_CERT_FILE to a file with the authority's certificate.
 $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
@@ -42,9 +43,9 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 		{ echo "A virtual environment could not be made. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock || \
-		{ echo "The installer uv could not be downloaded: is there a way to the package index?" >&2; exit 1; }
+		{ echo "The installer uv could not be downloaded: is there a way to the package index? $(CERTIFICATES)" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock || \
-		{ echo "The locked dependencies could not be installed; the lines above tell which." >&2; exit 1; }
+		{ echo "The locked dependencies could not be installed; the lines above tell which. $(CERTIFICATES)" >&2; exit 1; }
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -22,8 +22,8 @@ names the variable. Each can come from a file instead: `RUNYARD_API_KEY_FILE=/ru
 
 Builds also see, where they are set, what it takes to reach a package index from here: `HTTP_PROXY`, `HTTPS_PROXY`,
 `NO_PROXY`, `PIP_INDEX_URL`, `PIP_EXTRA_INDEX_URL`, `UV_INDEX_URL`, `UV_DEFAULT_INDEX`, `UV_EXTRA_INDEX_URL`,
-`UV_INDEX`, `UV_FIND_LINKS`, `UV_NATIVE_TLS`, and the certificates of `SSL_CERT_FILE`, `SSL_CERT_DIR`,
-`REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`. Nothing else of the environment is passed on.
+`UV_INDEX`, `UV_FIND_LINKS`, `UV_NATIVE_TLS`, `UV_SYSTEM_CERTS`, and the certificates of `SSL_CERT_FILE`, `SSL_CERT_DIR`,
+`REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE` and `PIP_CERT`: see [A private authority](operating.md#a-private-authority). Nothing else of the environment is passed on.
 
 ## Expert settings
 

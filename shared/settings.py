@@ -461,12 +461,15 @@ class Settings:
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
+# Variables that name a file or a folder with the certificates of authorities.
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 # Variables of the service's own environment that user code and the package installer get to see.
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "TZ",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    *CERTIFICATES,
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS", "UV_NATIVE_TLS",
+    "UV_SYSTEM_CERTS",
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
 )  # fmt: skip
 

@@ -29,6 +29,10 @@ UNKNOWN_KEY = "The service does not accept the API key{source}. Set RUNYARD_API_
 CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
 OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
 NOT_A_SERVICE = "Give the address of the service, without a path of a deployment or a page."
+PRIVATE_AUTHORITY = (
+    "If a private authority issued it, set SSL_CERT_FILE to a file with the certificates of that authority and of the"
+    " public ones you need."
+)
 # The advice of a 404, by the start of its path: the command that lists existing objects.
 LISTS = {
     "/v2/deployments": "`runyard list` shows the deployments there are.",
@@ -270,6 +274,8 @@ class Client:
     def _silence(self, error: Exception) -> str:
         if isinstance(error, httpx.UnsupportedProtocol):
             return f"{self.url!r} is not the address of a service: it must begin with http:// or https://."
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return f"The certificate of {self.url} is not accepted ({error}). {PRIVATE_AUTHORITY}"
         return (
             f"{self.url} does not answer ({error or type(error).__name__}). Is the service running there?"
             " Start it with `runyard up`, or name its address with RUNYARD_URL or --url."

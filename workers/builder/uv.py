@@ -113,6 +113,8 @@ def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
     }
     if "PIP_INDEX_URL" in passed_on and "UV_DEFAULT_INDEX" not in passed_on:
         own["UV_INDEX_URL"] = passed_on.get("UV_INDEX_URL", passed_on["PIP_INDEX_URL"])
+    if "PIP_CERT" in passed_on:
+        own["SSL_CERT_FILE"] = passed_on.get("SSL_CERT_FILE", passed_on["PIP_CERT"])
     return own
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.infra import system
-from shared.settings import MIB, BadSetting, Settings
+from shared.settings import CERTIFICATES, MIB, BadSetting, Settings
 from workers.isolation import cgroups, confinement, limited
 from workers.isolation.cgroups import ControlGroup, ControlGroups
 from workers.isolation.confinement import Identity
@@ -278,6 +278,8 @@ def _wrapped(
     binds += ["--proc", "/proc", "--dev", "/dev"]
     for folder in TEMPORARY:
         binds += ["--size", str(max(memory_bytes // 2, MIB)), "--tmpfs", folder]
+    for path in _certificates(settings):
+        binds += ["--ro-bind-try", path, path]
     for given in (Path(sys.base_prefix), *readonly):
         binds += ["--ro-bind", str(given), str(given)]
     for given in writable:
@@ -285,6 +287,16 @@ def _wrapped(
     for folder in ("/dev", "/"):  # memory too, which nothing else would bound
         binds += ["--remount-ro", folder]
     return [str(_bubblewrap(settings.bwrap).program), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
+
+
+def _certificates(settings: Settings) -> set[str]:
+    """The files and folders of certificates that a sandbox does not have with the system's folders."""
+    named = {settings.passed_on.get(name, "") for name in CERTIFICATES}
+    return {
+        path
+        for path in named
+        if os.path.isabs(path) and not any(Path(path).is_relative_to(folder) for folder in (*SYSTEM, *ETC))
+    }
 
 
 def host_group(settings: Settings) -> ControlGroup | None:

@@ -29,7 +29,7 @@ from shared.settings import Settings
 from tests.support import factories
 from tests.support.archived import keep
 from tests.support.greened import World, greened
-from tests.support.outside import serving
+from tests.support.outside import certified, serving
 from workers.builder import (
     caches,
     environments,
@@ -326,6 +326,27 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
             wanted.write_text(f"told>={version}\n")
             installer.resolve([wanted], output, None, lambda *_: None)
             assert f'version = "{version}"' in output.read_text()
+
+
+@greened
+def test_an_index_that_a_private_authority_certifies_is_reached_from_the_sandbox(world: World) -> None:
+    index = Index()
+    authority, pair = certified(world.tmp_path)
+    with serving(index, ssl=pair) as port:
+
+        def made_with(requirements: str, **variables: str) -> Environment:
+            settings = dataclasses.replace(
+                settings_for(world),
+                cache_dir=world.tmp_path / "cache",
+                passed_on={"UV_DEFAULT_INDEX": f"https://localhost:{port}/", **variables},
+            )
+            return make(settings, uuid4(), planned(keep(FILES), requirements))
+
+        with pytest.raises(BuildFailed, match="certificate"):
+            made_with(index.add("1"))
+        for version, name in (("2", "SSL_CERT_FILE"), ("3", "PIP_CERT")):
+            made = made_with(index.add(version), **{name: authority})
+            assert said_by(made, "import told; print(told.version)").strip() == version
 
 
 def said_by(made: Environment, code: str) -> str:

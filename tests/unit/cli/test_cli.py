@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
 from typer.testing import CliRunner
 
 from cli import options
@@ -29,6 +30,7 @@ from tests.support.control_plane import (
     deploy_answers,
     record,
 )
+from tests.support.outside import certified, serving
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -306,6 +308,22 @@ def test_a_service_that_is_not_there_or_is_another_s_is_a_sentence(server: Contr
     ran = CliRunner().invoke(app, ["list", "--url", "http://127.0.0.1:9", "--api-key", "key"])
     assert ran.exit_code == 1
     assert "Start it with `runyard up`" in ran.output
+
+
+def test_a_certificate_of_a_private_authority_is_refused_with_the_variable_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, pair = certified(tmp_path)
+    app_there = Flask("tls")
+    app_there.add_url_rule("/v2/deployments", view_func=lambda: {"resources": []})
+    with serving(app_there, ssl=pair) as port:
+        arguments = ["list", "--url", f"https://localhost:{port}", "--api-key", "key"]
+        for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+            monkeypatch.delenv(variable, raising=False)
+        assert "set SSL_CERT_FILE" in CliRunner().invoke(app, arguments).stderr
+
+        monkeypatch.setenv("SSL_CERT_FILE", authority)
+        assert CliRunner().invoke(app, arguments).exit_code == 0
 
 
 def test_a_busy_service_is_asked_again_with_the_same_key(server: ControlPlane, project: Path) -> None:

@@ -16,7 +16,7 @@ from flask import Flask, Response, redirect, request
 from shared.errors import AddressRefused, OutsideFailed
 from shared.infra import egress
 from shared.settings import BadSetting
-from tests.support.outside import serving
+from tests.support.outside import certified, serving
 
 LOOPBACK = ("127.0.0.0/8", "::1")
 
@@ -291,7 +291,7 @@ def test_a_server_that_is_down_and_a_resolver_that_hangs_are_reported(
 def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:
     """A certificate nobody vouches for is refused, also at an address that was allowed."""
     with (
-        serving(Flask("tls"), ssl=self_signed(tmp_path)) as port,
+        serving(Flask("tls"), ssl=certified(tmp_path)[1]) as port,
         pytest.raises(OutsideFailed, match="cannot be reached"),
     ):
         egress.request("GET", f"https://localhost:{port}/")
@@ -300,50 +300,18 @@ def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:
 def test_tls_speaks_to_the_name_at_the_checked_address(
     allowed: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certificate, key = self_signed(tmp_path, name="tokens.example")
-    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    authority, pair = certified(tmp_path, name="tokens.example")
+    monkeypatch.setenv("SSL_CERT_FILE", authority)
     egress._tls.cache_clear()
     lookup = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: lookup("127.0.0.1", *a, **k))
     app = Flask("tls")
     app.add_url_rule("/", view_func=lambda: request.host)
     try:
-        with serving(app, ssl=(certificate, key)) as port:
+        with serving(app, ssl=pair) as port:
             answer = egress.request("GET", f"https://tokens.example:{port}/")
             assert answer.body.decode() == f"tokens.example:{port}"
             with pytest.raises(OutsideFailed):
                 egress.request("GET", f"https://others.example:{port}/")
     finally:
         egress._tls.cache_clear()
-
-
-def self_signed(folder: Any, name: str = "localhost") -> tuple[str, str]:
-    """A certificate for a name and its key, as files."""
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return str(folder / "cert.pem"), str(folder / "key.pem")
