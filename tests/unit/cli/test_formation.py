@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.machine import embedded, formation
+from cli.machine import embedded, formation, serving
 from cli.machine.embedded import CannotStart
 from cli.machine.up import up
 from cli.output import Lines
@@ -51,6 +51,15 @@ def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
         settings = Settings(data_dir=tmp_path / "data", port=port, dev_deployment=dev)
         with pytest.raises(CannotStart, match=rf"Port {port} .* choose another with {chooses}\."):
             up(settings, Lines(), lambda settings: None)
+
+
+def test_options_of_a_start_go_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RUNYARD_PORT": "9000", "RUNYARD_HOST": "10.0.0.1", "RUNYARD_LISTEN_HOST": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RUNYARD_URL", raising=False)
+
+    assert serving.settings_for(None, None).url == "http://10.0.0.1:9000"
+    assert serving.settings_for(9001, "127.0.0.1").url == "http://127.0.0.1:9001"
 
 
 def test_each_line_of_what_a_process_says_bears_its_name() -> None:
