@@ -54,7 +54,11 @@ def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
 
 
 def test_options_of_a_start_go_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RUNYARD_PORT": "9000", "RUNYARD_HOST": "10.0.0.1", "RUNYARD_LISTEN_HOST": ""}.items():
+    for name, value in {
+        "RUNYARD_PORT": "9000",
+        "RUNYARD_HOST": "10.0.0.1",
+        "RUNYARD_LISTEN_HOST": "",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RUNYARD_URL", raising=False)
 
