@@ -1,1 +1,1 @@
-"""Answers HTTP; never loads user code."""
+"""The HTTP interfaces. Never loads user code."""

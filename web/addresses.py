@@ -1,9 +1,9 @@
-"""The addresses a route can be reached at, folded into one before routing.
+"""Rewriting of request paths before routing: all addresses of a route become one path.
 
-The control plane is at the root and under `/api-host`; its callers follow no redirects, so a trailing slash
-there means the same route. A deployment is at `/d/<name>`, at `<name>.<RUNYARD_APP_DOMAIN>` where that is set,
-and, the one that `runyard dev` serves, at the root beside the control plane. A path that could climb out of its
-route past a proxy is unknown.
+The control plane is at the root and under `/api-host`. Its clients follow no redirects, so a trailing slash is
+ignored there. A deployment is at `/d/<name>`, and also at `<name>.<RUNYARD_APP_DOMAIN>` if that is set. The deployment
+of `runyard dev` is also at the root, beside the control plane. A path with a parent step, a NUL or an escaped slash
+matches no route, since it could get around the path rules of a proxy.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from shared.settings import Settings
 
 CONTROL_PLANE_MOUNT = "/api-host"
 DEPLOYMENT_PREFIX = PATH_PREFIX
-NOWHERE = "/.nowhere"  # no route can have it
-PATH_SAFE = "/:@!$&'()*+,;=~"  # what a path shows unescaped
+NOWHERE = "/.nowhere"  # a path that matches no route
+PATH_SAFE = "/:@!$&'()*+,;=~"  # characters that stay unescaped in a path
 
-# What stays the control plane's own at an address whose root is a deployment's.
+# Prefixes that stay with the control plane where the root is a deployment's.
 CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/", DEPLOYMENT_PREFIX, "/o/")
 
-LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")  # what a name in a domain may be
-AT_ROOT = "runyard.deployment_at_root"  # in the WSGI environment: the path outside had no prefix
+LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label
+AT_ROOT = "runyard.deployment_at_root"  # key in the WSGI environment: the client's path had no `/d/<name>`
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def deployment_path(path: str) -> str | None:
-    """The path inside a deployment (`/threads` of `/d/chat/threads`); None for what is not in one."""
+    """Return the path inside a deployment (`/threads` of `/d/chat/threads`), or None for any other path."""
     if not path.startswith(DEPLOYMENT_PREFIX):
         return None
     _name, slash, rest = path.removeprefix(DEPLOYMENT_PREFIX).partition("/")
@@ -39,7 +39,7 @@ def deployment_path(path: str) -> str | None:
 
 
 def deployment_address(settings: Settings, base_url: str, name: str, mount_prefix: str | None = None) -> str:
-    """Where clients find a deployment; `base_url` is where they find the service."""
+    """Return the URL of a deployment for clients. `base_url` is the URL of the service."""
     below = mount_prefix or ""
     if name == settings.dev_deployment:
         return base_url + below
@@ -49,7 +49,7 @@ def deployment_address(settings: Settings, base_url: str, name: str, mount_prefi
 
 
 class Addresses:
-    """WSGI middleware that gives every request the one path its route is known by."""
+    """WSGI middleware that rewrites every request's path to the one that its route is registered with."""
 
     def __init__(self, app: Wsgi, settings: Settings) -> None:
         self.app = app
@@ -75,7 +75,7 @@ class Addresses:
         return self.app(environ, start_response)
 
     def _named_by_host(self, environ: dict[str, Any]) -> str | None:
-        """The deployment that the Host header names, if its domain is for that."""
+        """Return the deployment that the Host header names, or None if the host is not in the app domain."""
         if self._domain is None:
             return None
         host = environ.get("HTTP_HOST", "").partition(":")[0].lower().rstrip(".")
@@ -84,7 +84,7 @@ class Addresses:
 
 
 def _nowhere(path: str) -> str:
-    """No route, in the deployment that the path is in: who calls there is for that to say."""
+    """Return a path without a route, inside the deployment that `path` names, so that its authentication applies."""
     name = (
         path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0] if path.startswith(DEPLOYMENT_PREFIX) else ""
     )
@@ -92,6 +92,6 @@ def _nowhere(path: str) -> str:
 
 
 def _climbs(path: str, raw: str) -> bool:
-    """Whether a path holds a parent step, a NUL or an escaped slash."""
+    """Return whether a path contains a parent step, a NUL or an escaped slash."""
     raw_path = raw.partition("?")[0].lower()
     return "\x00" in path or "%2f" in raw_path or ".." in path.split("/")

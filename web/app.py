@@ -1,4 +1,4 @@
-"""create_app(settings): the one list of blueprints and handlers."""
+"""The Flask application. `create_app` holds the one list of blueprints and request handlers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEPLOYMENT_MOUNT = "/d/<deployment>"
 
 
 class Orjson(JSONProvider):
-    """Compact UTF-8; knows UUIDs, datetimes and dataclasses by itself."""
+    """JSON provider based on orjson: compact UTF-8, with support for UUIDs, datetimes and dataclasses."""
 
     def dumps(self, obj: Any, **kwargs: Any) -> str:
         return orjson.dumps(obj, option=JSON_OPTIONS).decode()
@@ -56,7 +56,7 @@ class Orjson(JSONProvider):
         return Response(body, mimetype="application/json")
 
 
-# The words that end a path with a route of its own beside one that ends in an id.
+# Words with a route of their own at a place where another route has an id.
 WORDS_BESIDE_IDS = {
     "/assistants/<assistant_id>": ("count", "search"),
     "/crons/<cron_id>": ("count", "search"),
@@ -67,7 +67,7 @@ WORDS_BESIDE_IDS = {
 
 
 class IdConverter(BaseConverter):
-    """An id at the end of a path; never one of the words that have a route of their own there."""
+    """An id at the end of a path. Does not match the words that have a route of their own there."""
 
     part_isolating = True
 
@@ -77,7 +77,7 @@ class IdConverter(BaseConverter):
 
 
 class IdRule(Rule):
-    """A route. `GET /threads/search` answers 405 and not that `search` is no thread id."""
+    """A route whose id does not match reserved words: `GET /threads/search` is a 405, not an invalid thread id."""
 
     def get_converter(
         self, variable_name: str, converter_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -89,7 +89,7 @@ class IdRule(Rule):
 
 
 class Application(Flask):
-    """Flask, which first finds out what a request at a deployment's address is for: it may be routed anew."""
+    """Flask application that first determines what a request to a deployment is for, and may route it again."""
 
     url_rule_class = IdRule
 
@@ -100,7 +100,7 @@ class Application(Flask):
 
 
 def create_app(settings: Settings) -> Flask:
-    """The web application; the process has connected the database and Redis before its first request."""
+    """Create the web application. The process must connect the database and Redis before the first request."""
     app = Application("runyard", static_folder=None)
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
@@ -137,9 +137,9 @@ def create_app(settings: Settings) -> Flask:
 
 
 def without_trailing_slash() -> Response | None:
-    """In a deployment, send `…/threads/` to `…/threads`.
+    """Redirect `…/threads/` to `…/threads` inside a deployment.
 
-    The target is relative: only the caller knows the prefix a proxy may have put before our path.
+    The redirect is relative, since only the client knows the prefix that a proxy may have put before the path.
     """
     inner = deployment_path(request.path)
     if (

@@ -1,6 +1,6 @@
-"""Which route of a project's app a request is for, by the rules of Starlette, from what the build stored.
+"""Matching of requests to the routes of a project's app, by Starlette's rules, on the routes that the build stored.
 
-Why here and not in the app: what stays built in is answered without user code, also while no host is up.
+The web process does this, not the app, so that built-in routes work without user code and while no host is running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARAMETER = re.compile(r"\{([a-zA-Z_]\w*)(?::([a-zA-Z_]\w*))?\}")
 
 ANY_PATHS = ("/x", "/x/y", "/x/y/z")
 
-# What the service answers itself although the app has such a route, unless `disable_meta` leaves it to the app.
+# Paths that the service answers even if the app has such a route. `disable_meta` leaves them to the app.
 OWN_HEALTH = frozenset({"/ok"})
 OWN_PAGES = frozenset({"/docs", "/openapi.json"})
 
@@ -33,9 +33,9 @@ OWN_PAGES = frozenset({"/docs", "/openapi.json"})
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     pattern: re.Pattern[str]
-    methods: frozenset[str]  # none: every one
+    methods: frozenset[str]  # empty: every method
     kind: str
-    is_for_all: bool = False  # whatever the path: for what is known to nobody else
+    is_for_all: bool = False  # matches every path, and so comes after the built-in routes
 
     def takes(self, method: str, is_websocket: bool) -> bool:
         if self.kind == MOUNT:
@@ -51,23 +51,24 @@ class _Compiled:
 class Routes:
     """The routes of one app.
 
-    One that matches every path is not before the built-in ones: the deployment would have none of them.
+    A route that matches every path comes after the built-in routes, since it would hide all of them.
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = [_compiled(route) for route in routes]
 
     def match(self, method: str, path: str, *, is_websocket: bool) -> bool:
-        """Whether the app has a route for exactly this."""
+        """Return whether the app has a route for exactly this request, apart from routes that match every path."""
         return any(
             one.takes(method, is_websocket) and not one.is_for_all and one.pattern.fullmatch(path)
             for one in self._routes
         )
 
     def nearly(self, path: str, *, is_websocket: bool) -> bool:
-        """Whether it answers where nothing built in does: for every path, or to say what would be right.
+        """Return whether the app answers a path that no built-in route matches.
 
-        That is another method, or a slash more or less at the end.
+        It does if one of its routes matches every path, or matches this path with another method or with a trailing
+        slash more or less. The app then answers with a 405 or a redirect.
         """
         turned = path.rstrip("/") if path.endswith("/") else path + "/"
         return any(
@@ -77,7 +78,7 @@ class Routes:
 
 
 def of_revision(revision_id: UUID, app: App) -> Routes:
-    """The routes of the app of a revision, which never change."""
+    """Return the routes of a revision's app. They never change and are cached."""
     known = _known.get(revision_id)
     if known is None:
         if len(_known) >= KNOWN_APPS:
@@ -101,7 +102,7 @@ def _methods(route: Route) -> frozenset[str]:
 
 
 def _pattern(route: Route) -> re.Pattern[str]:
-    """A path as Starlette reads it; a converter of the app's own is taken for one segment of a path."""
+    """Compile a path as Starlette reads it. A custom converter of the app matches one segment of the path."""
     path = route.path.rstrip("/") + "/{path:path}" if route.kind == MOUNT else route.path
     found, at = "", 0
     for parameter in PARAMETER.finditer(path):

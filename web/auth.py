@@ -1,17 +1,16 @@
-"""Authenticates the caller of every request but those of open routes, and checks what their role may do.
+"""Authentication of callers and the check of their role, on every route that is not open.
 
-A key comes as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, when sent, must name the
-organization behind the key; an operator's key speaks for whichever it names. A key's role bounds what it may do:
-`read` looks, `run` also works with deployments (assistants, threads, runs), `deploy` also changes deployments,
-`admin` also makes keys, and `operator` sees to the installation itself. Each route says which one it needs
-(web/operations.py).
+A key is sent as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, if sent, must name the key's organization;
+an operator's key acts for the organization named there. A key's role limits what its holder may do: `read` reads,
+`run` also works with deployments (assistants, threads, runs), `deploy` also changes deployments, `admin` also creates
+keys, and `operator` administers the installation itself. Each route declares the role it needs (web/operations.py).
 
-A deployment with its own `auth` identifies its callers: its users need no key, and have the rights of the role `run`
-within the limits of its handlers (web/deployment_api/authorization.py). The platform's own tools call it with a key
-and the header of STUDIO, its own code with a token from the service.
+A deployment with its own `auth` identifies its callers. Its users need no key, and have the rights of the role `run`
+within the limits of its handlers (web/deployment_api/authorization.py). The platform's own tools call such a
+deployment with a key and the STUDIO header. The deployment's own code uses a token from the service.
 
-Why a valid key always passes, even from an address that failed often: behind a proxy all callers share one
-address, and 256 random bits are not guessed.
+A valid key always passes, even from an address with many failures. Behind a proxy all callers share one address, and
+256 random bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from web.developer import developer
 from web.facts import USER_CODE_TOKEN
 from web.named import presented_key
 
-STUDIO = "x-auth-scheme", "langsmith"  # the header by which the platform's tools come
+STUDIO = "x-auth-scheme", "langsmith"  # the header that the platform's tools send
 FAILURES_PER_MINUTE = 20
 MAX_ADDRESSES = 10_000
 
@@ -47,17 +46,17 @@ def register(app: Flask) -> None:
 
 
 def start(app: Flask) -> None:
-    """Begin with no address that has failed."""
+    """Start counting failed authentications, from zero."""
     app.extensions["runyard_failures"] = Failures()
 
 
 def caller() -> Caller:
-    """Return the caller of the request. Not on open routes."""
+    """Return the authenticated caller of the request. Not available on open routes."""
     return g.caller
 
 
 def authenticate() -> None:
-    """Identify the request's caller and keep it as `g.caller`, or refuse."""
+    """Identify the request's caller and store it as `g.caller`. Raises an error if the request is refused."""
     needed = role_needed()
     if needed == "open":
         return
@@ -68,7 +67,10 @@ def authenticate() -> None:
 
 
 def _who() -> Caller:
-    """The caller by the deployment's own account where it has one, else by their key. Raises what refuses them."""
+    """Return the caller, identified by the deployment's own authorization if it has one, else by an API key.
+
+    Raises an error if the request is refused.
+    """
     name = named.name_in(request.path)
     if name is not None and USER_CODE_TOKEN in request.headers:
         return _own_code(name)
@@ -82,9 +84,10 @@ def _who() -> Caller:
 
 
 def identify() -> Caller | None:
-    """The caller the headers name; without a key a developer at their own machine, else None.
+    """Return the caller that the request's key identifies. Without a key: a developer at their own machine, else None.
 
-    Raises for a key that is refused. A developer may present an unknown key: the SDKs send LANGSMITH_API_KEY unasked.
+    Raises an error if the key is refused. A developer may send an unknown key, since the SDKs send LANGSMITH_API_KEY
+    unasked.
     """
     key = presented_key()
     if not key:
@@ -100,9 +103,10 @@ def identify() -> Caller | None:
 
 
 def identify_if_known() -> Caller | None:
-    """Return the caller of an open route if a key of the service identifies it.
+    """Return the caller of an open route if a platform key identifies it, else None. Raises an error for a refused key.
 
-    Where a deployment's own authorization decides, any other credential is for that. Raises for a key that is refused.
+    At a deployment with its own authorization any other credential is ignored, since it is meant for that
+    authorization.
     """
     name = named.name_in(request.path)
     deployment = None if name is None else named.deployment(name)
@@ -133,7 +137,7 @@ def identify_user(deployment: DeploymentRef) -> Caller:
 
 
 def _tool(deployment: DeploymentRef) -> Caller | None:
-    """The holder of a key of the organization who comes as one of the platform's tools do; None: an ordinary caller."""
+    """Return the caller if it sends the STUDIO header and a key of the deployment's organization, else None."""
     auth = deployment.user_code.auth
     if (
         auth is None
@@ -148,7 +152,7 @@ def _tool(deployment: DeploymentRef) -> Caller | None:
 
 
 def _own_code(name: str) -> Caller:
-    """The deployment's own code, on behalf of the user it works for; raises Unauthenticated."""
+    """Identify a deployment's own code by its token: the caller is the user it works for. Raises Unauthenticated."""
     sent, deployment = named.own_code(), named.deployment(name)
     if sent is None or deployment is None:
         raise Unauthenticated("This token does not open this deployment")
@@ -158,7 +162,7 @@ def _own_code(name: str) -> Caller:
     if sent.user is None and "Authorization" in request.headers:
         return identify_user(
             deployment
-        )  # an open route's code passes on, or has, what says for whom it works
+        )  # the code of an open route sends the credential of the user it works for
     try:
         g.user = users.user_of(sent.user)
     except ValueError:
@@ -167,7 +171,7 @@ def _own_code(name: str) -> Caller:
 
 
 def caller_of(deployment: DeploymentRef, user: User | None) -> Caller:
-    """Return the caller that limits and stored records count by. Each user of a deployment is a caller."""
+    """Return the caller used for limits and stored records. Each user of a deployment is a caller of its own."""
     text = str(deployment.id) + ("" if user is None else user.identity)
     key_id = api_keys.USER_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
     return Caller(deployment.organization_id, "", key_id, "run")
@@ -177,9 +181,9 @@ def role_needed() -> str:
     """The least role that the current request needs."""
     operation = operations.requested()
     if operation is None:
-        return "read"  # any key learns which paths there are, and nobody else
+        return "read"  # only holders of a key may learn which paths exist
     if request.method == "OPTIONS" and operation.role != "open":
-        return "read"  # the answer names the methods of a path and nothing else
+        return "read"  # the response only names the methods of a path
     return operation.role
 
 
@@ -196,7 +200,7 @@ class Failures:
         self._windows: dict[str, _Window] = {}
 
     def add(self, address: str) -> int:
-        """Count one more; returns how many this minute has seen from there."""
+        """Count a failure. Returns the number of failures from this address in the current window."""
         now = time.monotonic()
         window = self._windows.get(address)
         if window is None or now - window.opened_at > 60:

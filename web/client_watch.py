@@ -1,8 +1,10 @@
-"""Notices that the client of a long answer has left, also while there is nothing to send to it.
+"""Detection of clients that disconnect during a long response, also while there is nothing to send.
 
-Its socket becomes readable then. A watcher of gevent's loop waits for that and costs no greenlet: there are thousands
-of streams. It only wakes the stream's greenlet, which looks. What a client sends meanwhile, as the next request on
-the same connection, makes the socket readable for good: from then on the stream looks each time something happens.
+The client's socket becomes readable when it disconnects. A watcher in gevent's event loop waits for that, so that
+thousands of streams need no greenlet each. The watcher only wakes the stream's greenlet, which checks the socket.
+
+A client may also send data meanwhile, such as the next request on the connection. The socket then stays readable, and
+the stream checks it with every batch from then on.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ import gevent
 from gevent import monkey
 
 READ = 1  # libev's flag
-PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # also where bytes are left to read; Linux has it
+PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # set even if bytes are left to read; Linux only
 GONE = PEER_CLOSED | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 _poll = monkey.get_original(
     "select", "poll"
-)  # gevent's knows no PEER_CLOSED; select() no descriptor above 1023
+)  # gevent's poll() does not support PEER_CLOSED, select() no descriptor above 1023
 
 
 class ClientWatch:
-    """Watches a request's client while it is entered; `wake` is called once, from gevent's loop.
+    """Watches a request's client while entered. `wake` is called at most once, from gevent's event loop.
 
-    `client` is None where no server of ours answers the request: nobody can be seen to leave then.
+    `client` is None if the server does not expose the socket. A disconnection is not noticed then.
     """
 
     def __init__(self, client: socket.socket | None, wake: Callable[[], None]) -> None:
@@ -70,7 +72,7 @@ class ClientWatch:
 
 
 def is_readable(client: socket.socket) -> bool:
-    """Whether there is something to read, or the other end is gone."""
+    """Return whether there is data to read, or the client has disconnected."""
     asked = _poll()
     asked.register(client.fileno(), select.POLLIN)
     return bool(asked.poll(0))

@@ -1,4 +1,4 @@
-"""Records with an ETag: who holds the newest one already is answered 304, without a body."""
+"""ETags of records. A caller that already holds the newest record gets a 304 without a body."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flask import Response, jsonify, request
 
 
 def tagged(record: Mapping[str, Any]) -> Response:
-    """A record whose strong ETag is made from its bytes, so that no change can be forgotten."""
+    """Return a record as a response with a strong ETag. The ETag is a digest of the bytes, so it covers every change."""
     response = jsonify(record)
     response.set_etag(hashlib.blake2b(response.get_data(), digest_size=16).hexdigest())
     response.headers["Cache-Control"] = "private, no-cache"
@@ -18,12 +18,12 @@ def tagged(record: Mapping[str, Any]) -> Response:
 
 
 def is_held(response: Response) -> bool:
-    """Whether the caller says, by If-None-Match, that it holds this very record."""
+    """Return whether the caller holds exactly this record, according to its If-None-Match."""
     tag, _ = response.get_etag()
     return tag is not None and request.if_none_match.contains_weak(tag)
 
 
 def conditional(response: Response) -> Response:
-    """The response, or 304 when the caller holds it."""
+    """Return the response, or a 304 if the caller holds it."""
     response.make_conditional(request)
     return response

@@ -1,8 +1,8 @@
-"""The open connections of a web process: how many one address may have, and which is closed for a new one.
+"""Open connections of a web process: the limit for each address, and which connection is closed to make room.
 
-A connection that sends no request costs its sender nothing and us a slot. So the one that has waited longest for
-its next request makes room when there is none: however many are opened, and from however many addresses, a new
-one that brings a request is served.
+An idle connection costs its client nothing and the process a slot. When all slots are taken, the connection that has
+waited longest for its next request is closed. A new connection with a request is therefore always served, however
+many idle connections are opened, and from however many addresses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import gevent
 from gevent.pool import Group
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-V6_HOST_PREFIX = 64  # whoever has one IPv6 address has as many as this leaves
+V6_HOST_PREFIX = 64  # a client with one IPv6 address usually has the whole /64 network
 
 
 @dataclass(eq=False)
@@ -29,18 +29,18 @@ class Connection:
     client: socket.socket
     source: str
     greenlet: Any = field(default_factory=gevent.getcurrent)
-    request: Any = None  # the last one, as gunicorn has it
-    upgraded: Callable[[], None] | None = None  # what serves it from now on, when it is HTTP's no longer
+    request: Any = None  # gunicorn's object of the last request
+    upgraded: Callable[[], None] | None = None  # serves the connection after an upgrade from HTTP
 
     def is_quiet(self) -> bool:
-        """Whether its next request has still to begin, and can: nothing is left of the last one."""
+        """Return whether the connection is idle after a request: its body was read, and no further bytes are buffered."""
         if self.request is None or self.request.body.failed:
             return False
         return not self.request.unreader.buf.getbuffer().nbytes
 
 
 class Connections:
-    """Those of one process; only its greenlets touch it."""
+    """The open connections of one process. Only greenlets of one thread may use it."""
 
     def __init__(self, most: int, *, per_source: int, unbounded: Iterable[Network]) -> None:
         self._most, self._per_source = most, per_source
@@ -48,11 +48,11 @@ class Connections:
         self._by_source: Counter[str] = Counter()
         self._open: dict[Any, Connection] = {}
         self._upgraded = Group()
-        self._waiting: dict[Any, gevent.Timeout] = {}  # the longest waiting first
+        self._waiting: dict[Any, gevent.Timeout] = {}  # longest waiting first
 
     @contextmanager
     def open(self, client: socket.socket, address: str) -> Iterator[Connection | None]:
-        """The current greenlet's connection from this address; None when the address has too many."""
+        """Register the current greenlet's connection from this address. Yields None if the address has too many."""
         source = self._source(address)
         if source and self._by_source[source] >= self._per_source:
             yield None
@@ -71,9 +71,9 @@ class Connections:
                 self._forget(connection)
 
     def _hand_over(self, connection: Connection, serve: Callable[[], None]) -> None:
-        """Let a new greenlet serve it, whose stack is as small as the old one's was before its request.
+        """Serve an upgraded connection in a new greenlet, which has a small stack.
 
-        One that has served a request keeps for good what that has taken of stack.
+        A greenlet that has served a request keeps the stack memory of that request for good.
         """
         del self._open[connection.greenlet]
         connection.request = connection.upgraded = None
@@ -87,7 +87,7 @@ class Connections:
             self._forget(connection)
 
     def wait_for_upgraded(self, seconds: float) -> None:
-        """Wait for those that are served in greenlets of their own to end."""
+        """Wait up to `seconds` for the upgraded connections to end."""
         self._upgraded.join(timeout=seconds)
 
     def _forget(self, connection: Connection) -> None:
@@ -97,11 +97,14 @@ class Connections:
             del self._by_source[connection.source]
 
     def _source(self, address: str) -> str:
-        """What counts as one source; empty for a proxy, which is many."""
+        """Return the source that an address counts for: an IPv4 address or an IPv6 network.
+
+        Empty for a proxy, which stands for many clients.
+        """
         try:
             ip = ipaddress.ip_address(address)
         except ValueError:
-            return ""  # a unix socket has none
+            return ""  # a Unix socket has no address
         mapped = ip.ipv4_mapped if ip.version == 6 else None
         ip = mapped or ip
         if any(ip in network for network in self._unbounded):
@@ -115,9 +118,9 @@ class Connections:
 
     @contextmanager
     def waiting(self, seconds: float) -> Iterator[None]:
-        """Let the current connection wait for its client this long at most; the block ends silently then."""
+        """Limit how long the current connection waits for its client. At the limit the block ends without an error."""
         here = gevent.getcurrent()
-        silent: Any = False  # not raised outside of the block
+        silent: Any = False  # makes gevent end the block without an error
         with gevent.Timeout(seconds, silent) as timeout:
             self._waiting[here] = timeout
             try:
@@ -126,7 +129,7 @@ class Connections:
                 self._waiting.pop(here, None)
 
     def close_waiting(self) -> None:
-        """Close every connection that has no request."""
+        """Close every connection that waits for a request."""
         while self._waiting:
             self._close_longest_waiting()
 
@@ -138,5 +141,5 @@ class Connections:
 
 
 def _end(greenlet: Any, timeout: gevent.Timeout) -> None:
-    if timeout.pending:  # no request has come meanwhile
+    if timeout.pending:  # no request has arrived meanwhile
         greenlet.throw(timeout)

@@ -1,4 +1,4 @@
-"""What the current request is served with: the service's settings and address, and the deployment that it is for."""
+"""Context of the current request: the service's settings and URL, and the deployment that the request is for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def settings() -> Settings:
 
 
 def deployment() -> DeploymentRef:
-    """The deployment whose address was called; only in its own interface, and only once what is done was allowed."""
+    """Return the deployment of the current request. Only for routes of the deployment API.
+
+    Raises RuntimeError if the deployment has its own authorization and a route has not called it before.
+    """
     found: DeploymentRef = g.deployment
     if found.user_code.auth is not None and not g.get("is_authorized"):
         raise RuntimeError("the deployment's authorization was not asked")
@@ -25,10 +28,10 @@ ALL_ADDRESSES = ("0.0.0.0", "::", "[::]")
 
 
 def configured_url() -> str:
-    """Address of the service by its settings alone: a caller's Host header must not end up in what others read.
+    """Return the URL of the service from its settings. A caller's Host header must not end up in what others read.
 
-    A service that listens on every address and has no `RUNYARD_URL` cannot know its own name; only then the caller's
-    address counts.
+    A service that listens on every address and has no `RUNYARD_URL` cannot know its own name. Only then the address
+    that the caller used is returned.
     """
     known = settings()
     is_unknown = (
@@ -38,7 +41,7 @@ def configured_url() -> str:
 
 
 def base_url() -> str:
-    """Where clients reach the service: as its operator named it, else as this caller did.
+    """Return the URL of the service for clients: the operator's setting, else the address that the caller used.
 
     A service that listens on every address of a machine cannot know its own name.
     """

@@ -1,10 +1,12 @@
-"""The deployment that a request's address names, which may be known before who calls is.
+"""Lookup of the deployment that a request's address names, possibly before the caller is known.
 
-Whoever sends a key of the service means the deployment of the key's organization, and a deployment's own code that
-deployment. Anybody else means the one of the organization in `X-Tenant-Id`, or else the oldest of that name that has
-something for callers without a key.
+Several organizations may have a deployment of the same name. A request with a platform key means the deployment of the
+key's organization, and a request of a deployment's own code means that deployment. Any other request means the
+deployment of the organization in `X-Tenant-Id`; without that header, the oldest deployment of that name that serves
+callers without a key.
 
-It is found once for each request: what is asked about one deployment must not be answered by another.
+The lookup runs once for each request. Two lookups could find different deployments, and the authorization of one would
+then decide about the other.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from web.addresses import DEPLOYMENT_PREFIX
 from web.context import settings
 from web.developer import developer
 
-KNOWN_SECONDS = 1.0  # how long a deployment that was found is not looked up again
+KNOWN_SECONDS = 1.0  # how long a lookup is cached
 MOST_KNOWN = 10_000
-# What begins like a key, and what has the form of one after any other character.
+# Matches the prefix of a key at the start of a word, and a complete key after any character.
 KEY_SIGN = re.compile(
     rf"(?<![0-9A-Za-z_-]){api_keys.PREFIX}_"
     rf"|{api_keys.PREFIX}_[0-9A-Za-z]{{{api_keys.ID_LENGTH}}}_[0-9A-Za-z_-]{{{api_keys.SECRET_LENGTH}}}"
@@ -42,27 +44,27 @@ KEY_SIGN = re.compile(
 
 BASIC = re.compile(r"basic\s+([0-9A-Za-z+/_-]+)", re.IGNORECASE)
 
-Key = tuple[UUID | None, str, str]  # the last says how it was looked up
+Key = tuple[UUID | None, str, str]  # (organization or deployment id, name, kind of lookup)
 
 _known: dict[Key, tuple[float, DeploymentRef | None]] = {}
 
 
 def forget(deployment_id: UUID | None = None) -> None:
-    """Look a deployment up again, or all: it was deleted. Other processes do so within KNOWN_SECONDS."""
+    """Drop a deleted deployment from the cache, or all of them. Other processes notice within KNOWN_SECONDS."""
     for key, (_, found) in list(_known.items()):
         if deployment_id is None or found is None or found.id == deployment_id:
             _known.pop(key, None)
 
 
 def name_in(path: str) -> str | None:
-    """The name of a deployment that a path begins with."""
+    """Return the name of the deployment that a path begins with, or None."""
     return (
         path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0] if path.startswith(DEPLOYMENT_PREFIX) else None
     )
 
 
 def deployment(name: str) -> DeploymentRef | None:
-    """The deployment of that name that this request means; None where there is none. Raises Unavailable."""
+    """Return the deployment of that name that the current request means, or None. Raises Unavailable."""
     if g.get("named", (None,))[0] != name:
         g.named = name, _deployment(name)
     found: DeploymentRef | None = g.named[1]
@@ -85,7 +87,7 @@ def _deployment(name: str) -> DeploymentRef | None:
 
 
 def _for_anybody(name: str) -> DeploymentRef | None:
-    """The one that has something for callers without a key of the service."""
+    """Return the deployment of that name that serves callers without a platform key, or None."""
     tenant = request.headers.get("X-Tenant-Id", "").strip()
     organization_id = organizations.id_of(tenant) if tenant else None
     if tenant and organization_id is None:
@@ -95,7 +97,7 @@ def _for_anybody(name: str) -> DeploymentRef | None:
 
 
 def of_organization(organization_id: UUID, name: str) -> DeploymentRef | None:
-    """The organization's deployment of that name."""
+    """Return the organization's deployment of that name, or None."""
     key = organization_id, name, "own"
     return _found(key, lambda conn: deployments.resolve(conn, organization_id, name))
 
@@ -105,13 +107,13 @@ def by_id(deployment_id: UUID) -> DeploymentRef | None:
 
 
 def own_code() -> OwnCode | None:
-    """What the token of a deployment's own code says; None where there is none that is good."""
+    """Return the content of the token that a deployment's own code sends, or None without a valid token."""
     token = request.headers.get(loopback.HEADER)
     return None if token is None else loopback.read(token)
 
 
 def key_holder() -> Caller | None:
-    """Whom a key of the service names; without one a developer at their own machine, else None."""
+    """Return the caller that a platform key identifies. Without such a key: a developer at their own machine, else None."""
     if "key_holder" not in g:
         g.key_holder = _key_holder()
     return g.key_holder
@@ -132,7 +134,7 @@ def _key_holder() -> Caller | None:
 
 
 def presented_key() -> str | None:
-    """The credential that comes where keys of the service do."""
+    """Return the credential in the headers that carry platform keys, or None."""
     key = request.headers.get("X-Api-Key")
     if key:
         return key.strip()
@@ -141,10 +143,10 @@ def presented_key() -> str | None:
 
 
 def is_platform_key(value: str) -> bool:
-    """Whether a header's value holds a key of the service, or what was meant as one; no user code may see it.
+    """Return whether a header's value contains a platform key, or text that looks like one. User code must not see it.
 
-    Looks everywhere in the value, since several headers of a name come as one and some clients put keys into cookies;
-    also behind percent-encoding and in the credentials of basic authentication.
+    The whole value is searched, since several headers of one name arrive as one value, and some clients put keys into
+    cookies. The search also covers percent-encoded text and the credentials of basic authentication.
     """
     bootstrap = settings().api_key
     return any(
@@ -154,7 +156,7 @@ def is_platform_key(value: str) -> bool:
 
 
 def _readings(value: str) -> Iterator[str]:
-    """Yield a value as it is, and as the receiver may decode it."""
+    """Yield a value as it is, and each form that a receiver may decode it to."""
     yield value
     if "%" in value:
         once = unquote_plus(value)
@@ -165,7 +167,7 @@ def _readings(value: str) -> Iterator[str]:
 
 
 def without_keys(query: str) -> str:
-    """A request's query for user code: as it was sent, but for the parameters that have a key of the service in them."""
+    """Return a query string for user code, without the parameters that contain a platform key."""
     return "&".join(part for part in query.split("&") if not is_platform_key(unquote_plus(part)))
 
 
@@ -177,6 +179,6 @@ def _found(key: Key, look_up: Callable[[Connection], DeploymentRef | None]) -> D
         found = look_up(conn)
     if len(_known) >= MOST_KNOWN:
         _known.clear()
-    if found is not None or key[-1] == "anybody":  # what its owner has just made is there at once
+    if found is not None or key[-1] == "anybody":  # an owner sees a new deployment at once
         _known[key] = (time.monotonic(), found)
     return found

@@ -1,10 +1,10 @@
-"""Server-sent events from an event log, and JSON that comes late, behind keep-alive line feeds.
+"""Server-sent events from an event log, and late JSON responses preceded by keep-alive line feeds.
 
-A heartbeat is sent every few seconds by the clock, whether or not events flow. A client that has left is
-noticed when a write fails or, where that ends a run, at once (`web/client_watch.py`).
+A stream sends a heartbeat every few seconds, whether or not events flow. A disconnected client is noticed when a
+write fails. If the disconnection ends a run, it is noticed at once (`web/client_watch.py`).
 
-Headers are sent with a stream's first chunk, which comes at once and may be empty: from then on the server
-iterates the stream and closes it. A stream that the server is not given is closed by the middleware `StreamOwner`.
+The server sends the headers with the first chunk, which a stream yields at once and which may be empty. From then on
+the server iterates the stream and closes it. The middleware `StreamOwner` closes streams that never reach the server.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from web.client_watch import ClientWatch
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
-HEADERS = b""  # a first chunk with which the server sends them
-OPEN_STREAM = "runyard.open_stream"  # in the WSGI environment: the request's stream
-ALLOWED_SECONDS = 2.0  # how often a stream asks whether it may go on
+HEADERS = b""  # an empty first chunk, which makes the server send the headers
+OPEN_STREAM = "runyard.open_stream"  # key in the WSGI environment: the request's stream
+ALLOWED_SECONDS = 2.0  # interval at which a stream checks that its key is still valid
 
 Batches = Iterable[list[Event]]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class HeartbeatTimer:
-    """When a stream's next heartbeat is due; `quiet_seconds` is how long a reader may wait for events."""
+    """Schedule of a stream's heartbeats. `quiet_seconds` returns how long a reader may wait for events."""
 
     def __init__(self, heartbeat_seconds: float) -> None:
         self._every = heartbeat_seconds
@@ -42,11 +42,11 @@ class HeartbeatTimer:
         self._owes_headers = False
 
     def send_headers_first(self) -> None:
-        """Let the reader return at once the first time, with or without events: clients wait for the headers."""
+        """Make the reader's first wait return at once, with or without events, since clients wait for the headers."""
         self._owes_headers = True
 
     def take_headers(self) -> bool:
-        """Whether the headers are to be sent now; True once."""
+        """Return whether the headers must be sent now. True at most once."""
         owed, self._owes_headers = self._owes_headers, False
         return owed
 
@@ -56,7 +56,7 @@ class HeartbeatTimer:
         return max(self._next - time.monotonic(), 0.0)
 
     def take_due(self) -> bool:
-        """Whether a heartbeat is to be sent now; the next one is due one period later."""
+        """Return whether a heartbeat must be sent now. If so, schedule the next one a period later."""
         now = time.monotonic()
         if now < self._next - 0.001:
             return False
@@ -71,11 +71,11 @@ class ClientGone(Exception):
 
 
 class NoLongerAllowed(Exception):
-    """Whoever opened the stream may not read it any longer."""
+    """The key that opened the stream is no longer valid."""
 
 
 def watch(client: ClientWatch, batches: Batches) -> Iterator[list[Event]]:
-    """Pass batches on; raises ClientGone at the first one after the client has left."""
+    """Yield the batches. Raises ClientGone at the first one after the client has disconnected."""
     with client:
         for batch in batches:
             if client.has_left():
@@ -84,18 +84,18 @@ def watch(client: ClientWatch, batches: Batches) -> Iterator[list[Event]]:
 
 
 def encode(event: Event, name: str, *, with_id: bool) -> bytes:
-    """One event as bytes, by the name that its client knows it by."""
+    """Encode an event as SSE bytes, under the name its client knows it by."""
     return encode_parts(name, event.data, b"%d" % event.seq if with_id and event.seq else b"")
 
 
 def encode_parts(name: str, data: bytes, id: bytes) -> bytes:
-    """The same of its parts; the data is one line, so nothing in it can look like a field."""
+    """Encode the parts of an event as SSE bytes. The data is one line, so nothing in it can look like a field."""
     head = b"event: " + name.encode() + b"\r\ndata: " + data
     return head + b"\r\nid: " + id + b"\r\n\r\n" if id else head + b"\r\n\r\n"
 
 
 def comment(text: str) -> bytes:
-    """A line that clients pass over."""
+    """Return an SSE comment, which clients ignore."""
     return f": {text}\r\n\r\n".encode()
 
 
@@ -108,10 +108,10 @@ def body(
     keep: Callable[[str], str | None] | None = None,
     headers_first: bool = False,
 ) -> Generator[bytes]:
-    """The stream's bytes: every batch in one write. `with_end` also sends the log's last event.
+    """Yield the stream's bytes, one chunk for each batch.
 
-    `keep` gives each event its name for the client, or None for one that is not sent.
-    `headers_first`: the headers go out although nobody knows when there will be something to send.
+    `with_end` also sends the log's last event. `keep` returns the name under which the client gets an event, or None to
+    leave the event out. `headers_first` sends the headers at once, without waiting for the first event.
     """
     if headers_first:
         heartbeat.send_headers_first()
@@ -131,7 +131,7 @@ def body(
 def waiting(
     batches: Batches, heartbeat: HeartbeatTimer, answer: Callable[[Event | None], bytes]
 ) -> Generator[bytes]:
-    """Line feeds until the run has ended, then its answer made from the log's last event."""
+    """Yield line feeds until the run has ended, then the bytes that `answer` makes from the log's last event."""
     last: Event | None = None
     heartbeat.send_headers_first()
     for batch in batches:
@@ -145,11 +145,13 @@ def waiting(
 
 
 class Stream:
-    """The current request's long answer: closes what it holds, and says so when the client left early.
+    """The long response of the current request.
 
-    When this process shuts down, the connection is closed in the middle of the response: the client connects
-    again and resumes after the last id it saw. Clients would take a proper end for the end of the run. A stream
-    whose key was revoked ends where it is (`may_end_early`); a JSON answer that is not there yet is cut off too.
+    At its end the stream closes what it holds; `on_disconnect` is called if the client left before the end.
+
+    When this process shuts down, it closes the connection in the middle of the response. The client reconnects and
+    resumes after the last id it saw; a regular end would tell it that the run has ended. A stream whose key was revoked
+    ends regularly if `may_end_early`. A JSON response is incomplete at that point, so its connection is closed too.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class Stream:
         request.environ[OPEN_STREAM] = self
 
     def guard(self, *, is_allowed: Callable[[], bool], on_close: Callable[[], None]) -> None:
-        """End the stream soon after `is_allowed` says no; `on_close` is called at its end, however it comes."""
+        """End the stream within ALLOWED_SECONDS or so of `is_allowed` returning False; call `on_close` at any end."""
         self._is_allowed, self._on_close = is_allowed, on_close
         self._ask_at = time.monotonic() + ALLOWED_SECONDS
 
@@ -190,7 +192,7 @@ class Stream:
         except ClientGone:
             raise StopIteration from None
         except Stopping:
-            self._ended = True  # the client has not left
+            self._ended = True  # the client did not disconnect
             raise cut_off("the server stops") from None
         except NoLongerAllowed:
             if self._may_end_early:
@@ -206,7 +208,7 @@ class Stream:
             raise NoLongerAllowed
 
     def close(self) -> None:
-        """Called at the end of the response, whatever the reason; a failure of one part stops no other."""
+        """Release what the stream holds, whatever ended the response. A failing step does not skip the other steps."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -220,9 +222,9 @@ class Stream:
 
 
 class StreamOwner:
-    """WSGI middleware: closes a request's stream where the server is not given it.
+    """WSGI middleware that closes a request's stream if the server does not get it as the response.
 
-    That is so when the request fails after its stream was made, and when something else is answered: the
+    That happens when the request fails after its stream was created, and when another response takes its place: the
     headers alone, or an error.
     """
 
@@ -241,19 +243,19 @@ class StreamOwner:
 
 
 def cut_off(reason: str) -> ConnectionResetError:
-    """The server closes the connection on this and logs nothing."""
+    """Return the error that makes the server close the connection without a log line."""
     return ConnectionResetError(errno.ECONNRESET, reason)
 
 
 def event_stream(stream: Stream, headers: dict[str, str]) -> Response:
-    """The response of a stream."""
+    """Return the `text/event-stream` response of a stream."""
     response = Response(stream, content_type="text/event-stream; charset=utf-8", direct_passthrough=True)
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
     return response
 
 
 def late_json(stream: Stream, headers: dict[str, str]) -> Response:
-    """The response of a wait: status and headers at once, the JSON when it is there."""
+    """Return the response of a wait. Status and headers are sent at once, the JSON when it is ready."""
     response = Response(stream, content_type="application/json", direct_passthrough=True)
     response.headers.update(headers)
     return response

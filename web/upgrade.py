@@ -1,4 +1,4 @@
-"""How a connection that is HTTP's no longer is taken over from the request that has upgraded it."""
+"""Taking over a connection from the HTTP request that has upgraded it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class HandedOver(ConnectionResetError):
-    """The server is done with the connection, of which whoever raises this has a descriptor of its own.
+    """Raised by a response that takes over the connection, after duplicating its descriptor.
 
-    It closes its own one on this and logs nothing; then it calls `serve`, in a new greenlet.
+    The server closes its own descriptor without a log line, then calls `serve` in a new greenlet.
     """
 
     def __init__(self, serve: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
-"""WebSockets on gunicorn's gevent worker: the handshake, and messages over the connection that the request came on.
+"""WebSockets on gunicorn's gevent worker: the handshake, and messages over the connection of the request.
 
-A socket costs one greenlet, begun after the handshake: a watcher of gevent's loop waits for what comes, and the
-greenlet that reads is there only while there is something to read. Nothing is queued for a client: who writes waits
-until the client takes it.
+A socket costs one greenlet, which starts after the handshake. A watcher in gevent's event loop waits for data; a
+greenlet that reads exists only while there is data. Messages to a client are not queued: a writer blocks until the
+client reads.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ ASKED = [
     (b"Connection", b"Upgrade"),
     (b"Upgrade", b"websocket"),
     (b"Sec-WebSocket-Version", VERSION.encode()),
-]  # what was looked at already, as the library wants it
+]  # the headers that `_key` has checked, in the form that wsproto takes
 OF_HANDSHAKE = frozenset({"connection", "upgrade", "content-length", "transfer-encoding"})
-READ = 1  # libev's flag
-WHOLE_TEXT = 0x81  # how a frame begins that is a whole text
-SHORT = 126  # bytes and more have their number in two bytes after this one, or in eight after the next
+READ = 1  # libev's EV_READ
+WHOLE_TEXT = 0x81  # first byte of a frame that holds a whole text message
+SHORT = 126  # from this size on, the length follows a byte 126 in two bytes, or a byte 127 in eight
 READ_BYTES = 16 * 1024
-AHEAD_MESSAGES, AHEAD_BYTES = 2_000, 256 * 1024  # of a client that are read before they are taken
-TURN_EVENTS = 64  # after so many, others get their turn
-GONE = CloseConnection(code=CloseReason.ABNORMAL_CLOSURE)  # without a word
+AHEAD_MESSAGES, AHEAD_BYTES = 2_000, 256 * 1024  # limits of a client's messages that wait to be handled
+TURN_EVENTS = 64  # other greenlets run after this many events
+GONE = CloseConnection(code=CloseReason.ABNORMAL_CLOSURE)  # the client disconnected without a close frame
 TAKING = (
     ConnectionState.OPEN,
     ConnectionState.REMOTE_CLOSING,
-)  # states of a client that can be sent something
+)  # states in which a client can be sent messages
 NO_GOODBYE = (int(CloseReason.ABNORMAL_CLOSURE), "")
-LINGER_SECONDS = 1.0  # for the other end to close too: what it has not read would be lost else
-PING_BEATS = 4  # heartbeats without a word from the client before it is asked for one
-SILENT_BEATS = 12  # … and before it is taken for gone
+LINGER_SECONDS = 1.0  # time for the client to close its end; data that it has not read could otherwise be lost
+PING_BEATS = 4  # heartbeats without data from the client until it is pinged, and between pings
+SILENT_BEATS = 12  # heartbeats without data from the client until it counts as disconnected
 
-GATEWAY_SOCKET = "gunicorn.socket"  # in the WSGI environment
+GATEWAY_SOCKET = "gunicorn.socket"  # key in the WSGI environment
 
 
 class NoUpgrade(Exception):
-    """The request asks for no WebSocket of ours."""
+    """The request does not ask for a WebSocket that this server can open."""
 
 
 class Closed(Exception):
-    """The socket is closed, by whichever end."""
+    """The socket is closed, by either end."""
 
 
 class _Broken(Exception):
-    """The client does not keep to the rules; why it is closed."""
+    """The client breaks the protocol or a limit. Carries the close code and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -82,14 +82,14 @@ class _Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """A whole one of the client's; text is UTF-8."""
+    """A complete message from the client. Text is UTF-8."""
 
     data: bytes
     is_text: bool
 
 
 def text_frame(message: bytes) -> bytes:
-    """A text in the one frame in which a server sends it; the same for all clients."""
+    """Encode a text message as one frame. The bytes are the same for all clients."""
     size = len(message)
     if size < SHORT:
         head = struct.pack("!BB", WHOLE_TEXT, size)
@@ -101,12 +101,12 @@ def text_frame(message: bytes) -> bytes:
 
 
 def handshake(environ: Mapping[str, Any]) -> tuple[Connection, bytes]:
-    """The connection that a request asks for, and the bytes that open it; raises NoUpgrade and Invalid."""
+    """Return the connection that a request asks for, and the bytes that open it. Raises NoUpgrade and Invalid."""
     return Opening(environ).accept()
 
 
 class Opening:
-    """A request for a WebSocket, looked at and not yet answered; raises NoUpgrade and Invalid."""
+    """A request for a WebSocket that is checked and not yet answered. Raises NoUpgrade and Invalid."""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._key = _key(environ)
@@ -116,7 +116,7 @@ class Opening:
     def accept(
         self, subprotocol: str | None = None, headers: Sequence[tuple[str, str]] = ()
     ) -> tuple[Connection, bytes]:
-        """The connection, and the bytes that open it; the subprotocol is one of those that were asked for."""
+        """Return the connection, and the bytes that open it. `subprotocol` must be one of `subprotocols`."""
         asked = [*ASKED, (b"Sec-WebSocket-Key", self._key.encode())]
         if subprotocol is not None:
             asked.append((b"Sec-WebSocket-Protocol", subprotocol.encode()))
@@ -133,7 +133,7 @@ class Opening:
 
 
 def _key(environ: Mapping[str, Any]) -> str:
-    """The key of a request for a WebSocket; raises NoUpgrade and Invalid."""
+    """Return the key of a request for a WebSocket. Raises NoUpgrade and Invalid."""
     upgrades = {one.strip().lower() for one in environ.get("HTTP_CONNECTION", "").split(",")}
     if environ["REQUEST_METHOD"] != "GET" or "upgrade" not in upgrades:
         raise NoUpgrade("This address is for WebSockets: ask for an upgrade")
@@ -149,7 +149,7 @@ def _key(environ: Mapping[str, Any]) -> str:
 
 
 class _Waiting:
-    """Messages that were read and not taken yet, as an iterator over them."""
+    """Queue of messages that were read and not yet handled. Iterating over it removes them."""
 
     def __init__(self) -> None:
         self._messages: deque[ClientMessage] = deque()
@@ -157,7 +157,7 @@ class _Waiting:
 
     @property
     def has_some_room(self) -> bool:
-        """Whether more is to be read while some wait; what is behind too many stays where it is."""
+        """Whether to read ahead while messages wait. Beyond the limits, further data stays in the kernel's buffer."""
         return 0 < len(self._messages) < AHEAD_MESSAGES and self._bytes < AHEAD_BYTES
 
     def add(self, message: ClientMessage | None) -> None:
@@ -173,10 +173,10 @@ class _Waiting:
 
 
 class WebSocket:
-    """The server's end of one, after the handshake; `opening` are the bytes that answer it.
+    """The server's end of a WebSocket after the handshake. `opening` holds the bytes that answer the handshake.
 
-    Greenlets may write at the same time. A message of the client's has at most `most_bytes`; it is text unless the
-    socket `takes_binary`.
+    Several greenlets may write at the same time. A message from the client may have at most `most_bytes`, and must be
+    text unless the socket `takes_binary`.
     """
 
     def __init__(
@@ -197,36 +197,36 @@ class WebSocket:
         self._wake: Callable[[], None] = lambda: None
         self._watcher: Any = None
         self.is_closed = False
-        self.closed_with: tuple[int, str] = NO_GOODBYE  # what the client said at its end
+        self.closed_with: tuple[int, str] = NO_GOODBYE  # close code and reason from the client
 
     # The connection.
 
     def keep(self) -> None:
-        """Have it for oneself: the server closes its own descriptor at the end of the request."""
+        """Duplicate the descriptor, since the server closes its own one at the end of the request."""
         self._client = self._client.dup()
 
     def release(self) -> None:
         with suppress(OSError):
             self._client.close()
 
-    # What is sent.
+    # Sending.
 
     def open(self) -> None:
         with self._lock:
             self._write(self._opening)
 
     def send(self, *messages: bytes) -> None:
-        """Send texts, each a message; waits until the client takes them. Raises Closed."""
+        """Send text messages. Blocks while the client does not read. Raises Closed."""
         self.send_frames([text_frame(message) for message in messages])
 
     def send_frames(self, frames: Sequence[bytes]) -> None:
-        """Send whole messages in their frames; otherwise as `send`."""
+        """Send messages that are already encoded as frames. Otherwise like `send`."""
         with self._lock:
             self._require_open()
             self._write(b"".join(frames))
 
     def send_binary(self, message: bytes) -> None:
-        """Send bytes as one message; otherwise as `send`."""
+        """Send one binary message. Otherwise like `send`."""
         self._send(BytesMessage(data=message))
 
     def _send(self, *events: Event) -> None:
@@ -236,12 +236,15 @@ class WebSocket:
                 self._write(b"".join(map(self._connection.send, events)))
 
     def _require_open(self) -> None:
-        """Raise Closed unless the client may get more: also one that says no more, until all it has said was taken."""
+        """Raise Closed unless the client can be sent messages.
+
+        A client that has sent its close frame still gets messages until all its earlier ones are handled.
+        """
         if self.is_closed or self._connection.state not in TAKING:
             raise Closed
 
     def _write(self, data: bytes) -> None:
-        """All of it; the client may pause between parts for as long as at any answer."""
+        """Send all of the data. The socket's timeout applies to each part. Raises Closed."""
         left = memoryview(data)
         try:
             while left:
@@ -251,7 +254,7 @@ class WebSocket:
             raise Closed from error
 
     def beat(self) -> None:
-        """A heartbeat of the service: is the client still there? Raises Closed where it is not."""
+        """Handle a heartbeat: ping a silent client, or close a socket that was silent for too long. Raises Closed."""
         self._silent_beats = 0 if self._is_reading else self._silent_beats + 1
         if self._silent_beats >= SILENT_BEATS:
             self.close(CloseReason.TRY_AGAIN_LATER, "nothing was heard for too long")
@@ -260,7 +263,7 @@ class WebSocket:
             self._send(Ping())
 
     def close(self, code: int, reason: str) -> None:
-        """Say goodbye, where anybody hears it; nothing is sent after that."""
+        """Send a close frame if the client can still get one. Nothing is sent after it."""
         with self._lock, suppress(Closed):
             if self.is_closed:
                 return
@@ -270,18 +273,18 @@ class WebSocket:
                 self._write(self._connection.send(goodbye))
 
     def linger(self) -> None:
-        """Let the other end close first, for a moment."""
-        silent: Any = False  # not raised outside of the block
+        """Stop sending, and wait up to LINGER_SECONDS for the client to close its end."""
+        silent: Any = False  # makes gevent end the block without an error
         with suppress(OSError), gevent.Timeout(LINGER_SECONDS, silent):
             self._client.shutdown(socket.SHUT_WR)
             while self._client.recv(READ_BYTES):
                 let_others_run()
 
-    # What comes.
+    # Receiving.
 
     @contextmanager
     def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
-        """As `receiving_messages`, for text alone."""
+        """Receive text messages. Otherwise like `receiving_messages`, with the data of each message."""
         with self.receiving_messages(lambda message: take(message.data), wake):
             yield
 
@@ -289,9 +292,9 @@ class WebSocket:
     def receiving_messages(
         self, take: Callable[[ClientMessage], None], wake: Callable[[], None]
     ) -> Iterator[None]:
-        """While entered, `take` gets each message, one after the other, and `wake` is called at the end of them.
+        """Call `take` with each message in order while entered, and `wake` when the socket is closed.
 
-        Both are called in another greenlet; nothing more is read before `take` returns.
+        Both are called in another greenlet. Nothing more is read before `take` returns.
         """
         self._take, self._wake = take, wake
         self._watcher = gevent.get_hub().loop.io(self._client.fileno(), READ)
@@ -309,7 +312,7 @@ class WebSocket:
         gevent.spawn(self._read)
 
     def _read(self) -> None:
-        """Take what is there, then watch for more."""
+        """Handle the messages that have arrived, then watch for more."""
         try:
             if self._watcher is not None:
                 self._take_messages()
@@ -317,7 +320,7 @@ class WebSocket:
             self.is_closed = True
         except _Broken as broken:
             self.close(broken.code, broken.reason)
-        except Exception:  # the outermost of this greenlet: nobody else would close the socket
+        except Exception:  # outermost frame of the greenlet: the socket would stay open
             log.exception("a message over a socket was not taken")
             self.close(CloseReason.INTERNAL_ERROR, "internal error")
         self._silent_beats, self._is_reading = 0, False
@@ -327,7 +330,7 @@ class WebSocket:
             self._watcher.start(self._on_readable)
 
     def _take_messages(self) -> None:
-        """Take the messages that have come; pings among what comes meanwhile are answered before those that wait."""
+        """Handle the messages that have arrived. New pings are answered before the messages that wait are handled."""
         waiting = _Waiting()
         end = self._receive(waiting)
         for count, message in enumerate(waiting, start=1):
@@ -340,7 +343,7 @@ class WebSocket:
             self._end(end)
 
     def _receive(self, waiting: _Waiting) -> CloseConnection | _Broken | None:
-        """Add what is whole after one more piece of what the client sends; answers with what ends it all, if it does."""
+        """Read one piece of data, and queue the messages that it completes. Returns what ends the connection, if any."""
         data = self._piece()
         if not data:
             return GONE
@@ -360,14 +363,14 @@ class WebSocket:
         return None
 
     def _piece(self) -> bytes:
-        """What has come; nothing where the client is gone."""
+        """Return the data that has arrived. Empty if the client has disconnected."""
         try:
             return self._client.recv(READ_BYTES)
         except OSError:
             return b""
 
     def _part(self, event: TextMessage | BytesMessage) -> ClientMessage | None:
-        """The message that ends with this part of one; raises _Broken."""
+        """Add a part of a message. Returns the message if the part completes it. Raises _Broken."""
         is_text = isinstance(event, TextMessage)
         if not is_text and not self._takes_binary:
             raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages are text")
@@ -380,15 +383,15 @@ class WebSocket:
         return ClientMessage(message, is_text)
 
     def _end(self, end: CloseConnection | _Broken) -> None:
-        """Close as is due, once all that the client had said before was taken. Raises Closed, or _Broken."""
+        """End the connection as `end` says, after all earlier messages are handled. Raises Closed or _Broken."""
         if isinstance(end, _Broken):
             raise end
         if end is GONE:
             with suppress(OSError):
-                self._client.shutdown(socket.SHUT_RDWR)  # who writes at this moment waits for nobody
+                self._client.shutdown(socket.SHUT_RDWR)  # wakes greenlets blocked in a write
             raise Closed
         if self._connection.state is ConnectionState.OPEN:
-            raise _Broken(end.code, end.reason or "")  # what came is no frame
+            raise _Broken(end.code, end.reason or "")  # the data was not a valid frame
         self.closed_with = int(end.code), end.reason or ""
         self.close(end.code, end.reason or "")
         raise Closed
@@ -398,10 +401,10 @@ NOTHING = nullcontext()
 
 
 class SocketStream(sse.Stream):
-    """The answer to a handshake: takes the connection over when the server asks for its first chunk, and gives none.
+    """The response to a handshake. Takes over the connection when the server asks for the first chunk; yields none.
 
-    `steps` do all the work, once the request is over and nothing is left of it; between them it is looked at whether
-    the key may still go on.
+    `steps` do all the work, after the request has ended and its memory is free. Between steps the stream checks that
+    the key is still valid.
     """
 
     def __init__(
@@ -417,7 +420,7 @@ class SocketStream(sse.Stream):
         raise HandedOver(self._serve_to_end)
 
     def close(self) -> None:
-        """The request's end is not the socket's."""
+        """Close the stream, unless it was handed over: the socket outlives the request."""
         if not self._is_handed_over:
             super().close()
 
@@ -444,17 +447,17 @@ class SocketStream(sse.Stream):
 
 
 def refusal(no_upgrade: NoUpgrade) -> Response:
-    """What is answered to a request that asks for no WebSocket of ours."""
+    """Return the 426 response to a request that does not ask for a WebSocket."""
     response = answer(HTTPStatus.UPGRADE_REQUIRED, str(no_upgrade))
     response.headers.update({"Upgrade": "websocket", "Sec-WebSocket-Version": VERSION})
     return response
 
 
 class Upgraded(Response):
-    """The answer to a handshake as Flask sees it; its bytes are written by the stream."""
+    """The response to a handshake as Flask sees it. The stream writes its bytes."""
 
     def __init__(self, stream: SocketStream) -> None:
         super().__init__(stream, status=HTTPStatus.SWITCHING_PROTOCOLS, direct_passthrough=True)
 
     def get_app_iter(self, environ: Any) -> Any:
-        return self.response  # Flask gives a 101 no body
+        return self.response  # the base class drops the body of a 101

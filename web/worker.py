@@ -1,4 +1,4 @@
-"""gunicorn's gevent worker with time-outs, bounds on connections, refusals as JSON and a prompt shut-down."""
+"""gunicorn's gevent worker with timeouts, connection limits, JSON error responses and a prompt shutdown."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from web.connections import Connections
 from web.request_bodies import CLOSE
 from web.upgrade import HandedOver
 
-# Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
+# Timeout of one read or write on a client socket. Streams write at every heartbeat, so it also finds stalled readers.
 SOCKET_SECONDS = 300.0
-HEAD_SECONDS = 10.0  # for a connection's first request to come, and for the head of each
-SPARE_CONNECTIONS = 100  # accepted while those that are closed for them still close
-APP_SECONDS = 3.0  # for answers of projects' apps to end by themselves once the worker stops
-SOCKETS_SECONDS = 10.0  # for WebSockets to say goodbye then
-MOST_DETAIL = 200  # characters: what gunicorn quotes of a request may be long
+HEAD_SECONDS = 10.0  # timeout of a connection's first request, and of the head of every request
+SPARE_CONNECTIONS = 100  # accepted above the limit while the connections closed to make room still close
+APP_SECONDS = 3.0  # time at shutdown for responses of projects' apps to end by themselves
+SOCKETS_SECONDS = 10.0  # time at shutdown for WebSockets to send their close frames
+MOST_DETAIL = 200  # characters: gunicorn quotes the request, which may be long
 
 END_OF_CHUNKS = b"0\r\n\r\n"
 REQUEST_ID = "request_id"
 
 
 class Worker(GeventWorker):
-    """The gevent worker, with bounds on what may be open and on how long anything is waited for."""
+    """gunicorn's gevent worker with limits on open connections and timeouts on every wait."""
 
-    settings: Settings  # gunicorn makes the instance: whoever configures it sets them on a class of its own
+    settings: Settings  # set on a subclass (web/gunicorn.py), since gunicorn creates the instance
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,12 +65,15 @@ class Worker(GeventWorker):
         try:
             refuse(client, HTTPStatus.TOO_MANY_REQUESTS, "This address has too many open connections")
         except OSError:
-            pass  # it has left
+            pass  # the client has disconnected
         util.close(client)
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:  # type: ignore[override]  gunicorn annotates nothing
-        """Around the wait for a connection's next request: until it begins, then for all of its head."""
+        """Limit the wait for the next request: `keepalive` seconds until it begins, then HEAD_SECONDS for its head.
+
+        Both limits are zero while the worker stops. gunicorn enters this context to parse a request.
+        """
         connection = self.connections.current()
         if connection.is_quiet():
             self._wait_for_more(connection.client)
@@ -78,7 +81,7 @@ class Worker(GeventWorker):
             yield
 
     def _wait_for_more(self, client: socket.socket) -> None:
-        """Wait for the first byte of the next request; raises NoMoreData when it does not come in time."""
+        """Wait for the first byte of the next request. Raises NoMoreData if it does not arrive in time."""
         has_come = False
         with self.connections.waiting(self.cfg.keepalive if self.alive else 0):
             wait_read(client.fileno())
@@ -93,17 +96,20 @@ class Worker(GeventWorker):
         except HandedOver as taken:
             self.connections.current().upgraded = taken.serve
             raise
-        except TimeoutError as error:  # for which gunicorn would log a traceback
+        except TimeoutError as error:  # gunicorn would log a traceback
             raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing any more") from error
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """gunicorn's own refusals: what it says of them in the log and what `refuse` answers have one id."""
+        """Report a request that gunicorn refuses, under one request id in the log and in the response of `refuse`."""
         with logs.bound(**{REQUEST_ID: uuid4()}):
             super().handle_error(req, client, addr, exc)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Idle connections and open streams would hold up the worker's end until the graceful time-out."""
-        # Here, since it brings the Redis client along, and with it `ssl`: gevent patches that in the worker only.
+        """Shut down, and close idle connections and open streams.
+
+        They would otherwise delay the worker's exit until the graceful timeout.
+        """
+        # Imported here because the module imports the Redis client and `ssl`, which gevent patches only in the worker.
         from shared.eventlog.hub import Stopping, hub
         from web.deployment_api.app_waiting import end_all
 
@@ -114,13 +120,13 @@ class Worker(GeventWorker):
 
 
 class Response(wsgi.Response):
-    """An answer in few packets, without the header Server; a header may say that it is the connection's last one.
+    """A response sent in few packets, without the header Server, that obeys its own header `Connection: close`.
 
-    gunicorn sends the head and what ends a chunked answer by themselves, has no setting for the second, and ignores
-    the third.
+    gunicorn's class sends the head and the terminating chunk in packets of their own. It always adds Server, and
+    ignores `Connection: close` among the headers of a response.
     """
 
-    _head = b""  # held for the first chunk
+    _head = b""  # held back until the first chunk
     _holds_head = False
     _has_ended = False
 
@@ -143,7 +149,7 @@ class Response(wsgi.Response):
             self._send_head()
 
     def write(self, arg: bytes) -> None:
-        """Send a chunk, the first one with the head; the head alone where nothing comes with it."""
+        """Send a chunk. The head goes out with the first chunk, or alone if that chunk is empty."""
         self._holds_head = not self.headers_sent
         self._has_ended = self.chunked and type(arg) is LastChunk and len(arg) > 0
         super().write(arg)
@@ -165,7 +171,7 @@ class Response(wsgi.Response):
         self._send(data)
 
     def _send(self, data: bytes) -> None:
-        """All of it. gevent's `sendall` asks for the size of the buffer first and makes a timer."""
+        """Send all of the data. Tries `send` first: gevent's `sendall` queries the buffer size and sets a timer."""
         sent = self.sock.send(data)
         if sent < len(data):
             self.sock.sendall(memoryview(data)[sent:])
@@ -176,7 +182,10 @@ class Response(wsgi.Response):
 
 
 def refuse(client: socket.socket, status: int, detail: str) -> None:
-    """Answer what never becomes a request, in the form of all our errors; the connection is closed then."""
+    """Send an error response, in the usual JSON form, for a connection or bytes that never became a request.
+
+    The response announces that the connection will be closed; the caller closes it.
+    """
     phrase = HTTPStatus(status).phrase
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED:
         detail = "internal error"
@@ -194,7 +203,7 @@ def refuse(client: socket.socket, status: int, detail: str) -> None:
 
 
 def write_error(client: socket.socket, status: int, reason: str, detail: str) -> None:
-    """Stands in for gunicorn's, which answers with a page of HTML."""
+    """Replace gunicorn's function of this name, which sends an HTML page."""
     refuse(client, status, detail)
 
 

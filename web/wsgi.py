@@ -1,4 +1,4 @@
-"""What gunicorn loads: patches gevent first, then settings, logs, connections, the app."""
+"""The module that gunicorn loads. Patches with gevent first, then sets up settings, logs, connections and the app."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
 from web.operations import STATEMENT_SECONDS  # noqa: E402
 
-STATEMENT_TIMEOUT_SECONDS = 10  # the longest of the operations that are `slow`
-LOCK_TIMEOUT_SECONDS = 2.5  # before STATEMENT_SECONDS: the caller learns what was in the way
-BUS_TIMEOUT_SECONDS = 1.0  # a request must not wait for a bus that is away
+STATEMENT_TIMEOUT_SECONDS = 10  # for operations marked `slow`; STATEMENT_SECONDS ends others earlier
+LOCK_TIMEOUT_SECONDS = 2.5  # before STATEMENT_SECONDS, so that the error names the lock as the cause
+BUS_TIMEOUT_SECONDS = 1.0  # a request must not wait for an unreachable Redis
 
 
 def connect(settings: Settings) -> None:
-    """This process's connections; they are opened on first use."""
+    """Configure this process's connections, which open on first use. Raises BadSetting."""
     if settings.database_url is None or settings.redis_url is None:
         raise BadSetting("web needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them")
     if not settings.encryption_keys:
