@@ -33,7 +33,7 @@ class Connection:
     upgraded: Callable[[], None] | None = None  # serves the connection after an upgrade from HTTP
 
     def is_quiet(self) -> bool:
-        """Return whether the connection is idle after a request: its body was read, and no further bytes are buffered."""
+        """Return whether the connection is idle after a request: its body was read, and no more bytes are buffered."""
         if self.request is None or self.request.body.failed:
             return False
         return not self.request.unreader.buf.getbuffer().nbytes

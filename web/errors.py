@@ -1,8 +1,8 @@
-"""Domain errors as HTTP answers: the one table of class → status, and the two forms of a body.
+"""HTTP responses for errors: the one table of class → status, and the two forms of a body.
 
 Control plane (`/v1`, `/v2`): a 422 is `{"detail": [{"loc", "msg", "type"}]}`, all else `{"detail": "…"}`.
-Deployment API and the rest: `{"detail": "…"}` always. A bug is `internal error` with the request id: its
-text is for the log alone.
+Deployment API and other routes: always `{"detail": "…"}`. An unexpected error is `internal error` with the request
+id; its text appears only in the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from web.validation import SchemaViolation, Violation
 
 log = logging.getLogger(__name__)
 
-# An error has the status of its own class: adding a class means adding a line here.
+# The status of each error class. A new class needs a line here.
 STATUSES: dict[type[RunyardError], int] = {
     RunyardError: 500,
     Refused: 400,
@@ -56,7 +56,7 @@ STATUSES: dict[type[RunyardError], int] = {
     Forbidden: 403,
     TooLarge: 413,
     TooMany: 429,
-    Denied: 403,  # or what it says itself
+    Denied: 403,  # or its own status
     Unavailable: 503,
     OutcomeUnknown: 503,
     OutsideFailed: 502,
@@ -72,8 +72,8 @@ STATUSES: dict[type[RunyardError], int] = {
 
 CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/")
 
-# Headers that only the server may say: of the connection and the body, for all that shares the deployment's origin,
-# and to proxies before it. And what a header may be.
+# Headers that only the server may set: headers of the connection and the body, headers that affect the deployment's
+# whole origin, and headers that proxies in front of it obey. TOKEN and TEXT match valid header names and values.
 NOT_THEIRS = (
     OF_ORIGIN
     | FOR_PROXIES
@@ -89,14 +89,14 @@ UNAVAILABLE_RETRY_SECONDS = 2
 
 
 def register(app: Flask) -> None:
-    """Let every error of a request leave as one of our bodies."""
+    """Turn every error of a request into a response in one of the two forms."""
     app.register_error_handler(RunyardError, on_domain_error)
     app.register_error_handler(HTTPException, on_http_error)
     app.register_error_handler(Exception, on_bug)
 
 
 def on_control_plane() -> bool:
-    """Whether the request is for the interface whose 422 bodies are lists."""
+    """Return whether the request is for the control plane, whose 422 bodies hold a list."""
     return request.path.startswith(CONTROL_PLANE_PREFIXES)
 
 
@@ -118,7 +118,7 @@ def on_domain_error(error: RunyardError) -> Response:
 
 
 def on_denied(error: Denied) -> Response:
-    """A project's own refusal: its status, its detail, and its headers but for those that are the server's."""
+    """Return a project's own refusal: its status, its detail, and those of its headers that it may set."""
     response = answer(error.status, error.detail)
     for name, value in error.headers.items():
         if name.lower() not in NOT_THEIRS and TOKEN.fullmatch(name) and TEXT.fullmatch(value):
@@ -136,7 +136,7 @@ def status_of(error: RunyardError) -> int:
 
 
 def detail_of(error: RunyardError, status: int) -> str | list[dict[str, Any]]:
-    """The `detail` of an error's body, in the form of the interface that was asked."""
+    """Return the `detail` of an error's body, in the form of the interface that was called."""
     if not isinstance(error, Invalid) or status != HTTPStatus.UNPROCESSABLE_ENTITY or not on_control_plane():
         return error.message
     if isinstance(error, SchemaViolation):
@@ -147,7 +147,7 @@ def detail_of(error: RunyardError, status: int) -> str | list[dict[str, Any]]:
 
 
 def on_http_error(error: HTTPException) -> Response:
-    """What the router and the body reader refuse: unknown paths, methods, sizes."""
+    """Answer an error of the router or the body reader: unknown paths, methods, sizes."""
     status = error.code or 500
     if status >= 500:
         return on_bug(error)
@@ -165,7 +165,7 @@ def _http_detail(error: HTTPException, status: int) -> str:
 
 
 def on_bug(error: Exception) -> Response:
-    """Anything unforeseen: the traceback goes to the log, an id to the caller."""
+    """Answer an unexpected error. The traceback goes to the log, and the request id to the caller."""
     log.error("unhandled error in %s %s", request.method, request.path, exc_info=error)
     return answer(500, "internal error", request_id=g.get("request_id"))
 

@@ -1,10 +1,10 @@
-"""The fields of request schemas.
+"""Fields of request schemas.
 
-Types are strict ("1" is no integer, true is no integer; 1.0 is one, as in JSON Schema), unknown fields are ignored, null is refused unless
-the field says `allow_none=True`.
+Types are strict, as in JSON Schema: "1" and true are not integers, 1.0 is one. Unknown fields are ignored. null is
+refused unless the field has `allow_none=True`.
 
-Why messages carry the words: marshmallow's messages are plain text, and the control plane owes its
-callers a `type`. `Rule` is a str that remembers it.
+marshmallow's messages are plain text, but the control plane returns a machine-readable `type` with each. `Rule` is a
+str that carries it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shared.infra.json_text import holds_nul
 
 
 class Rule(str):
-    """A message that knows the machine word of the rule it speaks of."""
+    """An error message with the machine-readable type of the violated rule."""
 
     kind: str
 
@@ -38,7 +38,7 @@ class Rule(str):
 MAX_ITEMS = 1000
 MAX_EXACT_FLOAT = 2**53  # above it a float stands for several integers
 FILTER_KEYS = 100
-FILTER_BYTES = 64 * 1024  # as of the metadata it is compared with
+FILTER_BYTES = 64 * 1024  # the same limit as for metadata
 
 ErrorMessages = dict[str, str | list[Any] | dict[Any, Any]]
 
@@ -58,12 +58,12 @@ class Schema(MarshmallowSchema):
 
     @classmethod
     def requires_a_field(cls) -> bool:
-        """Whether an empty object breaks the schema. Where it does not, a request may leave its body out."""
+        """Return whether an empty object breaks the schema. If it does not, a request may omit its body."""
         return any(field.required for field in cls._declared_fields.values())
 
 
 class Field(fields.Field):
-    """A field whose refusals carry machine words; null has the word of its type."""
+    """A field whose errors carry machine-readable types. A refused null is reported as a wrong type."""
 
     default_error_messages: ErrorMessages = REQUIRED
     type_rule: ClassVar[Rule] = Rule("must be a valid value", "value_error")
@@ -121,7 +121,7 @@ class StrictBoolean(Field):
 
 
 class StrictString(Field):
-    """Text the database can keep; `pattern` must match the whole of it."""
+    """Text that the database can store. `pattern` must match the whole text."""
 
     type_rule = Rule("must be a string", "string_type")
 
@@ -160,7 +160,7 @@ class OneOf(StrictString):
 
     def __init__(self, *choices: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.choices = tuple(map(str, choices))  # of enumerations the values are shown
+        self.choices = tuple(map(str, choices))  # members of an enum become their values
         self.type_rule = Rule(f"must be one of {', '.join(map(repr, self.choices))}", "literal_error")  # type: ignore[misc]
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
@@ -170,7 +170,7 @@ class OneOf(StrictString):
 
 
 class UuidField(Field):
-    """A UUID in any text form the standard library's parser takes."""
+    """A UUID in any text form that the standard library parses."""
 
     type_rule = Rule("must be a UUID", "uuid_parsing")
 
@@ -184,7 +184,7 @@ class UuidField(Field):
 
 
 class TimeField(Field):
-    """A time in ISO 8601; one without a zone is UTC."""
+    """A time in ISO 8601. A time without a zone is UTC."""
 
     type_rule = Rule("must be a time in ISO 8601", "datetime_parsing")
 
@@ -213,7 +213,7 @@ class DateField(Field):
 
 
 class AnyJson(Field):
-    """Any JSON value, as it was sent; null included."""
+    """Any JSON value, including null, kept as sent."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_none": True, **kwargs})
@@ -226,8 +226,8 @@ def too_long(max_bytes: int) -> Rule:
 class JsonObject(Field):
     """Any JSON object, kept as sent.
 
-    `max_bytes` bounds its compact text, which is not made of what is surely longer. `searchable=True` is for what
-    goes to a jsonb column, which cannot hold the character U+0000.
+    `max_bytes` limits its compact text. `searchable=True` is for values of a jsonb column, which cannot hold the
+    character U+0000.
     """
 
     type_rule = Rule("must be an object", "dict_type")
@@ -239,7 +239,7 @@ class JsonObject(Field):
 
     @property
     def bounds(self) -> str:
-        """The rules that JSON Schema has no word for, as one text."""
+        """The rules that JSON Schema cannot express, as one text."""
         size = [f"at most {self.max_bytes} bytes as JSON"] if self.max_bytes is not None else []
         return "; ".join([*size, *(["without the character U+0000"] if self.searchable else [])])
 
@@ -254,7 +254,7 @@ class JsonObject(Field):
 
 
 class Filter(JsonObject):
-    """What values are to hold to be found. Each key may become a condition of a query, whose number is bounded."""
+    """Values that search results must hold. Their number is limited, since each key may become a condition of the query."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_bytes=FILTER_BYTES, searchable=True, **kwargs)
@@ -274,7 +274,7 @@ NO_ITEM = Rule("must have at least 1 item", "too_short")
 
 
 class ListOf(Field):
-    """An array whose items, not too many, are checked by `inner` one by one; `max_bytes` is as with JsonObject."""
+    """An array of at most `max_items`, each checked by `inner`. `max_bytes` limits its compact text."""
 
     type_rule = Rule("must be an array", "list_type")
 
@@ -360,7 +360,7 @@ class QueryBoolean(Field):
 
 
 class QueryList(ListOf):
-    """A list in a query string: a repeated key, a JSON array, or words between commas."""
+    """A list in a query string: a repeated key, a JSON array, or comma-separated words."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
         words = [word for text in value for word in self._words(text)]
@@ -376,7 +376,7 @@ class QueryList(ListOf):
 
 
 def _fits(value: Any, max_bytes: int) -> bool:
-    """Whether its compact text has at most so many bytes; long text is not made to be measured."""
+    """Return whether a value's compact JSON has at most `max_bytes`. Text that is certainly longer is not built."""
     left, inside = max_bytes, [value]
     while inside and left >= 0:
         one = inside.pop()
@@ -389,5 +389,5 @@ def _fits(value: Any, max_bytes: int) -> bool:
 
 
 def _keys(value: Any) -> int:
-    """How many keys an object and the objects in its values have."""
+    """Return the number of keys of an object and of the objects among its values."""
     return len(value) + sum(map(_keys, value.values())) if isinstance(value, dict) else 0

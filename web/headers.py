@@ -1,6 +1,6 @@
-"""What every answer carries beside its body: a request id, CORS for browsers, safe defaults.
+"""Headers of every response: a request id, CORS for browsers, safe defaults.
 
-CORS is for the deployment API: any origin may call it, since only a key opens it and no cookie does.
+CORS is for the deployment API. Any origin may call it, since a key authorizes requests and no cookie does.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 class ForeignResponse(Response):
-    """An answer that is not ours: what pages may do is for its author to say."""
+    """A response of a project's app, whose author decides about security headers."""
 
 
 def register(app: Flask) -> None:
-    """Put the headers on every answer of the app, and answer preflights."""
+    """Set the headers on every response of the app, and answer preflight requests."""
     app.before_request(begin)
     app.before_request(preflight)
     app.after_request(finish)
@@ -53,7 +53,7 @@ def unbind(error: BaseException | None) -> None:
 
 
 def request_id(sent: str | None) -> str:
-    """The caller's own id when it is a UUID, else a new one."""
+    """Return the caller's request id if it is a UUID, else a new one."""
     try:
         return str(UUID(sent)) if sent else str(uuid4())
     except ValueError:
@@ -61,7 +61,7 @@ def request_id(sent: str | None) -> str:
 
 
 def preflight() -> Response | None:
-    """A browser's question whether it may call; it carries no key."""
+    """Answer a browser's preflight request, which carries no key."""
     if not _is_preflight() or not request.path.startswith(DEPLOYMENT_PREFIX):
         return None
     own = _own_cors()
@@ -86,7 +86,7 @@ def finish(response: Response) -> Response:
         headers.setdefault("Referrer-Policy", "no-referrer")
         headers.setdefault("Content-Security-Policy", JSON_POLICY)
     if response.status_code == HTTPStatus.NO_CONTENT:
-        headers.pop("Content-Type", None)  # of nothing
+        headers.pop("Content-Type", None)  # there is no content
     if request.path.startswith(DEPLOYMENT_PREFIX):
         _say_who_may_read(response)
         _log(response)
@@ -94,14 +94,14 @@ def finish(response: Response) -> Response:
 
 
 def _log(response: Response) -> None:
-    """A line for each request, with the headers it names, where the deployment has `logging_headers`."""
+    """Log the request if the deployment has `logging_headers`. The log context adds the selected headers."""
     found = target()
     if found is not None and found.deployment.http.get("logging_headers"):
         log.info("%s %s %d", request.method, request.path, response.status_code)
 
 
 def _say_who_may_read(response: Response) -> None:
-    """Pages of which origins; an app behind us may have said so itself."""
+    """Set the CORS headers that let pages read the response, unless a project's app has set them itself."""
     own = _own_cors()
     if own is not None and not _is_preflight():
         own.mark(response)
@@ -114,7 +114,7 @@ def _say_who_may_read(response: Response) -> None:
 
 
 def _own_cors() -> Cors | None:
-    """The rules of the deployment that is called, where it has some."""
+    """Return the CORS rules of the deployment that is called, or None."""
     found = target()
     return None if found is None else cors.of_http(found.deployment.http)
 

@@ -113,7 +113,7 @@ def own_code() -> OwnCode | None:
 
 
 def key_holder() -> Caller | None:
-    """Return the caller that a platform key identifies. Without such a key: a developer at their own machine, else None."""
+    """Return the caller that a platform key identifies. Without a key: a developer at their own machine, else None."""
     if "key_holder" not in g:
         g.key_holder = _key_holder()
     return g.key_holder

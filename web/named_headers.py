@@ -1,7 +1,7 @@
-"""The request headers that a langgraph.json names: for the `configurable` of runs, and for log lines.
+"""Request headers that a langgraph.json selects: for the `configurable` of runs, and for log lines.
 
-A pattern's `*` is any text. What opens something (keys, cookies) must be named in full, and keys of the service are
-never among them.
+In a pattern, `*` matches any text. Headers with credentials (keys, cookies) must be named in full. A header with a
+platform key is never selected.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ MOST_LOGGED = 200  # characters of a value
 
 
 def headers_for_runs(deployment: DeploymentRef, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What `http.configurable_headers` takes of a request, by name in lower case; it wins over the caller's own config."""
+    """Return the headers that `http.configurable_headers` selects, by lower-case name.
+
+    They override the caller's own config.
+    """
     return _matching(deployment.http.get("configurable_headers"), headers)
 
 
 def headers_of_run() -> dict[str, str]:
-    """The same of the current request, which makes a run; over a socket, of the one that opened it."""
+    """Return the headers for runs that the current request creates. Over a WebSocket: those of the opening request."""
     if "headers_of_run" not in g:
         found = target()
         g.headers_of_run = (
@@ -38,7 +41,7 @@ def headers_of_run() -> dict[str, str]:
 
 
 def headers_for_log(deployment: DeploymentRef) -> dict[str, str]:
-    """The same for the log lines of the current request."""
+    """Return the headers that `http.logging_headers` selects, as fields of the current request's log lines."""
     found = _matching(deployment.http.get("logging_headers"), request.headers.items())
     return {f"header.{name}": value[:MOST_LOGGED] for name, value in found.items()}
 

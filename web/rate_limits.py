@@ -1,9 +1,10 @@
-"""Limits for each API key in this process: requests a second, and open streams.
+"""Limits of this process for each API key: requests per second, and open streams.
 
-Why the buckets are in the process and not in Redis: a look costs 0.4 µs here and a round-trip of 110 µs there,
-on every request; and it is the process that is to be protected, whatever share of a key's requests it gets.
-Operators' keys have no bound of their own: the bounds are there to keep tenants from each other. Only the share of all
-streams is theirs too: one key, whosever it is, must leave streams to the others.
+The buckets are in the process and not in Redis: on every request, a lookup costs 0.4 µs here and a round trip of
+110 µs there. The limits also protect the process itself, whatever share of a key's requests it gets.
+
+Operators' keys have no limit of their own, since the limits protect tenants from each other. Only the maximum share of
+all streams applies to them too, since every key must leave streams to others.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from web.request_metrics import Traffic
 
 MAX_KEYS = 10_000
 STREAM_RETRY_SECONDS = 5
-SHARE = 8  # a caller may have so many times the streams that are left to others
-IS_NO_KEY = ":"  # in the id of a caller who was known by something else
+SHARE = 8  # a caller may have this many times the number of streams left for others
+IS_NO_KEY = ":"  # in the id of a caller that is not identified by a key
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Buckets:
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, key_id: str, now: float) -> float:
-        """Take a token; the seconds until there is one, 0 when it was taken."""
+        """Take a token. Returns 0 if a token was taken, else the seconds until there is one."""
         bucket = self._buckets.get(key_id)
         if bucket is None:
             if len(self._buckets) >= MAX_KEYS:
@@ -59,7 +60,7 @@ class Buckets:
 
 
 class Streams:
-    """How many long answers are open, by key and in all."""
+    """Counts of open long responses, by key and in total."""
 
     def __init__(self, settings: Settings, shown: Gauge) -> None:
         self._per_key, self._in_all = settings.streams_per_key, settings.max_streams
@@ -68,9 +69,10 @@ class Streams:
         self.count = 0
 
     def open(self, who: Caller) -> Callable[[], None]:
-        """Take a slot; returns what releases it. Raises TooMany and Unavailable.
+        """Take a slot. Returns the function that releases it. Raises TooMany and Unavailable.
 
-        The share of one caller shrinks with what is left, so that however many callers take theirs, another gets one.
+        The share of one caller shrinks with the number of free slots. Another caller therefore always gets a slot,
+        however many callers take their share.
         """
         opened = self._open[who.key_id]
         if opened >= self._per_key and not who.may(OPERATOR):
@@ -107,7 +109,7 @@ class Streams:
 
 
 def register(app: Flask) -> None:
-    """Bound every request that has a caller; to be registered after authentication and the counts of requests."""
+    """Limit every request that has a caller. Must be registered after authentication and the request metrics."""
     start(app)
     app.before_request(take_slot)
     app.after_request(hand_over_slot)
@@ -115,7 +117,7 @@ def register(app: Flask) -> None:
 
 
 def start(app: Flask) -> None:
-    """Begin to count, with nothing taken."""
+    """Start counting, with full buckets and no open streams."""
     settings: Settings = app.config["SETTINGS"]
     app.extensions["runyard_buckets"] = Buckets(settings.requests_per_second, settings.requests_burst)
     traffic: Traffic = app.extensions["runyard_traffic"]
@@ -123,7 +125,7 @@ def start(app: Flask) -> None:
 
 
 def count_request(who: Caller) -> None:
-    """Raises TooMany when the key asks faster than it may."""
+    """Count a request of the caller. Raises TooMany if the caller exceeds its rate."""
     if who.may(OPERATOR) or not current_app.config["SETTINGS"].requests_per_second:
         return
     buckets: Buckets = current_app.extensions["runyard_buckets"]
@@ -137,7 +139,7 @@ def _called(who: Caller) -> str:
 
 
 def count_address(address: str) -> None:
-    """The same of an address, for callers of whom nothing else is known yet."""
+    """Count a request of an address, for callers that are not yet identified. Raises TooMany."""
     if not current_app.config["SETTINGS"].requests_per_second:
         return
     buckets: Buckets = current_app.extensions["runyard_buckets"]
@@ -147,7 +149,7 @@ def count_address(address: str) -> None:
 
 
 def take_slot() -> None:
-    """Before a run is created, so that one that cannot be followed is not."""
+    """Take a stream slot before a run is created. A run whose stream is refused is then not created."""
     if "caller" in g and operations.may_take_long():
         hold_slot()
 
@@ -158,13 +160,13 @@ def hold_slot() -> None:
 
 
 def hold_slot_of(who: Caller) -> None:
-    """The same for somebody who is no key: its id says of what kind it is, before a colon."""
+    """Take a stream slot for any caller. The id of a caller without a key has its kind before a colon."""
     streams: Streams = current_app.extensions["runyard_streams"]
     g.close_stream, g.stream_of = streams.open(who), who
 
 
 def hand_over_slot(response: Response) -> Response:
-    """A stream keeps its slot until its last byte, and lives no longer than the key it was opened with."""
+    """Let a stream keep the slot until its last byte, and end it when the key that opened it is no longer valid."""
     body = response.response
     if "close_stream" in g and isinstance(body, sse.Stream):
         key_id = g.stream_of.key_id
@@ -173,7 +175,7 @@ def hand_over_slot(response: Response) -> Response:
 
 
 def release_slot(error: BaseException | None) -> None:
-    """What no stream has taken over ends with the request, whichever way."""
+    """Release the slot at the end of the request, unless a stream has taken it over."""
     close = g.pop("close_stream", None)
     if close is not None:
         close()
@@ -185,4 +187,4 @@ def _is_alive(key_id: str) -> bool:
     try:
         return api_keys.is_alive(key_id)
     except Unavailable:
-        return True  # the database is away: the stream asks again in a moment
+        return True  # the database is unavailable: the stream checks again soon

@@ -1,10 +1,11 @@
-"""Reads request bodies: whole, at a least rate, and to their end before the answer.
+"""Reading of request bodies: completely, at a minimum rate, and to their end before the response.
 
-A body that stops before its Content-Length is no body: what is there of it must not be taken for all of it. One
-that comes slower than a minimum is given up (408), so that a client that drips bytes cannot keep a connection.
-What a refused request still sends is taken and thrown away after its answer, which waits for none of it: a client
-cut off while it sends never reads why. Where its body ends is then not taken on trust: the connection is closed,
-and nothing that follows becomes a request.
+A body that ends before its Content-Length is an error, since a part must not be taken for the whole. A body that
+arrives more slowly than the minimum rate is refused (408), so that a client that drips bytes cannot keep a connection.
+
+The rest of a refused request's body is read and discarded after the response, which does not wait for it. A client
+that is cut off while it sends would never read the reason of the refusal. If a body is broken or not read to its end,
+the connection is closed, so that the following bytes do not become a request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024
 TURN_BYTES = 1024 * 1024
 
-REFUSED = "400"  # and whatever status is above
+REFUSED = "400"  # the lowest status of a refusal
 TOO_LARGE = "413"
 CLOSE = ("Connection", "close")
 
@@ -37,10 +38,10 @@ Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Bodies:
-    """WSGI middleware that watches over every request's body.
+    """WSGI middleware that supervises the body of every request.
 
-    A body may take `grace_seconds`, and a second more for every 8 KiB of it that have come. Of one that was not
-    wanted, no more than `most_bytes` are taken.
+    A body may take `grace_seconds`, and a second more for every 8 KiB received. A body that the application does not
+    read is discarded up to `most_bytes`.
     """
 
     def __init__(self, app: Wsgi, *, grace_seconds: float, most_bytes: int) -> None:
@@ -62,8 +63,8 @@ class Bodies:
 class Body(io.RawIOBase):
     """A request's body.
 
-    Reading it raises RequestTimeout when it is too slow, BadRequest when its chunks are none, an OSError when
-    it is cut off.
+    Reading it raises RequestTimeout if it is too slow, BadRequest if its chunks are invalid, and OSError if it is cut
+    off.
     """
 
     def __init__(self, stream: Any, length: int | None, *, grace_seconds: float) -> None:
@@ -72,7 +73,7 @@ class Body(io.RawIOBase):
         self._deadline = time.monotonic() + grace_seconds
         self._is_over = self._is_broken = False
         self.is_refused = False
-        self.is_passed_on = False  # somebody reads it while the answer is given
+        self.is_passed_on = False  # it is still read while the response is sent
 
     def readable(self) -> bool:
         return True
@@ -83,11 +84,11 @@ class Body(io.RawIOBase):
         return len(data)
 
     def answering(self, start_response: StartResponse) -> StartResponse:
-        """The same, which closes the connection after an answer to a body that was too large or is broken."""
+        """Wrap `start_response` to close the connection after the response if the body is too large or broken."""
 
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
             self.is_refused = status >= REFUSED
-            is_broken = self._is_broken and not self.is_passed_on  # while it is read, nobody knows
+            is_broken = self._is_broken and not self.is_passed_on  # unknown while it is read
             if is_broken or status.startswith(TOO_LARGE):
                 headers = [*headers, CLOSE]
             return start_response(status, headers, *more)
@@ -95,18 +96,21 @@ class Body(io.RawIOBase):
         return start
 
     def wait_longer(self, seconds: float) -> None:
-        """Give its sender so much more time: it was not read meanwhile."""
+        """Extend the deadline by a time in which the body was not read."""
         self._deadline += seconds
 
     def throw_away(self, most_bytes: int) -> None:
-        """Read on to the end, or until that many bytes have come in all: the connection ends with more."""
+        """Discard the rest of the body, until `most_bytes` were received in all. A longer body ends the connection."""
         with suppress(OSError, HTTPException):
             while self._received < most_bytes and self._next(STEP_BYTES):
                 pass
-        self._stream.failed = not self._is_over  # the server reads on from no such body
+        self._stream.failed = not self._is_over  # no further request is read then
 
     def _read(self, size: int) -> bytes:
-        """So many bytes; of a body that is passed on what is there, and the server's readers wait for all they can get."""
+        """Read up to `size` bytes. If the body is passed on, return what is available instead of waiting for all bytes.
+
+        gunicorn's readers would wait for all of them.
+        """
         reader = getattr(self._stream, "reader", None)
         if not self.is_passed_on or not isinstance(reader, ChunkedReader | LengthReader):
             return self._stream.read(size)
@@ -120,15 +124,15 @@ class Body(io.RawIOBase):
         if self._is_over or self._is_broken:
             return b""
         late = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
-        self._is_broken = True  # unless it is read to its end: after an error there is nothing more to read
-        # The server closes a connection after an Exception in reading, which a bare Timeout is not.
+        self._is_broken = True  # until the read succeeds: after an error nothing more can be read
+        # The server closes a connection after an Exception during reading. A bare Timeout is not an Exception.
         try:
             with gevent.Timeout(max(late, 0.001), RequestTimeout()):
                 data = self._read(min(size, STEP_BYTES))
         except ParseException as error:
             raise BadRequest from error
         if (self._received + len(data)) // TURN_BYTES > self._received // TURN_BYTES:
-            let_others_run()  # a fast sender would keep us from everybody else
+            let_others_run()  # a fast sender would starve other requests
         self._received += len(data)
         if not data and self._length is not None:
             raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")

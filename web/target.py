@@ -1,7 +1,7 @@
-"""What a request at a deployment's address is for, found before its caller is: the app's route or a built-in one.
+"""Resolution of what a request to a deployment is for, before authentication: the app's route or a built-in one.
 
-Here the `http` of a langgraph.json meets the router: its `mount_prefix`, the interfaces it switches off, and the
-app, whose routes come before the built-in ones.
+This module applies the `http` section of a langgraph.json to the router: its `mount_prefix`, the interfaces that it
+disables, and the app, whose routes take precedence over the built-in ones.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, NOWHERE, deployment_path
 from web.context import settings
 from web.operations import of_view
 
-OK = "/ok"  # what operators ask whether it is up: at the root as well as under a prefix
+OK = "/ok"  # the health check, available at the root as well as under a prefix
 
-# The switches of a langgraph.json that take away the routes of each blueprint; any of them does.
+# The switches of a langgraph.json that disable the routes of each blueprint. One of them is enough.
 SWITCHES = {
     "assistants": ("disable_assistants",),
     "threads": ("disable_threads",),
@@ -47,34 +47,37 @@ SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A request's deployment, which has settings or an app of its own, and what the request is for there."""
+    """The deployment of a request, which has settings or an app of its own, and what the request is for there."""
 
     deployment: DeploymentRef
     path: str  # inside the deployment, without the prefix
-    root_path: str  # what the caller has before that
+    root_path: str  # the part of the client's path before `path`
     is_for_app: bool = False
     is_websocket: bool = False
 
     @property
     def asks_first(self) -> bool:
-        """Whether the project's authorization stands before the app's routes."""
+        """Whether the project's authorization runs before the app's routes."""
         has_auth = self.deployment.user_code.auth is not None
         return has_auth and bool(self.deployment.http.get("enable_custom_route_auth"))
 
 
 def target() -> Target | None:
-    """The current request's; None outside of deployments and in those that have nothing of their own."""
+    """Return the target of the current request. None outside of deployments, and without settings or an app."""
     return g.get("target")
 
 
 def is_on(switch: str) -> bool:
-    """Whether the langgraph.json of the deployment that is called has this switch on."""
+    """Return whether the langgraph.json of the deployment that is called has this switch on."""
     found = target()
     return found is not None and bool(found.deployment.http.get(switch))
 
 
 def find() -> None:
-    """Find out, and route the request anew where the deployment says so; nothing is raised here."""
+    """Find the target of the current request, and route the request again if the deployment requires it.
+
+    Raises nothing: a refusal is answered once the caller is known.
+    """
     _take_from_control_plane()
     inner = deployment_path(request.path)
     if inner is None:
@@ -106,7 +109,7 @@ def find() -> None:
 
 
 def _take_from_control_plane() -> None:
-    """Where a deployment is at the root, beside the control plane: its app's routes that the latter does not know."""
+    """Route a request to the deployment at the root if its app has the route and the control plane does not."""
     name = settings().dev_deployment
     if name is None or not isinstance(request.routing_exception, NotFound) or AT_ROOT in request.environ:
         return
@@ -131,21 +134,21 @@ def _asks_for_socket() -> bool:
 
 
 def refuse(error: Exception) -> None:
-    """Answer with this, as the router does, once the caller is known."""
+    """Answer the request with this error once the caller is known, as with errors of the router."""
     g.is_refused = True
     request.url_rule = request.view_args = None
     request.routing_exception = error  # type: ignore[assignment]
 
 
 def answer_refusal() -> None:
-    """Say that a page is not there that needs no key where it is; to be registered before authentication."""
+    """Answer 404 for a disabled route that needs no key. Must be registered before authentication."""
     found = target()
     if g.get("is_open_refusal") and not (found is not None and found.is_for_app):
         raise NotFound
 
 
 def is_off(deployment: DeploymentRef, rule: Rule) -> bool:
-    """Whether the deployment's langgraph.json takes this built-in route away."""
+    """Return whether the deployment's langgraph.json disables this built-in route."""
     blueprint = rule.endpoint.rpartition(".")[0].rpartition(".")[2].removeprefix("deployment_")
     if rule.rule.endswith(OK):
         return False
@@ -153,7 +156,7 @@ def is_off(deployment: DeploymentRef, rule: Rule) -> bool:
 
 
 def _below(prefix: str, inner: str) -> str | None:
-    """A path without the prefix that it has to have."""
+    """Return a path without its required prefix, or None if it does not have the prefix."""
     if not prefix or inner == OK:
         return inner
     if inner != prefix and not inner.startswith(prefix + "/"):
@@ -162,7 +165,7 @@ def _below(prefix: str, inner: str) -> str | None:
 
 
 def _route_to(path: str) -> None:
-    """Let the router choose again."""
+    """Let the router match the request again, by another path."""
     request.path = request.environ["PATH_INFO"] = path
     adapter = request_ctx.url_adapter
     assert adapter is not None

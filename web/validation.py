@@ -1,7 +1,7 @@
-"""From a request to checked values: `load(Schema)`, `load_many(Schema)`, `load_query(Schema)`, `uuid_path()`.
+"""Validation of requests: `load(Schema)`, `load_many(Schema)`, `load_query(Schema)`, `uuid_path()`.
 
-What is refused raises `SchemaViolation`, which carries every violation with its path and a machine word;
-web/errors.py writes it in the form of the interface that was asked. The fields of schemas are in web/fields.py.
+Invalid input raises `SchemaViolation`, which carries every violation with its path and a machine-readable type.
+web/errors.py formats it for the interface that was called. The fields of schemas are in web/fields.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Violation:
 
     @property
     def sentence(self) -> str:
-        """Field path and rule in one string, as the deployment API wants it."""
+        """Field path and message as one string, the form of the deployment API."""
         path = ".".join(str(part) for part in self.loc[1:])
         return f"{path}: {self.message}" if path else self.message
 
@@ -63,7 +63,7 @@ def load(schema: type[Schema]) -> dict[str, Any]:
 
 
 def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
-    """The checked items of a JSON array; one bad item refuses them all."""
+    """Return the checked items of a JSON array. One invalid item refuses the whole array."""
     body = parse_body(raw_body())
     if not isinstance(body, list):
         raise SchemaViolation([Violation(("body",), "must be an array", "list_type")])
@@ -75,7 +75,7 @@ def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
 
 
 def raw_body() -> bytes:
-    """The request's body as it came."""
+    """Return the bytes of the request's body. Raises RequestTimeout."""
     try:
         return request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
     except TimeoutError as error:
@@ -83,7 +83,7 @@ def raw_body() -> bytes:
 
 
 def load_query(schema: type[Schema], *, refuse_repeated: bool = False) -> dict[str, Any]:
-    """Return the checked query string. Of a repeated parameter the last one counts, or it is refused."""
+    """Return the checked query string. The last value of a repeated parameter counts, unless `refuse_repeated`."""
     loader = _instance(schema)
     sent: dict[str, Any] = {}
     for name, field in loader.load_fields.items():
@@ -97,9 +97,9 @@ def load_query(schema: type[Schema], *, refuse_repeated: bool = False) -> dict[s
 
 
 def parse_body(raw: bytes) -> Any:
-    """The JSON of a request body; refuses what is not JSON, too deep or too many.
+    """Parse the JSON of a request body. Raises Invalid if it is not JSON, nested too deep or has too many values.
 
-    Other requests are served between the steps of a large one: none of these takes long by itself.
+    Other requests are served between the steps for a large body. No step takes long by itself.
     """
     is_large = len(raw) >= LARGE_BYTES
     if is_large:
@@ -120,7 +120,7 @@ def parse_body(raw: bytes) -> Any:
 
 
 def uuid_path(value: str, name: str, *, message: str | None = None) -> UUID:
-    """A UUID from the path; `name` is the parameter (`thread_id`). Only the 36-character form is taken."""
+    """Return a UUID from the path. `name` is the parameter (`thread_id`). Only the 36-character form is accepted."""
     uuid = _parse_uuid(value)
     if uuid is not None:
         return uuid
@@ -130,9 +130,9 @@ def uuid_path(value: str, name: str, *, message: str | None = None) -> UUID:
 
 
 def uuid_header(name: str) -> UUID | None:
-    """A UUID from a header of the current request; None without the header. Raises Invalid.
+    """Return a UUID from a header of the current request, or None without the header. Raises Invalid.
 
-    Only the 36-character form is taken.
+    Only the 36-character form is accepted.
     """
     value = request.headers.get(name)
     if value is None:
@@ -156,14 +156,14 @@ _instances: dict[type[Schema], Schema] = {}
 
 
 def _instance(schema: type[Schema]) -> Schema:
-    """One instance a class: making one copies every field."""
+    """Return the cached instance of a schema class, since creating an instance copies every field."""
     if schema not in _instances:
         _instances[schema] = schema()
     return _instances[schema]
 
 
 def checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> dict[str, Any]:
-    """What was sent, checked; violations are named by their path below `loc`. Raises SchemaViolation."""
+    """Return the values that the schema loads. Raises SchemaViolation with paths that begin with `loc`."""
     try:
         return cast("dict[str, Any]", _instance(schema).load(sent))
     except ValidationError as error:
@@ -171,7 +171,7 @@ def checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> d
 
 
 def _flatten(messages: Any, loc: Loc) -> Iterator[Violation]:
-    """marshmallow's nested messages, one by one with their path."""
+    """Yield marshmallow's nested messages one by one, each with its path."""
     if isinstance(messages, Mapping):
         for key, inner in messages.items():
             yield from _flatten(inner, loc if key == "_schema" else (*loc, key))
@@ -183,10 +183,10 @@ def _flatten(messages: Any, loc: Loc) -> Iterator[Violation]:
 
 
 def _refuse_too_many(raw: bytes) -> None:
-    """Refuse what surely has too many values by its bytes: parsed, a million of them would stall all others.
+    """Refuse a body that certainly has too many values, before it is parsed.
 
-    In JSON, each comma between values and each bracket stands for one of them. What is left has at most twice
-    the allowed number, which parsing and an exact look can afford.
+    Parsing a million values would stall all other requests. Outside of strings, each comma and each opening bracket
+    stands for a value. A body that passes has at most twice the allowed number, few enough to parse and count exactly.
     """
     if raw.count(b",") < MAX_ITEMS and raw.count(b"[") + raw.count(b"{") <= MAX_ITEMS:
         return
@@ -200,12 +200,12 @@ def _refuse_too_many(raw: bytes) -> None:
 
 
 def _outside_strings(raw: bytes) -> Iterator[bytes]:
-    """What lies outside of the strings of a JSON text, piece by piece."""
+    """Yield the parts of a JSON text that are outside of its strings, piece by piece."""
     at, is_inside = 0, False
     while at < len(raw):
         piece = raw[at : at + PIECE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            piece = raw[at : at + len(piece) + 1]  # an escape is not cut in two
+            piece = raw[at : at + len(piece) + 1]  # do not split an escape
         at += len(piece)
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         yield b"".join(parts[is_inside::2])
@@ -217,7 +217,7 @@ def _too_many() -> Invalid:
 
 
 def _check_size(raw: bytes, body: Any) -> None:
-    """Refuse what is nested too deep or has too many values; looks closer only where the bytes allow it."""
+    """Refuse a body that is nested too deep or has too many values. Counts only if the bytes make that possible."""
     opened = raw.count(b"[") + raw.count(b"{")
     if opened <= MAX_DEPTH and raw.count(b",") + opened < MAX_ITEMS:
         return

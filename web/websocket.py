@@ -57,7 +57,7 @@ TAKING = (
     ConnectionState.REMOTE_CLOSING,
 )  # states in which a client can be sent messages
 NO_GOODBYE = (int(CloseReason.ABNORMAL_CLOSURE), "")
-LINGER_SECONDS = 1.0  # time for the client to close its end; data that it has not read could otherwise be lost
+LINGER_SECONDS = 1.0  # wait for the client to close its end: data it has not read could be lost
 PING_BEATS = 4  # heartbeats without data from the client until it is pinged, and between pings
 SILENT_BEATS = 12  # heartbeats without data from the client until it counts as disconnected
 
@@ -343,7 +343,7 @@ class WebSocket:
             self._end(end)
 
     def _receive(self, waiting: _Waiting) -> CloseConnection | _Broken | None:
-        """Read one piece of data, and queue the messages that it completes. Returns what ends the connection, if any."""
+        """Read one piece of data, and queue the messages that it completes. Returns the close frame or error in it."""
         data = self._piece()
         if not data:
             return GONE

@@ -1,7 +1,7 @@
-"""Users' consent at OAuth providers, and the tokens that came of it: authenticate, callback, wait, tokens.
+"""Users' consent at OAuth providers, and the resulting tokens: authenticate, callback, wait, tokens.
 
-The callback has two forms: providers send the user's browser to the GET, which no key opens but the state;
-a front end that receives the browser itself passes code and state on to the POST.
+The callback has two routes. Providers redirect the user's browser to the GET, which is authorized by the state and
+needs no key. A front end that receives the browser itself passes code and state on to the POST.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ class TokenMetadata(Schema):
     errors=(404, 502, 503),
 )
 def authenticate() -> Response:
-    """`completed` with a valid token; else `pending`: send the user to `url`, and wait for `auth_id`.
+    """Return a user's token with the status `completed`, or start a consent with the status `pending`.
 
-    Without a user the token is the organization's own. `token_id` asks for that very token: when it has expired
-    for good, the status is `token_expired`.
+    If it is `pending`, send the user to `url`, and wait for `auth_id`. Without a user the token is the organization's
+    own. `token_id` requests that exact token. If it has expired and cannot be refreshed, the status is `token_expired`.
     """
     body = load(Authenticate)
     user_id = body.get("user_id") or body.get("ls_user_id") or str(caller().organization_id)
@@ -179,7 +179,7 @@ def authenticate() -> Response:
     errors=(400, 404, 502, 503),
 )
 def pass_callback(provider_id: str) -> Response:
-    """For front ends that receive the user's browser themselves."""
+    """Complete a user's consent. For front ends that receive the user's browser themselves."""
     body = load(Callback)
     sent = Return(state=body["state"], code=body["code"], issuer=body.get("iss"))
     auth_id = authorization.take_in(caller().organization_id, provider_id, sent)
@@ -196,8 +196,11 @@ def pass_callback(provider_id: str) -> Response:
     errors=(400, 404, 502, 503),
 )
 def take_callback(provider_id: str) -> tuple[Response, int]:
-    """A page for the user's browser. A browser gets any refusal as such a page too, others as JSON."""
-    if request.method == "HEAD":  # of a link's preview: it must not use the state up
+    """Complete a user's consent, and return a page for the user's browser.
+
+    Errors are returned as a page to browsers, and as JSON to other clients.
+    """
+    if request.method == "HEAD":  # sent for previews of links, and must not use up the state
         raise MethodNotAllowed(["GET", "POST"])
     try:
         query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
@@ -218,7 +221,7 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
 
 
 def sentence_of(error: RunyardError, status: int) -> str:
-    """A refusal in a sentence."""
+    """Return the text of an error as a sentence."""
     detail = detail_of(error, status)
     if not isinstance(detail, str):
         detail = "; ".join(
@@ -242,7 +245,7 @@ PAGE_POLICY = (
 
 
 def page(title: str, text: str) -> Response:
-    """A page that brings nothing from elsewhere and leaves no trace of its address."""
+    """Return a page that loads nothing and does not send its address as a referrer."""
     response = Response(
         PAGE.format(title=escape(title), text=escape(text), style=STYLE), mimetype="text/html"
     )
@@ -252,7 +255,7 @@ def page(title: str, text: str) -> Response:
 
 
 def secret(response: Response) -> Response:
-    """An answer that nobody may keep."""
+    """Forbid caches to store a response."""
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -260,7 +263,7 @@ def secret(response: Response) -> Response:
 @bp.get("/v2/auth/wait/<auth_id>")
 @operation("Wait for a user's consent", role="run", long=True, answer=OUTCOME, query=Wait)
 def wait_for_consent(auth_id: str) -> Response:
-    """Answers as soon as it is there, and with `timeout` when it is not by then."""
+    """Wait for the end of a consent. After `timeout` seconds the answer has the status `timeout`."""
     seconds = load_query(Wait)["timeout"]
     try:
         key = UUIDValue(auth_id)
@@ -270,13 +273,13 @@ def wait_for_consent(auth_id: str) -> Response:
 
 
 def outcome(found: Authentication) -> dict[str, Any]:
-    """How a request for consent ended."""
+    """Return the record of how a request for consent ended."""
     known = {"status": found.status, "token": found.token}
     return known if found.error is None else {**known, "error": found.error}
 
 
 def token_record(row: RowMapping) -> dict[str, Any]:
-    """A token by what is known of it; never the token."""
+    """Return the metadata of a token, never the token itself."""
     return {
         **{name: row[name] for name in TOKEN["properties"] if name != "provider_account_label"},
         "provider_account_label": row["account_label"],
@@ -286,7 +289,7 @@ def token_record(row: RowMapping) -> dict[str, Any]:
 @bp.get("/v2/auth/tokens")
 @operation("List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
 def list_tokens() -> Response:
-    """The organization's, of one provider or user when named; without the tokens themselves."""
+    """List the metadata of the organization's tokens, optionally of one provider or user."""
     query = load_query(TokenSearch)
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
@@ -296,7 +299,7 @@ def list_tokens() -> Response:
 @bp.delete("/v2/auth/tokens")
 @operation("Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf)
 def revoke_tokens() -> Response:
-    """All of the organization, or one user's."""
+    """Revoke the provider's tokens of the whole organization, or of one user."""
     query = load_query(TokenOf)
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
@@ -326,7 +329,7 @@ def revoke_token(token_id: str) -> tuple[str, int]:
 @bp.patch("/v2/auth/tokens/<token_id>/metadata")
 @operation("Describe a token", role="run", answer=TOKEN, body=TokenMetadata, errors=(404,))
 def describe_token(token_id: str) -> Response:
-    """Name the account it is for, or make it the one that is taken first."""
+    """Set the label of a token's account, or make the token the default."""
     key = uuid_path(token_id, "token_id")
     body = load(TokenMetadata)
     changes = {}

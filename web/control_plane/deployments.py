@@ -62,7 +62,7 @@ from web.validation import load, load_query, uuid_path
 bp = Blueprint("deployments", __name__)
 
 MAX_PAGE = 100
-STOPS_AT_ONCE = 2  # chunks of runs; upkeep stops those of a deployment that has more
+STOPS_AT_ONCE = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
 class DeploymentCreate(Schema):
@@ -136,9 +136,10 @@ class DeploymentsDelete(DeploymentDelete):
     idempotent=True,
 )
 def create_deployment() -> Response:
-    """Its first revision is built at once from a repository; else it waits for its source.
+    """Create a deployment and its first revision. From a repository, the revision is built at once.
 
-    For that, ask for an upload URL, put the archive there, and name it in a PATCH.
+    Otherwise the revision waits for its source: request an upload URL, PUT an archive there, and send its `object_path`
+    in a PATCH of the deployment.
     """
     body = load(DeploymentCreate)
     _require_one_name(body)
@@ -186,10 +187,10 @@ def _require_one_name(body: dict[str, Any]) -> None:
     query=DeploymentSearch,
 )
 def list_deployments() -> Response:
-    """A deployment is listed when it matches every filter; a text or a list that is empty is none."""
+    """List the deployments that match every filter. Empty filters are ignored."""
     query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
     limit, offset = query.pop("limit"), query.pop("offset")
-    query.pop("remote_reconciled", None)  # nothing here is reconciled from elsewhere
+    query.pop("remote_reconciled", None)  # accepted and ignored: this service reconciles nothing
     with connection() as conn:
         rows = deployments.search(conn, caller().organization_id, filters=query, limit=limit, offset=offset)
     return page([deployment_record(row) for row in rows], offset=offset)
@@ -205,7 +206,7 @@ def list_deployments() -> Response:
     query=DeploymentsDelete,
 )
 def delete_deployments() -> tuple[Response, int]:
-    """200 when all are deleted, 207 when some are not: `failed` says which and why."""
+    """Delete several deployments. Answers 200 if all were deleted, else 207: `failed` lists the others and why."""
     deleted: list[UUID] = []
     failed: list[dict[str, Any]] = []
     for deployment_id in dict.fromkeys(load_query(DeploymentsDelete)["deployment_ids"]):
@@ -221,9 +222,9 @@ def delete_deployments() -> tuple[Response, int]:
 @bp.get("/v2/deployments/<deployment_id>")
 @operation("Get a deployment", role="read", answer=schemas.DEPLOYMENT, errors=(304, 404))
 def get_deployment(deployment_id: str) -> Response:
-    """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it.
+    """Return a deployment. A deleted one is returned with status AWAITING_DELETE until nothing is left of it.
 
-    Answers 304 to a caller whose If-None-Match holds the record's ETag.
+    Answers 304 if If-None-Match holds the record's ETag.
     """
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
@@ -241,10 +242,11 @@ def get_deployment(deployment_id: str) -> Response:
     idempotent=True,
 )
 def change_deployment(deployment_id: str) -> Response:
-    """Source, its configuration, secrets or a resource_spec make a new revision, the latest at once.
+    """Change a deployment. A source, its configuration, secrets or a resource_spec create a new revision.
 
-    null and empty mean: as it is. Secrets replace the whole set; `secret_changes` set or, with null, remove some.
-    `traffic` splits new runs, by their threads, over revisions that are deployed: percentages that add up to 100.
+    The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
+    whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
+    by thread, over deployed revisions. The percentages add up to 100.
     """
     key = uuid_path(deployment_id, "deployment_id")
     body = load(DeploymentPatch)
@@ -265,13 +267,13 @@ def change_deployment(deployment_id: str) -> Response:
 
 
 def asked_by(conn: Connection) -> dict[str, str]:
-    """Whose key asks for a revision, as it is kept with it: the name stays known when the key has gone."""
+    """Return the caller's key as stored with a revision. Its name stays known after the key is deleted."""
     key_id = caller().key_id
     return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
 
 
 def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
-    """The change a body asks for; raises Invalid (400) when it cannot be made, and NotFound."""
+    """Return the change that a request body describes. Raises NotFound, and Invalid (400) for unsupported changes."""
     refuse_unsupported(body, source=body.get("revision_source"))
     current = deployment_record(deployments.get(conn, caller().organization_id, deployment_id))
     return Change(
@@ -290,7 +292,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
 @bp.delete("/v2/deployments/<deployment_id>")
 @operation("Delete a deployment", role="deploy", slow=True, query=DeploymentDelete, status=204, errors=(404,))
 def delete_deployment(deployment_id: str) -> tuple[str, int]:
-    """It leaves the lists and its name is free at once; its runs are cancelled."""
+    """Delete a deployment. It leaves the lists and its name becomes free at once. Its runs are cancelled."""
     load_query(DeploymentDelete)
     _delete(uuid_path(deployment_id, "deployment_id"))
     return "", 204
@@ -305,7 +307,7 @@ def _delete(deployment_id: UUID) -> None:
 
 
 def _stop_runs(deployment_id: UUID) -> None:
-    """Now, so that its callers and runners hear of it soon; upkeep stops what is left."""
+    """Cancel runs within the request, so that clients and runners notice soon. Upkeep cancels the remaining runs."""
     for _ in range(STOPS_AT_ONCE):
         with connection() as conn:
             stopped = deletion.stop_runs(conn, deployment_id)

@@ -1,6 +1,6 @@
-"""Refuses plainly what clients of the hosted product also ask for and this service does not have.
+"""Routes for features of the hosted product that this service does not have, with clear refusals for its clients.
 
-Listeners (clusters of others), GitHub installations, and a container registry to push images to.
+The features are listeners (remote clusters), GitHub installations, and a container registry for images.
 """
 
 from __future__ import annotations

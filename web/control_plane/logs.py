@@ -1,4 +1,4 @@
-"""Logs: lines of a revision's build, and of what its deployment says while it serves."""
+"""Logs: lines of a revision's build, and lines that a deployment logs while it serves."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ bp = Blueprint("logs", __name__)
 DEFAULT_LINES = 100
 MAX_LINES = 1000
 
-# Many runners write one deployment's log, each a moment after its lines were said: a line may come to lie before one
-# that is there already. Whoever follows from the newest line seen would miss it, so none is shown before it settled.
+# Many runners write one deployment's log, each with a short delay, so a line may be stored after lines with a later
+# time. A reader that continues from the newest line it has seen would miss it, so younger lines are not returned.
 SETTLED_SECONDS = 1.0
 
 
@@ -33,18 +33,18 @@ MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies gi
 
 
 class LogRead(Schema):
-    # A longer wait ends at the maximum: whoever waits asks again anyway.
+    # A longer wait ends at the maximum, since clients repeat the request anyway.
     wait = QueryInteger(minimum=0, load_default=0)
 
 
 class LogSearch(Schema):
     order = OneOf("asc", "desc", allow_none=True)
-    # A larger limit is answered with a full page: clients send what their user typed.
+    # A larger limit returns a page of the maximum size, since clients send what their user typed.
     limit = StrictInteger(minimum=1, allow_none=True)
     offset = StrictString(max_length=1024, allow_none=True)
     level = OneOf(*logs.LEVELS, allow_none=True)
     query = StrictString(max_length=1024, allow_none=True)
-    text = StrictString(max_length=1024, allow_none=True)  # the same by another name
+    text = StrictString(max_length=1024, allow_none=True)  # another name of `query`
     run_id = UuidField(allow_none=True)
     start_time = TimeField(allow_none=True)
     end_time = TimeField(allow_none=True)
@@ -60,9 +60,9 @@ class LogSearch(Schema):
     errors=(404,),
 )
 def search_build_logs(deployment_id: str, revision_id: str) -> Response:
-    """`level` means that level and above; `start_time` and `end_time` are inclusive.
+    """Return lines of a build log. `level` means that level and above; `start_time` and `end_time` are inclusive.
 
-    `next_offset` continues from the last line, oldest first also beyond the end of what there is by now.
+    `next_offset` continues after the last line. With the order `asc` it is also returned at the current end of the log.
     """
     return _of_revision(deployment_id, revision_id, logs.BUILD)
 
@@ -92,9 +92,11 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
     errors=(404,),
 )
 def search_deployment_logs(deployment_id: str) -> Response:
-    """`level` means that level and above, `text` (or `query`) is a part of a line, `run_id` names the run that said it.
+    """Return lines of a deployment's log. `level` means that level and above.
 
-    With `wait` the answer comes as soon as there is a line that matches, or after so many seconds without."""
+    `text` (or `query`) is a part of a line, `run_id` the run that logged it. `wait` delays the answer, by at most so
+    many seconds, until a line matches.
+    """
     key = uuid_path(deployment_id, "deployment_id")
     wait_seconds = min(load_query(LogRead)["wait"], MAX_WAIT_SECONDS)
     with connection() as conn:
@@ -124,7 +126,7 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
 
     is_search = (
         asked.get("order", "desc") == "desc" and not wait_seconds
-    )  # else what comes late would be passed over
+    )  # the replica may lag: a reader that follows the log would skip lines
     rows, next_offset = read(find) if is_search else find_now()
     if wait_seconds and not rows:
         for _ in polling.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):

@@ -1,4 +1,4 @@
-"""Who calls: the key, its organization and its role, as a page or a tool learns what it may offer."""
+"""The caller: its key, organization and role. Pages and tools use the record to decide what to offer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ bp = Blueprint("me", __name__)
 @bp.get("/v2/me")
 @operation("Who calls, and what they may do", role="read", answer=schemas.ME)
 def get_me() -> Response:
-    """`organization` is the one that the call acts in; `key` is null for a developer at their own machine."""
+    """Return the caller. `organization` is the one that the request acts in.
+
+    `key` is null for a developer at their own machine.
+    """
     who = caller()
     key = None
     if presented_key():

@@ -1,4 +1,4 @@
-"""Figures of an organization's runs: as a series of points, and of each deployment together."""
+"""Figures of an organization's runs: a series over time, and an overview by deployment."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ class SeriesQuery(OverviewQuery):
     "What runs came to, step by step", role="read", slow=True, answer=SERIES, query=SeriesQuery, errors=(404,)
 )
 def get_series() -> Response:
-    """60 minutes, 24 hours or 168 hours; the last one is under way, and true to the second.
+    """Return the figures of 60 minutes, 24 hours or 168 hours. The last point is the current, incomplete step.
 
-    A run is counted as created when it was, and all else when it ends: how, after which attempts, with which
-    tokens; how long it waited, took, and until its first token, of which the seconds are null where none is known.
+    A run counts as created in the step of its creation. All other figures count in the step in which the run ends:
+    status, attempts, tokens, and the seconds that it waited, took, and needed until its first token. Seconds are null
+    if no run of the step has them.
     """
     asked: dict[str, Any] = load_query(SeriesQuery)
     window = WINDOWS[asked.pop("window")]
@@ -89,6 +90,6 @@ def get_series() -> Response:
     query=OverviewQuery,
 )
 def get_overview() -> Response:
-    """`failed` are errors and timeouts. The pools are in GET /v2/workers."""
+    """Return the figures of each deployment. `failed` counts errors and timeouts. GET /v2/workers returns the pools."""
     window = WINDOWS[load_query(OverviewQuery)["window"]]
     return jsonify(read(reading.overview, caller().organization_id, window))

@@ -67,7 +67,7 @@ class KeyPatch(Schema):
     "List organizations, oldest first", role="read", answer=schemas.page(schemas.ORGANIZATION), query=Listing
 )
 def list_organizations() -> Response:
-    """An operator sees all of them, everybody else their own."""
+    """List organizations. An operator sees all of them, other callers their own."""
     query = load_query(Listing)
     only = None if caller().may(OPERATOR) else caller().organization_id
     with connection() as conn:
@@ -86,7 +86,7 @@ def list_organizations() -> Response:
     errors=(409,),
 )
 def create_organization() -> Response:
-    """For operators. Its first key is made by POST /v2/keys with its name in X-Tenant-Id."""
+    """Create an organization. Only for operators. POST /v2/keys with its name in X-Tenant-Id creates its first key."""
     body = load(OrganizationBody)
     with connection() as conn:
         keep = once(conn)
@@ -112,7 +112,7 @@ def get_organization(organization_id: str) -> Response:
     errors=(400, 404, 409),
 )
 def rename_organization(organization_id: str) -> Response:
-    """For operators."""
+    """Rename an organization. Only for operators."""
     key = uuid_path(organization_id, "organization_id")
     body = load(OrganizationBody)
     with connection() as conn:
@@ -124,7 +124,10 @@ def rename_organization(organization_id: str) -> Response:
     "Delete an organization with everything in it", role="operator", slow=True, status=204, errors=(400, 404)
 )
 def delete_organization(organization_id: str) -> tuple[str, int]:
-    """For operators. Its keys end and its deployments stop at once; what is left is removed soon."""
+    """Delete an organization. Only for operators.
+
+    Its keys stop working and its deployments stop at once. The remaining data is removed soon after.
+    """
     key = uuid_path(organization_id, "organization_id")
     with connection() as conn:
         moved = organizations.delete(conn, key)
@@ -141,7 +144,7 @@ def delete_organization(organization_id: str) -> tuple[str, int]:
     query=Listing,
 )
 def list_keys() -> Response:
-    """Also those that have been revoked or have expired, for a while."""
+    """List the organization's keys. Revoked and expired keys stay in the list for a while."""
     query = load_query(Listing)
     with connection() as conn:
         rows = api_keys.list_of(conn, caller().organization_id, **query)
@@ -153,10 +156,10 @@ def list_keys() -> Response:
     "Create an API key", role="admin", answer=schemas.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201
 )
 def create_key() -> Response:
-    """The answer's `key` is shown this once. No key can make one that may do more than itself.
+    """Create an API key. Its secret, `key`, is returned only once. A key cannot create a key with more rights.
 
-    `max_concurrent_runs` bounds how many of the runs it creates run at once; 0 is no bound, without it the
-    service's setting counts. `max_tokens_per_day` (UTC) and `max_run_tokens` bound what they use.
+    `max_concurrent_runs` limits how many runs of the key run at once. 0 means no limit; if the field is missing, the
+    service's setting applies. `max_tokens_per_day` (UTC) and `max_run_tokens` limit the tokens that these runs use.
     """
     body = load(KeyCreate)
     most = body.get("max_concurrent_runs")
@@ -200,7 +203,10 @@ def get_key(key_id: str) -> Response:
     "Change an API key's name or limit", role="admin", answer=schemas.API_KEY, body=KeyPatch, errors=(404,)
 )
 def change_key(key_id: str) -> Response:
-    """0 takes a limit away. Runs that go on are left alone, but budgets of tokens hold for them too."""
+    """Change a key's name or limits. 0 removes a limit.
+
+    Running runs are not stopped, but token limits apply to them too.
+    """
     body = {name: value for name, value in load(KeyPatch).items() if value is not None}
     if not body:
         raise Invalid("name or a limit must be given")
@@ -211,12 +217,12 @@ def change_key(key_id: str) -> Response:
 @bp.delete("/v2/keys/<key_id>")
 @operation("Revoke an API key", role="admin", status=204, errors=(404,))
 def revoke_key(key_id: str) -> tuple[str, int]:
-    """It is refused within seconds, also in streams that are open; the one the call is made with included."""
+    """Revoke a key, which may be the key of this request. Within seconds it is refused, and its open streams end."""
     with connection() as conn:
         api_keys.revoke(conn, caller().organization_id, key_id)
     return "", 204
 
 
 def key_record(row: RowMapping) -> dict[str, Any]:
-    """A key as it is shown: never its secret."""
+    """Return a key's record, without its secret."""
     return dict(row)

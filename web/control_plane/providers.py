@@ -1,4 +1,4 @@
-"""OAuth providers: create, list, read, change, delete; made by hand or found from an MCP server."""
+"""OAuth providers: create by hand or from an MCP server, list, read, change, delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from web.validation import load
 
 bp = Blueprint("providers", __name__)
 
-PROVIDER_ID = r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+"  # it becomes one segment of an address
+PROVIDER_ID = r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+"  # used as one segment of a path
 MAX_SECRET_LENGTH = 8192
 
 PROVIDER = record(
@@ -84,7 +84,7 @@ class McpDiscover(Schema):
 
 
 def redirect_uri(provider_id: str) -> str:
-    """Where the provider sends users back to."""
+    """Return the redirect URI of a provider."""
     escaped = quote(provider_id, safe="")
     elsewhere = settings().oauth_redirect_url
     if elsewhere:
@@ -93,7 +93,7 @@ def redirect_uri(provider_id: str) -> str:
 
 
 def provider_record(row: RowMapping) -> dict[str, Any]:
-    """A provider, without its secret."""
+    """Return a provider's record, without its secret."""
     return {name: row[name] for name in PROVIDER["properties"]}
 
 
@@ -107,7 +107,7 @@ def provider_record(row: RowMapping) -> dict[str, Any]:
     errors=(409, 503),
 )
 def create_provider() -> Response:
-    """Register our callback, `/v2/auth/callback/{provider_id}`, at the provider as its redirect URI."""
+    """Create a provider. Register `/v2/auth/callback/{provider_id}` at the provider as the redirect URI."""
     body = load(ProviderCreate)
     with connection() as conn:
         keep = once(conn)
@@ -125,11 +125,11 @@ def create_provider() -> Response:
     errors=(409, 502, 503),
 )
 def discover_provider() -> Response:
-    """Asks the server who protects it, and registers this service there as a client."""
+    """Discover the authorization server of an MCP server, and register this service there as a client."""
     body = load(McpDiscover)
     organization_id = caller().organization_id
     with connection() as conn:
-        once(conn)  # before anybody outside is asked
+        once(conn)  # before any request to another server
         providers.require_free(conn, organization_id, body["provider_id"])
     found = discovery.discover(body["mcp_server_url"], redirect_uri=redirect_uri(body["provider_id"]))
     with connection() as conn:
@@ -154,7 +154,7 @@ def get_provider(provider_id: str) -> Response:
 @bp.patch("/v2/auth/providers/<provider_id>")
 @operation("Change an OAuth provider", role="deploy", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
 def change_provider(provider_id: str) -> Response:
-    """null means: as it is."""
+    """Change a provider. Fields that are null stay unchanged."""
     body = load(ProviderPatch)
     with connection() as conn:
         return jsonify(provider_record(providers.update(conn, caller().organization_id, provider_id, body)))

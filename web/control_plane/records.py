@@ -1,4 +1,4 @@
-"""Rows as the control plane shows them, and the page a list is answered with."""
+"""Records of the control plane, made from rows, and pages of lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_OFFSET = 2**62  # the database counts in 64 bits
 
 
 def deployment_record(row: RowMapping) -> dict[str, Any]:
-    """A deployment; its secrets by name alone, its address once it serves."""
+    """Return a deployment's record. Secrets appear without their values, and the URL once a revision serves."""
     agent = {"agent_id": row["agent_id"], "environment": row["agent_environment"]}
     serves = row["active_revision_id"] is not None
     address = deployment_address(settings(), base_url(), row["name"], row["mount_prefix"])
@@ -51,7 +51,7 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
 
 
 def _traffic(row: RowMapping) -> list[dict[str, Any]]:
-    """Which revisions new runs get, and how many of a hundred threads each."""
+    """Return the revisions that new runs get, each with its percentage of threads."""
     if row["traffic"] is not None:
         return list(row["traffic"])
     if row["active_revision_id"] is None:
@@ -61,7 +61,7 @@ def _traffic(row: RowMapping) -> list[dict[str, Any]]:
 
 
 def revision_record(row: Row) -> dict[str, Any]:
-    """A revision, with what became of it."""
+    """Return a revision's record."""
     return {
         "id": row["id"],
         "number": row["number"],
@@ -78,7 +78,7 @@ def revision_record(row: Row) -> dict[str, Any]:
 
 
 def log_record(row: RowMapping) -> dict[str, Any]:
-    """A line of a log; its time in milliseconds, with the microseconds that order it."""
+    """Return the record of a log line. Its time is in milliseconds; the fraction keeps lines in order."""
     return {
         "id": str(row["id"]),
         "timestamp": round(row["at"].timestamp() * 1000, 3),
@@ -89,5 +89,5 @@ def log_record(row: RowMapping) -> dict[str, Any]:
 
 
 def page(records: Sequence[Mapping[str, Any]], *, offset: int) -> Response:
-    """A page of a list; `offset` in the answer is where the next page begins."""
+    """Return a page of a list. `offset` in the response is the offset of the next page."""
     return jsonify(resources=records, offset=offset + len(records))

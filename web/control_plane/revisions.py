@@ -1,4 +1,4 @@
-"""Revisions: list, read, create, deploy again, interrupt, follow."""
+"""Revisions: list, read, create, redeploy, interrupt, stream."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class RevisionCreate(RevisionContent):
 
 
 class RevisionRead(Schema):
-    # A longer wait ends at the maximum: whoever waits asks again anyway.
+    # A longer wait ends at the maximum, since clients repeat the request anyway.
     wait = QueryInteger(minimum=0, load_default=0)
 
 
 class RevisionSearch(Schema):
-    # A larger limit is answered with a full page: clients send what their user typed.
+    # A larger limit returns a page of the maximum size, since clients send what their user typed.
     limit = QueryInteger(minimum=1, load_default=20)
     offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     status = QueryList(OneOf(*map(str, RevisionStatus)), load_default=list)
@@ -53,7 +53,7 @@ class RevisionSearch(Schema):
 
 
 def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> RowMapping:
-    """A revision of one of the caller's deployments; raises NotFound."""
+    """Return a revision of one of the caller's deployments. Raises NotFound."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
     deployments.require(conn, caller().organization_id, deployment_key)
@@ -94,7 +94,10 @@ def list_revisions(deployment_id: str) -> Response:
     idempotent=True,
 )
 def create_revision(deployment_id: str) -> Response:
-    """The latest revision again, with what is sent changed; for a `preview` it serves nothing but that one's address."""
+    """Create a revision: a copy of the latest one with the changes in the body.
+
+    A revision with a `preview` serves only the address of that preview.
+    """
     key = uuid_path(deployment_id, "deployment_id")
     body = load(RevisionCreate)
     with connection() as conn:
@@ -125,10 +128,10 @@ def create_revision(deployment_id: str) -> Response:
     errors=(304, 404),
 )
 def get_revision(deployment_id: str, revision_id: str) -> Response:
-    """Answers 304 to a caller whose If-None-Match holds the record's ETag.
+    """Return a revision. Answers 304 if If-None-Match holds the record's ETag.
 
-    With `wait` the answer comes as soon as the record differs from the one held, or, for a caller who names
-    none, as soon as the revision has ended; else after so many seconds, with what there is.
+    `wait` delays the answer, by at most so many seconds, until the record differs from the ETag in If-None-Match.
+    Without If-None-Match it delays the answer until the revision has ended.
     """
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
@@ -144,7 +147,7 @@ def get_revision(deployment_id: str, revision_id: str) -> Response:
 
 
 def _is_awaited(row: Row) -> bool:
-    """Whether a caller who waits has nothing new to learn from this row."""
+    """Return whether a waiting caller has to wait longer, since this row is not what it waits for."""
     if request.if_none_match:
         return is_held(tagged(revision_record(row)))
     return row["status"] not in REVISION_ENDS
@@ -155,7 +158,7 @@ def _is_awaited(row: Row) -> bool:
     "Deploy a revision again", role="deploy", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True
 )
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
-    """A new revision with its source and secrets; what was built once is not built again."""
+    """Create a revision with the source and secrets of this one. An existing build is reused."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
     with connection() as conn:
@@ -173,7 +176,10 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
 @operation("Interrupt a revision", role="deploy", answer=schemas.REVISION, errors=(404,))
 def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
-    """Stop one that is on its way; what serves goes on serving. One that has ended stays as it is."""
+    """Stop a revision that is being built or deployed. The serving revision keeps serving.
+
+    A revision that has ended stays unchanged.
+    """
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
     with connection() as conn:
@@ -186,9 +192,9 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")
 @operation("Follow a revision: its statuses and build log", role="read", long=True, sse=True, errors=(404,))
 def stream_revision(deployment_id: str, revision_id: str) -> Response:
-    """Events `status` and `log` from the first one, or after Last-Event-ID; `end` is the last one.
+    """Stream the events `status` and `log`, from the first one or after Last-Event-ID. The last event is `end`.
 
-    Of a revision that ended long ago, the build log and the last status are streamed from what is stored.
+    For a revision that ended long ago, the stream holds the stored build log and the last status.
     """
     with connection() as conn:
         row = find_revision(conn, deployment_id, revision_id)
@@ -215,7 +221,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
 
 
 def _stored_events(row: RowMapping, after: int) -> sse.Batches:
-    """The events after `after` of a revision that has ended."""
+    """Return the events of an ended revision that follow the event number `after`."""
     if after:
         return [logs.last_events(row["id"]) or []]
     return logs.replay(row["deployment_id"], row["id"])
@@ -229,7 +235,7 @@ def _streamed(
 
 
 def _newest(id: UUID) -> int:
-    """The number of the newest event that can be read again, 0 when there is none."""
+    """Return the number of the newest event in the event log, or 0 if there is none."""
     try:
         return events.position(redis.events(id), id)
     except RedisError:
@@ -237,7 +243,7 @@ def _newest(id: UUID) -> int:
 
 
 def _position(last_event_id: str | None, reserved: int) -> int:
-    """The number to go on after; what no event of this revision can have had means: from the first."""
+    """Return the event number to resume after. An id that no event of this revision can have means 0, the beginning."""
     text = (last_event_id or "").strip()
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         return 0

@@ -1,4 +1,4 @@
-"""The records that the control plane answers with, as JSON Schema."""
+"""JSON Schemas of the records that the control plane returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from web.json_schema import (
 
 
 def page(item: JsonSchema) -> JsonSchema:
-    """A page of a list; `offset` is where the next one begins."""
+    """Return the schema of a page of a list. `offset` is the offset of the next page."""
     return record(f"{item['title']}Page", resources=listed(item), offset=COUNT)
 
 

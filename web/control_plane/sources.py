@@ -1,7 +1,7 @@
-"""The schemas of a deployment's source, and refusals of sources that this service does not build from.
+"""Schemas of a deployment's source, and refusals of sources that this service cannot build.
 
-Why some fields are taken and others refused: a field that means nothing for uploaded source is kept and
-shown again, as clients expect; one that would have to change what is built is refused, never ignored.
+A field without a meaning for uploaded source is stored and returned, as clients expect. A field that would change what
+is built is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULT_TYPE = "prod"
 ENVIRONMENTS = ("development", "staging", "production")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 POOL = r"[a-z0-9][a-z0-9_-]*"
-PREVIEW, MAX_PREVIEW = r"[a-z0-9]+(-[a-z0-9]+)*", 40  # what follows a deployment's name and -- in its address
+PREVIEW, MAX_PREVIEW = r"[a-z0-9]+(-[a-z0-9]+)*", 40  # comes after `<deployment>--` in a preview's address
 SPEC_BYTES = 64 * 1024
 MAX_SECRETS = secrets.MOST
 MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
@@ -47,7 +47,7 @@ UNSUPPORTED_CONFIG = ("listener_id", "listener_config", "install_command", "buil
 
 
 class DeploymentType(OneOf):
-    """A deployment type, under its newer name too."""
+    """A deployment type. Its newer names are also accepted."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(*TYPES, *RENAMED_TYPES, **kwargs)
@@ -69,7 +69,7 @@ class SecretValue(StrictString):
 
 
 class Megabytes(StrictInteger):
-    """Memory for a graph host, or 0: with less than the library itself takes nothing would ever start."""
+    """Memory of a graph host in megabytes, or 0. Below the minimum not even the graph library could be loaded."""
 
     def __init__(self, **kwargs: Any) -> None:
         meaning = {"description": f"0, or at least {MIN_MEMORY_MB}"}
@@ -145,7 +145,7 @@ MAX_TOKENS = 10**15
 
 
 class Limits(Schema):
-    """What a deployment may take; 0: no limit of its own, what the runners' settings say."""
+    """Limits of a deployment. 0 means no limit of its own: the settings of the runners apply."""
 
     max_concurrent_runs = StrictInteger(minimum=0, maximum=1_000_000, allow_none=True)
     hosts_per_runner = StrictInteger(minimum=0, maximum=64, allow_none=True)
@@ -161,20 +161,20 @@ class TrafficShare(Schema):
 
 
 class RevisionContent(Schema):
-    """What both a PATCH and a new revision may hold."""
+    """Fields that a PATCH of a deployment and a new revision have in common."""
 
     revision_source = OneOf(*SOURCES, allow_none=True)
     source_config = Nested(SourceConfig, allow_none=True)
     source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
     secrets = ListOf(Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
-    # One by one, for who does not know the others' values: null takes a secret away, the rest stays.
+    # Changes of single secrets, for clients that do not know the other values. null removes a secret.
     secret_changes = ListOf(Nested(SecretChange), max_items=MAX_SECRETS, allow_none=True)
     secret_references = ListOf(JsonObject(), allow_none=True, metadata=UNSUPPORTED)
     tracked_packages = ListOf(StrictString(max_length=1024), max_items=1000, allow_none=True)
 
 
 def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
-    """Raises Invalid (400) for what would have to be built from an image, and for addresses out of bounds."""
+    """Raise Invalid (400) for sources that this service cannot build, and for a repository URL or ref not allowed."""
     if source not in (None, UPLOAD, REPOSITORY):
         raise _unsupported(
             f"The source {source!r} is not supported by this service: upload the source"
@@ -208,13 +208,13 @@ def _check_repository(body: Mapping[str, Any]) -> None:
 
 
 def require_repository(body: Mapping[str, Any]) -> None:
-    """Raises Invalid for a deployment that is to be built from a repository and names none."""
+    """Raise Invalid if a deployment from a repository does not name the repository."""
     if body["source"] == REPOSITORY and not (body.get("source_config") or {}).get("repo_url"):
         raise Invalid("this field is required", loc=git_refs.URL_LOC, kind="missing")
 
 
 def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a source_config may change; raises Invalid (400) for what a deployment keeps for good."""
+    """Return the fields of a source_config that may change. Raises Invalid (400) for a change of a fixed field."""
     sent = sent or {}
     for name in FIXED:
         if sent.get(name) is not None and sent[name] != current.get(name):

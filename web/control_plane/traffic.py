@@ -1,4 +1,4 @@
-"""Which revisions new runs get: promote and abort of a split, and previews beside what serves."""
+"""Traffic of new runs: promote a revision, abort a split, and previews beside the serving revision."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Promote(Schema):
     errors=(404, 409),
 )
 def promote_revision(deployment_id: str) -> Response:
-    """Nothing is built: it gets all new runs, once a runner has a process for it, and a split ends. Repeating it is safe.
+    """Give all new runs to a revision that was deployed before, and end a split. Nothing is built.
 
-    Refused with 409 where its process cannot be started.
+    The answer comes once a runner has started a process of the revision, and is a 409 if the process cannot be started.
+    Repeating the request is safe.
     """
     key = uuid_path(deployment_id, "deployment_id")
     revision_id = load(Promote)["revision_id"]
@@ -66,7 +67,7 @@ def promote_revision(deployment_id: str) -> Response:
     errors=(404,),
 )
 def abort_split(deployment_id: str) -> Response:
-    """Runs that there are end on the revision that they were created for. Repeating it is safe."""
+    """End a split. Existing runs stay with the revision that they were created for. Repeating the request is safe."""
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
         traffic.abort(conn, caller().organization_id, key)
@@ -80,7 +81,7 @@ def abort_split(deployment_id: str) -> Response:
 @bp.get("/v2/deployments/<deployment_id>/previews")
 @operation("List a deployment's previews", role="read", answer=schemas.page(schemas.PREVIEW), errors=(404,))
 def list_previews(deployment_id: str) -> Response:
-    """All of them, by name; `url` once the first revision of it is deployed."""
+    """List all previews, ordered by name. `url` is null until the first revision of a preview is deployed."""
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
         rows = traffic.previews(conn, caller().organization_id, key)
@@ -91,7 +92,7 @@ def list_previews(deployment_id: str) -> Response:
 @bp.delete("/v2/deployments/<deployment_id>/previews/<name>")
 @operation("Delete a preview", role="deploy", status=204, errors=(404,), any_text=("name",))
 def delete_preview(deployment_id: str, name: str) -> tuple[str, int]:
-    """Its address is gone, and what is being built for it stops; runs that there are go on, threads stay."""
+    """Delete a preview and its address, and stop its builds. Existing runs continue, and its threads are kept."""
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
         moved = traffic.delete_preview(conn, caller().organization_id, key, name)

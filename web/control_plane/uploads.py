@@ -1,4 +1,4 @@
-"""Uploads: hand out a place for a source archive, and take what is put there."""
+"""Uploads of source archives: issue an upload URL, and store the archive that is PUT there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from web.validation import load, uuid_path
 
 bp = Blueprint("uploads", __name__)
 
-UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
+UPLOAD_PREFIX = "/v2/uploads/"  # the token in the path authorizes the upload
 READ_BYTES = 1024 * 1024
 MEDIA_TYPE = "application/gzip"
 SHA256 = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
@@ -46,7 +46,10 @@ class UploadUrl(Schema):
     idempotent=True,
 )
 def create_upload_url(deployment_id: str) -> Response:
-    """PUT a gzip tar to `upload_url` within the hour, without a key; then name `object_path` in a PATCH."""
+    """Return an upload URL. PUT a gzip tar to `upload_url` within an hour, without a key.
+
+    Then send `object_path` in a PATCH of the deployment.
+    """
     key = uuid_path(deployment_id, "deployment_id")
     body = load(UploadUrl)
     with connection() as conn:
@@ -58,7 +61,7 @@ def create_upload_url(deployment_id: str) -> Response:
             "object_path": place.object_path,
         }
         if body["supports_upload_headers"]:
-            # Without headers of ours, clients send those of a storage service.
+            # Without these headers, clients send those of a storage service.
             answer["upload_headers"] = {"Content-Type": MEDIA_TYPE}
         return keep(jsonify(answer))
 
@@ -68,7 +71,10 @@ def create_upload_url(deployment_id: str) -> Response:
     "Put a source archive", role="open", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503)
 )
 def put_archive(token: str) -> Response:
-    """The body is the archive. Each address takes one; with a Content-Digest, only what has that SHA-256."""
+    """Store the body as the archive. Each upload URL accepts one archive.
+
+    If the request has a Content-Digest, the archive must have that SHA-256.
+    """
     with connection() as conn:
         object_path = archives.find_upload(conn, token)
     request.max_content_length = settings().max_archive_bytes
@@ -82,13 +88,13 @@ def put_archive(token: str) -> Response:
 
 @contextmanager
 def _kept_body() -> Iterator[tuple[Path, hashlib._Hash]]:
-    """The request's body as a file that lives for this block, and its digest; never whole in memory."""
+    """Write the request's body to a temporary file. Yields its path and digest; the body is never whole in memory."""
     folder = settings().data_dir / "uploads"
     digest = hashlib.sha256()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".tar.gz") as file:
-            # Not read beyond its length: one of exactly the largest size would count as larger.
+            # Reading beyond the length would reject a body of exactly the largest size as too large.
             while file.tell() != request.content_length and (data := request.stream.read(READ_BYTES)):
                 digest.update(data)
                 file.write(data)
@@ -101,7 +107,7 @@ def _kept_body() -> Iterator[tuple[Path, hashlib._Hash]]:
 
 
 def _check_digest(digest: bytes, sent: str) -> None:
-    """Raises Invalid (400) when the client named another SHA-256 (RFC 9530)."""
+    """Raise Invalid (400) if the client's Content-Digest names another SHA-256 (RFC 9530)."""
     named = SHA256.search(sent)
     if named and named[1] != base64.b64encode(digest).decode():
         raise Invalid("the archive was damaged on its way: Content-Digest names another SHA-256", status=400)

@@ -1,4 +1,4 @@
-"""What an organization's runs used, and what it cost: as JSON, or as a table for a spreadsheet."""
+"""Token usage and cost of an organization's runs, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ bp = Blueprint("usage", __name__)
 DAYS = timedelta(days=30)
 MOST_DAYS = timedelta(days=800)
 CSV = "text/csv; charset=utf-8"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would execute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet executes text that begins so
 
 COST: JsonSchema = {
     "type": ["number", "null"],
@@ -67,10 +67,11 @@ UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
     media=("application/json", "text/csv"),
 )
 def get_usage() -> Response:
-    """Of the days (UTC) on which runs ended, from the first to the last: the last 30 unless named otherwise.
+    """Return the usage of runs that ended on the days (UTC) `from` to `until`, both inclusive.
 
-    `by` has any of `day`, `key`, `deployment` and `model`, and the answer their columns; by model, `runs` are those that
-    called it. A key is null for runs of schedules and of users of a deployment's own authorization.
+    By default `until` is today and `from` 30 days earlier. `by` holds any of `day`, `key`, `deployment` and `model`;
+    the answer has their columns. By model, `runs` counts the runs that called the model. The key is null for runs of
+    crons and of users of a deployment's own authorization.
     """
     asked: dict[str, Any] = load_query(UsageQuery)  # type: ignore[arg-type]
     until = asked.get("until") or clock.now().date()
@@ -91,7 +92,7 @@ def _shown(value: Any) -> Any:
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table with its head; a text that a spreadsheet would execute is quoted."""
+    """Return a table as CSV with a header row. Text that a spreadsheet would execute is quoted."""
     written = io.StringIO()
     table = csv.writer(written)
     table.writerow(columns)

@@ -19,7 +19,7 @@ bp = Blueprint("workers", __name__)
 @bp.get("/v2/workers")
 @operation("The workers, their graph hosts, and what waits in each pool", role="read", answer=schemas.WORKERS)
 def list_workers() -> Response:
-    """Of graph hosts an organization sees those of its own deployments, an operator all."""
+    """List workers and pools. An organization sees the graph hosts of its own deployments, an operator all hosts."""
     who = caller()
     with connection() as conn:
         found = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
@@ -30,7 +30,10 @@ def list_workers() -> Response:
 @bp.post("/v2/workers/<worker_id>/drain")
 @operation("Drain a worker, as SIGTERM does", role="operator", status=202, errors=(404,))
 def drain_worker(worker_id: str) -> tuple[str, int]:
-    """It is shown as draining at once and notices within seconds; then it ends, and its supervisor may start another."""
+    """Drain a worker. It is shown as draining at once, and begins within seconds.
+
+    When it has drained it exits, and its supervisor may start another worker.
+    """
     with connection() as conn:
         fleet.request_drain(conn, worker_id)
     return "", 202
