@@ -1,11 +1,11 @@
 """The console: one page for browsers, which calls the public API and nothing else.
 
-Why the page is open to everyone: a browser sends no key. What is served here is the same for everybody; the page's
-script asks for a key once and calls the API with it, so that nothing is shown without one.
+The page needs no key, because a browser sends none when it opens a page. These routes return the same to every
+client. The page's script asks for a key once and calls the API with it, so nothing is shown without a key.
 
-It is at `/`, and at `/o/` as well: under `runyard dev` the project's own app may have the root. Its files are
-below `/o/` too, which is the control plane's at every address, under a name that changes with them: a browser
-keeps them for good.
+The console is at `/`, and at `/o/` as well, since the project's own app may have the root under `runyard dev`. Its
+files are below `/o/`, a prefix that belongs to the control plane at every address. Their paths change with their
+content, so a browser may cache them forever.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from web.operations import operation
 
 bp = Blueprint("console", __name__)
 
-# No script, style or address from elsewhere, and no text that a script could turn into markup.
+# Forbids scripts, styles and addresses from elsewhere, and scripts that turn text into markup.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
 )
-# The page that opened the console loses its window. Else that page could replace the console by one that looks like it.
-# `same-origin` works in every browser, and against every page of another origin. Under `runyard dev` pages of the project's
-# app have the console's origin; only the newer value works against them.
+# A page that opens the console loses access to its window. It could otherwise replace the console by a look-alike.
+# `same-origin` works in every browser, and against every page of another origin. Under `runyard dev`, pages of the
+# project's app share the console's origin; only the newer value works against them.
 OPENER_POLICY, OPENER_POLICY_OF_DEV = "same-origin", "noopener-allow-popups"
 SHELL = "console/index.html"
-FILES = "%FILES%"  # in the shell: where its files are, seen from its address
-IS_DEV = "%DEV%"  # whether this is `runyard dev`, where the page need not ask for a key
-PRELOADS = "<!-- preloads -->"  # in the shell: what main.js cannot begin without, so that nothing waits for another's imports
+FILES = "%FILES%"  # placeholder in the shell: relative path of its files
+IS_DEV = "%DEV%"  # placeholder in the shell: whether this is `runyard dev`, where the page needs no key
+# Placeholder in the shell: all modules that main.js needs to start. Browsers then load them in parallel, instead of
+# finding the imports of one module after another.
+PRELOADS = "<!-- preloads -->"
 PRELOAD = f'<link rel="modulepreload" href="{FILES}/{{}}">\n    '
 MAIN = "console/main.js"
 IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re.MULTILINE)
-ROOT, OWN = "", "../"  # from the shell's addresses to the service's root
+ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the service's root
 
 
 @bp.get("/o/")
@@ -54,7 +56,10 @@ def get_console() -> Response:
 @bp.get("/o/static/<version>/<path:name>")
 @operation("A file of the console", role="open")
 def get_console_file(version: str, name: str) -> Response:
-    """Kept for good under its version's name; under another's it is the newest, and asked for again."""
+    """Return a file of the console. Under the current version a browser may cache it forever.
+
+    Under another version, the newest file is returned, and the browser must revalidate it.
+    """
     is_current = version == current_version()
     return static_files.send(name, keep=static_files.FOR_GOOD if is_current else static_files.ASK_AGAIN)
 
@@ -62,7 +67,10 @@ def get_console_file(version: str, name: str) -> Response:
 @bp.get("/o/<tenant>/host/deployments/<deployment_id>")
 @operation("The console's page of a deployment", role="open", status=302)
 def get_deployment_page(tenant: str, deployment_id: str) -> Response:
-    """Deploy commands print this address. The organization goes along, for operators, who have many."""
+    """Redirect to the console's page of a deployment. Deploy commands print this address.
+
+    The redirect includes the organization for operators, who have access to many.
+    """
     to_root = "../../../" if settings().dev_deployment else "../../../../"
     query = urlencode({"organization": tenant})
     place = f"{to_root}#/deployments/{quote(deployment_id, safe='')}?{query}"
@@ -70,7 +78,7 @@ def get_deployment_page(tenant: str, deployment_id: str) -> Response:
 
 
 def is_asked_for(deployment: str | None) -> bool:
-    """Whether a request for the root is a browser's, and the root is the service's own or that of `runyard dev`."""
+    """Return whether a browser requests the root, and the root is the service's own or that of `runyard dev`."""
     if deployment is not None and not (
         AT_ROOT in request.environ and deployment == settings().dev_deployment
     ):
@@ -79,7 +87,7 @@ def is_asked_for(deployment: str | None) -> bool:
 
 
 def send_shell(*, root: str = ROOT) -> Response:
-    """The page that loads the console; its addresses are relative, since it knows no prefix it may be served under."""
+    """Return the page that loads the console. Its addresses are relative, since a proxy may add any prefix."""
     text = static_files.read(SHELL).body.decode()
     text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(MAIN)))
     text = text.replace(FILES, f"{root}o/static/{current_version()}")
@@ -95,7 +103,7 @@ def send_shell(*, root: str = ROOT) -> Response:
 
 @cache
 def _imported(name: str) -> list[str]:
-    """The modules that one imports, and those that these do; not what is loaded later."""
+    """Return the modules that a module imports, directly and indirectly, apart from those loaded later."""
     found, left = set[str](), [name]
     while left:
         module = left.pop()

@@ -1,4 +1,4 @@
-"""Which pages of other origins may call a deployment whose langgraph.json has an `http.cors`: the rules of Starlette."""
+"""CORS rules of a deployment whose langgraph.json has an `http.cors`, with the semantics of Starlette."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flask import Response, request
 
 ANY = "*"
 ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-ALWAYS_ALLOWED = ("Accept", "Accept-Language", "Content-Language", "Content-Type")  # what no browser asks for
+ALWAYS_ALLOWED = ("Accept", "Accept-Language", "Content-Language", "Content-Type")  # need no permission
 MAX_AGE_SECONDS = 600
 KNOWN = 256
 PREFIX = "access-control-"
@@ -21,12 +21,12 @@ PREFIX = "access-control-"
 
 @dataclass(frozen=True)
 class Cors:
-    """An `http.cors`."""
+    """The rules of an `http.cors`."""
 
     origins: frozenset[str]
     origin_regex: re.Pattern[str] | None
     methods: Sequence[str]
-    headers: Sequence[str]  # as they are named
+    headers: Sequence[str]  # in the case in which they are configured
     credentials: bool
     exposed: Sequence[str]
     max_age: int
@@ -37,7 +37,7 @@ class Cors:
         return self.origin_regex is not None and self.origin_regex.fullmatch(origin) is not None
 
     def preflight(self) -> Response:
-        """The answer to a browser that asks whether it may call."""
+        """Return the response to a browser's preflight request."""
         origin = request.headers.get("Origin", "")
         asked = request.headers.get("Access-Control-Request-Headers", "")
         names = [name.strip().lower() for name in asked.split(",") if name.strip()]
@@ -61,7 +61,7 @@ class Cors:
         return response
 
     def mark(self, response: Response) -> None:
-        """Say on an answer whether pages of the caller's origin may read it."""
+        """Set the headers of a response that tell whether pages of the caller's origin may read it."""
         for name in [name for name, _ in response.headers if name.lower().startswith(PREFIX)]:
             del response.headers[name]
         origin = request.headers.get("Origin")
@@ -87,7 +87,7 @@ class Cors:
 
 
 def of_http(http: Mapping[str, Any]) -> Cors | None:
-    """The rules of a langgraph.json's `http`; None where it has none, and the service's own hold."""
+    """Return the CORS rules of a langgraph.json's `http`. None if it has none: the service's own rules apply."""
     settings = http.get("cors")
     return None if settings is None else _of_settings(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS))
 

@@ -1,10 +1,11 @@
-"""Who may call a deployment without a key: a developer at their own machine, under `runyard dev`.
+"""Calls without a key: a developer at their own machine, under `runyard dev`.
 
-Why so many conditions: any page that a browser shows can send requests to this machine. One that comes from
-another site says so (`Origin`, `Sec-Fetch-Site`), one that rebinds a name of its own to 127.0.0.1 has that name
-in `Host`, and one that a proxy passes on has headers that say so. Of the control plane they may look at what a key with the role `read`
-may: where code comes in and keys are made, a key is wanted even here. One origin may be let in (`dev_origin`) to the
-deployment, by a developer who trusts its pages.
+There are many conditions, because any page that a browser shows can send requests to this machine. A request from
+another site says so in `Origin` or `Sec-Fetch-Site`. A page that rebinds a name of its own to 127.0.0.1 sends that
+name in `Host`. A request through a proxy has the proxy's headers.
+
+In the control plane, a developer without a key may only read: uploading code and creating keys need a key even here.
+A developer who trusts the pages of one other origin may open the deployment to them (`dev_origin`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from web.addresses import deployment_path
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
-AT_CONTROL_PLANE = "run"  # what they may do in all: their deployment is theirs to use
+AT_CONTROL_PLANE = "run"  # the role shown to the developer, who may use the deployment in full
 OWN_SITES = ("same-origin", "same-site", "none")
 
 
 def developer() -> Caller | None:
-    """The caller of this request when it needs no key: the operator; None where it does need one."""
+    """Return the operator as the caller if this request needs no key, else None."""
     settings: Settings = current_app.config["SETTINGS"]
     if settings.dev_deployment is None or settings.api_key is None:
         return None
@@ -42,13 +43,13 @@ def developer() -> Caller | None:
 
 
 def _looks_only() -> bool:
-    """Whether the request is for a route of the control plane that changes nothing."""
+    """Return whether the request is for a route of the control plane that changes nothing."""
     asked = operations.requested()
     return asked is not None and asked.role == "read"
 
 
 def is_local(*, dev_origin: str | None = None) -> bool:
-    """Whether the request was made on this machine, by its user and no page of a site but this one."""
+    """Return whether the request was made on this machine, by its user or a page of this site or `dev_origin`."""
     if not _is_loopback(request.remote_addr or "") or any(name in request.headers for name in PROXY_HEADERS):
         return False
     if _host_of(f"//{request.host}") not in LOCAL_NAMES:

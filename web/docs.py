@@ -1,15 +1,15 @@
 """`/docs`: the API document as a page.
 
-A project writes parts of a deployment's document, and RapiDoc turns Markdown and HTML in them into elements. So the page
-treats the document as hostile:
+A project writes parts of a deployment's document, and RapiDoc turns Markdown and HTML in them into elements. The page
+therefore treats the document as hostile:
 
-- The page loads nothing. The viewer and the document are inside it, because a project can have a route at any address
+- The page loads nothing. The viewer and the document are part of it, because a project can have a route at any address
   of its deployment.
-- The policy names the viewer's script by its hash. No other script runs, also not in a frame that the document brings.
+- The policy names the viewer's script by its hash. No other script runs, not even in a frame inside the document.
 - Its requests go below the deployment's address and follow no redirect, so that a key that a person types stays there.
 - The page of a deployment has an opaque origin (`sandbox` without `allow-same-origin`). It can read neither the storage
-  nor the windows of the console, and calls the deployment as a page of another site does. Under `runyard dev` a developer
-  without a key is recognized by the origin, and so keeps it.
+  nor the windows of the console, and calls the deployment like a page of another site. The page of `runyard dev` keeps
+  its origin, because the origin identifies a developer without a key.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from web.operations import operation
 bp = Blueprint("docs", __name__)
 
 SCRIPT = re.compile(rb'<script type="module">(.*)</script>', re.DOTALL)
-# Inside a script element these begin or end a script for the HTML parser.
+# Text that makes the HTML parser begin or end a script, even inside a script element.
 MARKUP = re.compile(rb"<(?=!--|/?script)", re.IGNORECASE)
-# The viewer styles its own elements in the page, hence inline styles. A style loads nothing: its address could tell what
-# a person has typed.
+# The viewer styles its own elements in the page, hence inline styles. Styles cannot load anything: a URL in a style
+# could reveal what a person has typed.
 POLICY = (
     "default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -46,7 +46,7 @@ GZIP = zlib.MAX_WBITS + 16
 @bp.get("/docs")
 @operation("The API document as a page", role="open")
 def get_docs(deployment: str | None = None) -> Response:
-    """A caller who needs no key is not asked for one."""
+    """Return the page. It asks for a key, unless the caller needs none."""
     is_developer = developer() is not None
     rest = _rest(orjson.dumps(document_at(deployment)), asks_for_key=not is_developer)
     body = _head() + rest
@@ -59,14 +59,14 @@ def get_docs(deployment: str | None = None) -> Response:
 
 @cache
 def _head() -> bytes:
-    """The page up to and including the viewer: the same for every document."""
+    """Return the page up to and including the viewer. This part is the same for every document."""
     template, _, _ = static_files.read("docs.html").body.partition(b"  <body>")
     viewer = MARKUP.sub(rb"\\x3C", static_files.read("rapidoc-min.js").body)
     return template.replace(b"%VIEWER%", viewer)
 
 
 def _rest(document: bytes, *, asks_for_key: bool) -> bytes:
-    """The page below its head, with the document in it as data."""
+    """Return the page below its head, which contains the document as data."""
     _, body, template = static_files.read("docs.html").body.partition(b"  <body>")
     asks = b"true" if asks_for_key else b"false"
     data = document.replace(b"<", rb"\u003c")
@@ -81,7 +81,7 @@ def _policy() -> str:
 
 
 def _compressed(rest: bytes) -> bytes:
-    """The page as gzip. The head is compressed once, since that takes ten times as long as the rest."""
+    """Return the page as gzip. The head is compressed only once, since it takes ten times as long as the rest."""
     head, state = _compressed_head()
     compressor = state.copy()
     return head + compressor.compress(rest) + compressor.flush()

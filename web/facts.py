@@ -1,4 +1,4 @@
-"""What a project's own code learns of a request: no key of the service, and nothing that this service says to itself."""
+"""The description of a request for a project's own code, without platform keys and internal headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER_CODE_TOKEN = loopback.HEADER
 
 
 def of_request() -> dict[str, Any]:
-    """The request as `authenticate` gets it. Its body is not read before somebody may send one."""
+    """Return the request as `authenticate` gets it. The body is not read before the caller is authenticated."""
     return {
         "method": request.method,
         "path": deployment_path(request.path) or request.path,
@@ -34,7 +34,7 @@ def _query() -> str:
 
 
 def _url() -> str:
-    """The address as the client wrote it."""
+    """Return the URL as the client wrote it, without platform keys in the query."""
     path, query = request.path, _query()
     if request.environ.get(AT_ROOT):
         path = deployment_path(path) or path
@@ -42,7 +42,7 @@ def _url() -> str:
 
 
 def headers() -> list[list[str]]:
-    """The request's headers, in lower case, without what only the service may know."""
+    """Return the request's headers with lower-case names, without platform keys and the service's own token."""
     sent = [
         [name.lower(), value]
         for name, value in request.headers.items()

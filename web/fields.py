@@ -254,7 +254,7 @@ class JsonObject(Field):
 
 
 class Filter(JsonObject):
-    """Values that search results must hold. Their number is limited, since each key may become a condition of the query."""
+    """Values that search results must hold. The number of keys is limited, since each may become a SQL condition."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_bytes=FILTER_BYTES, searchable=True, **kwargs)

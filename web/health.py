@@ -1,7 +1,7 @@
-"""`/ok`, `/info` and `/metrics`: whether the service is up, its version, and figures of queues and requests.
+"""`/ok`, `/info` and `/metrics`: health of the service, its version, and figures of queues and requests.
 
-They answer without a key. With one, a deployment's address also shows what only its organization may know. At the
-address of a deployment that nobody has they answer 404.
+These routes need no key. With a key, the routes of a deployment also return data that only its organization may see.
+Under the name of a deployment that does not exist they answer 404.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ bp = Blueprint("health", __name__)
 
 
 def start(app: Flask) -> None:
-    """Begin with no figures known, and no check of the database made."""
+    """Start with an empty cache of figures, and without a check of the database."""
     app.extensions["runyard_figures"] = {}
     app.extensions["runyard_writes"] = WriteCheck()
 
 
-# What clients may rely on; a flag appears when its feature does.
+# Features that clients may rely on. A new feature adds its flag.
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
-SANDBOX = 2  # the level at which user code has temporary folders of its own
-KNOWN_SECONDS = 1.0  # how long figures are not looked up again
+SANDBOX = 2  # the isolation level at which user code has temporary folders of its own
+KNOWN_SECONDS = 1.0  # how long figures are cached
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-REFUSALS = (401, 403, 404, 429, 503)  # a key is not needed, but one that is sent must be known
+REFUSALS = (401, 403, 404, 429, 503)  # no key is needed, but one that is sent must be known
 
 UP = record("Up", ok=BOOLEAN, services=OBJECT)
 INFO = record(
@@ -77,7 +77,10 @@ class MetricsQuery(Schema):
 
 @bp.before_request
 def require_deployment() -> None:
-    """At a deployment's address there must be one, whoever asks; `dev` answers at its root before it has built its own."""
+    """Raise NotFound if a route names a deployment that does not exist.
+
+    `runyard dev` answers at its root before it has built its deployment.
+    """
     name = (request.view_args or {}).get("deployment")
     if name is None or (AT_ROOT in request.environ and name == settings().dev_deployment):
         return
@@ -96,7 +99,7 @@ def require_deployment() -> None:
     errors=(404, 503),
 )
 def get_root(deployment: str | None = None) -> Response:
-    """The console is at the root of the service, and of `runyard dev`; any other client is answered as by `/ok`."""
+    """Return the console to browsers, at the root of the service and of `runyard dev`. Otherwise answer like `/ok`."""
     is_page = console.is_asked_for(deployment)
     response = console.send_shell() if is_page else get_ok(deployment)
     response.vary.add("Accept")
@@ -106,9 +109,10 @@ def get_root(deployment: str | None = None) -> Response:
 @bp.get("/ok")
 @operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:
-    """With `check_db=1` the database must answer too, with `ready=1` also have the tables of this release and take writes.
+    """Check that the service is up. With `check_db=1` the database must answer too.
 
-    Redis is not asked: without it requests are still answered, and runs created.
+    With `ready=1` the database must also have the tables of this release and accept writes. Redis is not checked, since
+    the service answers requests and creates runs without it.
     """
     asked = load_query(OkQuery)
     if asked["check_db"] or asked["ready"]:
@@ -125,7 +129,11 @@ def get_ok(deployment: str | None = None) -> Response:
 @bp.get("/info")
 @operation("Which version, and what it can do", role="open", answer=INFO, errors=REFUSALS)
 def get_info(deployment: str | None = None) -> Response:
-    """With a key: how well user code is kept in; at a deployment's address its ids and its graph library too."""
+    """Return the version and features of the service.
+
+    With a key, `host` also holds the isolation of user code. At a deployment's address, the answer then also holds its
+    ids and the version of its graph library.
+    """
     host: dict[str, Any] = {"kind": "self-hosted"}
     library = None
     if identify_if_known() is not None:
@@ -144,9 +152,9 @@ def get_info(deployment: str | None = None) -> Response:
 
 
 def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
-    """The level of isolation, and who holds the limits: the kernel at once, the service, which counts, or nobody.
+    """Return the isolation level, and what enforces each limit: the kernel, counting by the service, or nothing.
 
-    `home` is what a revision's home folder holds, `temporary` what `/tmp` and `/dev/shm` of a graph host do.
+    `home` limits the content of a revision's home folder, `temporary` that of a graph host's `/tmp` and `/dev/shm`.
     """
     if found.isolation is None:
         return {"isolation": None}
@@ -167,9 +175,10 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     errors=REFUSALS,
 )
 def get_metrics(deployment: str | None = None) -> Response:
-    """With a key also those of its deployments; with an operator's those of servers, webhooks, upkeep and backups.
+    """Return figures of queues, workers and requests. With a key, also the figures of its organization's deployments.
 
-    `?format=json` sums up queue, workers and requests; at a deployment's address, with a key, its own queue.
+    With an operator's key, also the figures of servers, webhooks, upkeep and backups. `format=json` returns sums of
+    queue, workers and requests. At a deployment's address, with a key, the queue is the deployment's own.
     """
     asked = load_query(MetricsQuery)
     found = _deployment(deployment)
@@ -193,17 +202,17 @@ def get_metrics(deployment: str | None = None) -> Response:
 
 @dataclass(frozen=True)
 class QueueFigure:
-    """Runs of one pool in one status, and for how many seconds: runs that wait count from when they are due."""
+    """Runs of one pool in one status, and how long they have been in it. Waiting time begins when a run is due."""
 
     pool: str
     status: str
     runs: int
     oldest_seconds: float
     median_seconds: float
-    oldest_unblocked_seconds: float  # of those with no earlier run of their thread before them
+    oldest_unblocked_seconds: float  # among runs that are the first of their thread
 
 
-# The window runs along ix_run_live, so that it costs no sort however many runs wait.
+# The window function follows the order of the index ix_run_live, so that no sort is needed however many runs wait.
 QUEUE = text(f"""
 SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
     coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
@@ -221,7 +230,7 @@ GROUP BY pool, status ORDER BY pool, status
 
 
 def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMapping]]:
-    """What waits and who works; looked up again after a moment, for anybody may ask as often as they like."""
+    """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
     known = current_app.extensions["runyard_figures"]
     looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
     if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
@@ -232,7 +241,7 @@ def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMap
 
 
 def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[QueueFigure]:
-    """Pending and running runs by pool."""
+    """Return the figures of pending and running runs by pool."""
     rows = conn.execute(QUEUE, {"deployment_id": deployment_id}).mappings()
     return [QueueFigure(**row) for row in rows]
 
@@ -260,7 +269,7 @@ RUN_FIGURES = (
 
 
 class Figures(Collector):
-    """The figures as Prometheus gauges. They come from rows: every process shows the same."""
+    """The figures as Prometheus gauges. They come from database rows, so every process returns the same."""
 
     def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row]) -> None:
         self.figures = figures
@@ -286,7 +295,7 @@ class Figures(Collector):
 
 
 def _totals(figures: Sequence[QueueFigure]) -> dict[str, Any]:
-    """All pools together; of several medians the longest."""
+    """Return the sums over all pools. The median is the longest median of a pool."""
     waiting = [row for row in figures if row.status == RunStatus.PENDING]
     return {
         "n_pending": sum(row.runs for row in waiting),
@@ -300,7 +309,7 @@ def _totals(figures: Sequence[QueueFigure]) -> dict[str, Any]:
 
 
 def _capacity(counted: Sequence[Row]) -> dict[str, int]:
-    """Runners' slots, as the protocol's clients know them."""
+    """Return the slots of all runners, in the form that clients of the protocol know."""
     runners = [row for row in counted if row["kind"] == "runner"]
     most = sum(row["slots"] for row in runners if row["state"] == fleet.READY)
     return {
@@ -312,7 +321,7 @@ def _capacity(counted: Sequence[Row]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Serving:
-    """A deployment and what it runs."""
+    """A deployment and its active revision."""
 
     id: UUID
     organization_id: UUID
@@ -324,7 +333,7 @@ REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
 
 
 def _deployment(name: str | None) -> Serving | None:
-    """The deployment at this address; None at the root, and for a caller without a key."""
+    """Return the deployment at this address. None at the root, and for a caller without a key. Raises NotFound."""
     asking = identify_if_known() if name is not None else None
     if asking is None:
         return None
@@ -337,7 +346,7 @@ def _deployment(name: str | None) -> Serving | None:
 
 
 def _pinned(requirements: str | None, package: str) -> str | None:
-    """The version of a package in a resolved set of `name==version` lines."""
+    """Return the version of a package in resolved `name==version` lines, or None."""
     for line in (requirements or "").splitlines():
         name, _, version = line.partition("==")
         if name.strip() == package:

@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: a create that is sent again gets the first answer and creates nothing.
+"""`Idempotency-Key`: a repeated create request returns the stored response of the first one and creates nothing.
 
-A route takes part by calling `once(conn)` first in its transaction and giving its response to what comes
-back; refusals are not kept, since nothing was made. `@operation(…, idempotent=True)` documents it.
+A route takes part by calling `once(conn)` first in its transaction, and passing its response to the function that
+`once` returns. Refusals are not stored, since nothing was created. `@operation(…, idempotent=True)` documents it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ KEPT_HEADERS = ("Content-Type", "Location", "Content-Location", "ETag", "Cache-C
 
 
 class Keep(Protocol):
-    """Stores a response, with its status, in the transaction at hand, and returns it."""
+    """Stores a response with its status in the current transaction, and returns it."""
 
     def __call__(self, response: Response, status: int = 200) -> Response: ...
 
 
 class Repeated(HTTPException):
-    """Ends a request with the response that it had the first time."""
+    """Ends a repeated request with the stored response of the first one."""
 
 
 def once(conn: Connection | Driver) -> Keep:
-    """To be called before anything is done; the response is to be given to what comes back.
+    """Begin an idempotent request, before any other work. Returns the function that stores the response.
 
-    Raises Repeated when the request was answered before, InProgress, and Invalid for a bad key.
+    Raises Repeated if the request was answered before, InProgress if it is being answered, and Invalid for a bad key.
     """
     asked = _keyed_request()
     if asked is None:
@@ -62,7 +62,7 @@ def _with_status(response: Response, status: int = 200) -> Response:
 
 
 def _keyed_request() -> KeyedRequest | None:
-    """This request under its key; None when it has none. Raises Invalid for what is not a key."""
+    """Return the current request under its key, or None without a key. Raises Invalid for a malformed key."""
     key = request.headers.get(HEADER)
     if key is None:
         return None

@@ -1,4 +1,4 @@
-"""Builds the JSON Schemas of answers, which are documented and not checked: types, records, lists.
+"""JSON Schemas of responses, which are documented and not checked: types, records, lists.
 
 A schema with a title becomes a component of the API document.
 """
@@ -18,13 +18,13 @@ TIME_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "date-time"}
 BOOLEAN: JsonSchema = {"type": "boolean"}
 COUNT: JsonSchema = {"type": "integer", "minimum": 0}
 COUNT_OR_NULL: JsonSchema = {"type": ["integer", "null"], "minimum": 0}
-# Generators of TypeScript take an object that says nothing of its properties for one without any.
+# TypeScript generators treat an object without declared properties as one that has none.
 OBJECT: JsonSchema = {"type": "object", "additionalProperties": True}
 OBJECT_OR_NULL: JsonSchema = {**OBJECT, "type": ["object", "null"]}
 
 
 def record(title: str | None = None, optional: tuple[str, ...] = (), **fields: JsonSchema) -> JsonSchema:
-    """An object that always has these fields, but for the optional ones."""
+    """Return the schema of an object with these fields, of which all but the optional ones are always present."""
     schema: JsonSchema = {
         "type": "object",
         "required": [name for name in fields if name not in optional],
@@ -39,7 +39,7 @@ def listed(item: JsonSchema, *, max_items: int | None = None) -> JsonSchema:
 
 
 def mapped(item: JsonSchema) -> JsonSchema:
-    """An object with values of one kind under any names."""
+    """Return the schema of an object with any keys and values of one kind."""
     return {"type": "object", "additionalProperties": item}
 
 
@@ -52,5 +52,5 @@ def or_null(schema: JsonSchema) -> JsonSchema:
 
 
 def selection(schema: JsonSchema) -> JsonSchema:
-    """The same record with only the fields that were asked for."""
+    """Return the schema of a record that holds only the selected fields."""
     return {**schema, "title": f"Selected{schema['title']}", "required": []}

@@ -1,8 +1,8 @@
-"""`/openapi.json`: both interfaces, written from the routes themselves.
+"""`/openapi.json`: the API document of both interfaces, generated from the routes.
 
-A route says with `@operation(…)` what the code cannot: its summary, schemas, status and refusals. The rest
-(path, method, parameters, description from the docstring) is read from the route. The document at a
-deployment's own address holds that interface alone.
+`@operation(…)` declares what a route's code does not show: its summary, schemas, status and refusals. Path, method,
+parameters and description (the docstring) come from the route itself. The document at a deployment's own address
+holds only the deployment API.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from web.target import target
 
 bp = Blueprint("openapi", __name__)
 
-# The groups of the page, in its order, and the blueprints whose routes each one has.
+# The groups of the page, in order, with the blueprints of each.
 GROUPS = {
     "Runs": ("runs", "joins", "cancels", "failed"),
     "Threads": ("threads", "thread_stream"),
@@ -80,13 +80,13 @@ DEPLOYMENT_ROOT = "/d/{deployment}"
 MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id for the default assistant of that graph"}
 OTHER_IDS = frozenset(
     {"assistant_id", "provider_id", "key_id", "auth_id", "worker_id"}
-)  # taken whatever they look like
+)  # ids that need not be UUIDs
 
 
 @bp.get("/openapi.json")
 @operation("This document", role="open", answer=OBJECT, errors=(404, 503))
 def get_openapi(deployment: str | None = None) -> Response:
-    """The OpenAPI 3.1 description of the service, or of one deployment."""
+    """Return the OpenAPI 3.1 description of the service, or of one deployment."""
     return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
 
 
@@ -94,7 +94,7 @@ def document_at(deployment: str | None) -> dict[str, Any]:
     """Return the document for the current request's caller: the service's, or one deployment's."""
     known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
     of_deployment = deployment is not None
-    if of_deployment not in known:  # the routes of an app never change: written once
+    if of_deployment not in known:  # the routes of an app never change: generated once
         known[of_deployment] = document(current_app, of_deployment=of_deployment)
     found = dict(known[of_deployment])
     if deployment is not None:
@@ -110,7 +110,7 @@ def document_at(deployment: str | None) -> dict[str, Any]:
 
 
 def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
-    """The document without the interfaces that the deployment has off."""
+    """Return the document without the interfaces that the deployment has disabled."""
     is_off = {path: is_switched_off(deployment, rule) for path, rule in _paths(current_app, True)}
     return openapi_merge.without_switched_off(document, is_off)
 
@@ -138,7 +138,7 @@ def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
-    """The whole API, or what a deployment serves at its own address."""
+    """Return the document of the whole API, or of the routes at a deployment's own address."""
     spec = APISpec(
         title="runyard",
         version=__version__,
@@ -171,7 +171,7 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
 
 
 def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rule, Callable[..., Any]]]:
-    """Every method of every path, its rule and its view."""
+    """Yield `(path, method, rule, view)` for every method of every path."""
     for path, rule in _paths(app, of_deployment):
         for method in (rule.methods or set()) - SKIPPED_METHODS:
             yield path, method, rule, app.view_functions[rule.endpoint]
@@ -186,12 +186,12 @@ def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
             yield path, rule
         elif (
             path.startswith(f"{DEPLOYMENT_ROOT}/") and path != f"{DEPLOYMENT_ROOT}/"
-        ):  # which is another word for /ok
+        ):  # the deployment's root is an alias of /ok
             yield path.removeprefix(DEPLOYMENT_ROOT), rule
 
 
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
-    """One method of one path."""
+    """Return the description of one method of one path."""
     text = (view.__doc__ or "").strip()
     operation = of_view(view)
     is_open = operation.role == "open"
@@ -236,7 +236,7 @@ def _example(operation: Operation) -> Any:
 
 
 def _tag(rule: Rule) -> str:
-    """The group of a route, by the name of its innermost blueprint."""
+    """Return the group of a route, by the name of its innermost blueprint."""
     return GROUP_OF[rule.endpoint.split(".")[-2].removeprefix("deployment_")]
 
 
@@ -271,7 +271,7 @@ def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
 
 
 def _plugin() -> MarshmallowPlugin:
-    """apispec's marshmallow plugin, with our fields explained to it."""
+    """Return apispec's marshmallow plugin, extended by the fields of web/fields.py."""
 
     class Plugin(MarshmallowPlugin):
         def init_spec(self, spec: APISpec) -> None:
@@ -300,7 +300,7 @@ FIELD_TYPES: list[tuple[type[fields.Field], dict[str, Any]]] = [
 
 
 def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[str, Any]:
-    """A field of ours as JSON Schema."""
+    """Return the JSON Schema of a field from web/fields.py."""
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
     own = getattr(field, "json_schema", {})

@@ -1,7 +1,7 @@
-"""Example bodies in the API document: `/docs` fills them in, and each is accepted as it stands.
+"""Example bodies in the API document. `/docs` fills them in, and the service accepts each of them unchanged.
 
-A body that is not named here may be empty. For callers who may read the deployment, bodies name its first graph and
-hold an input that the graph takes; for all others they hold a placeholder.
+A schema without an example here accepts an empty body. For callers that may read the deployment, the examples name its
+first graph and hold an input for it. For other callers they hold a placeholder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from web.fields import Schema
 
-EXAMPLE = "example"  # what each is called in the document
+EXAMPLE = "example"  # the name of each example in the document
 GRAPH = "GRAPH_ID"
 MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
 METADATA = {"metadata": {"topic": "greetings"}}
@@ -34,7 +34,7 @@ PROVIDER = {
     "token_url": "https://acme.example/token",
 }
 
-# By the name of their schema.
+# By name of the schema.
 EXAMPLES: dict[str, dict[str, Any]] = {
     "A2aCall": {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": A2A_MESSAGE}},
     "AssistantCreate": {"graph_id": GRAPH, "name": "My assistant"},
@@ -76,14 +76,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def of_body(schema: type[Schema]) -> dict[str, Any]:
-    """An example of what a schema accepts."""
+    """Return an example of a body that the schema accepts."""
     return EXAMPLES.get(schema.__name__, {})
 
 
 def with_graph(
     document: dict[str, Any], graph_id: str, input_schema: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The document with examples that name this graph, and hold an input for it."""
+    """Return the document with examples that name this graph and hold an input for it."""
     values = sample(input_schema or {}, input_schema or {})
     known = {"assistant_id": graph_id, "graph_id": graph_id, "input": values, "values": values}
 
@@ -105,7 +105,7 @@ def with_graph(
     return document
 
 
-DEEPEST = 10  # a schema may hold itself
+DEEPEST = 10  # levels: a schema may contain itself
 SAMPLES: dict[str, Any] = {
     "string": "Hello",
     "integer": 1,
@@ -117,7 +117,7 @@ SAMPLES: dict[str, Any] = {
 
 
 def sample(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Any:
-    """A small value that fits a JSON Schema: of an object's properties those that must be there, else the first."""
+    """Return a small value that fits a JSON Schema. An object gets its required properties, or else the first one."""
     if depth > DEEPEST:
         return None
     if "default" in schema:

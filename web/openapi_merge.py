@@ -1,4 +1,4 @@
-"""A deployment's API document, of what is built in and what its project brings: the app's own, and its `auth.openapi`."""
+"""Merging of a deployment's API document: the built-in routes, the app's own document, and the `auth.openapi`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 def merged(built_in: Mapping[str, Any], deployment: DeploymentRef) -> Document:
-    """The built-in document with the project's parts over it; neither is changed."""
+    """Return the built-in document, with the project's parts taking precedence. Neither is changed."""
     found: Document = deepcopy(dict(built_in))
     app, auth = deployment.user_code.app, deployment.user_code.auth
     if auth is not None:
@@ -27,7 +27,7 @@ def merged(built_in: Mapping[str, Any], deployment: DeploymentRef) -> Document:
 
 
 def without_switched_off(document: Mapping[str, Any], is_off: Mapping[str, bool]) -> Document:
-    """The document without the paths that are off."""
+    """Return the document without the disabled paths."""
     return {
         **document,
         "paths": {path: item for path, item in document["paths"].items() if not is_off.get(path)},
@@ -35,7 +35,7 @@ def without_switched_off(document: Mapping[str, Any], is_off: Mapping[str, bool]
 
 
 def _take_keys_away(found: Document) -> None:
-    """Users of a deployment with an authorization of its own need no key of the service."""
+    """Remove platform keys from the document: users of a deployment with its own authorization need none."""
     found["security"] = []
     found.setdefault("components", {})["securitySchemes"] = {}
 
@@ -71,7 +71,7 @@ def _add_auth(found: Document, auth: Document) -> None:
 
 
 def _rename_taken(app: Document, components: Mapping[str, Any]) -> None:
-    """Give the app's components names of their own where a built-in one is called the same and is another."""
+    """Rename the app's components that have the name of a different built-in component."""
     renamed: dict[str, str] = {}
     for section, parts in (app.get("components") or {}).items():
         taken = components.get(section, {})
@@ -90,7 +90,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _point(part: Any, renamed: Mapping[str, str]) -> None:
-    """Have every reference below this name what it means now."""
+    """Update every reference in this part of a document to the new names."""
     if isinstance(part, dict):
         reference = part.get("$ref")
         if isinstance(reference, str) and reference in renamed:

@@ -1,4 +1,4 @@
-"""Describes the answers of an operation for the API document: the good ones, and every refusal."""
+"""Descriptions of an operation's responses for the API document: successes, and every refusal."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MEANINGS = {
     503: "The database is unavailable; see Retry-After",
     504: "The graph's host did not answer in time",
 }
-BY_THE_SERVER = (414, 431)  # refused before there is a route
+BY_THE_SERVER = (414, 431)  # refused before a route is found
 WITHOUT_BODY = frozenset({101, 202, 204, 304})
 TO_BE_RETRIED = frozenset({429, 503})
 
 ETAG = {"description": "To be sent back as If-None-Match", "schema": {"type": "string"}}
 RETRY_AFTER = {"description": "Seconds to wait", "schema": {"type": "integer"}}
-# Headers of answers that an operation names.
+# Response headers that an operation may declare.
 HEADERS = {
     "Location": "Where the run can be followed: a path from the deployment's own root",
     "Content-Location": "The run's own path, from the deployment's own root",
@@ -84,7 +84,7 @@ VIOLATIONS = {
 def responses(
     spec: APISpec, operation: Operation, path: str, *, is_open: bool, takes_input: bool
 ) -> dict[str, Any]:
-    """Every answer an operation may give, by status."""
+    """Return the descriptions of all responses that an operation may give, by status."""
     good = [*([operation.status] if operation.status < 400 else []), *operation.also]
     described = {str(status): _answer(spec, operation, status) for status in good}
     described |= {str(status): {"description": HTTPStatus(status).phrase} for status in operation.empty}
@@ -141,7 +141,7 @@ def _refusal(spec: APISpec, operation: Operation, status: int, path: str) -> dic
 
 
 def named(spec: APISpec, schema: Any) -> Any:
-    """A schema with references to components where it had titled schemas; adds those to the components."""
+    """Replace titled schemas by references to components, and add them to the components of `spec`."""
     if isinstance(schema, list):
         return [named(spec, inner) for inner in schema]
     if not isinstance(schema, dict):

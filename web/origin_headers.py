@@ -1,11 +1,11 @@
-"""Response headers that user code may not set where its answers share an origin or a proxy with ours.
+"""Response headers that user code may not set, since its responses share an origin or a proxy with the service's.
 
-Both ways in which user code sets headers use these sets: the app's answers and the refusals of an `auth`.
+User code sets headers in responses of an app and in refusals of an `auth`. Both are checked against these sets.
 """
 
 from __future__ import annotations
 
-# Headers that hold for the whole origin, not for the one answer: they would act on the console.
+# Headers that apply to the whole origin, not to the one response: they would affect the console.
 OF_ORIGIN = frozenset(
     {
         "accept-ch", "alt-svc", "clear-site-data", "critical-ch", "nel", "origin-agent-cluster", "public-key-pins",

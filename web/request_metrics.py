@@ -1,6 +1,6 @@
-"""Counts what one `web` has answered: requests by route and status, the seconds until each answer, open streams.
+"""Request metrics of one `web` server: requests by route and status, seconds until each response, open streams.
 
-Where it is several processes (`web/gunicorn.py`), they count in files of one folder, and each shows the sums.
+Several processes of one server (`web/gunicorn.py`) count in files of a common folder, and each returns the sums.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from prometheus_client.registry import Collector
 
 from web import operations
 
-SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the library reads it when it is imported
-UNKNOWN = "unknown"  # no such route: callers must not be able to make up labels
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
+UNKNOWN = "unknown"  # label of requests without a route, since callers must not be able to create labels
 SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 disable_created_metrics()
 
 
 class Traffic(Collector):
-    """Counts since `web` began. Of long answers the seconds are not kept: they say how long a run took."""
+    """Counts since the server started. Excludes the seconds of long responses, which depend on the run."""
 
     def __init__(self) -> None:
         self._requests = Counter(
@@ -48,7 +48,7 @@ class Traffic(Collector):
         )
 
     def answered(self, status: int, seconds: float | None) -> None:
-        """Count the current request; `seconds` None: it may take as long as it likes."""
+        """Count the current request. `seconds` is None for a long response."""
         rule = request.url_rule
         self._requests.labels(request.method, UNKNOWN if rule is None else rule.rule, status).inc()
         if seconds is not None:
@@ -62,7 +62,7 @@ class Traffic(Collector):
             yield from own.collect()
 
     def totals(self) -> dict[str, Any]:
-        """All routes together; the mean is null before the first answer."""
+        """Return the sums over all routes. The mean is None before the first response."""
         samples = [one for family in self.collect() for one in family.samples]
         counted = [one for one in samples if one.name == "runyard_http_requests_total"]
         failed = sum(one.value for one in counted if one.labels["status"].startswith("5"))
@@ -77,14 +77,14 @@ class Traffic(Collector):
 
 
 def register(app: Flask) -> None:
-    """Count every request; registered first, so that its clock holds all that the others do."""
+    """Count every request. Must be registered first, so that the time includes all other handlers."""
     start(app)
     app.before_request(begin)
     app.after_request(count)
 
 
 def start(app: Flask) -> None:
-    """Begin to count, at zero."""
+    """Start counting, at zero."""
     app.extensions["runyard_traffic"] = Traffic()
 
 

@@ -1,7 +1,7 @@
-"""The figures of runs and builds as Prometheus takes them: counters and histograms from rows, the same whoever answers.
+"""Prometheus figures of runs and builds: counters and histograms from database rows, the same in every process.
 
-Those by deployment are for who has a key: of the organization's deployments, of an operator's all. Pools and builds
-are anybody's.
+Figures by deployment need a key: an organization sees its own deployments, an operator all of them. Figures of pools
+and builds need no key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OF_SECONDS = {
 
 @dataclass(frozen=True)
 class SeenTotals:
-    """What one caller may see."""
+    """The figures that one caller may see."""
 
     deployments: Sequence[DeploymentTotals]
     builds: Mapping[str, tuple[float, Histogram]]
@@ -48,7 +48,7 @@ class SeenTotals:
 
 
 def seen(caller: Caller | None, deployment_id: UUID | None) -> SeenTotals:
-    """Looked up again after a moment, for anybody may ask as often as they like."""
+    """Return the caller's figures. They are cached for KNOWN_SECONDS, since these requests are not rate-limited."""
     known: dict[Any, tuple[float, SeenTotals]] = current_app.extensions["runyard_figures"]
     organization_id = None if caller is None or caller.may(OPERATOR) else caller.organization_id
     key = ("runs", caller is not None, organization_id, deployment_id)
@@ -66,7 +66,7 @@ def seen(caller: Caller | None, deployment_id: UUID | None) -> SeenTotals:
 
 
 class RunMetrics(Collector):
-    """These figures as families of Prometheus."""
+    """The figures as Prometheus families."""
 
     def __init__(self, found: SeenTotals) -> None:
         self._found = found
@@ -124,5 +124,5 @@ def _named(each: DeploymentTotals) -> tuple[str, str]:
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, int]]:
-    """A limit for each doubling."""
+    """Return Prometheus buckets, whose limits double from one to the next."""
     return [(floatToGoString(limit), count) for limit, count in cumulative(histogram)]

@@ -1,4 +1,4 @@
-"""The figures of what the service leans on: PostgreSQL, Redis, upkeep, its outbox and its backups. For operators."""
+"""Figures of the infrastructure, for operators: PostgreSQL, Redis, upkeep, the webhook outbox and backups."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SELECT
 
 
 class ServerMetrics(Collector):
-    """These figures as families of Prometheus; one that there is nothing to say of is left out."""
+    """The figures as Prometheus families. A figure without a value is left out."""
 
     def __init__(
         self, of_database: Mapping[str, Any], of_redis: Mapping[str, Mapping[str, float] | None]
@@ -79,7 +79,7 @@ class ServerMetrics(Collector):
 
 
 def seen() -> ServerMetrics:
-    """Looked up again after a moment."""
+    """Return the figures, cached for KNOWN_SECONDS."""
     known: dict[Any, Any] = current_app.extensions["runyard_figures"]
     looked_up_at, found = known.get("servers", (None, None))
     if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
@@ -91,7 +91,7 @@ def seen() -> ServerMetrics:
 
 
 def _of_redis() -> dict[str, Mapping[str, float] | None]:
-    """What each server of Redis tells of itself, by its role; None for one that does not answer."""
+    """Return the figures of each Redis server by its role. None stands for a server that does not answer."""
     servers = redis.by_role()
     asked = [gevent.spawn(_info, server) for server in servers.values()]
     gevent.joinall(asked, raise_error=True)

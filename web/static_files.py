@@ -1,7 +1,7 @@
-"""Our pages' files: read once, compressed once, kept in memory, sent as the browser takes them.
+"""Static files of the pages: read once, compressed once, kept in memory, sent in an encoding that the browser accepts.
 
-A file is read again when it has changed on disk. Scripts go without the comments that have lines of their own: these are
-for whoever reads the source, and most of them say types. Only what is below `web/static` is ever kept, so this is bounded.
+A file is read again after it has changed on disk. The console's scripts are sent without comments on lines of their
+own, which browsers do not need. Only files below `web/static` are kept, so the memory is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from werkzeug.exceptions import NotFound
 from werkzeug.security import safe_join
 
 STATIC = Path(__file__).parent / "static"
-ASK_AGAIN = "no-cache"  # a page and its script change together, with the service's version
+ASK_AGAIN = "no-cache"  # revalidate: a page and its script change together, with the service's version
 FOR_GOOD = "public, max-age=31536000, immutable"
 COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*\*(?:(?!\*/).)*\*/[ \t]*)$", re.MULTILINE | re.DOTALL)
 COMPRESSED = ("text/", "application/json", "image/svg+xml")
@@ -32,16 +32,16 @@ class StaticFile:
     zipped: bytes | None
     mimetype: str
     etag: str
-    stamp: tuple[int, int]  # of the file when it was read
+    stamp: tuple[int, int]  # modification time in ns and size of the file when it was read
 
 
 _kept: dict[str, StaticFile] = {}
 
 
 def read(name: str) -> StaticFile:
-    """A file below `web/static`; raises NotFound."""
+    """Return a file below `web/static`. Raises NotFound."""
     path = safe_join(str(STATIC), name)
-    if path is None or not os.path.isfile(path):  # Path's own raises for a long name
+    if path is None or not os.path.isfile(path):  # Path.is_file() raises for a long name
         raise NotFound
     status = Path(path).stat()
     stamp = status.st_mtime_ns, status.st_size
@@ -61,12 +61,12 @@ def _made(path: str, stamp: tuple[int, int]) -> StaticFile:
 
 
 def without_comments(script: bytes) -> bytes:
-    """A script whose lines keep their numbers."""
+    """Return a script without comments on lines of their own. The other lines keep their numbers."""
     return COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), script)
 
 
 def send(name: str, *, keep: str = ASK_AGAIN) -> Response:
-    """A file below `web/static`, compressed for who takes that; 304 for who has it."""
+    """Send a file below `web/static`, compressed if the client accepts that. Answers 304 if the client has it."""
     file = read(name)
     return respond(file.body, file.zipped, file.mimetype, file.etag, keep=keep)
 
@@ -88,7 +88,7 @@ def respond(
 
 @cache
 def version(*folders: str) -> str:
-    """What names the files of these folders as they were when this process first asked: a digest of them all."""
+    """Return a digest of all files in these folders. It is computed once in each process."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted((STATIC / folder).rglob("*")):

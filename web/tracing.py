@@ -1,4 +1,4 @@
-"""The place of the current request in a distributed trace, and its span where spans are exported."""
+"""The current request's context in a distributed trace, and its span if spans are exported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shared.infra import tracing
 from shared.infra.tracing import Context
 from shared.runs.drafts import RunRequest
 
-# Asked all the time, and says nothing of runs.
+# Routes that are called all the time and tell nothing about runs.
 UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>")
 
 
@@ -44,26 +44,24 @@ def begin() -> None:
 
 
 def finish(response: Response) -> Response:
-    """An answer has begun; of a stream, what follows is the run's."""
+    """End the span when the response begins. The rest of a stream belongs to the run's span."""
     span = g.pop("span", None)
     if span is not None:
         status = response.status_code
         span.set(http__response__status_code=status)
-        failed = (
-            status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        )  # a project's app may answer a number that has no name
+        failed = status >= HTTPStatus.INTERNAL_SERVER_ERROR  # a project's app may use a status without a name
         span.end(error=HTTP_STATUS_CODES.get(status, str(status)) if failed else None)
     return response
 
 
 def end(error: BaseException | None) -> None:
-    """There was no answer."""
+    """End the span of a request without a response."""
     span = g.pop("span", None)
     if span is not None:
         span.end(error=type(error).__name__ if error is not None else None)
 
 
 def placed(asked: RunRequest) -> RunRequest:
-    """The run that is asked for, at the current request's place in its trace."""
+    """Return the run request with the trace context of the current request."""
     found: Context | None = g.get("trace")
     return asked if found is None else replace(asked, extras={**asked.extras, **found.entries})
