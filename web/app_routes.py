@@ -1,4 +1,4 @@
-"""Matching of requests to the routes of a project's app, by Starlette's rules, on the routes that the build stored.
+"""Matching of requests against the routes of a project's app, which the build has stored, by Starlette's rules.
 
 The web process does this, not the app, so that built-in routes work without user code and while no host is running.
 """
@@ -35,7 +35,7 @@ class _Compiled:
     pattern: re.Pattern[str]
     methods: frozenset[str]  # empty: every method
     kind: str
-    is_for_all: bool = False  # matches every path, and so comes after the built-in routes
+    is_for_all: bool = False  # matches every path, and therefore comes after the built-in routes
 
     def takes(self, method: str, is_websocket: bool) -> bool:
         if self.kind == MOUNT:

@@ -137,7 +137,11 @@ def identify_user(deployment: DeploymentRef) -> Caller:
 
 
 def _tool(deployment: DeploymentRef) -> Caller | None:
-    """Return the caller if it sends the STUDIO header and a key of the deployment's organization, else None."""
+    """Return the caller if it is one of the platform's tools, else None.
+
+    A tool sends the STUDIO header and a key of the deployment's organization whose role is at least `run`. None also if
+    the deployment sets `disable_studio_auth`.
+    """
     auth = deployment.user_code.auth
     if (
         auth is None
@@ -162,7 +166,7 @@ def _own_code(name: str) -> Caller:
     if sent.user is None and "Authorization" in request.headers:
         return identify_user(
             deployment
-        )  # the code of an open route sends the credential of the user it works for
+        )  # the code of an open route sends the credentials of the user it works for
     try:
         g.user = users.user_of(sent.user)
     except ValueError:
@@ -178,7 +182,7 @@ def caller_of(deployment: DeploymentRef, user: User | None) -> Caller:
 
 
 def role_needed() -> str:
-    """The least role that the current request needs."""
+    """Return the lowest role that may make the current request."""
     operation = operations.requested()
     if operation is None:
         return "read"  # only holders of a key may learn which paths exist

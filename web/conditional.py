@@ -10,7 +10,7 @@ from flask import Response, jsonify, request
 
 
 def tagged(record: Mapping[str, Any]) -> Response:
-    """Return a record as a response with a strong ETag. A digest of the bytes makes sure that any change is covered."""
+    """Return a record with a strong ETag: a digest of its bytes, so that every change alters it."""
     response = jsonify(record)
     response.set_etag(hashlib.blake2b(response.get_data(), digest_size=16).hexdigest())
     response.headers["Cache-Control"] = "private, no-cache"

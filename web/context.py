@@ -16,7 +16,8 @@ def settings() -> Settings:
 def deployment() -> DeploymentRef:
     """Return the deployment of the current request. Only for routes of the deployment API.
 
-    Raises RuntimeError if the deployment has its own authorization and a route has not called it before.
+    Raises RuntimeError if the deployment has its own authorization and the route did not call it first. A route can
+    therefore not skip it by mistake.
     """
     found: DeploymentRef = g.deployment
     if found.user_code.auth is not None and not g.get("is_authorized"):

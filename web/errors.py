@@ -56,7 +56,7 @@ STATUSES: dict[type[RunyardError], int] = {
     Forbidden: 403,
     TooLarge: 413,
     TooMany: 429,
-    Denied: 403,  # or its own status
+    Denied: 403,  # unless it carries its own status
     Unavailable: 503,
     OutcomeUnknown: 503,
     OutsideFailed: 502,

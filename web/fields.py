@@ -274,7 +274,7 @@ NO_ITEM = Rule("must have at least 1 item", "too_short")
 
 
 class ListOf(Field):
-    """An array of at most `max_items`, each checked by `inner`. `max_bytes` limits its compact text."""
+    """An array of at most `max_items` items, each checked by `inner`. `max_bytes` limits its compact text."""
 
     type_rule = Rule("must be an array", "list_type")
 

@@ -62,7 +62,7 @@ def post_fork(server: Any, worker: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """Enable garbage collection, without the objects loaded so far."""
+    """Enable garbage collection, which skips the objects loaded so far."""
     collector.keep_what_is_loaded()
 
 

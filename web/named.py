@@ -1,9 +1,9 @@
 """Lookup of the deployment that a request's address names, possibly before the caller is known.
 
 Several organizations may have a deployment of the same name. A request with a platform key means the deployment of the
-key's organization, and a request of a deployment's own code means that deployment. Any other request means the
-deployment of the organization in `X-Tenant-Id`; without that header, the oldest deployment of that name that serves
-callers without a key.
+key's organization, if it exists. A request of a deployment's own code means that deployment. Any other request means
+the deployment of the organization in `X-Tenant-Id`. Without that header, it means the oldest deployment of that name
+that serves callers without a key.
 
 The lookup runs once for each request. Two lookups could find different deployments, and the authorization of one would
 then decide about the other.

@@ -104,7 +104,7 @@ class Body(io.RawIOBase):
         with suppress(OSError, HTTPException):
             while self._received < most_bytes and self._next(STEP_BYTES):
                 pass
-        self._stream.failed = not self._is_over  # no further request is read then
+        self._stream.failed = not self._is_over  # gunicorn then reads no further request
 
     def _read(self, size: int) -> bytes:
         """Read up to `size` bytes. If the body is passed on, return what is available instead of waiting for all bytes.

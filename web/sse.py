@@ -150,8 +150,8 @@ class Stream:
     At its end the stream closes what it holds; `on_disconnect` is called if the client left before the end.
 
     When this process shuts down, it closes the connection in the middle of the response. The client reconnects and
-    resumes after the last id it saw; a regular end would tell it that the run has ended. A stream whose key was revoked
-    ends regularly if `may_end_early`. A JSON response is incomplete at that point, so its connection is closed too.
+    resumes after the last id it saw; a normal end would tell it that the run has ended. A stream whose key was revoked
+    ends normally if `may_end_early`. A JSON response is incomplete at that point, so its connection is closed too.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Stream:
         request.environ[OPEN_STREAM] = self
 
     def guard(self, *, is_allowed: Callable[[], bool], on_close: Callable[[], None]) -> None:
-        """End the stream within ALLOWED_SECONDS or so of `is_allowed` returning False; call `on_close` at any end."""
+        """End the stream soon after `is_allowed` returns False. `on_close` is called at the end of the stream."""
         self._is_allowed, self._on_close = is_allowed, on_close
         self._ask_at = time.monotonic() + ALLOWED_SECONDS
 

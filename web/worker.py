@@ -184,7 +184,7 @@ class Response(wsgi.Response):
 def refuse(client: socket.socket, status: int, detail: str) -> None:
     """Send an error response, in the usual JSON form, for a connection or bytes that never became a request.
 
-    The response announces that the connection will be closed; the caller closes it.
+    The response has the header `Connection: close`, and the caller closes the connection.
     """
     phrase = HTTPStatus(status).phrase
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED:

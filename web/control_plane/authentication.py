@@ -138,7 +138,7 @@ class TokenMetadata(Schema):
     errors=(404, 502, 503),
 )
 def authenticate() -> Response:
-    """Return a user's token with the status `completed`, or start a consent with the status `pending`.
+    """Return a user's token with the status `completed`, or request the user's consent with the status `pending`.
 
     If it is `pending`, send the user to `url`, and wait for `auth_id`. Without a user the token is the organization's
     own. `token_id` requests that exact token. If it has expired and cannot be refreshed, the status is `token_expired`.
@@ -263,7 +263,7 @@ def secret(response: Response) -> Response:
 @bp.get("/v2/auth/wait/<auth_id>")
 @operation("Wait for a user's consent", role="run", long=True, answer=OUTCOME, query=Wait)
 def wait_for_consent(auth_id: str) -> Response:
-    """Wait for the end of a consent. After `timeout` seconds the answer has the status `timeout`."""
+    """Wait for the outcome of a consent request. After `timeout` seconds the answer has the status `timeout`."""
     seconds = load_query(Wait)["timeout"]
     try:
         key = UUIDValue(auth_id)
@@ -273,7 +273,7 @@ def wait_for_consent(auth_id: str) -> Response:
 
 
 def outcome(found: Authentication) -> dict[str, Any]:
-    """Return the record of how a request for consent ended."""
+    """Return the record of a consent request's outcome."""
     known = {"status": found.status, "token": found.token}
     return known if found.error is None else {**known, "error": found.error}
 
@@ -329,7 +329,7 @@ def revoke_token(token_id: str) -> tuple[str, int]:
 @bp.patch("/v2/auth/tokens/<token_id>/metadata")
 @operation("Describe a token", role="run", answer=TOKEN, body=TokenMetadata, errors=(404,))
 def describe_token(token_id: str) -> Response:
-    """Set the label of a token's account, or make the token the default."""
+    """Set the label of the account that a token is for, or whether it is the user's default token."""
     key = uuid_path(token_id, "token_id")
     body = load(TokenMetadata)
     changes = {}

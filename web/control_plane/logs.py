@@ -94,7 +94,7 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
 def search_deployment_logs(deployment_id: str) -> Response:
     """Return lines of a deployment's log. `level` means that level and above.
 
-    `text` (or `query`) is a part of a line, `run_id` the run that logged it. `wait` delays the answer, by at most so
+    `text` (or `query`) is a part of a line, `run_id` the run that logged it. `wait` delays the answer by up to that
     many seconds, until a line matches.
     """
     key = uuid_path(deployment_id, "deployment_id")

@@ -65,9 +65,9 @@ class SeriesQuery(OverviewQuery):
 def get_series() -> Response:
     """Return the figures of 60 minutes, 24 hours or 168 hours. The last point is the current, incomplete step.
 
-    A run counts as created in the step of its creation. All other figures count in the step in which the run ends:
-    status, attempts, tokens, and the seconds that it waited, took, and needed until its first token. Seconds are null
-    if no run of the step has them.
+    A run counts as created in the step of its creation. All its other figures belong to the step in which it ends:
+    status, attempts, tokens, and the seconds for which it waited, for which it ran, and until its first token. Seconds
+    are null if no run of the step has them.
     """
     asked: dict[str, Any] = load_query(SeriesQuery)
     window = WINDOWS[asked.pop("window")]

@@ -130,8 +130,8 @@ def create_revision(deployment_id: str) -> Response:
 def get_revision(deployment_id: str, revision_id: str) -> Response:
     """Return a revision. Answers 304 if If-None-Match holds the record's ETag.
 
-    `wait` delays the answer, by at most so many seconds, until the record differs from the ETag in If-None-Match.
-    Without If-None-Match it delays the answer until the revision has ended.
+    `wait` delays the answer by up to that many seconds, until the record differs from the ETag in If-None-Match.
+    Without If-None-Match, it delays the answer until the revision has ended.
     """
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
@@ -147,7 +147,7 @@ def get_revision(deployment_id: str, revision_id: str) -> Response:
 
 
 def _is_awaited(row: Row) -> bool:
-    """Return whether a waiting caller has to wait longer, since this row is not what it waits for."""
+    """Return whether a waiting caller must keep waiting: the row is neither new to it nor, without an ETag, ended."""
     if request.if_none_match:
         return is_held(tagged(revision_record(row)))
     return row["status"] not in REVISION_ENDS

@@ -39,8 +39,8 @@ class Promote(Schema):
 def promote_revision(deployment_id: str) -> Response:
     """Give all new runs to a revision that was deployed before, and end a split. Nothing is built.
 
-    The answer comes once a runner has started a process of the revision, and is a 409 if the process cannot be started.
-    Repeating the request is safe.
+    Before that, the request waits for a short time until a runner has started a process of the revision. The answer is
+    a 409 if the process cannot be started. Repeating the request is safe.
     """
     key = uuid_path(deployment_id, "deployment_id")
     revision_id = load(Promote)["revision_id"]

@@ -30,9 +30,9 @@ def list_workers() -> Response:
 @bp.post("/v2/workers/<worker_id>/drain")
 @operation("Drain a worker, as SIGTERM does", role="operator", status=202, errors=(404,))
 def drain_worker(worker_id: str) -> tuple[str, int]:
-    """Drain a worker. It is shown as draining at once, and begins within seconds.
+    """Drain a worker. It is listed as draining at once, and starts to drain within seconds.
 
-    When it has drained it exits, and its supervisor may start another worker.
+    A drained worker exits, and its supervisor may start another one.
     """
     with connection() as conn:
         fleet.request_drain(conn, worker_id)
