@@ -1,4 +1,4 @@
-"""Assistants: create, read, change, versions, make one the latest, search, graph and schemas."""
+"""Assistants: create, read, change, search, list and activate versions, read the graph and its schemas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Config(Schema):
 
 
 class ConfigField(JsonObject):
-    """A graph configuration: known keys are checked, the others kept as sent."""
+    """A graph configuration. Known keys are validated, the others are stored as sent."""
 
     json_schema: ClassVar[dict[str, Any]] = {
         "properties": {
@@ -119,7 +119,7 @@ class DeleteQuery(Schema):
 
 
 class Xray(Field):
-    """How many levels of subgraphs a drawing opens: a number, `true` for all, `false` for none."""
+    """Levels of subgraphs that a drawing expands: a number, `true` for all, `false` for none."""
 
     json_schema: ClassVar[dict[str, Any]] = {
         "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]
@@ -145,7 +145,7 @@ class SubgraphsQuery(Schema):
 
 
 def refuse_two_configurations(body: dict[str, Any]) -> None:
-    """`context` and `config.configurable` are one thing: only one of them may be given."""
+    """Raise Invalid for a body with both `context` and `config.configurable`, which are two names for one thing."""
     if body.get("context") and body.get("config", {}).get("configurable"):
         raise Invalid(
             "Cannot specify both configurable and context. Prefer setting context alone.",
@@ -155,7 +155,7 @@ def refuse_two_configurations(body: dict[str, Any]) -> None:
 
 
 def _content(body: dict[str, Any]) -> dict[str, Any]:
-    """What handlers are told of an assistant's content."""
+    """Return the part of an assistant's content that authorization handlers see."""
     return {
         "config": body.get("config", {}),
         "context": body.get("context"),
@@ -183,7 +183,10 @@ def _require_name(conn: Connection, assistant: str, key: UUID) -> None:
 
 
 def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
-    """Have an assistant stay as it is until the transaction ends, where it is known by a filter; raises NotFound."""
+    """Lock an assistant until the transaction ends, if the grant has a filter.
+
+    Raises NotFound for an assistant that is missing or hidden by the filter. Does nothing without a filter.
+    """
     missing = assistants.not_changed(assistant_id)
     filters.require_assistant(conn, deployment().id, assistant_id, asked.filter, lock=True, error=missing)
 
@@ -193,7 +196,7 @@ def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
     "Create an assistant", role="run", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409)
 )
 def create_assistant() -> Response:
-    """A named configuration of a graph; its first version is 1."""
+    """Create a named configuration of a graph, as version 1."""
     body = load(AssistantCreate)
     refuse_two_configurations(body)
     key = body.pop("assistant_id", None) or uuid4()
@@ -286,7 +289,7 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
             stopped = cancel.cancel_run(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
             next_run = eligibility.next_of(conn, deployment().id, thread_id)
     except NotFound:
-        return  # it has ended by itself meanwhile
+        return  # the run has ended by itself in the meantime
     publish_cancels([stopped], settings().event_retention_seconds)
     notify_next(next_run)
 
@@ -296,7 +299,7 @@ def _delete_thread(thread_id: UUID) -> None:
         with connection() as conn:
             live = cancel.delete_thread(conn, deployment().id, thread_id)
     except NotFound:
-        return  # somebody else has deleted it meanwhile
+        return  # another request has deleted the thread in the meantime
     publish_cancels(live, settings().event_retention_seconds)
 
 
@@ -326,7 +329,7 @@ def search_assistants() -> Response:
 
 
 def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
-    """Ask, and narrow what is wanted to what the caller may see."""
+    """Authorize a search and narrow `wanted`, in place, to the assistants that the caller may see. Raises Denied."""
     metadata, graph_id = wanted.get("metadata", {}), wanted.get("graph_id")
     asked = allow("assistants", "search", graph_id=graph_id, metadata=metadata, limit=limit, offset=offset)
     wanted["metadata"] = changed(asked)
@@ -389,7 +392,7 @@ def set_latest_version(assistant_id: str) -> Response:
 
 
 def _graph(assistant: str) -> RowMapping:
-    """The stored graph of an assistant, given by its id or by a graph id; raises NotFound."""
+    """Return the stored graph of an assistant, which is named by its id or by a graph id. Raises NotFound."""
     key = assistants.named_id(assistant)
     asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
@@ -441,7 +444,7 @@ def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
 
 
 def _is_asked_for(name: str, namespace: str | None, recurse: bool) -> bool:
-    """Whether this subgraph is the one named, or directly in the graph; with `recurse` also any below."""
+    """Whether a subgraph is the named one or, without a name, directly in the graph. `recurse` adds all below it."""
     if namespace is None:
         return recurse or "|" not in name
     return name == namespace or (recurse and name.startswith(f"{namespace}|"))

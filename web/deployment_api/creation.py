@@ -1,8 +1,10 @@
-"""Makes runs, for every call that does: asks the deployment's authorization, commits the row, notifies the runner.
+"""Creation of runs, for every interface: authorize the run, insert and commit its row, notify the runners.
 
-It is asked before anything is told: whoever is refused does not learn what there is. And no connection is held while
-a project's functions think, so that a thread may have moved by then: what a run is to be, by the state of its thread,
-is found out again with the thread held, and asked about again where it came out differently.
+Authorization runs before any lookup error is raised, so a caller without access cannot probe which objects exist.
+
+No database connection is held while the project's authorization functions run, so the thread can change in the
+meantime. The request is therefore derived from the thread a second time, with the thread locked. If the result differs
+from the authorized request, authorization runs again.
 """
 
 from __future__ import annotations
@@ -38,15 +40,16 @@ from web.idempotency import once
 from web.validation import uuid_header
 
 COUNT_SECONDS = 2.0
-TRIES = 3  # a thread that moves each time is somebody's loop
+TRIES = 3  # a thread that changes during each try has a client that writes to it in a loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRun:
-    """A run that a caller wants.
+    """A run that a caller requests.
 
-    `of_thread` says what the request comes to on the thread as it is, in a transaction, and raises what refuses it;
-    `hidden` is what a caller is answered about a thread that is not theirs: the same as of one that is not there.
+    `of_thread` derives the final request from the current state of the thread, in a transaction, and raises the error
+    that refuses it. `hidden` returns the error for a thread that a filter hides from the caller. It must be the error
+    for a missing thread, or the caller could tell that the thread exists.
     """
 
     request: RunRequest
@@ -54,32 +57,32 @@ class WantedRun:
     run_id: UUID = field(default_factory=uuid7)
     of_thread: Callable[[Connection, UUID], RunRequest] | None = None
     hidden: Callable[[], Exception] = create.missing
-    assistant: Granted | None = None  # what was said of reading it, where it was asked already
+    assistant: Granted | None = None  # the grant for reading the assistant, if the caller has obtained it already
 
 
 class _Moved(Exception):
-    """The thread is not as it was when the handlers were asked."""
+    """The thread has changed while the authorization handlers ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """What the handlers are asked about."""
+    """A draft of a run, for the authorization handlers to decide on."""
 
     wanted: WantedRun
     draft: Draft
-    asked: RunRequest | None  # None: the thread refuses it as it is
-    refusal: Refused | None  # of the assistant
+    asked: RunRequest | None  # the request derived from the thread; None: the thread refuses the run
+    refusal: Refused | None  # the reason why the assistant cannot be used
 
     @property
     def names_assistant(self) -> bool:
-        """Whether the caller said of which assistant it is to be, and not the thread."""
+        """Whether the caller, and not the thread, determines the assistant."""
         named = self.wanted.request.assistant_id
         return bool(named) and (self.asked is None or self.asked.assistant_id == named)
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What the handlers left of a run, and which thread and assistant it may have."""
+    """An authorized run: the draft as the handlers left it, and the filters for its thread and its assistant."""
 
     drafted: _Drafted
     draft: Draft
@@ -91,7 +94,10 @@ class Permit:
         return bool(self.threads or self.assistants)
 
     def require_visible(self, conn: Connection | Driver, deployment_id: UUID) -> None:
-        """Raise what the caller is answered about a thread or an assistant that is not there for them; holds the thread."""
+        """Raise the error for a missing thread or assistant, if a filter hides it; lock the thread if it has a filter.
+
+        Also raises the refusal of an assistant that the caller named.
+        """
         drafted = self.drafted
         if drafted.refusal is not None and drafted.names_assistant:
             raise drafted.refusal
@@ -106,7 +112,10 @@ class Permit:
             )
 
     def require_same(self, conn: Connection | Driver, deployment_id: UUID) -> None:
-        """Raise _Moved where something else was asked about than is to be made now, and what refuses it now."""
+        """Raise _Moved if the thread now leads to another request than the authorized one.
+
+        Also raises the error with which the thread or the assistant refuses the run.
+        """
         if (
             self.drafted.wanted.of_thread is not None
             and _request(conn, deployment_id, self.drafted.wanted) != self.drafted.asked
@@ -117,7 +126,10 @@ class Permit:
 
 
 def permits(wanted: Sequence[WantedRun]) -> Sequence[Permit | None]:
-    """Ask whether these runs may be made, all at once; None each where nobody decides. Raises Denied."""
+    """Authorize runs, all in one call. Raises Denied.
+
+    Returns None for each run if the deployment has no authorization.
+    """
     if user() is None:
         return [None for _ in wanted]
     with connection() as conn:
@@ -147,12 +159,12 @@ def _permit(drafted: _Drafted, granted: Granted, assistant: Granted | None) -> P
 
 
 def _drafted(conn: Connection, wanted: WantedRun) -> _Drafted:
-    """What a run is to be, as far as that can be said; nothing of it is told."""
+    """Draft a run as far as its thread and assistant allow, without raising an error about them."""
     found, asked, refusal = drafts.unknown(wanted.request), None, None
     try:
         asked = _request(conn, unasked().id, wanted)
     except (Refused, RpcError):
-        pass  # it is raised again after the handlers were asked
+        pass  # raised again after authorization
     found_out = asked or wanted.request
     if found_out.assistant_id:
         found, refusal = drafts.resolved(conn, unasked(), found_out)
@@ -169,7 +181,7 @@ def _drafted(conn: Connection, wanted: WantedRun) -> _Drafted:
 
 
 def _request(conn: Connection | Driver, deployment_id: UUID, wanted: WantedRun) -> RunRequest:
-    """What is to be made on the thread as it is."""
+    """Return the request, derived from the current state of the thread if the run depends on it."""
     if wanted.of_thread is None:
         return tracing.placed(wanted.request)
     assert isinstance(conn, Connection)
@@ -177,9 +189,10 @@ def _request(conn: Connection | Driver, deployment_id: UUID, wanted: WantedRun) 
 
 
 def make(wanted: WantedRun, *, has_key: bool | None = None) -> tuple[Created, Response]:
-    """Commit the run's row, then notify; also its record as an answer.
+    """Insert a run, commit, then notify the runners. Returns the run and a response with its record.
 
-    `has_key`: whether the request may be answered as another was; by its header, unless told. Raises Repeated.
+    `has_key`: whether the request has an idempotency key; by default, whether it has the header. Raises Repeated for a
+    request that was answered before under its key.
     """
     if has_key is None:
         has_key = HEADER in request.headers
@@ -194,12 +207,12 @@ def make(wanted: WantedRun, *, has_key: bool | None = None) -> tuple[Created, Re
 
 
 def make_unkeyed(wanted: WantedRun) -> Created:
-    """The same for an interface whose calls know no `Idempotency-Key`."""
+    """Create a run for an interface without idempotency keys, otherwise as `make`."""
     return make(wanted, has_key=False)[0]
 
 
 def make_all(wanted: Sequence[WantedRun]) -> Response:
-    """Runs without a thread, all or none; their records as an answer."""
+    """Create runs without a thread, all or none of them. Returns a response with their records."""
     permitted = permits(wanted)
     is_full = _is_full(len(wanted))
     with connection() as conn:
@@ -218,7 +231,10 @@ def make_all(wanted: Sequence[WantedRun]) -> Response:
 
 
 def _found(run_id: UUID, error: OutcomeUnknown) -> Created:
-    """The run whose commit was not answered, if it was carried out: an error would have the caller send it again."""
+    """Return the run whose commit got no answer from the database. Raises `error` if it was not committed.
+
+    The client would answer an error with a repeated request, which would create a second run.
+    """
     with driver() as conn:
         found = create.made(conn, run_id)
     if found is None:
@@ -239,14 +255,14 @@ def _insert(wanted: WantedRun, *, has_key: bool) -> tuple[Created, Response]:
 
 def _try_to_insert(wanted: WantedRun, permit: Permit | None, *, has_key: bool) -> tuple[Created, Response]:
     is_full = _is_full(1)
-    # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
-    # one that inserts.
+    # A creation that reads other runs, a filter or an earlier response takes several statements in one transaction. Any
+    # other creation is a single insert.
     looks = has_key or wanted.of_thread is not None or (permit is not None and permit.is_filtered)
     alone = not looks and (wanted.thread_id is None or not create.depends_on_thread(wanted.request))
     with driver() if alone else connection() as conn:
         if permit is not None:
             permit.require_visible(conn, deployment().id)
-        keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
+        keep = once(conn) if has_key else None  # before `is_full`: a repeated request creates nothing
         if is_full:
             raise is_full
         created = _made(conn, wanted, permit, depth=_depth(conn))
@@ -257,9 +273,9 @@ def _try_to_insert(wanted: WantedRun, permit: Permit | None, *, has_key: bool) -
 
 
 def _depth(conn: Connection | Driver) -> int:
-    """The depth of a run that this request creates. Raises Invalid, and Conflict for one that is nested too deep.
+    """Return the nesting depth of a run that this request creates. Raises Invalid, and Conflict if it is too deep.
 
-    Clients in graph hosts send commands over HTTP: what comes on a WebSocket names no run.
+    Clients in graph hosts send commands over HTTP. A command on a WebSocket names no calling run, so its depth is 0.
     """
     if not has_request_context():
         return 0
@@ -299,13 +315,13 @@ def _notify(created: Created) -> None:
         broker.enqueue_run(created.pool, created.run_id)
 
 
-_counted: dict[UUID, tuple[float, int]] = {}  # deployment → when, how many runs were pending
+_counted: dict[UUID, tuple[float, int]] = {}  # deployment id → time of the last count, number of pending runs
 
 
 def _is_full(wanted_runs: int) -> TooMany | None:
-    """The refusal where the deployment's bound of pending runs is reached.
+    """Return the error if the deployment has reached its limit of pending runs, else None.
 
-    They are counted every few seconds, so it may be overshot.
+    The count is renewed every COUNT_SECONDS, so the limit can be exceeded in between.
     """
     most = settings().max_pending_per_deployment
     counted_at, pending = _counted.get(deployment().id, (0.0, 0))

@@ -67,7 +67,7 @@ IN_THE_FUTURE = {"description": "In the future"}
 
 
 class EndTime(Field):
-    """The end of a cron, kept as it was sent. `shared/crons.py` refuses one that is past."""
+    """The end of a cron, stored as sent. `shared/crons.py` refuses an end in the past."""
 
     json_schema = Moment.json_schema
 
@@ -154,9 +154,9 @@ class FiringsQuery(Schema):
     errors=(400, 404, 429),
 )
 def create_cron() -> Response:
-    """`schedule` has five fields, or six with seconds last, read in `timezone` (UTC unless named).
+    """`schedule` has five fields, or six with seconds last, and is read in `timezone` (default UTC).
 
-    One that is due more often than every ten seconds is refused unless the operator allows it.
+    A schedule that fires more often than every ten seconds is refused, unless the operator allows it.
     """
     return _created(load(CronCreate), None)
 
@@ -198,7 +198,11 @@ def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
 def _allow_create(
     body: dict[str, Any], cron_id: UUID, thread_id: UUID | None
 ) -> tuple[Granted, filters.Filter | None, filters.Filter | None]:
-    """Ask for a cron, and to read its thread and its assistant, as far as those are anybody's: also their filters."""
+    """Authorize a cron, and reading its thread and its assistant. Raises Denied.
+
+    Returns the grant for the cron, the filter for the thread and the filter for the assistant. Every caller may read a
+    graph's default assistant, so the handlers are not asked about it.
+    """
     caller = user()
     value = {
         "payload": crons.payload(body, cron_id),
@@ -221,7 +225,7 @@ def _allow_create(
 
 
 def _is_default(assistant_id: UUID) -> bool:
-    """Whether it is a graph's default assistant: those are everybody's."""
+    """Whether every caller may read an assistant: a graph's default one, or any without authorization."""
     if user() is None:
         return True
     with connection() as conn:
@@ -248,7 +252,7 @@ def get_cron(cron_id: str) -> Response:
     "Tell when a cron fires next", role="read", query=FiringsQuery, answer=schemas.FIRINGS, errors=(404,)
 )
 def get_firings(cron_id: str) -> Response:
-    """As things are now: nothing for one that is disabled, and nothing after its `end_time`."""
+    """List the next times at which the cron fires, none of them after its `end_time`. A disabled cron has none."""
     key = uuid_path(cron_id, "cron_id")
     count = load_query(FiringsQuery)["count"]
     asked = allow("crons", "read", cron_id=key)
@@ -260,7 +264,7 @@ def get_firings(cron_id: str) -> Response:
 @bp.patch("/runs/crons/<cron_id>")
 @operation("Change a cron", role="run", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
 def change_cron(cron_id: str) -> Response:
-    """Metadata is merged; `end_time: null` takes the end away; a new schedule or zone begins from now."""
+    """Change a cron. Metadata is merged. `end_time: null` removes the end. A new schedule or time zone starts now."""
     key = uuid_path(cron_id, "cron_id")
     body = load(CronPatch)
     _check(body)
@@ -270,7 +274,7 @@ def change_cron(cron_id: str) -> Response:
     own = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
     sent = {"metadata": body["metadata"]} if "metadata" in body else {}
     asked = allow("crons", "update", cron_id=key, **own, payload=body, **sent)
-    stamped = changed(asked)  # also where none was sent
+    stamped = changed(asked)  # a handler may add metadata to a request without any
     with connection() as conn:
         row = crons.update(
             conn, deployment().id, key, body, visible=asked.filter, stamped=stamped, min_seconds=least
@@ -314,7 +318,10 @@ def search_crons() -> Response:
 
 
 def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.Visible:
-    """Ask; what is wanted is narrowed as the handler says."""
+    """Authorize a search and narrow `wanted`, in place, as the handler says. Raises Denied.
+
+    Returns the filters for crons and for the threads they are on.
+    """
     named = {name: wanted.get(name) for name in ("assistant_id", "thread_id")}
     value = {**named, "limit": limit, "offset": offset, "metadata": wanted.get("metadata", {})}
     of_crons, of_threads = allow_all([Ask("crons", "search", value), Ask("threads", "search", {})])

@@ -1,4 +1,4 @@
-"""Reads the body of every call that creates a run, into a RunRequest."""
+"""Validation of the bodies of all calls that create a run, into a RunRequest."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class CheckpointId(StrictString):
 
 
 class CheckpointMap(JsonObject):
-    """Checkpoints by their namespaces."""
+    """Checkpoint ids by namespace."""
 
     type_rule = Rule("must be an object of checkpoint ids", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {"additionalProperties": {"type": "string"}}
@@ -155,7 +155,7 @@ class CheckpointMap(JsonObject):
 
 
 class CheckpointConfig(Schema):
-    """Names a checkpoint, with `checkpoint_ns` and `checkpoint_map` one of a subgraph."""
+    """The name of a checkpoint; `checkpoint_ns` and `checkpoint_map` name one of a subgraph."""
 
     checkpoint_id = CheckpointId(allow_none=True)
     checkpoint_ns = StrictString(allow_none=True)
@@ -170,7 +170,7 @@ class Command(Schema):
 
 
 class Tracer(Schema):
-    """Where what the graph traces is to appear: a project, and the example of a data set it is an attempt at."""
+    """Target of the run's traces: a tracing project, and the dataset example that the run is an attempt at."""
 
     project_name = StrictString(min_length=1, max_length=1_024, allow_none=True)
     example_id = UuidField(allow_none=True)
@@ -205,25 +205,25 @@ class RunCreate(Schema):
 
 
 class Namespaces(QueryList):
-    """Namespaces of a graph's events, one a repeated key or in a JSON array; the empty one is the root."""
+    """Namespaces of a graph's events, as a repeated key or a JSON array; the empty namespace is the root graph."""
 
     def _words(self, text: str) -> list[Any]:
         return super()._words(text) if text.startswith("[") else [text]
 
 
 class CreateQuery(Schema):
-    """What streaming calls take beside the body."""
+    """Query parameters of the calls that create a run and stream it."""
 
     namespace = Namespaces(StrictString())
 
 
 def namespaces_asked() -> list[str] | None:
-    """The namespaces whose events a streaming call wants; None: all."""
+    """Return the namespaces whose events a streaming call requests; None means all."""
     return load_query(CreateQuery).get("namespace")
 
 
 def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> tuple[RunRequest, str]:
-    """The body as the rules want it, and what a disconnect does; `thread_id` None: a run without a thread."""
+    """Return the validated body as `(request, on_disconnect)`. A `thread_id` of None means a run without a thread."""
     request, on_disconnect = _request(load(RunCreate), thread_id)
     check_webhooks([request.webhook])
     if stream_filter.needs_subgraphs(namespaces):
@@ -232,14 +232,17 @@ def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> 
 
 
 def run_requests() -> list[RunRequest]:
-    """The bodies of several runs without a thread."""
+    """Return the validated bodies of several runs without a thread."""
     requests = [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
     check_webhooks(request.webhook for request in requests)
     return requests
 
 
 def check_webhooks(named: Iterable[str | None]) -> None:
-    """Refuse addresses that may not be called; each is looked at once, since its name is looked up."""
+    """Raise Invalid if a webhook URL may not be called.
+
+    Checks each distinct URL once, since a check resolves the URL's host name.
+    """
     urls = {url for url in named if url is not None}
     if urls:
         if is_on("disable_webhooks"):
@@ -252,7 +255,10 @@ def check_webhooks(named: Iterable[str | None]) -> None:
 
 
 def of_command(params: dict[str, Any], thread_id: UUID, **fixed: Any) -> RunRequest:
-    """Checked parameters of a protocol's command; `fixed` is what a caller has no say in."""
+    """Return the request for the validated parameters of a protocol command.
+
+    `fixed` sets fields that the client cannot choose.
+    """
     return replace(_request(params, thread_id)[0], **fixed)
 
 
@@ -272,7 +278,10 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
 
 
 def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
-    """The checkpoint to start from, taken out of the body: `checkpoint`, then `config`, then `checkpoint_id`."""
+    """Remove the checkpoint to start from from the body and return it.
+
+    Uses the first that is set of `checkpoint`, `config.configurable` and `checkpoint_id`. Raises Invalid.
+    """
     config = body.get("config") or {}
     configurable = config.get("configurable") or {}
     id_alone = body.pop("checkpoint_id", None)
@@ -286,7 +295,7 @@ def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
 
 
 def checkpoint_named(sent: dict[str, Any] | None, thread_id: UUID | None) -> dict[str, Any]:
-    """What a body's `checkpoint` says; raises Invalid when it is another thread's."""
+    """Return the keys of a body's `checkpoint` that are set. Raises Invalid if it belongs to another thread."""
     checkpoint = {name: value for name, value in (sent or {}).items() if name in CHECKPOINT_KEYS and value}
     if checkpoint and thread_id is not None and sent and sent.get("thread_id") not in (None, thread_id):
         raise Invalid("checkpoint.thread_id: must be this thread", loc=("body", "checkpoint", "thread_id"))
@@ -306,5 +315,5 @@ def _checked_checkpoint(checkpoint: dict[str, Any], loc: tuple[str, ...]) -> dic
 
 
 def _command(command: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The parts of a command that say something; None when none does, which acts like no command."""
+    """Return the fields of a command that are set, or None if none is: an empty command acts like no command."""
     return {name: value for name, value in (command or {}).items() if value is not None} or None

@@ -1,8 +1,8 @@
-"""Runs, with a thread or without: create, wait, stream, read, delete.
+"""Runs, with or without a thread: create, wait, stream, read, delete.
 
-Whoever follows a run subscribes to its channel before its row exists, so nothing can be missed and the
-log need not be read first. A creation that is sent again under its `Idempotency-Key` makes nothing: it answers
-as the first time, with the stream or the output of the run that was made then.
+A route that follows a new run subscribes to the run's channel before it inserts the row. It cannot miss an event, and
+need not read the event log first. A creation that is repeated under its `Idempotency-Key` creates nothing: it returns
+the stream or the output of the run that the first request created.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def wait_for_stateless_run() -> Response:
     idempotent=True,
 )
 def create_batch() -> Response:
-    """An array of bodies, all of which become runs or none; their records in the same order."""
+    """Create all runs of the array, or none of them. Returns their records in the same order."""
     return creation.make_all([WantedRun(request=each, thread_id=None) for each in run_requests()])
 
 
@@ -205,7 +205,7 @@ def _streamed(thread_id: UUID | None) -> Response:
 
 
 def _first_answer(repeated: Repeated) -> dict[str, Any]:
-    """The record of the run that this request made when it was sent first."""
+    """Return the record of the run that the first request under this key created."""
     assert isinstance(repeated.response, Response)
     return orjson.loads(repeated.response.get_data())
 
@@ -213,7 +213,7 @@ def _first_answer(repeated: Repeated) -> dict[str, Any]:
 def _streamed_again(
     run: Mapping[str, Any], thread_id: UUID | None, namespaces: list[str] | None, *, cancels: bool
 ) -> Response:
-    """The stream of the run that was made the first time, from its start, as far as it is kept."""
+    """Stream the run of the first request from its start, as far as its event log is still stored."""
     run_id = UUID(run["run_id"])
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id))
@@ -293,7 +293,7 @@ def list_runs(thread_id: str) -> Response:
 
 
 def _list_query() -> dict[str, Any]:
-    """The checked query; a limit or an offset that is no number is a 400 here."""
+    """Return the validated query. Raises Invalid with status 400, not 422, if `limit` or `offset` is not a number."""
     try:
         return load_query(ListQuery)
     except SchemaViolation as error:
@@ -305,7 +305,7 @@ def _list_query() -> dict[str, Any]:
 @bp.get("/threads/<thread_id>/runs/<run_id>")
 @operation("Get a run", role="read", answer=schemas.RUN, errors=(404,))
 def get_run(thread_id: str, run_id: str) -> Response:
-    """While it waits, `queue` says where and for what."""
+    """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     asked = allow("threads", "read", thread_id=thread_key)
     with connection() as conn:
@@ -317,7 +317,7 @@ def get_run(thread_id: str, run_id: str) -> Response:
 @bp.delete("/threads/<thread_id>/runs/<run_id>")
 @operation("Delete a run", role="run", status=204, errors=(404,))
 def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
-    """A run that is pending or running is cancelled first."""
+    """Delete a run. A pending or running run is cancelled first."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     asked = allow("threads", "delete", run_id=run_key, thread_id=thread_key)
     with connection() as conn:

@@ -1,4 +1,4 @@
-"""The records that a deployment's interface answers with, as JSON Schema."""
+"""JSON Schemas of the records that a deployment's API returns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A thread's state: the newest, at a checkpoint, its history, and updates that come from no run.
+"""A thread's state: the newest state, the state at a checkpoint, the history, and updates that no run makes.
 
-The newest state is in the thread's row, and so is the newest of a history once nothing is left to do there.
-Everything else is asked of a graph host, for only the graph knows what its checkpoints mean.
+The thread's row holds the newest state. It also answers a history of one state when that state has no tasks left.
+A graph host answers everything else, since only the graph can interpret its checkpoints.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_HISTORY = 1000
 
 
 class Before(Field):
-    """A checkpoint's id; also the object around it that some clients send."""
+    """A checkpoint's id, or the object around it that some clients send."""
 
     type_rule = Rule("must be a checkpoint id, or an object with a checkpoint_id", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {**OBJECT, "type": ["string", "object"]}
@@ -96,7 +96,7 @@ class StateQuery(Schema):
 
 
 class CheckpointToRead(Schema):
-    """A checkpoint to read: any text may be its id, for what is not there is an empty state."""
+    """A checkpoint to read. Any text is accepted as its id: an unknown checkpoint has an empty state."""
 
     checkpoint_id = StrictString(allow_none=True)
     checkpoint_ns = StrictString(allow_none=True)
@@ -138,7 +138,10 @@ class StatePatch(Schema):
     "Get a thread's newest state", role="read", query=StateQuery, answer=schemas.STATE, errors=(404, 424, 504)
 )
 def get_state(thread_id: str) -> Response:
-    """From the thread's row; a graph host is asked while a run works, and for the states of subgraphs."""
+    """Get the newest state, usually from the thread's row.
+
+    A graph host computes it while a run is in progress, and when `subgraphs` is set and a subgraph is interrupted.
+    """
     query = load_query(StateQuery)
     key = uuid_path(thread_id, "thread_id")
     newest = _newest(key, allow("threads", "read", thread_id=key))
@@ -159,7 +162,7 @@ def get_state(thread_id: str) -> Response:
     errors=(404, 424, 504),
 )
 def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
-    """Of a checkpoint that is not there, an empty state."""
+    """Return an empty state for an unknown checkpoint."""
     query = load_query(StateQuery)
     raw = _state_at(thread_id, {"checkpoint_id": checkpoint_id}, query["subgraphs"])
     return _shown(raw, query.get("select"), "query")
@@ -203,7 +206,7 @@ def list_history(thread_id: str) -> Response:
     errors=(404, 424, 504),
 )
 def search_history(thread_id: str) -> Response:
-    """`before` bounds it to older checkpoints, `checkpoint` names a subgraph by its `checkpoint_ns`."""
+    """List states. `before` limits them to older checkpoints; `checkpoint.checkpoint_ns` selects a subgraph."""
     key = uuid_path(thread_id, "thread_id")
     body = load(History)
     return _shown(_history(key, body), body.get("select"), "body")
@@ -218,9 +221,10 @@ def search_history(thread_id: str) -> Response:
     errors=(400, 404, 409, 424, 504),
 )
 def update_state(thread_id: str) -> Response:
-    """Reducers apply; `as_node` decides what comes next. From an older checkpoint the thread is forked.
+    """Apply `values` through the graph's reducers, as if the node `as_node` had returned them.
 
-    A checkpoint that is not there is refused: from nothing the update would begin the thread anew.
+    `as_node` decides which nodes run next. An update of an older checkpoint forks the thread. An unknown checkpoint is
+    refused: the update would otherwise start the thread over from an empty state.
     """
     key = uuid_path(thread_id, "thread_id")
     body = load(StateUpdate)
@@ -240,7 +244,7 @@ def patch_state(thread_id: str) -> Response:
 
 
 def merged(thread_id: UUID, asked: Granted) -> RowMapping:
-    """A thread's row with metadata merged into it as its handler left it; raises NotFound."""
+    """Merge metadata, as the authorization handler left it, into a thread. Returns its row. Raises NotFound."""
     missing = records.not_updated()
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=missing)
@@ -254,7 +258,10 @@ def update(
     checkpoint: dict[str, Any] | None = None,
     asked: Sequence[Granted] = (),
 ) -> dict[str, Any]:
-    """Apply updates one after the other; returns the checkpoint that holds the new state."""
+    """Apply supersteps in order and return the checkpoint that holds the new state.
+
+    Raises NotFound if a filter of `asked` hides the thread, and Invalid if the thread has no graph id.
+    """
     with connection() as conn:
         for granted in asked:
             filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True)
@@ -313,7 +320,7 @@ def _shows_values(select: list[str] | None) -> bool:
 
 
 def _before(checkpoint_id: str | None) -> str | None:
-    """A checkpoint's id as it is stored; what is none bounds nothing."""
+    """Return a checkpoint id in the form in which it is stored. An id that is not a UUID sets no bound."""
     try:
         return str(UUID(checkpoint_id)) if checkpoint_id else None
     except ValueError:
@@ -321,7 +328,10 @@ def _before(checkpoint_id: str | None) -> str | None:
 
 
 def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
-    """The answer of a graph host of the revision that the thread's runs get, as JSON."""
+    """Return the JSON answer of a graph host of the revision that executes the thread's runs.
+
+    Raises Conflict if the deployment serves no revision.
+    """
     serving = deployment()
     revision_id = serving.active_revision_id
     if revision_id is None:
@@ -346,7 +356,7 @@ def _keys_of(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(document: bytes, select: list[str] | None, part: str) -> Response:
-    """A state or a list of states; not parsed where all of it is wanted."""
+    """Return a state or a list of states. Without `select` the JSON is passed on unparsed."""
     if not select:
         return Response(document, mimetype="application/json")
     found = orjson.loads(document)

@@ -1,4 +1,4 @@
-"""Store items: put, get, delete, search, list namespaces."""
+"""Store items: put, get, delete, search, and list namespaces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ANY_LABEL = "*"
 
 
 class Indexed(Field):
-    """Which parts of a value a search by meaning sees: null as configured, false none, or paths."""
+    """Parts of a value that semantic search covers: paths, false for none, or null for the configured ones."""
 
     type_rule = Rule("must be false or an array of paths", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
@@ -116,7 +116,7 @@ class NamespaceSearch(Schema):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
 
 
-# What a handler may have rewritten.
+# The parts of a search that an authorization handler may rewrite.
 
 
 class FoundBelow(Schema):
@@ -131,7 +131,7 @@ class NamespacePrefix(Schema):
 @bp.put("/store/items")
 @operation("Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504))
 def put_item() -> tuple[str, int]:
-    """Replaces what is there under the same namespace and key; `ttl` is in minutes."""
+    """Put an item, and replace the one under the same namespace and key. `ttl` is in minutes."""
     body = load(ItemPut)
     value = {name: body.get(name) for name in ("namespace", "key", "value", "index", "ttl")}
     body = _rewritten(ItemPut, body, allow("store", "put", **value))
@@ -155,13 +155,14 @@ def put_item() -> tuple[str, int]:
 
 
 def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> dict[str, Any]:
-    """What was sent as its handler left it, checked like what is sent; raises SchemaViolation.
+    """Return a request as its authorization handler left it, validated like the request. Raises SchemaViolation.
 
-    Labels with dots would be several, and so another's; a `*` that nobody sent would be anybody's.
+    Raises Denied (500) if the handler left no namespace, or added a `*`, which would match the namespaces of all users.
+    Labels with dots are refused: each would become several labels, and could lead to the namespace of another user.
     """
     if user() is None:
         return sent
-    if "namespace" not in asked.value:  # which would be all there is
+    if "namespace" not in asked.value:  # the call would otherwise cover the whole store
         authorization.fail(unasked(), "a handler of the store left no namespace")
     left = {name: asked.value.get(name) for name in schema._declared_fields}
     body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
@@ -174,13 +175,16 @@ def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> di
 
 
 def _config() -> store.StoreConfig:
-    """What the serving revision's configuration says of the store."""
+    """Return the store configuration of the serving revision."""
     with connection() as conn:
         return store.config_of(conn, deployment().active_revision_id)
 
 
 def _embedded(op: dict[str, Any]) -> dict[str, Any]:
-    """The vectors of a store operation, made by the project's embeddings in a graph host."""
+    """Return the vectors of a store operation, which a graph host computes with the project's embeddings.
+
+    Raises Conflict if the deployment serves no revision.
+    """
     serving = deployment()
     if serving.active_revision_id is None:
         raise Conflict("This deployment serves no revision yet.")
@@ -193,7 +197,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
 @bp.get("/store/items")
 @operation("Get a store item", role="read", query=ItemQuery, answer=or_null(schemas.ITEM), errors=(400,))
 def get_item() -> Response:
-    """The labels of `namespace` are joined by dots; an item that is not there is null."""
+    """Get an item, or null if there is none. The labels of `namespace` are joined by dots."""
     query = load_query(ItemQuery)
     if "key" not in query:
         raise Invalid("Key is required", loc=("query", "key"), kind="missing", status=400)
@@ -228,9 +232,10 @@ def delete_item() -> tuple[str, int]:
     errors=(400, 409, 424, 504),
 )
 def search_items() -> Response:
-    """Below a prefix of whole labels, by values: equality, or `$eq $ne $gt $gte $lt $lte`.
+    """Search the items below a namespace prefix, which matches whole labels.
 
-    `query` puts the nearest in meaning first, where the project's configuration has a `store.index`.
+    `filter` compares values for equality, or with `$eq $ne $gt $gte $lt $lte`. `query` sorts the items by similarity of
+    meaning, nearest first; it needs a `store.index` in the project's configuration.
     """
     body = load(ItemSearch)
     wanted = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter")}
@@ -268,7 +273,7 @@ def search_items() -> Response:
     "List namespaces that hold items", role="read", slow=True, body=NamespaceSearch, answer=schemas.NAMESPACES
 )
 def list_namespaces() -> Response:
-    """`*` in a prefix or suffix is any one label; `max_depth` cuts what is deeper."""
+    """List namespaces. `*` in a prefix or suffix matches any one label. `max_depth` shortens deeper namespaces."""
     body = load(NamespaceSearch)
     rest = {name: body.get(name) for name in ("suffix", "max_depth", "limit", "offset")}
     wanted = {"namespace": body.get("prefix")}

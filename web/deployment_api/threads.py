@@ -126,12 +126,13 @@ class ThreadSearch(ThreadFilter):
     idempotent=True,
 )
 def create_thread() -> Response:
-    """With `supersteps`, updates of its state follow; the thread is there with all of them or not at all."""
+    """Create a thread. `supersteps` are state updates, applied in order. If one fails, the thread is removed again."""
     body = load(ThreadCreate)
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     if_exists, key = body.get("if_exists", "raise"), body.get("thread_id") or uuid7()
     asked = allow("threads", "create", thread_id=key, metadata=body.get("metadata", {}), if_exists=if_exists)
-    # What looks at an earlier answer or does more than insert is several statements in one transaction.
+    # A bare insert needs no transaction. A TTL, a filter or an idempotency key takes more statements, which must commit
+    # together.
     is_alone = not (ttl or asked.filter or HEADER in request.headers)
     with driver() if is_alone else connection() as conn:
         keep = once(conn)
@@ -149,9 +150,10 @@ def create_thread() -> Response:
 
 
 def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
-    """A new thread's record after its updates.
+    """Apply supersteps to a new thread and return its record; delete the thread if they fail.
 
-    Only then it is kept under the request's key; of two requests that build at the same time one thread stays.
+    Stores the response under the idempotency key only after the updates. When two requests with one key build threads
+    at the same time, the later one gets the response of the first, and its own thread is deleted.
     """
     try:
         states.update(thread_id, supersteps)
@@ -168,7 +170,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
 @bp.get("/threads/<thread_id>")
 @operation("Get a thread", role="read", query=ThreadQuery, answer=schemas.THREAD, errors=(404,))
 def get_thread(thread_id: str) -> Response:
-    """`include=ttl` adds when it expires."""
+    """Get a thread. `include=ttl` adds its time to live and when it expires."""
     key = uuid_path(thread_id, "thread_id")
     include = load_query(ThreadQuery)["include"]
     asked = allow("threads", "read", thread_id=key)
@@ -221,7 +223,10 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 @bp.post("/threads/<thread_id>/copy")
 @operation("Copy a thread", role="run", slow=True, answer=schemas.THREAD, errors=(409,))
 def copy_thread(thread_id: str) -> Response:
-    """A new thread with the same metadata and checkpoints, without the runs. 409 where there is no thread to copy."""
+    """Copy the metadata and checkpoints of a thread, but not its runs, into a new thread.
+
+    Returns 409 if the thread does not exist.
+    """
     key = uuid_path(thread_id, "thread_id")
     target = uuid4()
     source, _new = allow_all(
@@ -244,9 +249,12 @@ def copy_thread(thread_id: str) -> Response:
     answer=schemas.PRUNED,
 )
 def prune_threads() -> Response:
-    """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs.
+    """Delete threads, or all of their checkpoints but the newest. Returns the number of threads pruned.
 
-    Where a deployment's authorization says which threads are the caller's, one that is not refuses them all.
+    Unknown ids are not counted. `keep_latest` skips threads with a pending or running run, and does not count them.
+
+    If the deployment's authorization limits the caller to some threads, one id outside of them, or an unknown one,
+    fails the whole request with 404.
     """
     body = load(ThreadPrune)
     asks = [Ask("threads", "delete", {"thread_id": key}) for key in body["thread_ids"]]
@@ -266,7 +274,7 @@ def prune_threads() -> Response:
 @bp.get("/threads/<thread_id>/storage")
 @operation("Tell what a thread's checkpoints weigh", role="read", answer=schemas.STORAGE, errors=(404,))
 def get_storage(thread_id: str) -> Response:
-    """In bytes as stored; small channel values count with their checkpoint."""
+    """Sizes are in bytes as stored. A small channel value is stored in its checkpoint and counted there."""
     key = uuid_path(thread_id, "thread_id")
     asked = allow("threads", "read", thread_id=key)
     with connection() as conn:
@@ -285,7 +293,7 @@ def get_storage(thread_id: str) -> Response:
     errors=(400,),
 )
 def search_threads() -> Response:
-    """`since` and `until` bound when a thread was last updated."""
+    """Search threads. `since` and `until` bound the time at which a thread was last updated."""
     body = load(ThreadSearch)
     select, paths = body.pop("select", None), parse(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
@@ -308,7 +316,7 @@ def search_threads() -> Response:
 
 
 def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
-    """Ask, and narrow what is wanted to what the caller may see."""
+    """Authorize a search and narrow `wanted`, in place, to the threads that the caller may see. Raises Denied."""
     named = {"metadata": wanted.get("metadata", {}), "values": wanted.get("values", {})}
     asked = allow("threads", "search", **named, status=wanted.get("status"), limit=limit, offset=offset)
     wanted["metadata"] = changed(asked)
