@@ -1,4 +1,4 @@
-"""A deployment as its clients use it, at its address: assistants, threads, runs, crons, the store, MCP and A2A."""
+"""The API of a deployment, at its own address: assistants, threads, runs, crons, the store, MCP and A2A."""
 
 from __future__ import annotations
 

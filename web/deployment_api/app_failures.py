@@ -1,4 +1,4 @@
-"""What keeps a project's app from answering, as answers of the service."""
+"""Translation of an app's failures to answer into the service's own responses."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from web.sse import ClientGone
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 60.0  # for the head of an answer, or for a handshake's
+ANSWER_SECONDS = 60.0  # timeout for the head of an answer, also of a handshake
 DIED = "The deployment's app ended before it had answered"
 RAISED = "Internal Server Error"
 NO_ANSWER = "The deployment's app gave no answer that can be passed on"
-CLIENT_GONE = 499  # nobody reads it
+CLIENT_GONE = 499  # for logs and metrics only: the client has disconnected
 
 
 @contextmanager
 def answered(name: str) -> Iterator[None]:
-    """While an app of this deployment is waited for: each failure leaves as the answer to it."""
+    """Translate each failure that occurs while the app of this deployment is awaited into an error of the service.
+
+    Raises Unanswered, OutsideFailed and Unavailable, and aborts with 499 if the client has disconnected.
+    """
     try:
         yield
     except TimeoutError:

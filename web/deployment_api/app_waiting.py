@@ -1,5 +1,5 @@
-"""The wait for the next part of an app's answer, which others may end: a client that leaves, a body that breaks off,
-a server that stops.
+"""Waiting for the next part of an app's answer, until another greenlet ends the wait: because the client disconnects,
+the request's body breaks off, or the server stops.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _all: WeakSet[Waiting] = WeakSet()
 
 
 class Waiting:
-    """One greenlet's waits, one after the other."""
+    """The successive waits of one greenlet, which other greenlets can end."""
 
     def __init__(self) -> None:
-        self._alarm = gevent.Timeout()  # never started: it is what the wait is woken with
+        self._alarm = gevent.Timeout()  # never started: only thrown into the greenlet to wake it
         self._greenlet: Any = None
         self.reason: Exception | None = None
         _all.add(self)
 
     def next(self, parts: Iterator[Part]) -> Part | None:
-        """The next part, None after the last one. Raises the reason for which waiting was ended."""
+        """Return the next part, or None after the last one. Raises the reason given to `end`."""
         if self.reason is not None:
             raise self.reason
         self._greenlet = gevent.getcurrent()
@@ -39,7 +39,7 @@ class Waiting:
             self._greenlet = None
 
     def end(self, reason: Exception) -> None:
-        """Wait no longer, neither now nor later; may be called from anywhere in the process."""
+        """End the current wait and all later ones with this reason. May be called from any greenlet of the process."""
         if self.reason is None:
             self.reason = reason
         if self._greenlet is not None:
@@ -51,6 +51,6 @@ class Waiting:
 
 
 def end_all(reason: Exception) -> None:
-    """End what this process waits for from apps: it stops."""
+    """End all waits of this process, because it shuts down."""
     for waiting in list(_all):
         waiting.end(reason)

@@ -1,7 +1,7 @@
-"""Asks a deployment's own authorization for what a request is about to do.
+"""Calls to a deployment's own authorization, for the action that a request is about to take.
 
-A deployment with `auth` gives its id to nobody before that (`web.context.deployment`), so that a route that
-forgets to ask fails instead of serving.
+`web.context.deployment` raises before the first such call, if the deployment has `auth`. A route that forgets to
+authorize therefore fails instead of serving the request.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ MAX_CHANGED = 256 * 1024
 
 
 def user() -> User | None:
-    """Whom the deployment's authorization found the caller to be; None where it has none."""
+    """Return the user that the deployment's authorization found, or None if the deployment has no authorization."""
     return g.get("user")
 
 
 def user_document() -> Mapping[str, Any] | None:
-    """What graphs learn of the caller; None where the deployment has no authorization."""
+    """Return the user as graphs see them, or None if the deployment has no authorization."""
     caller = user()
     return None if caller is None else caller.document
 
 
 def allow(resource: str, action: str, /, **value: Any) -> Granted:
-    """Ask for one action. Raises Denied."""
+    """Authorize one action. Raises Denied."""
     return allow_all([Ask(resource, action, value)])[0]
 
 
 def allow_all(asks: Sequence[Ask]) -> list[Granted]:
-    """Ask for several actions at once; each must be allowed."""
+    """Authorize several actions in one call. Returns a grant for each, in order. Raises Denied if one is denied."""
     deployment: DeploymentRef = g.deployment
     caller = user()
     if deployment.user_code.auth is None:
@@ -51,12 +51,15 @@ def allow_all(asks: Sequence[Ask]) -> list[Granted]:
 
 
 def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
-    """An object of the value as the handler left it; raises Denied (500) for what can be neither stored nor asked for."""
+    """Return an object of the granted value, as the handler left it; `{}` if it is missing.
+
+    Raises Denied (500) for an object that can be neither stored nor searched for.
+    """
     found = granted.value.get(name)
     if found is None:
         return {}
     if user() is None:
-        return found  # nobody has changed it
+        return found  # without authorization, no handler has changed it
     written = dumps(found)
     if not isinstance(found, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
         authorization.fail(g.deployment, f"a handler left {name} that is no object, too large, or holds NUL")
@@ -64,6 +67,9 @@ def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
 
 
 def unasked() -> DeploymentRef:
-    """The deployment before anything was allowed: to find out what is to be asked, of which nothing is told."""
+    """Return the deployment before authorization.
+
+    Only for lookups that determine what to authorize: the caller must not learn their result before that.
+    """
     deployment: DeploymentRef = g.deployment
     return deployment

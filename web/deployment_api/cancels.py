@@ -92,7 +92,7 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
 
 
 def _allow(thread_id: UUID | None, action: str, **which: Any) -> Granted:
-    """Ask to cancel runs: those that are named, or in a status."""
+    """Authorize the cancellation of runs, which `which` selects by id or by status. Raises Denied."""
     metadata = {"run_ids": None, "status": None, **which}
     return allow("threads", "update", thread_id=thread_id, action=action, metadata=metadata)
 
@@ -121,7 +121,7 @@ def _reason(query: dict[str, Any], path: str) -> str:
     errors=(404,),
 )
 def cancel_many() -> tuple[str, int]:
-    """Those of a thread that are named, or all of the deployment in a status."""
+    """Cancel the named runs of a thread, or all runs of the deployment that have a status."""
     action = load_query(CancelManyQuery)["action"]
     body = {name: value for name, value in load(CancelMany).items() if value is not None}
     if "status" in body and len(body) == 1:

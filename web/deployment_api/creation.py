@@ -57,7 +57,7 @@ class WantedRun:
     run_id: UUID = field(default_factory=uuid7)
     of_thread: Callable[[Connection, UUID], RunRequest] | None = None
     hidden: Callable[[], Exception] = create.missing
-    assistant: Granted | None = None  # the grant for reading the assistant, if the caller has obtained it already
+    assistant: Granted | None = None  # grant for reading the assistant, if obtained already
 
 
 class _Moved(Exception):

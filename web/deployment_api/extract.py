@@ -17,7 +17,7 @@ Path = list[str | int]
 
 
 def parse(paths: Mapping[str, Any]) -> dict[str, Path]:
-    """Alias → the steps of its path; raises Invalid."""
+    """Return the steps of each path, by alias. Raises Invalid."""
     if len(paths) > MAX_PATHS:
         raise Invalid(f"extract: at most {MAX_PATHS} paths", loc=("body", "extract"))
     return {alias: _parse(alias, path) for alias, path in paths.items()}
@@ -45,7 +45,7 @@ def _parse(alias: str, path: Any) -> Path:
 
 
 def extracted(record: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Any]:
-    """Each alias with what its path leads to, null where it leads nowhere."""
+    """Return the value at each path, by alias; None for a path that leads nowhere."""
     return {alias: _found(record, path) for alias, path in paths.items()}
 
 

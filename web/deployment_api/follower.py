@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class RunFollower:
-    """A client that follows a run. It holds what is needed after the request's context has ended."""
+    """A client that follows a run. Holds all that is needed after the request context has ended."""
 
     def __init__(self, run_id: UUID, thread_id: UUID, *, cancels: bool) -> None:
         self.run_id, self.thread_id = run_id, thread_id
@@ -40,9 +40,9 @@ class RunFollower:
         self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds)
 
     def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
-        """The run's events; with `end_alone` at least its end, which the row tells while the log is unreachable.
+        """Return the run's events in batches, and watch the client's socket if the run is cancelled on disconnect.
 
-        Watches the client's socket where the run is cancelled when the client leaves.
+        `end_alone`: the caller needs only the end, which comes from the row while the log is unreachable.
         """
         followed = follow.follow(
             reader,
@@ -58,7 +58,7 @@ class RunFollower:
         return sse.watch(ClientWatch(request.environ.get("gunicorn.socket"), reader.wake), batches)
 
     def batches_of_new(self, reader: Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
-        """A new run's events. The first one is known before it happens, unless other runs are ahead."""
+        """Return a new run's events in batches. If the run starts at once, the first event is known in advance."""
         if not starts_at_once:
             return self.batches(reader, after=0)
         first = Event(1, 0, "metadata", create.attempt_metadata(self.run_id, 1))
@@ -78,32 +78,38 @@ class RunFollower:
         after: int | None,
         says: Callable[[Event | None], bytes] | None = None,
     ) -> Response:
-        """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
+        """Return a response that sends line feeds until the run has ended, then its output.
+
+        `says` makes another body from the last event of the log.
+        """
         batches = self.batches(reader, after=after, end_alone=True)
         body = sse.waiting(batches, self.heartbeat, says or self.output)
         headers = join_headers(self.thread_id, self.run_id)
         return sse.late_json(self.stream(body, holds, may_end_early=False), headers)
 
     def answer_at_once(self, output: Any) -> Response:
-        """The same for a run that has ended."""
+        """Return the output of a run that has ended already, with the headers of `answer`."""
         response = jsonify(output)
         response.headers.update(join_headers(self.thread_id, self.run_id))
         return response
 
     def extent(self) -> tuple[int, bool]:
-        """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
+        """Return the number of the log's newest event (0 for an empty log), and whether the log is complete."""
         return end_event.extent(self.run_id)
 
     def ended(self, last: int, *, end_alone: bool) -> follow.RowEnd | None:
-        """The end of a log that was lost, after event `last`; None while the run lives."""
+        """Return the last events of a lost log, for a reader that has its events up to `last`; None for a live run."""
         return end_event.end_of_lost(self.deployment_id, self.run_id, last, end_alone=end_alone)
 
     def ended_by_row(self) -> Sequence[Event] | None:
-        """The end alone, while the log cannot be read."""
+        """Return the end of a run from its row, for use while the log cannot be read; None if no row has an end."""
         return end_event.end_by_row(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
-        """What a wait or join answers; closes the connection where neither log nor row has it any more."""
+        """Return the output that answers a wait or a join.
+
+        Raises ConnectionResetError, which closes the connection, if neither the log nor the row is left.
+        """
         logged = end_event.output_of(last) if last is not None else b""
         if logged and logged != b"null":
             return logged
@@ -115,7 +121,7 @@ class RunFollower:
         return dumps(self._values_left()).encode()
 
     def _values_left(self) -> Any:
-        """What a run that was rolled back before it had values leaves: those of its thread, if that is there."""
+        """Return the output of a run that was rolled back before it had values: its thread's values, if it exists."""
         try:
             with connection() as conn:
                 return _shown(records.get(conn, self.deployment_id, self.thread_id))
@@ -123,9 +129,9 @@ class RunFollower:
             return {}
 
     def stored_output(self) -> Any:
-        """The same from the rows, for a log without it; raises NotFound.
+        """Return the output from the rows of the run and its thread, for a log without it. Raises NotFound.
 
-        Never null: a client looks for keys in it.
+        Never None: clients look for keys in the output.
         """
         with connection() as conn:
             row = read.get(conn, self.deployment_id, self.run_id)
@@ -135,7 +141,7 @@ class RunFollower:
         return _shown(thread)
 
     def cancel(self) -> None:
-        """Cancel the run, as its client asked for the case that it leaves."""
+        """Cancel the run because its client has disconnected (`on_disconnect=cancel`)."""
         reason = "client disconnected from the run stream (on_disconnect=cancel)"
         try:
             with connection() as conn:
@@ -144,7 +150,7 @@ class RunFollower:
                 )
                 next_run = eligibility.next_of(conn, self.deployment_id, self.thread_id)
         except NotFound:
-            return  # it had ended
+            return  # the run had ended
         except Unavailable as error:
             log.warning("run %s: not cancelled when its client left: %s", self.run_id, error)
             return
@@ -153,7 +159,7 @@ class RunFollower:
 
 
 def _shown(thread: Mapping[Any, Any]) -> Any:
-    """A thread's values, and the interrupts that wait for an answer."""
+    """Return a thread's values, with the interrupts that wait for an answer as `__interrupt__`."""
     values = {} if thread["values"] is None else thread["values"]
     open_interrupts = [
         {**item, "response_schema": None} for items in (thread["interrupts"] or {}).values() for item in items
@@ -164,7 +170,10 @@ def _shown(thread: Mapping[Any, Any]) -> Any:
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
-    """The events after the first one, which was sent already; a run that ended before it began has its end there."""
+    """Yield the events without the first one, which was sent already.
+
+    Keeps the first event if it is the end of the run: the run was ended before it began.
+    """
     for batch in batches:
         if batch:
             yield [event for event in batch if event.seq != 1 or event.is_last]

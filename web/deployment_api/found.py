@@ -1,4 +1,4 @@
-"""The deployment that a request of its own interface is for."""
+"""Lookup of the deployment that a request to the deployment API addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from web.auth import caller
 
 
 def find_deployment() -> None:
-    """The deployment of that name in the caller's organization; its own users were found there already."""
+    """Store the deployment with the requested name, in the caller's organization, in `g`. Raises NotFound.
+
+    Does nothing if authentication has stored the deployment already, as it does for users of its own authorization.
+    """
     if "deployment" in g:
         return
     deployment = named.of_organization(caller().organization_id, g.deployment_name)

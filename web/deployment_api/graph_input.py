@@ -1,7 +1,7 @@
-"""What a graph takes, by the JSON Schema of its input: whether it is a conversation, and what fits.
+"""The input of a graph by its JSON Schema: whether the graph takes a conversation, and whether an input fits.
 
-Only names and types at the top are looked at: the rest of a project's schema may cost whatever its author wants, and
-the graph checks its input itself.
+Only the names and types of the top-level fields are checked. Validation against the rest of a project's schema could
+take arbitrarily long, and the graph validates its input itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 JsonSchema = Mapping[str, Any]
 
 MESSAGES = "messages"
-MOST_PARTS = 100  # references and alternatives that are followed of one field
+MOST_PARTS = 100  # references and alternatives followed per field
 TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -25,13 +25,13 @@ TYPES: dict[str, Any] = {
 
 
 def fields(schema: JsonSchema | None) -> JsonSchema:
-    """The schemas of the input's fields by their names."""
+    """Return the schemas of the input's fields, by name."""
     found = schema.get("properties") if isinstance(schema, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def takes_messages(schema: JsonSchema | None) -> bool:
-    """Whether it is a conversation: a list of messages."""
+    """Whether the graph takes a conversation: a list of messages."""
     if MESSAGES not in fields(schema):
         return False
     types = _types(schema or {}, fields(schema)[MESSAGES])
@@ -39,12 +39,12 @@ def takes_messages(schema: JsonSchema | None) -> bool:
 
 
 def user_message(text: str, id: str | None = None) -> dict[str, Any]:
-    """A person's message, as a graph's input has it."""
+    """Return a user's message in the form that graphs take."""
     return {"role": "user", "content": text} | ({} if id is None else {"id": id})
 
 
 def misfits(schema: JsonSchema, given: Mapping[str, Any]) -> list[str]:
-    """What is wrong with an input: fields that are missing, and those of another type."""
+    """Return the problems of an input: missing fields, and fields of a wrong type."""
     required = schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     missing = [f"{name}: this field is required" for name in names if name not in given]
@@ -65,7 +65,10 @@ def _is_of(value: Any, types: list[str]) -> bool:
 
 
 def _types(root: JsonSchema, schema: Any) -> list[str]:
-    """The types that a schema allows; none where it allows any, does not say, or takes too long to tell."""
+    """Return the types that a schema allows.
+
+    An empty list means any type, an unclear schema, or one with more than MOST_PARTS parts.
+    """
     found: list[str] = []
     parts = [schema]
     for _ in range(MOST_PARTS):

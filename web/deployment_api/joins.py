@@ -1,4 +1,4 @@
-"""Joining a run that exists: its output, or its events after the last one seen or from now on."""
+"""Joining an existing run: its output, or its events after the last one received or from now on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from web.validation import load_query, uuid_path
 
 bp = Blueprint("joins", __name__)
 
-ALL_KEPT = "-"  # as a Last-Event-ID: all that is kept, also of a run that was not created to be resumed
+ALL_KEPT = "-"  # a Last-Event-ID that requests all stored events, also of a run that is not resumable
 
 
 class JoinQuery(Schema):
@@ -74,9 +74,10 @@ def join_stateless_run(run_id: str) -> Response:
 
 
 def _found(thread_id: UUID | None, run_id: str, *, cancels: bool) -> tuple[Any, bool]:
-    """A run's row, or that of its log where the row was temporary and is gone; and whether it is gone.
+    """Authorize reading a run, and cancelling it if `cancels`. Returns its row, and whether the stored row is gone.
 
-    Who would cancel it by leaving is asked about that, too.
+    The row of a temporary run is deleted when the run ends. The event log then provides the fields that readers need.
+    Raises Denied, and NotFound for a run that is missing or hidden by a filter.
     """
     key = uuid_path(run_id, "run_id")
     named = _thread_of(key) if thread_id is None else thread_id
@@ -103,7 +104,7 @@ def _row(conn: Connection, deployment_id: UUID, thread_id: UUID | None, run_id: 
 
 
 def _thread_of(run_id: UUID) -> UUID | None:
-    """The thread that is to be asked about, where the caller names none; nobody is told of it before that."""
+    """Return the thread to authorize if the caller names none. The caller must not learn it before that."""
     if user() is None:
         return None
     with connection() as conn:
@@ -116,7 +117,7 @@ def _thread_of(run_id: UUID) -> UUID | None:
 def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: bool) -> bool:
     if not filter:
         return True
-    if is_gone:  # and its thread with it
+    if is_gone:  # the thread is gone, too
         return visibility.is_let_through(conn, row["kwargs"].get(read.THREAD_METADATA) or {}, filter)
     return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
 
@@ -143,7 +144,7 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
     errors=(404,),
 )
 def join_stream(thread_id: str, run_id: str) -> Response:
-    """With Last-Event-ID `-` all that is kept comes first, or alone for a run that has ended, resumable or not."""
+    """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
     return _joined_stream(uuid_path(thread_id, "thread_id"), run_id)
 
 
@@ -162,10 +163,10 @@ def join_stateless_stream(run_id: str) -> Response:
 
 
 def _cancels(query: dict[str, Any]) -> bool:
-    """Whether the run goes when its reader does; raises Forbidden for a reader who may only look."""
+    """Whether a disconnect of the client cancels the run. Raises Forbidden if the caller's role may not cancel it."""
     if query["cancel_on_disconnect"] and not caller().may("run"):
         raise Forbidden("cancel_on_disconnect needs the role run")
-    return bool(query["cancel_on_disconnect"]) and request.method != "HEAD"  # which asks to read nothing
+    return bool(query["cancel_on_disconnect"]) and request.method != "HEAD"  # a HEAD reads no stream
 
 
 def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
@@ -178,7 +179,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.run_id))
         newest, is_whole = follower.extent()
-        if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
+        if after is not None and newest:  # an empty log was lost: the client has seen its numbers
             after = min(after, newest)
         is_over = row["status"] not in LIVE_RUN_STATUSES
         if is_over and (after is None or (is_whole and after == newest)):
@@ -192,9 +193,10 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
 
 
 def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
-    """The run's row; what is asked for will be streamed too, if the run has not started yet.
+    """Have a run stream the requested modes, too. Returns the run's row.
 
-    A running one adds what it can from now on: the modes that the graph library gives unread.
+    A run that has not started will stream all of them. A running run adds, from now on, the modes for which the graph
+    library already produces data that the run does not read.
     """
     subgraphs = stream_filter.needs_subgraphs(namespaces)
     known = [mode for mode in modes or () if mode in STREAM_MODES]
@@ -208,7 +210,7 @@ def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) ->
 
 
 def _position(last_event_id: str | None, row: Any) -> int | None:
-    """The number to go on after; None means from now on."""
+    """Return the number of the event after which to continue; None means from now on."""
     if row["status"] == RunStatus.PENDING and not row["attempt"]:
         return 0
     text = (last_event_id or "").strip()

@@ -1,7 +1,7 @@
-"""JSON-RPC 2.0 as MCP and A2A carry it: one call in a request's body, and the answers to it.
+"""JSON-RPC 2.0 for MCP and A2A: one call per request body, and the answers to it.
 
-What is wrong with a call is answered in its own form, as a `RpcError`; what is wrong with the caller (no key, no role,
-too many requests) has its HTTP status as everywhere.
+An invalid call is answered in JSON-RPC form (`RpcError`). A caller that is refused (no key, wrong role, too many
+requests) gets the usual HTTP status.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from web.validation import SchemaViolation, checked, parse_body, raw_body
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 
 Id = str | int | float
-MAX_ID = 1024  # characters: of what a caller names a call by, each message of its stream repeats it
+MAX_ID = 1024  # characters; each message of a call's stream repeats the id
 
 
 class RpcError(Exception):
-    """A refusal in the form of JSON-RPC; `id` is that of the call, where it is known."""
+    """An error in JSON-RPC form; `id` is the id of the call, if known."""
 
     def __init__(self, code: int, message: str, *, id: Any = None) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class RpcError(Exception):
 
 
 class IdField(Field):
-    """What a caller knows its call by; without it there is no answer."""
+    """The id of a call. A call without one is a notification, which gets no answer."""
 
     type_rule = Rule("must be a string or a number", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {"type": ["string", "number"], "maxLength": MAX_ID}
@@ -70,14 +70,14 @@ ANSWER = record(
 
 @dataclass(frozen=True)
 class Call:
-    """A call; `id` None: a notification, or an answer to us (`method` empty), which has no answer itself."""
+    """A call. Without an `id` it is a notification, or a client's answer (`method` empty), and gets no answer."""
 
     method: str
     params: dict[str, Any] = field(default_factory=dict)
     id: Id | None = None
 
     def read(self, schema: type[Schema]) -> dict[str, Any]:
-        """The checked parameters; raises RpcError naming what is wrong with them."""
+        """Return the validated parameters. Raises RpcError, which names the invalid ones."""
         try:
             return checked(schema, self.params, "params")
         except SchemaViolation as error:
@@ -85,7 +85,7 @@ class Call:
 
 
 def read() -> Call:
-    """The call in the request's body; raises RpcError."""
+    """Return the call in the request's body. Raises RpcError."""
     body = _body()
     if isinstance(body, list):
         raise RpcError(INVALID_REQUEST, "Batches are not supported: send one call a request")
@@ -116,7 +116,7 @@ def _is_answer(body: Mapping[str, Any]) -> bool:
 
 
 def _id_of(body: Mapping[str, Any]) -> Any:
-    """The id of what may be no call; None where it has none that may be."""
+    """Return the id of a body that is not a valid call, or None if it has no valid id."""
     try:
         return IdField().deserialize(body.get("id"))
     except ValidationError:
@@ -137,7 +137,7 @@ def answer(body: bytes, status: int = 200) -> Response:
 
 
 def event(body: bytes) -> bytes:
-    """One message of a stream."""
+    """Encode one message of a stream as a server-sent event."""
     return sse.encode_parts("message", body, b"")
 
 

@@ -1,6 +1,6 @@
-"""Where a run can be read and followed, as the headers of answers say it.
+"""Paths of runs and of their streams, for the `Location` and `Content-Location` headers of answers.
 
-Paths begin at the deployment's own root: clients join them to the base address they know.
+Paths begin at the deployment's own root. Clients append them to the base address that they know.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ def run_path(thread_id: UUID | None, run_id: UUID, suffix: str = "") -> str:
 
 
 def stream_headers(thread_id: UUID | None, run_id: UUID) -> dict[str, str]:
-    """Of a run's event stream: where a client that lost it joins it again."""
+    """Return the headers of a run's event stream. `Location` is where a client rejoins a stream that it lost."""
     return _headers(thread_id, run_id, "/stream")
 
 
 def join_headers(thread_id: UUID, run_id: UUID) -> dict[str, str]:
-    """Of an answer with a run's output: where a client that lost it waits for it again."""
+    """Return the headers of an answer with a run's output. `Location` is where a client that lost it waits again."""
     return _headers(thread_id, run_id, "/join")
 
 

@@ -1,4 +1,4 @@
-"""Messages as graphs keep them in their state: whose they are, and their text."""
+"""Messages in the state of a graph: their authors and their text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AGENTS = frozenset({"ai", "assistant", "AIMessageChunk"})
 
 
 def of_values(values: Any) -> list[dict[str, Any]]:
-    """The messages of a state; none where it is no conversation."""
+    """Return the messages of a state, or an empty list if the state is not a conversation."""
     found = values.get("messages") if isinstance(values, dict) else None
     return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
 
@@ -27,7 +27,7 @@ def _kind(message: dict[str, Any]) -> str:
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """Its text, put together where it comes in blocks."""
+    """Return the text of a message, joined if it consists of content blocks."""
     content = message.get("content")
     if isinstance(content, str):
         return content

@@ -10,7 +10,7 @@ MAX_OFFSET = 2**62  # the database counts in 64 bits
 
 
 def page(rows: list[Any], *, offset: int, limit: int, total: int) -> Response:
-    """A page of a list: the true total, and where the next page begins unless this is the last."""
+    """Return a page of a list. Headers hold the total and, unless this is the last page, the offset of the next."""
     response = jsonify(rows)
     response.headers["X-Pagination-Total"] = str(total)
     if offset + len(rows) < total and rows:
@@ -19,7 +19,7 @@ def page(rows: list[Any], *, offset: int, limit: int, total: int) -> Response:
 
 
 def selected(rows: list[dict[str, Any]], select: list[str] | None) -> list[dict[str, Any]]:
-    """Only the fields asked for."""
+    """Return the records with only the fields in `select`; without `select`, unchanged."""
     if not select:
         return rows
     return [{name: row[name] for name in select if name in row} for row in rows]

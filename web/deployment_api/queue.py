@@ -1,4 +1,4 @@
-"""A deployment's queue: how many runs are pending, and what each waits for."""
+"""A deployment's queue: how many runs are pending, and for which reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ bp = Blueprint("queue", __name__)
 @bp.get("/queue")
 @operation("Show the runs that wait, by reason", role="read", answer=schemas.QUEUE)
 def show_queue() -> Response:
-    """The longest wait first. A run's own position is in its record while it waits."""
+    """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
     asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
     with connection() as conn:
         return jsonify(queue_position.of_deployment(conn, deployment(), asked.filter, changed(asked)))

@@ -1,4 +1,4 @@
-"""Runs of a whole deployment: a search for them, and another try of one that did not succeed."""
+"""Runs of a whole deployment: search for them, and retry one that did not succeed."""
 
 from __future__ import annotations
 
@@ -62,10 +62,11 @@ class Retry(Schema):
     body=Search,
 )
 def search_runs() -> Response:
-    """With only failed ones the last to end first: `since` and `until` bound when they ended, `error` names a class.
+    """Search runs. `error` selects runs by the class of their error. Pending runs have a `queue`.
 
-    With other statuses among them the newest first, and bound by when they were created; X-Pagination-Total then
-    counts up to 10,000. Runs that wait have their `queue`.
+    If `status` selects only unsuccessful runs, they are sorted by their end, latest first, and `since` and `until`
+    bound the end. Otherwise runs are sorted by their creation, newest first, `since` and `until` bound the creation,
+    and X-Pagination-Total counts up to 10,000.
     """
     body = {name: value for name, value in load(Search).items() if value not in (None, [], {})}
     limit, offset = body.pop("limit"), body.pop("offset")
@@ -112,10 +113,11 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
     idempotent=True,
 )
 def retry_run(thread_id: str, run_id: str) -> Response:
-    """Makes a new run with the same configuration, on what the deployment serves now.
+    """Create a run with the configuration of the failed one, on the revision that the deployment serves now.
 
-    It starts over from the input when the failed one has no checkpoint. Refused (409) while the thread is
-    busy, and when it has moved on since, unless `force` is true: then it forks from that checkpoint.
+    If the failed run has no checkpoint, the new run starts over from its input. Returns 409 while the thread is busy.
+    Also returns 409 if the thread has moved on since the failed run, unless `force` is true: the new run then forks the
+    thread from the failed run's last checkpoint.
     """
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
     force = load(Retry)["force"]

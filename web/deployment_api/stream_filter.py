@@ -1,10 +1,10 @@
-"""Filters the events of a run for one client: by stream mode, by namespace, by whether it wants subgraphs.
+"""Filters for the events that one client of a run receives: by stream mode, by namespace, with or without subgraphs.
 
-A run's log may hold more than its creator asked for: who joins a run adds its own wishes to what the run will
-stream, before its start (`shared/runs/create.py`, `widen`) or while it runs (`shared/runs/signals.py`, `widen`). So
-every client's stream is filtered.
+A run's log may hold more events than its creator requested. A client that joins a run adds its modes to those that the
+run streams, before its start (`shared/runs/create.py`, `widen`) or while it runs (`shared/runs/signals.py`, `widen`).
+Every client's stream is therefore filtered.
 
-The log names the namespace of each event. Clients know messages as the text so far by their bare names alone.
+The log names the namespace of each event. Clients expect partial messages (the text so far) under their bare names.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 PARTS = frozenset({"messages/metadata", "messages/partial", "messages/complete"})
-ALWAYS = frozenset({"error"})  # how a run ended concerns everybody
+ALWAYS = frozenset({"error"})  # every client learns that the run failed
 
-Keep = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not for it
+Keep = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not sent
 
 
 def of_creator(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Keep:
-    """What the creator of a run asked for; `metadata`, which names the run, belongs to it."""
+    """Return the filter for the creator of a run: the events of its modes, and `metadata`, which names the run."""
     modes = kwargs["stream_mode"]
     bases = _bases(modes, with_tuples="messages-tuple" in modes) | {"metadata"}
     return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
@@ -29,7 +29,10 @@ def of_creator(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) ->
 def of_join(
     kwargs: Mapping[str, Any], modes: Collection[str] | None, namespaces: Collection[str] | None
 ) -> Keep:
-    """What a join asked for, by default what the creator did. With modes, `metadata` is one of them."""
+    """Return the filter for a client that joins a run. Without modes it is that of the creator.
+
+    With modes, `metadata` is sent only if it is one of them.
+    """
     if not modes:
         return of_creator(kwargs, namespaces)
     bases = _bases(modes, with_tuples=not _has_parts(kwargs)) | {mode for mode in modes if mode == "metadata"}
@@ -42,7 +45,10 @@ def needs_subgraphs(namespaces: Collection[str] | None) -> bool:
 
 
 def _bases(modes: Collection[str], *, with_tuples: bool) -> frozenset[str]:
-    """The events' names without namespace. `messages` also takes tuples where the run streams no parts."""
+    """Return the names of the events, without namespace.
+
+    `messages` also selects message tuples, if the run streams no partial messages.
+    """
     bases = {mode for mode in modes if mode not in ("messages", "messages-tuple", "metadata")}
     if "messages" in modes and ("messages-tuple" not in modes or not with_tuples):
         bases |= PARTS
@@ -52,7 +58,7 @@ def _bases(modes: Collection[str], *, with_tuples: bool) -> frozenset[str]:
 
 
 def _has_parts(kwargs: Mapping[str, Any]) -> bool:
-    """Whether the run streams messages as the text so far."""
+    """Whether the run streams partial messages: the text so far."""
     own, joined = kwargs["stream_mode"], kwargs.get("joined") or {}
     return ("messages" in own and "messages-tuple" not in own) or "messages" in joined.get("stream_mode", ())
 
@@ -83,5 +89,5 @@ def _keep(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str
 
 
 def _nodes(namespace: str) -> str:
-    """A namespace without the ids of its tasks, which nobody can know beforehand."""
+    """Return a namespace without its task ids, which a client cannot know in advance."""
     return re.sub(r":[^|]*", "", namespace)

@@ -1,4 +1,4 @@
-"""A thread's stream: the events of its runs, one after the other, until the client leaves."""
+"""A thread's stream: the events of its runs, one after the other, until the client disconnects."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ThreadStreamQuery(Schema):
     errors=(404,),
 )
 def follow_thread(thread_id: str) -> Response:
-    """Ends when the caller leaves. `run_modes` are the events of its runs and that each is over, `lifecycle`
-    only that they begin and end, `state_update` the thread's state each time it has moved."""
+    """Stream until the client disconnects. The mode `run_modes` sends the events of the thread's runs and the end of each
+    run, `lifecycle` only their beginnings and ends, `state_update` the thread's state after each change."""
     key = uuid_path(thread_id, "thread_id")
     asked = allow("threads", "read", thread_id=key)
     if asked.filter:

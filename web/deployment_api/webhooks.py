@@ -1,4 +1,4 @@
-"""Webhooks: what became of their deliveries, and another try of one."""
+"""Webhook deliveries: search for them, and retry one."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class DeliverySearch(Schema):
     headers=schemas.PAGE_HEADERS,
 )
 def search_webhooks() -> Response:
-    """Addresses are shown without credentials and without the values of their query.
+    """Search deliveries. URLs are shown without credentials and without the values of their query parameters.
 
-    `attempts` are those since it was made, or made again; those that have ended are kept for a while.
+    `attempts` counts from the creation of the delivery, or from its last retry. Deliveries that have ended are stored
+    for a limited time.
     """
     body = load(DeliverySearch)
     limit, offset = body["limit"], body["offset"]
@@ -62,7 +63,7 @@ def search_webhooks() -> Response:
 @bp.post("/webhooks/<delivery_id>/retry")
 @operation("Deliver a webhook again", role="run", status=202, errors=(404,))
 def retry_webhook(delivery_id: str) -> tuple[str, int]:
-    """At once, under the same id, whatever became of it; asked twice it is still made once."""
+    """Deliver again at once, under the same id, whatever the status. Two retries in succession cause one delivery."""
     key = uuid_path(delivery_id, "delivery_id")
     asked = allow("threads", "update", thread_id=_thread_of(key), metadata={})
     with connection() as conn:
@@ -71,7 +72,7 @@ def retry_webhook(delivery_id: str) -> tuple[str, int]:
 
 
 def _thread_of(delivery_id: UUID) -> UUID | None:
-    """The thread that is to be asked about; nobody is told of it before that."""
+    """Return the thread whose update is to be authorized. The caller must not learn it before that."""
     if user() is None:
         return None
     with connection() as conn:

@@ -1,5 +1,5 @@
-"""Protocol v2 as clients speak it: commands, and a thread's events for whoever subscribes to them.
+"""Protocol v2 over HTTP and WebSockets: commands, and a thread's events for the clients that subscribe to them.
 
-What is here is the wire: bodies, channels, frames and the codes of refusals. What a command means for a thread, and
-which events a thread has, is in `shared/protocol/`.
+This package holds the wire format: bodies, channels, frames and error codes. `shared/protocol/` determines what a
+command does to a thread, and which events a thread has.
 """

@@ -1,4 +1,4 @@
-"""Answers to commands, as they are sent and as the API document describes them."""
+"""Answers to commands: their JSON, and their description in the API document."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_COMMAND: dict[str, Any] = {"anyOf": [REFUSED, ERROR]}
 
 
 def success(id: int, result: Mapping[str, Any], through: int) -> dict[str, Any]:
-    """`through`: the number of the thread's newest event before all that the command causes."""
+    """Return a success. `through` is the number of the thread's newest event before those that the command causes."""
     return {"type": "success", "id": id, "result": result, "meta": {"applied_through_seq": through}}
 
 

@@ -1,6 +1,6 @@
-"""Commands of the protocol over HTTP: what each takes, what it answers, and the codes of what is refused.
+"""Protocol commands over HTTP: the parameters, the result and the error codes of each.
 
-A refusal is an answer like any other: status 200, with a code. Only what is no command is a 400.
+A refused command is answered with status 200 and an error code. Only a body that is not a command is a 400.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ from web.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
 
 bp = Blueprint("protocol_commands", __name__)
 
-# A run's end is stored a moment after its questions are in the log: usually 20 ms, up to seconds on a busy machine.
+# The end of a run is stored a moment after its interrupts appear in the event log: usually after 20 ms, on a busy
+# machine after up to some seconds.
 STORED_SECONDS = 5.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.2
 
 STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
-# What a run that a command makes writes for its readers, of this kind and of the older one.
+# Stream options of a run that a command creates: they serve readers of this protocol and of the older event streams.
 STREAMED: dict[str, Any] = {
     "stream_mode": ["values", "updates", "messages-tuple", "custom", PROTOCOL],
     "stream_subgraphs": True,
@@ -98,14 +99,14 @@ class GetTree(Schema):
 
 @dataclass(frozen=True, slots=True)
 class CommandDone:
-    """What a command has led to; `through` is the number of the newest event before all it causes."""
+    """The result of a command; `through` is the number of the thread's newest event before those it causes."""
 
     result: Mapping[str, Any]
     through: int
 
 
 class CommandRefused(Exception):
-    """A command that is not carried out, by the protocol's code."""
+    """The refusal of a command, with an error code of the protocol."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -122,7 +123,7 @@ class CommandRefused(Exception):
     refusals={400: answers.NO_COMMAND},
 )
 def command(thread_id: str) -> Response:
-    """`run.start` (makes the thread where there is none), `input.respond`, `agent.getTree`."""
+    """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
     sent = _sent()
     try:
         fields = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
@@ -143,12 +144,12 @@ def _sent() -> Any:
 
 
 def _id(sent: Any) -> Any:
-    """The id of something that is no command, whatever it is."""
+    """Return the id in a body that is not a valid command, whatever its type, or None."""
     return sent.get("id") if isinstance(sent, dict) else None
 
 
 def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a command that was checked to be one."""
+    """Carry out a validated command and return the answer to it."""
     try:
         done = _done(thread_id, command["method"], command.get("params", {}))
     except CommandRefused as refusal:
@@ -180,7 +181,10 @@ def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone
 
 
 def _denial(error: Denied) -> Exception:
-    """What the deployment's authorization refuses; what fails there is no answer to a command."""
+    """Return the error of a command for a refusal by the deployment's authorization.
+
+    A failure of the authorization itself (5xx) is returned as it is: it fails the request, not the command.
+    """
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return error
     code = "no_such_run" if error.status == HTTPStatus.NOT_FOUND else "permission_denied"
@@ -195,7 +199,10 @@ CODES: dict[type[Refused], str] = {
 
 
 def _refusal(error: Refused) -> CommandRefused:
-    """A refusal of the rules; one without a code of its own has the status that it would have as an answer."""
+    """Return the error of a command for a refusal by a rule.
+
+    A refusal without a code of its own becomes `unknown_error`, with the HTTP status that it has elsewhere.
+    """
     code = next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
     if code is not None:
         return CommandRefused(code, error.message)
@@ -252,7 +259,7 @@ def _responded(thread_id: UUID, asked: RunRequest, given: Mapping[str, Any]) -> 
 
 
 def _wait_for_end(run_id: UUID) -> None:
-    """Return when the end of a run is stored, or after STORED_SECONDS."""
+    """Wait until the end of a run is stored, for at most STORED_SECONDS."""
     give_up_at, pause = time.monotonic() + STORED_SECONDS, FIRST_PAUSE_SECONDS
     while time.monotonic() < give_up_at:
         with connection() as conn:
@@ -283,7 +290,7 @@ METHODS: dict[str, tuple[type[Schema], Callable[[UUID, dict[str, Any]], Rule]]] 
     "input.respond": (InputRespond, _input_respond),
     "agent.getTree": (GetTree, _get_tree),
 }
-# Subscriptions belong to a socket; the others are in the protocol's types, and no server has them.
+# Subscriptions need a WebSocket. The others are in the protocol's types, but no server implements them.
 NOT_SUPPORTED = frozenset(
     {
         "subscription.subscribe",

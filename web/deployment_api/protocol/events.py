@@ -1,4 +1,4 @@
-"""A thread's events by the protocol, as server-sent events: from where the client says, until it leaves."""
+"""A thread's events by the protocol, as server-sent events, from the client's position until it disconnects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from web.validation import SchemaViolation, load, uuid_path
 
 bp = Blueprint("protocol_events", __name__)
 
-MAKES_THREADS = "run"  # the role of keys that may wait for a thread that is not there yet
+MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that does not exist yet
 
 
 @bp.post("/threads/<thread_id>/stream/events")
@@ -34,7 +34,10 @@ MAKES_THREADS = "run"  # the role of keys that may wait for a thread that is not
     errors=(400, 404),
 )
 def stream_events(thread_id: str) -> Response:
-    """Of all its runs, one after the other, until the caller leaves. A thread that is not there yet is waited for."""
+    """Stream the events of all runs of the thread, one after the other, until the client disconnects.
+
+    A thread that does not exist yet is waited for, if the key has the role `run`.
+    """
     key = uuid_path(thread_id, "thread_id")
     subscription = Subscription.of(_asked())
     asked = allow("threads", "read", thread_id=key)
@@ -56,7 +59,7 @@ def stream_events(thread_id: str) -> Response:
 
 
 def _asked() -> dict[str, object]:
-    """The body; wrong channels are a 400."""
+    """Return the validated body. Raises SchemaViolation, with status 400 instead of 422 for wrong channels."""
     try:
         return load(Subscribed)
     except SchemaViolation as error:

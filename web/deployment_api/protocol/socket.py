@@ -1,7 +1,8 @@
-"""A thread by the protocol over a WebSocket: commands, and the events of all that the client subscribed to there.
+"""A thread over a WebSocket, by the protocol: commands, and the events of the client's subscriptions.
 
-One reader of the thread serves all subscriptions of a socket, so that each event is sent once. For a new one it goes
-back to where that begins: what the others have had goes to the new one alone, until it has caught up.
+One reader of the thread serves all subscriptions of a socket, so each event is sent once. For a new subscription the
+reader goes back to where that subscription begins. Until it has caught up, the events that the other subscriptions have
+had already are sent for the new one only.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ log = logging.getLogger(__name__)
 
 bp = Blueprint("protocol_socket", __name__)
 
-COMMANDS = "run"  # the role of keys that may send commands
-MOST_SUBSCRIPTIONS = 100  # of one socket
+COMMANDS = "run"  # the role that a key needs to send commands
+MOST_SUBSCRIPTIONS = 100  # per socket
 FAILED = Failure("unknown_error", "500: internal error")
 
 
@@ -69,15 +70,16 @@ class Unsubscribed(Schema):
     errors=(400, 404, 426),
 )
 def open_socket(thread_id: str) -> Response:
-    """The commands of `POST …/commands`, `subscription.subscribe` and `subscription.unsubscribe`, as text."""
+    """Open a WebSocket that takes the commands of `POST …/commands`, `subscription.subscribe` and
+    `subscription.unsubscribe`, as text messages."""
     key = uuid_path(thread_id, "thread_id")
     visible = _require_visible(key)
     try:
         opened, opening = websocket.handshake(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
-    # A client that is connected may count on seeing what it starts next, also by another connection that overtakes
-    # its subscription.
+    # Mark the thread as watched before the socket opens. A connected client expects the events of the run it starts
+    # next, even if it starts that run over another connection and the request overtakes its subscription.
     watching.note({"deployment_id": deployment().id, "thread_id": key})
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
@@ -86,7 +88,10 @@ def open_socket(thread_id: str) -> Response:
 
 
 def _require_visible(thread_id: UUID) -> Filter | None:
-    """Raise NotFound for a thread that the caller may not see, or may not wait for; what it may see also later."""
+    """Return the caller's filter for threads, which applies for as long as the socket is open.
+
+    Raises NotFound if the filter hides the thread, or if the thread is missing and the caller may not wait for it.
+    """
     visible = allow("threads", "read", thread_id=thread_id).filter
     if caller().may(MAKES_THREADS) and not visible:
         return visible
@@ -100,7 +105,7 @@ def _require_visible(thread_id: UUID) -> Filter | None:
 
 @dataclass(slots=True)
 class Live:
-    """A subscription that gets events: all after `begins_after` that it wants."""
+    """A subscription that receives events: those that it selects with a number above `begins_after`."""
 
     subscription: Subscription
     begins_after: int
@@ -111,7 +116,7 @@ class Live:
 
 @dataclass(slots=True)
 class Replay:
-    """A subscription that is catching up; `through` was the newest event when it began."""
+    """A subscription that is catching up; `through` is the number of the newest event when the replay began."""
 
     id: str
     command_id: int
@@ -120,10 +125,10 @@ class Replay:
 
 
 class Session:
-    """One socket's, made within the request that opens it; outlives it.
+    """The session of one socket. Created within the request that opens the socket, and outlives it.
 
-    `steps` runs in the greenlet of the connection and sends events. Messages are taken in another, so that a
-    command waits for no event, and what it waits for itself is waited for there.
+    `steps` runs in the greenlet of the connection and sends events. Another greenlet handles the client's messages, so
+    a command does not wait for events, and events do not wait for a slow command.
     """
 
     def __init__(
@@ -138,12 +143,15 @@ class Session:
         self._asked: list[tuple[int, Subscription]] = []
         self._live: dict[str, Live] = {}
         self._replay: Replay | None = None
-        self._seen = 0  # all up to this number was read for those that are live
+        self._seen = 0  # number of the last event that was read for the live subscriptions
 
     # Events.
 
     def steps(self) -> Generator[bytes]:
-        """Serve the socket until it is closed; yields now and then. Raises Closed and Stopping."""
+        """Serve the socket until it is closed. Raises Closed and Stopping.
+
+        Yields after each batch, so that `SocketStream` can check whether the caller's key is still valid.
+        """
         try:
             with (
                 self._socket.receiving(self._take, self._wake),
@@ -154,12 +162,12 @@ class Session:
                     yield from self._serve(wake_ups)
         except (Closed, Stopping):
             raise
-        except Exception:  # the outermost of this socket: the client is to hear of it
+        except Exception:  # outermost loop of this socket: the client gets an error message
             log.exception("a socket of thread %s failed", self._thread_id)
             self._fail(FAILED)
 
     def _serve(self, wake_ups: Reader) -> Iterator[bytes]:
-        """Send what there is, until something else is to be read."""
+        """Send batches of events until the thread has to be read from another position."""
         with closing(self._batches(wake_ups)) as batches:
             for batch in batches:
                 if self._socket.is_closed:
@@ -190,18 +198,18 @@ class Session:
             self._stream.wake()
 
     def _is_idle(self) -> bool:
-        """Whether the thread is read for nobody."""
+        """Whether the thread is read although no subscription is left."""
         return self._stream is not None and not self._live
 
     def _is_turned(self) -> bool:
-        """Whether something else is to be read from now on: also for one more subscription, or nothing."""
+        """Whether to read from another position from now on: for a new subscription, or not at all if none is left."""
         if self._is_idle():
             self._stream = None
             return True
         return not self._replay and self._begin_next()
 
     def _begin_next(self) -> bool:
-        """Begin with the next subscription that was asked for; whether there was one."""
+        """Begin the next requested subscription. Returns False if there is none."""
         while self._asked:
             command_id, subscription = self._asked.pop(0)
             try:
@@ -235,7 +243,7 @@ class Session:
         return opened
 
     def _pass_on(self, batch: Sequence[Item]) -> None:
-        """A batch of events; a quiet spell ends what is caught up with."""
+        """Send a batch of events. An empty batch ends the replay: the reader has reached the newest event."""
         frames: list[bytes] = []
         for item in batch:
             if isinstance(item, Failure):
@@ -257,14 +265,14 @@ class Session:
             yield event.form("socket", _frame)
 
     def _caught_up(self) -> Iterator[bytes]:
-        """The answer to who has got all that was before."""
+        """Yield the answer to a subscription whose replay is complete, if there is one."""
         replay, self._replay = self._replay, None
         if replay is not None:
             result = {"subscription_id": replay.id, "replayed_events": replay.count}
             yield text_frame(_encoded(answers.success(replay.command_id, result, replay.through)))
 
     def _fail(self, failure: Failure) -> None:
-        """The socket's last words; raises Closed."""
+        """Send a failure as the last message, then close the socket. Raises Closed."""
         self._socket.send(failed(failure))
         self._socket.close(CloseReason.INTERNAL_ERROR, failure.message)
         raise Closed
@@ -272,14 +280,14 @@ class Session:
     # Commands.
 
     def _take(self, message: bytes) -> None:
-        """A message of the client's, and the answer to it."""
+        """Handle a message of the client and send the answer to it."""
         with self._requested.again():
             answer = self._answered(message)
         if answer is not None:
             self._answer(answer)
 
     def _answered(self, message: bytes) -> Mapping[str, Any] | None:
-        """None where the answer comes later."""
+        """Return the answer to a message, or None if the answer follows later."""
         sent: Any = None
         too_many = self._counted()
         try:
@@ -298,7 +306,7 @@ class Session:
             return self._numbered(_refusal(command["id"], error))
 
     def _counted(self) -> TooMany | None:
-        """The refusal where the key asks too often; whatever is sent counts."""
+        """Return the error if the key exceeds its rate limit, else None. Every message counts, valid or not."""
         try:
             rate_limits.count_request(caller())
         except TooMany as error:
@@ -335,7 +343,7 @@ class Session:
         except Invalid as error:
             return self._numbered(answers.refused(id, "invalid_argument", error.message))
         if self._replay is not None and subscription_id == self._replay.id:
-            return self._unknown(id, subscription_id)  # nobody has been told of it yet
+            return self._unknown(id, subscription_id)  # the client has not received this id yet
         if self._live.pop(subscription_id, None) is None:
             return self._unknown(id, subscription_id)
         self._wake()
@@ -346,7 +354,7 @@ class Session:
         return self._numbered(answers.refused(id, "no_such_subscription", message))
 
     def _numbered(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """With the number of the thread's newest event, where it can be had."""
+        """Add the number of the thread's newest event to an answer, unless the database is unavailable."""
         try:
             return {**answer, "meta": {"applied_through_seq": self._newest()}}
         except Unavailable:
@@ -355,7 +363,7 @@ class Session:
     def _newest(self) -> int:
         with connection() as conn:
             if visibility.is_hidden(conn, self._deployment_id, self._thread_id, self._visible):
-                return 0  # a stranger has made the thread that was waited for
+                return 0  # another user has created the thread that this client waits for
             return stream.newest(conn, self._deployment_id, self._thread_id)
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
@@ -371,7 +379,7 @@ def _encoded(answer: Mapping[str, Any]) -> bytes:
 
 
 def _refusal(id: int, error: RunyardError) -> dict[str, Any]:
-    """An error as HTTP would answer it."""
+    """Return an error as an answer, with its HTTP status. An unexpected error is not described to the client."""
     status = status_of(error)
     is_told = isinstance(error, Refused | Unavailable)
     return answers.refused(id, "unknown_error", f"{status}: {error.message}" if is_told else FAILED.message)
@@ -379,7 +387,7 @@ def _refusal(id: int, error: RunyardError) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """What the request that opened a socket was served with."""
+    """Context of the request that opened a socket, kept for the commands that arrive over the socket."""
 
     app: Flask
     caller: Caller
@@ -404,14 +412,14 @@ class _Requested:
         )
 
     def require_same(self, serving: DeploymentRef) -> None:
-        """Raise Forbidden where the name means another deployment by now, or who may do what is decided otherwise."""
+        """Raise Forbidden if the name now means another deployment, or if authorization was switched on or off."""
         is_asked = serving.user_code.auth is not None
         if serving.id != self.deployment_id or is_asked != (self.user is not None):
             raise Forbidden("The deployment has changed whom it lets in: connect again")
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """The same for a command that comes over the socket."""
+        """Enter this context again, to handle a message that arrives over the socket."""
         with self.app.app_context(), logs.bound(request_id=self.request_id):
             g.caller, g.deployment_name, g.request_id = self.caller, self.deployment_name, self.request_id
             g.headers_of_run = self.headers_of_run

@@ -1,4 +1,4 @@
-"""Which of a thread's events a client subscribed to, and each of them as JSON; knows neither HTTP nor Flask."""
+"""Subscriptions to a thread's events, and the JSON of events. Independent of HTTP and Flask."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ CHANNELS = (
 )  # fmt: skip
 CUSTOM = "custom"
 NAMED = f"{CUSTOM}:"
-INPUT = "input"  # the channel of all methods that begin so
-WAITING = frozenset({"lifecycle", INPUT})  # channels of who waits for beginnings, ends and questions alone
-SHOWN = 100  # characters of an unknown channel that a refusal repeats
-# A stream keeps its choice for as long as it is open, and looks through it at events in a namespace new to it.
+INPUT = "input"  # the channel of the methods `input.…`
+WAITING = frozenset({"lifecycle", INPUT})  # beginnings, ends and questions of runs
+SHOWN = 100  # characters of an unknown channel's name that the error repeats
+# A stream keeps its subscription in memory while it is open, and searches it for each event in a new namespace.
 MOST_BYTES = 64 * 1024
-REMEMBERED = 256  # namespaces, of which it is known whether they are wanted
+REMEMBERED = 256  # namespaces whose match is cached
 
 
 class ChannelName(StrictString):
-    """A channel, or the one of custom events of one name."""
+    """A channel; `custom:<name>` is the channel of the custom events with that name."""
 
     json_schema: ClassVar[dict[str, Any]] = {
         "pattern": f"^(?:{'|'.join(CHANNELS)}|{NAMED}.+)$",
@@ -42,7 +42,7 @@ class ChannelName(StrictString):
 
 
 class Subscribed(Schema):
-    """What a client says of the events it wants."""
+    """A client's selection of events."""
 
     channels = ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
     namespaces = ListOf(ListOf(StrictString()), allow_none=True, max_bytes=MOST_BYTES)
@@ -52,13 +52,13 @@ class Subscribed(Schema):
 
 @lru_cache(256)
 def _the_same(channels: frozenset[str]) -> frozenset[str]:
-    """One set for all who ask for it: most clients ask for the same."""
+    """Return one shared set for all subscriptions with these channels: most clients choose the same ones."""
     return channels
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One client's choice of a thread's events; `namespaces` empty or None means all."""
+    """One client's selection of a thread's events; `namespaces` empty or None means all."""
 
     channels: frozenset[str]
     namespaces: Sequence[Sequence[str]] | None = None
@@ -68,12 +68,12 @@ class Subscription:
 
     @classmethod
     def of(cls, checked: Mapping[str, Any]) -> Subscription:
-        """From what `Subscribed` has checked."""
+        """Create a subscription from the validated fields of `Subscribed`."""
         return cls(**{**checked, "channels": _the_same(frozenset(checked["channels"]))})
 
     @property
     def waits(self) -> bool:
-        """Whether it is for beginnings, ends and questions of runs alone."""
+        """Whether the subscription covers only beginnings, ends and questions of runs."""
         return self.channels <= WAITING
 
     def wants(self, event: ProtocolEvent) -> bool:
@@ -105,7 +105,10 @@ class Subscription:
 
 
 def _begins_with(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
-    """Label by label; one of the prefix without a task's id stands for any."""
+    """Whether a namespace begins with a prefix, label by label.
+
+    A label of the prefix without a task id matches every task of that node.
+    """
     return len(prefix) <= len(namespace) and all(
         wanted == label or (":" not in wanted and wanted == label.partition(":")[0])
         for wanted, label in zip(prefix, namespace, strict=False)
@@ -113,12 +116,12 @@ def _begins_with(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
 
 
 def encoded(event: ProtocolEvent) -> bytes:
-    """An event as one line of JSON; its parameters as the graph host made them."""
+    """Return an event as one line of JSON, with its parameters as the graph host encoded them."""
     head = {"type": "event", "event_id": event.id, "seq": event.seq, "method": event.method}
     return dumps(head).encode()[:-1] + b',"params":' + event.params + b"}"
 
 
 def failed(failure: Failure) -> bytes:
-    """What a client gets just before its stream is closed."""
+    """Return the message that a client gets just before its stream is closed."""
     said = {"type": "error", "id": None, "error": failure.code, "message": failure.message}
     return dumps(said).encode()
