@@ -1,9 +1,9 @@
-"""What a project's app answers, as the service passes it on: nothing of it may end up as another answer, or speak for
-anybody but its own deployment.
+"""Answers of a project's app, made safe to pass on: an answer must not pass for another one, and must affect nothing
+but its own deployment.
 
-Where all deployments share one origin (`/d/<name>`), the console that operators use is there too. So what an app
-says about the whole origin is dropped there, its cookies are put under its own path, and its pages run in a sandbox,
-where scripts reach no other page and no storage. At an address of its own a deployment says what it likes.
+All deployments at `/d/<name>` share one origin with the operators' console. Headers that act on the whole origin are
+therefore dropped, cookies are limited to the app's own path, and pages run in a sandbox in which scripts reach no other
+page and no storage. A deployment at its own address has none of these restrictions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 LENGTH = re.compile(r"[0-9]{1,18}")
 MOST_HEADERS = 256
 MOST_BYTES = 128 * 1024
-MOST_PATH = 1024  # characters: browsers ignore a longer Path and use the folder of the request, which may be above ours
+# Maximum length of a cookie's Path in characters. Browsers replace a longer one by the folder of the request, which may
+# be above the app's path.
+MOST_PATH = 1024
 OWN = frozenset({"x-request-id", "server", "date"})
 
 NEVER = HOP_BY_HOP | OWN | FOR_PROXIES
@@ -39,14 +41,14 @@ WITHOUT_BODY = (204, RESET_CONTENT, 304)
 
 
 class BadAnswer(Exception):
-    """The app's answer is none that can be passed on; says why."""
+    """The app's answer cannot be passed on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
     status: int
     headers: Sequence[tuple[str, str]]
-    length: int | None  # of the body, where it says so
+    length: int | None  # of the body in bytes, if declared
 
     @property
     def has_body(self) -> bool:
@@ -54,7 +56,7 @@ class AnswerHead:
 
 
 class AppResponse(ForeignResponse):
-    """An app's answer: nothing is added to it that the app did not say, but for what `web/headers.py` adds."""
+    """An app's answer. The only headers that the app did not set are those that `web/headers.py` adds."""
 
     default_mimetype = None
     automatically_set_content_length = False
@@ -71,7 +73,7 @@ class AppResponse(ForeignResponse):
 
 
 def read_head(data: bytes, target: Target) -> AnswerHead:
-    """Raises BadAnswer."""
+    """Parse the head of an app's answer. Raises BadAnswer."""
     try:
         found = orjson.loads(data)
         status, sent = found["status"], [(name, value) for name, value in found["headers"]]
@@ -86,8 +88,8 @@ def read_head(data: bytes, target: Target) -> AnswerHead:
 def _framed(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
     """The headers of a 205, with the length 0.
 
-    Browsers end a 205 at its head, whatever its length, and HTTP servers do not. A browser would read the bytes of a body
-    as the response to its next request on the connection, which may be one for the console.
+    Browsers end a 205 at its head, whatever its length, and HTTP servers do not. A browser would read the bytes of a
+    body as the response to its next request on the connection, which may be one for the console.
     """
     return [
         *((name, value) for name, value in headers if name.lower() != "content-length"),
@@ -96,7 +98,7 @@ def _framed(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
 
 
 def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple[str, str]]:
-    """The headers of an answer that the caller gets. Raises BadAnswer."""
+    """Yield the headers of an app's answer that the caller gets. Raises BadAnswer."""
     _check(sent)
     is_shared = AT_ROOT not in request.environ
     named = {
@@ -123,7 +125,7 @@ def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple
 
 
 def own_cookie(value: str, host: str, mount: str) -> str | None:
-    """A cookie that goes to nobody but its deployment; None for one that is meant for another domain."""
+    """Return a cookie that browsers send only to its own deployment, or None for a cookie of another domain."""
     pair, *attributes = (part.strip() for part in value.split(";"))
     kept, path = [pair], ""
     for attribute in attributes:
@@ -141,7 +143,7 @@ def own_cookie(value: str, host: str, mount: str) -> str | None:
 
 
 def host() -> str:
-    """The name that the caller knows the deployment's server by."""
+    """Return the host name by which the caller addresses the deployment."""
     name = request.host.lower()
     return name if name.startswith("[") else name.partition(":")[0]
 

@@ -1,7 +1,7 @@
-"""Requests for a project's app: passed on to a host of its revision, and what it answers passed back, part by part.
+"""Requests for a project's app: passed to a graph host of the revision, and the answers passed back, part by part.
 
-Nothing is kept on the way: a part is taken from either side when the other has room for it. The request's body is
-sent by a greenlet of its own, since an app may answer before it has read it; a short one goes before all else.
+Nothing is buffered on the way: a part is read from one side when the other side has room for it. A greenlet of its own
+sends the request's body, since an app may answer before it has read the body. A short body is sent before all else.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from web.target import Target, target
 log = logging.getLogger(__name__)
 
 PART_BYTES = 64 * 1024
-START_SECONDS = 60.0  # for a host, where none is up
+START_SECONDS = 60.0  # for the start of a graph host, if none is running
 DRAIN_SECONDS = 1.0  # for the end of an answer that has no body
 
-# What a browser fetches to run it in the page that asks, or to style that page (`Sec-Fetch-Dest`).
+# Values of `Sec-Fetch-Dest` for files that a browser runs in the requesting page, or uses to style it.
 RUN_IN_PAGE = frozenset(
     {"audioworklet", "paintworklet", "script", "serviceworker", "sharedworker", "style", "worker", "xslt"}
 )
@@ -52,13 +52,13 @@ NOT_FOR_WORKERS = (
 
 
 def serve_open() -> Response | None:
-    """Answer a request for a route of an app's that is open; to be registered before authentication."""
+    """Answer a request for a public route of an app. Must be registered before authentication."""
     found = target()
     return _answer(found) if found is not None and found.is_for_app and not found.asks_first else None
 
 
 def serve_allowed() -> Response | None:
-    """The same for the routes of an app behind its project's authorization; to be registered after authentication."""
+    """Answer a request for a route behind the project's authorization. Must be registered after authentication."""
     found = target()
     return _answer(found) if found is not None and found.is_for_app else None
 
@@ -77,10 +77,10 @@ def _answer(found: Target) -> Response:
 
 
 def _refuse_script_of_console() -> None:
-    """Raise Forbidden where the app's answer would run with the console's origin.
+    """Raise Forbidden if the browser would run the app's answer with the origin of the console.
 
-    The app's own pages are no case of it: their sandbox makes them another site, also to their own scripts. A service
-    worker would answer for the console at the next visit.
+    The app's own pages are not affected: their sandbox gives them another origin, so their requests are cross-site.
+    A service worker of the app would answer requests for the console at the next visit.
     """
     is_shared = AT_ROOT not in request.environ
     has_console = is_shared or settings().dev_deployment is not None
@@ -97,7 +97,7 @@ def _refuse_large_body() -> None:
 
 
 class _Request:
-    """The current request in the app. `held` is what its answer has to let go of, or whoever fails to give one."""
+    """The current request in the app. `held` is released at the end of the answer, or if the request fails before."""
 
     def __init__(self, found: Target, held: ExitStack) -> None:
         self._target, self._held = found, held
@@ -111,7 +111,7 @@ class _Request:
     def response(self) -> Response:
         deployment = self._target.deployment
         revision_id = deployment.active_revision_id
-        assert revision_id is not None  # it has an app
+        assert revision_id is not None  # the deployment has an app
         body = _short_body()
         head = app_requests.head(self._target)
         opened = exchanges.open_exchange(revision_id, deployment.pool, head, start_seconds=START_SECONDS)
@@ -144,7 +144,7 @@ class _Request:
         self._held.callback(sender.kill)
 
     def _send_all(self, exchange: Exchange, source: Body) -> None:
-        """In a greenlet: the body as it comes. Whatever ends it early ends the wait for the answer."""
+        """Send the body as it arrives, in a greenlet of its own. An error ends the wait for the answer."""
         try:
             for data in _pieces(source, self._most_bytes):
                 began = time.monotonic()
@@ -162,7 +162,10 @@ class _Request:
             self._watch.start()
 
     def _look(self) -> None:
-        """From gevent's loop: the client has left, or begins with its next request."""
+        """Called from gevent's event loop when the socket becomes readable.
+
+        Either the client has disconnected, or it has sent its next request.
+        """
         if self._watch.has_left():
             self._waiting.end(sse.ClientGone())
 
@@ -209,7 +212,7 @@ class _Request:
 
 
 def _short_body() -> bytes | None:
-    """The whole body where it is short; None where it is passed on as it comes."""
+    """Return the whole body if it is short, or None if it is passed on as it arrives."""
     length = get_content_length(request.environ)
     if length is None and request.environ.get("HTTP_TRANSFER_ENCODING"):
         return None
@@ -228,7 +231,7 @@ def _pieces(source: Any, most_bytes: int) -> Iterator[bytes]:
 
 
 def _drain(exchange: Exchange) -> None:
-    """Take what comes to the end of an answer that has no body for its caller."""
+    """Consume the rest of an answer whose body is not passed on to the caller."""
     try:
         for kind, _ in exchange.parts(timeout_seconds=DRAIN_SECONDS):
             if kind != BODY:

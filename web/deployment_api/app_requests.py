@@ -1,4 +1,4 @@
-"""A request as a project's app gets it: without what belongs to the connection, and without the service's own keys."""
+"""Requests as a project's app gets them: without headers of the connection, and without the service's own keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from web.deployment_api.authorization import user
 from web.named import is_platform_key, without_keys
 from web.target import Target
 
-# Of one connection and not of the request (RFC 9110 7.6.1); what Connection names is, too, but for what frames or
-# routes the request.
+# Headers of one connection, not of the request (RFC 9110 7.6.1). The headers that `Connection` names are dropped too,
+# except those that frame or route the request.
 HOP_BY_HOP = frozenset(
     {
         "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -28,15 +28,15 @@ HOP_BY_HOP = frozenset(
 NEVER_NAMED = frozenset({"host", "content-length", "content-type"})
 NOT_PASSED_ON = frozenset(
     {"x-runyard-user-code", "x-request-id", "forwarded"}
-)  # the service's own, and said below
+)  # the service's own, or replaced below
 MIDDLEWARE_FIRST = "middleware_first"
-V6_HOST_PREFIX = 64  # whoever has one IPv6 address has as many as this leaves
+V6_HOST_PREFIX = 64  # bits: one host can use all addresses of such a network
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def head(target: Target) -> dict[str, Any]:
-    """The head of the current request: what the host makes an ASGI scope of."""
+    """Return the head of the current request, from which the graph host makes an ASGI scope."""
     environ = request.environ
     caller = user()
     path = target.path
@@ -59,13 +59,13 @@ def head(target: Target) -> dict[str, Any]:
 
 
 def headers(environ: Mapping[str, Any], target: Target) -> Iterator[tuple[str, str]]:
-    """The headers for the app: names in lower case, values as Latin-1 text."""
+    """Yield the headers for the app: names in lower case, values as Latin-1 text."""
     named = {name.strip().lower() for name in environ.get("HTTP_CONNECTION", "").split(",")} - NEVER_NAMED
     for name, value in sent(environ):
         if name in HOP_BY_HOP or name in named or name in NOT_PASSED_ON or name.startswith("x-forwarded-"):
             continue
         if target.is_websocket and name.startswith("sec-websocket-"):
-            continue  # the handshake is ours
+            continue  # the service performs the handshake
         if not is_platform_key(value):
             yield name, value
     yield "x-request-id", g.request_id
@@ -73,7 +73,7 @@ def headers(environ: Mapping[str, Any], target: Target) -> Iterator[tuple[str, s
 
 
 def sent(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every header of a request."""
+    """Yield every header of a request, names in lower case."""
     for name, value in environ.items():
         if name.startswith("HTTP_"):
             yield name[5:].replace("_", "-").lower(), value
@@ -83,7 +83,7 @@ def sent(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def forwarded(environ: Mapping[str, Any], target: Target) -> Iterator[tuple[str, str]]:
-    """Who asked for what, as proxies say it; what a caller says of itself counts only from a proxy of ours."""
+    """Yield the `X-Forwarded-*` headers for the app. Values from the request count only if a trusted proxy sent it."""
     came = environ.get("REMOTE_ADDR", "")
     through = [environ["HTTP_X_FORWARDED_FOR"]] if _is_proxied(environ) else []
     yield "x-forwarded-for", ", ".join([*through, came])
@@ -96,7 +96,7 @@ def forwarded(environ: Mapping[str, Any], target: Target) -> Iterator[tuple[str,
 
 
 def address() -> str:
-    """Where the current request comes from; behind a proxy of ours what that says."""
+    """Return the client address of the current request; behind a trusted proxy, the address that the proxy reports."""
     came = request.remote_addr or ""
     if not _is_proxied(request.environ):
         return came
@@ -105,7 +105,7 @@ def address() -> str:
 
 
 def bounded_by_address(target: Target) -> Caller:
-    """Whom the bounds of a caller count for who has no name: everybody at the same address."""
+    """Return the rate-limit key of an anonymous caller: the client address, or the /64 network of an IPv6 address."""
     came = _parsed(address())
     source = address()
     if came is not None and came.version == 6:

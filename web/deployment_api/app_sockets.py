@@ -1,4 +1,4 @@
-"""WebSockets of a project's app: the handshake is ours, the messages are the app's and the client's."""
+"""WebSockets of a project's app: the service performs the handshake, and relays messages between app and client."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 START_SECONDS = 60.0
 REFUSED = "Forbidden"
 MOST_REFUSAL_BYTES = 64 * 1024
-REASON_BYTES = 123  # of a close, at most
-OWN_CODES = frozenset({1005, 1006, 1015})  # which no close may carry
+REASON_BYTES = 123  # maximum length of a close reason
+OWN_CODES = frozenset({1005, 1006, 1015})  # reserved: no close frame may carry them
 
 
 def answer_socket(found: Target) -> Response:
-    """Ask the app whether it takes the socket, and answer the handshake."""
+    """Ask the app whether it accepts the socket, and answer the handshake."""
     try:
         opening = websocket.Opening(request.environ)
     except NoUpgrade as refusal:
@@ -49,7 +49,7 @@ def answer_socket(found: Target) -> Response:
 
 
 class _Socket:
-    """The current request's socket in the app; outlives the request once it was taken."""
+    """The socket of the current request in the app. Outlives the request once the app has accepted it."""
 
     def __init__(self, found: Target, opening: websocket.Opening, held: ExitStack) -> None:
         self._target, self._opening, self._held = found, opening, held
@@ -61,7 +61,7 @@ class _Socket:
 
     def response(self) -> Response:
         deployment = self._target.deployment
-        assert deployment.active_revision_id is not None  # it has an app
+        assert deployment.active_revision_id is not None  # the deployment has an app
         opened = exchanges.open_exchange(
             deployment.active_revision_id,
             deployment.pool,
@@ -104,7 +104,7 @@ class _Socket:
         return Upgraded(SocketStream(socket, steps, holds=self._held.pop_all()))
 
     def _refused(self, exchange: Exchange, data: bytes) -> Response:
-        """An answer of the app's own to a handshake it does not take."""
+        """Return the app's own answer to a handshake that it does not accept."""
         head = app_answers.read_head(data, self._target)
         body = b""
         for kind, piece in exchange.parts(timeout_seconds=ANSWER_SECONDS):
@@ -121,7 +121,10 @@ class _Socket:
     # Messages.
 
     def _steps(self, exchange: Exchange, socket: WebSocket) -> Generator[bytes]:
-        """Serve the socket until it is closed; yields now and then. Raises Closed and Stopping."""
+        """Serve the socket until it is closed. Raises Closed and Stopping.
+
+        Yields after each part and each heartbeat, so that `SocketStream` can check whether the key is still valid.
+        """
 
         def take(message: ClientMessage) -> None:
             try:
@@ -156,7 +159,7 @@ class _Socket:
             yield b""
 
     def _sent(self, socket: WebSocket, kind: bytes, data: bytes) -> bool:
-        """Pass a part on; whether more may come."""
+        """Pass a part on to the client. Returns whether more parts may follow."""
         if kind == TEXT:
             socket.send(data)
         elif kind == BYTES:
@@ -174,7 +177,7 @@ class _Socket:
         return True
 
     def _say_closed(self, exchange: Exchange, socket: WebSocket) -> None:
-        """Tell the app with which code its client has closed."""
+        """Send the app the code and reason with which its client closed the socket."""
         code, reason = socket.closed_with
         with suppress(Lost):
             exchange.send(CLOSE, dumps({"code": code, "reason": reason}).encode())
@@ -191,7 +194,10 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _closing(data: bytes) -> tuple[int, str]:
-    """The code and reason that an app closes with, as far as a close can carry them."""
+    """Return the code and reason with which an app closes.
+
+    A code that a close frame cannot carry becomes 1000, and a reason that is too long is cut.
+    """
     try:
         found = orjson.loads(data)
         code, reason = found.get("code"), found.get("reason") or ""

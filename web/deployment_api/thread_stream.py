@@ -38,8 +38,8 @@ class ThreadStreamQuery(Schema):
     errors=(404,),
 )
 def follow_thread(thread_id: str) -> Response:
-    """Stream until the client disconnects. The mode `run_modes` sends the events of the thread's runs and the end of each
-    run, `lifecycle` only their beginnings and ends, `state_update` the thread's state after each change."""
+    """Stream until the client disconnects. The mode `run_modes` sends the events and the end of each run, `lifecycle`
+    only the beginning and the end, and `state_update` the thread's state after each change."""
     key = uuid_path(thread_id, "thread_id")
     asked = allow("threads", "read", thread_id=key)
     if asked.filter:

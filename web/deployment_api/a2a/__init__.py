@@ -1,7 +1,8 @@
 """The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
 
-Versions 1.0 and 0.3 are served side by side. Whoever calls is `web.auth.caller()`, as everywhere: which tasks a caller
-may see is decided in `tasks` and `shared/runs/a2a_tasks.py`, what a run is made with in `incoming`.
+Versions 1.0 and 0.3 are served side by side. The caller is `web.auth.caller()`, as in all other interfaces. `following`
+and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller. `incoming` determines what a run is
+created with.
 """
 
 from __future__ import annotations
@@ -87,25 +88,28 @@ class CardQuery(Schema):
 
 @bp.before_request
 def require_enabled() -> None:
-    """The project's langgraph.json may switch it off."""
+    """Raise NotFound if the project's langgraph.json disables A2A."""
     if unasked().http.get("disable_a2a"):
         raise NotFound("Not Found")
 
 
 def _agent(assistant: str) -> Row:
-    """An assistant of which nothing is told before it was asked for; raises NotFound."""
+    """Return an assistant, before authorization: the caller must not learn about it then. Raises NotFound."""
     with connection() as conn:
         return agents.agent(conn, unasked(), assistant)
 
 
 def _readable_agent(assistant: str) -> Row:
-    """Raises Denied, and NotFound also for one that is not there for the caller."""
+    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden."""
     methods.readable(assistants.named_id(assistant))
     return _agent(assistant)
 
 
 def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
-    """An assistant that may be called, and what was said of reading it: the default ones are everybody's."""
+    """Return an assistant that the caller may call, and the grant for reading it. Raises Denied and NotFound.
+
+    The grant is None for a default assistant, which every caller may read.
+    """
     try:
         agent = _agent(assistant)
     except NotFound:
@@ -149,7 +153,7 @@ def find_card() -> Response:
     errors=(404, 409),
 )
 def call_method(assistant_id: str) -> Response:
-    """Messages, tasks and their streams, in the shapes of version 1.0 or 0.3: the method's name decides."""
+    """Send messages; read, list, follow and cancel tasks. The method's name selects protocol version 1.0 or 0.3."""
     denied, agent, read = None, {}, None
     try:
         agent, read = _callable_agent(assistant_id)
@@ -193,7 +197,7 @@ def _read() -> Call:
 
 
 def _refused(call: Call, error: RpcError, *, streams: bool) -> Response:
-    """A refusal; where a stream was asked for it is one, as the clients of 0.3 read nothing else there."""
+    """Return a refusal; for a streaming method as a stream, because clients of version 0.3 read nothing else."""
     body = json_rpc.failure(call.id, error)
     if not streams:
         return json_rpc.answer(body)

@@ -1,4 +1,4 @@
-"""An assistant's card: what it is, where it is called, and with which key."""
+"""The A2A card of an assistant: its description, its address, and the key that a call needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = {"location": "header", "name": "X-Api-Key"}
 
 
 def card(agent: Row) -> dict[str, Any]:
-    """The card of an assistant, for clients of either version."""
+    """Return the card of an assistant, for clients of either version."""
     name = agent["name"] or agent["graph_id"]
     description = agent["description"] or f"Runs the assistant {name!r}."
     schema = agent["input_schema"]
@@ -64,7 +64,7 @@ def card(agent: Row) -> dict[str, Any]:
         "defaultInputModes": inputs,
         "defaultOutputModes": outputs,
         "skills": [skill],
-        # the first fields are those of 0.3, the last one is that of 1.0
+        # the last field is for version 1.0, the others are for 0.3
         "securitySchemes": {
             "api_key": {"type": "apiKey", "in": "header", "name": KEY["name"], "apiKeySecurityScheme": KEY}
         },

@@ -1,4 +1,4 @@
-"""A call of one assistant, and following the task that it is about."""
+"""Calls to an assistant, and clients that follow the task of a call."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ from web.deployment_api.json_rpc import RpcError
 
 @dataclass(frozen=True)
 class AgentCall:
-    """A call of one assistant, and the shapes it is answered in."""
+    """A call to an assistant, and the protocol version that shapes the answer."""
 
     agent: Row
     call: json_rpc.Call
     shapes: Version1
-    read: Granted | None = None  # what was said of reading the assistant; None: it is everybody's
+    read: Granted | None = None  # for reading the assistant; None: every caller may read it
 
     def answer(self, value: Any) -> Response:
         return json_rpc.answer(json_rpc.result(self.call.id, value))
 
 
 class Follower:
-    """Who follows a task on a thread that is for the filter `visible`; holds what is needed after the request's context has ended."""
+    """A client that follows a task, if the filter `visible` does not hide the task's thread.
+
+    Holds all that is needed after the request context has ended.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Follower:
         self._deployment_id, self._assistant_id = deployment().id, asked.agent["assistant_id"]
 
     def row(self) -> Row:
-        """Raises NotFound."""
+        """Return the row of the task. Raises NotFound if the task is missing or its thread hidden."""
         with connection() as conn:
             filters.require_thread(
                 conn, self._deployment_id, self.id.thread_id, self._visible, error=unknown_task()
@@ -67,17 +70,17 @@ class Follower:
             return tasks.get(conn, self._deployment_id, self._assistant_id, self.id)
 
     def submitted(self) -> Task:
-        """The task as it was made, though it may have begun already; raises NotFound."""
+        """Return the task in its first state, although its run may have begun already. Raises NotFound."""
         return tasks.of_row({**self.row(), "state": SUBMITTED}, self.history)
 
     def ended(self, last: Event | None) -> Task:
-        """The task after its run's last event; raises NotFound."""
+        """Return the task after the last event of its run. Raises NotFound."""
         return tasks.of_row(tasks.ended(self.row(), last), self.history)
 
     def answer(
         self, reader: Reader, holds: ExitStack, *, after: int, shown: Callable[[Task], Any]
     ) -> Response:
-        """Line feeds until the run has ended, then the task."""
+        """Return a response that sends line feeds until the run has ended, then the task."""
 
         def says(last: Event | None) -> bytes:
             try:
@@ -90,7 +93,7 @@ class Follower:
         return sse.late_json(self.run.stream(body, holds, may_end_early=False), {})
 
     def stream(self, reader: Reader, holds: ExitStack, task: Task) -> Response:
-        """The task, then what becomes of it."""
+        """Return a stream of the task and its updates."""
         timer = self.run.heartbeat = UpdateTimer(self.run.settings.heartbeat_seconds)
         body = updates(
             task,

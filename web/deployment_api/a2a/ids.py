@@ -1,4 +1,4 @@
-"""A2A's own words for what is refused, and the id of a task: its thread and its run."""
+"""Error codes of A2A, and the id of a task, which consists of its thread and its run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TaskId:
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Raises NotFound for what cannot be the id of a task."""
+        """Parse the id of a task. Raises NotFound for a text that cannot be one."""
         match = FORM.fullmatch(text)
         try:
             if match is not None:

@@ -1,4 +1,4 @@
-"""What a client sends: a message becomes the input of a graph, or the answer to what it asked."""
+"""Messages of clients: each becomes the input of a graph, or the answer to a question of the graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from web.fields import (
 from web.named_headers import headers_of_run
 
 MAX_ID = 1024
-TOKENS = ("messages-tuple",)  # what a stream of a task is made of
+TOKENS = ("messages-tuple",)  # the stream mode from which a task's stream is made
 
 
 class MessageBody(Schema):
@@ -68,7 +68,10 @@ class Send(Schema):
 
 
 def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Granted | None) -> WantedRun:
-    """The run that a `Send` asks for; raises RpcError. A task that is unknown is found out with the thread."""
+    """Return the run that a `Send` requests. Raises RpcError.
+
+    `of_thread` checks that a named task exists, and therefore after authorization.
+    """
     _refuse_push_notifications(body["configuration"] or {})
     message = body["message"]
     text, data = _contents(message["parts"])
@@ -97,7 +100,7 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
             request,
             own_metadata={KEY: {**origin, "after": _newest_message(thread)}},
             command={"resume": text if data is None else data},
-            if_thread_status=(ThreadStatus.INTERRUPTED,),  # nobody else has answered
+            if_thread_status=(ThreadStatus.INTERRUPTED,),  # refused once another client has answered
         )
 
     return WantedRun(
@@ -116,7 +119,7 @@ def _refuse_push_notifications(configuration: Mapping[str, Any]) -> None:
 
 
 def _contents(parts: list[dict[str, Any]]) -> tuple[str | None, dict[str, Any] | None]:
-    """The text of a message and its data, None for what it has none of; raises RpcError."""
+    """Return the text and the data of a message, None for a missing one. Raises RpcError."""
     texts: list[str] = []
     data: dict[str, Any] | None = None
     for at, part in enumerate(parts):
@@ -132,7 +135,10 @@ def _contents(parts: list[dict[str, Any]]) -> tuple[str | None, dict[str, Any] |
 
 
 def _thread_id(message: Mapping[str, Any]) -> UUID:
-    """The context that a message names, or that of its task; else a new one."""
+    """Return the thread of the context or of the task that a message names, else a new id.
+
+    Raises RpcError, and NotFound for an invalid task id.
+    """
     context_id, task_id = message.get("contextId"), message.get("taskId")
     named = _uuid(context_id) if context_id else None
     if not task_id:
@@ -158,12 +164,12 @@ def _thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Any:
 
 
 def _asks(thread: Mapping[str, Any]) -> bool:
-    """Whether a graph waits there for an answer."""
+    """Whether a graph waits for an answer on the thread."""
     return thread["status"] == ThreadStatus.INTERRUPTED and any((thread["interrupts"] or {}).values())
 
 
 def _newest_message(thread: Mapping[str, Any]) -> Any:
-    """The id of the last message before the answer, which has none itself."""
+    """Return the id of the last message before the answer. The answer itself has no id."""
     found = messages.of_values(thread["values"])
     return found[-1].get("id") if found else None
 

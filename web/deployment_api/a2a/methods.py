@@ -1,6 +1,6 @@
-"""The methods of A2A: each makes, follows, finds or cancels a run of one assistant.
+"""The methods of A2A: each creates, follows, finds or cancels runs of one assistant.
 
-Both versions have the same methods under other names; the name decides in which shapes the answer comes.
+Both protocol versions have the same methods under different names. The name determines the shape of the answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TaskListing(Schema):
 
 
 def send(asked: AgentCall) -> Response:
-    """Make a task, and answer it when it has ended, or at once where that is asked for."""
+    """Create a task and answer with it when it has ended, or at once if the call requests that."""
     body = asked.call.read(Send)
     sent = body["configuration"] or {}
     history = _history(sent)
@@ -74,7 +74,7 @@ def send(asked: AgentCall) -> Response:
 
 
 def send_streaming(asked: AgentCall) -> Response:
-    """Make a task and stream it."""
+    """Create a task and stream it."""
     body = asked.call.read(Send)
     rate_limits.hold_slot()
     run_id = uuid7()
@@ -85,16 +85,16 @@ def send_streaming(asked: AgentCall) -> Response:
 
 
 def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
-    """The run that a message asks for; raises RpcError."""
+    """Create the run that a message requests. Returns the id of its task. Raises RpcError."""
     try:
         created = make_unkeyed(incoming(asked.agent, body, run_id, assistant=asked.read))
-    except Conflict as error:  # what was asked there has been answered meanwhile
+    except Conflict as error:  # another client has answered the question in the meantime
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
     return TaskId(created.thread_id, created.run_id)
 
 
 def _reader(asked: AgentCall, id: TaskId) -> Follower:
-    """Who may read a task; raises Denied."""
+    """Authorize reading a task and return its follower. Raises Denied."""
     return Follower(asked, id, visible=allow("threads", "read", thread_id=id.thread_id).filter)
 
 
@@ -105,7 +105,7 @@ def get_task(asked: AgentCall) -> Response:
 
 
 def subscribe(asked: AgentCall) -> Response:
-    """Join a task: as it is, then what becomes of it; one that has ended is all there is."""
+    """Stream a task as it is now, then its updates. If the task has ended, the stream has no updates."""
     follower = _reader(asked, TaskId.parse(asked.call.read(Named)["id"]))
     rate_limits.hold_slot()
     with ExitStack() as stack:
@@ -120,7 +120,7 @@ def subscribe(asked: AgentCall) -> Response:
 
 
 def cancel_task(asked: AgentCall) -> Response:
-    """Cancel a task that has not ended, and answer it when it has: as it is, where no slot is left to wait in."""
+    """Cancel a task and answer with it when it has ended, or at once if no stream slot is free to wait in."""
     id = TaskId.parse(asked.call.read(Named)["id"])
     which = {"run_ids": [str(id.run_id)], "status": None}
     granted = allow("threads", "update", thread_id=id.thread_id, action="interrupt", metadata=which)
@@ -147,7 +147,10 @@ def cancel_task(asked: AgentCall) -> Response:
 
 
 def _may_wait() -> bool:
-    """Whether this request has got a slot; who follows a task in the last one must still be able to cancel it."""
+    """Take a stream slot. Returns False if none is free.
+
+    A client whose last slot follows the task must still be able to cancel it.
+    """
     try:
         rate_limits.hold_slot()
     except (TooMany, Unavailable):
@@ -156,7 +159,7 @@ def _may_wait() -> bool:
 
 
 def list_tasks(asked: AgentCall) -> Response:
-    """A page of an assistant's tasks, newest first."""
+    """Answer with a page of an assistant's tasks, newest first."""
     sent = asked.call.read(TaskListing)
     size = min(sent.get("pageSize") or PAGE, MAX_PAGE)
     with_artifacts, length = bool(sent.get("includeArtifacts")), sent.get("historyLength") or 0
@@ -194,7 +197,7 @@ def extended_card(asked: AgentCall) -> Response:
 
 
 def readable(assistant_id: UUID) -> Granted:
-    """Ask whether an assistant may be read; raises Denied, and NotFound for one that is not there for the caller."""
+    """Authorize reading an assistant and return the grant. Raises Denied, and NotFound if a filter hides it."""
     granted = allow("assistants", "read", assistant_id=assistant_id)
     with connection() as conn:
         filters.require_assistant(conn, deployment().id, assistant_id, granted.filter)
@@ -202,7 +205,7 @@ def readable(assistant_id: UUID) -> Granted:
 
 
 def _history(sent: dict[str, Any]) -> ShownHistory:
-    """How much of the history is wanted; what the call says goes before its header."""
+    """Return which part of the history the call requests. Its parameters take precedence over the header."""
     scope = sent.get("historyScope") or request.headers.get(SCOPE_HEADER, CONTEXT)
     if scope not in SCOPES:
         raise RpcError(INVALID_PARAMS, f"{SCOPE_HEADER}: must be {' or '.join(SCOPES)}")
@@ -218,7 +221,7 @@ def _uuid(sent: dict[str, Any], name: str) -> UUID | None:
 
 
 def _state(word: str | None) -> str | None:
-    """The state that a list is asked for, in the words of either version."""
+    """Return the state that a listing selects, which the call names in the words of either version. Raises RpcError."""
     if not word or word == "TASK_STATE_UNSPECIFIED":
         return None
     state = word.removeprefix("TASK_STATE_").lower().replace("_", "-")

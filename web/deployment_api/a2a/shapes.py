@@ -1,4 +1,4 @@
-"""A2A's objects, and how its two versions write them: 1.0 names things by their field, 0.3 by `kind`."""
+"""Objects of A2A, and their JSON in both versions: 1.0 tells the type of an object by its field, 0.3 by `kind`."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A run as its client sees it; `id` names its thread, which is its context, and the run."""
+    """A run as A2A clients see it. `id` consists of the ids of its thread, which is its context, and of the run."""
 
     id: str
     context_id: str
     state: str
     at: datetime
-    message: Message | None = None  # what there is to say of its state
+    message: Message | None = None  # explains the state: an error or a question
     artifacts: Sequence[Artifact] = ()
     history: Sequence[Message] = ()
 
 
 class Version1:
-    """Protocol 1.0."""
+    """JSON of protocol version 1.0."""
 
     def sent(self, task: Task) -> Any:
-        """The result of a message that was sent."""
+        """Return the result of sending a message."""
         return {"task": self.task(task)}
 
     def task(self, task: Task, *, with_artifacts: bool = True) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Version1:
         return shown
 
     def first(self, task: Task) -> Any:
-        """The first item of a stream."""
+        """Return the first item of a stream."""
         return {"task": self.task(task)}
 
     def status_update(self, task: Task, *, is_last: bool) -> Any:
@@ -100,7 +100,7 @@ class Version1:
 
 
 class Version03(Version1):
-    """Protocol 0.3."""
+    """JSON of protocol version 0.3."""
 
     def sent(self, task: Task) -> Any:
         return self.task(task)

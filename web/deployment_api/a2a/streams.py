@@ -1,4 +1,4 @@
-"""A task's stream: the task, the assistant's text so far while it works, what it made, and how it ended."""
+"""A task's stream: the task, the assistant's text so far while it works, the artifacts, and the final state."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from web.deployment_api.a2a.ids import TASK_NOT_FOUND
 from web.deployment_api.a2a.shapes import AGENT, Message, Task, Version1
 from web.deployment_api.json_rpc import Id, RpcError
 
-UPDATE_SECONDS = 0.1  # between two texts so far: each holds all of the one before
+UPDATE_SECONDS = 0.1  # between two updates of the text: each repeats all of the text so far
 
 
 class UpdateTimer(sse.HeartbeatTimer):
-    """When the next text so far is due, beside the heartbeats."""
+    """A timer for the next update of the text, and for heartbeats."""
 
     def __init__(self, heartbeat_seconds: float) -> None:
         super().__init__(heartbeat_seconds)
         self._sent_at = 0.0
-        self.is_owed = False  # text has come that was not sent
+        self.is_owed = False  # whether there is text that was not sent
 
     def quiet_seconds(self) -> float:
         quiet = super().quiet_seconds()
@@ -36,7 +36,7 @@ class UpdateTimer(sse.HeartbeatTimer):
         )
 
     def take_update(self) -> bool:
-        """Whether a text is to be sent now."""
+        """Whether an update of the text is due now; restarts the timer if it is."""
         now = time.monotonic()
         if not self.is_owed or now < self._sent_at + UPDATE_SECONDS:
             return False
@@ -45,13 +45,13 @@ class UpdateTimer(sse.HeartbeatTimer):
 
 
 class TextSoFar:
-    """The message that the assistant is at, put together from its tokens."""
+    """The message that the assistant is writing, assembled from its tokens."""
 
     def __init__(self) -> None:
         self._id, self._text = "", ""
 
     def add(self, data: bytes) -> bool:
-        """Take a token; whether there is something new to show."""
+        """Add a token. Returns whether it adds text."""
         chunk = loads(data)
         message = chunk[0] if isinstance(chunk, list) and chunk else None
         if not isinstance(message, dict) or not messages.is_agents(message):
@@ -75,7 +75,7 @@ def updates(
     call_id: Id | None,
     ended: Callable[[Event | None], Task],
 ) -> Generator[bytes]:
-    """The bytes of the stream; `ended` is the task after its run's last event, and raises NotFound."""
+    """Yield the bytes of the stream. `ended` returns the task after the last event of its run, or raises NotFound."""
 
     def item(result: Any) -> bytes:
         return json_rpc.event(json_rpc.result(call_id, result))

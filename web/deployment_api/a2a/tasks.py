@@ -1,4 +1,4 @@
-"""Runs as tasks: their state, what they made, and which messages of their thread are theirs."""
+"""Runs as A2A tasks: their state, their artifacts, and the messages of the thread that belong to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Listed = list[dict[str, Any]]
 
 
 class ShownHistory:
-    """How much of a conversation a task is shown with: of its context or its own, and how many messages."""
+    """The part of a conversation that a task is shown with: the messages of its context or only its own, newest ones.
+
+    `length` is the maximum number of messages, None for all.
+    """
 
     def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
         self._scope, self._length = scope, length
@@ -43,12 +46,15 @@ WHOLE = ShownHistory()
 
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -> Row:
-    """A task's row. What a caller may see of tasks is decided here and in `a2a_tasks.search`; raises NotFound."""
+    """Return the row of a task. Raises NotFound, also for a task of another assistant.
+
+    Does not apply the caller's filter for threads.
+    """
     return a2a_tasks.get(conn, deployment_id, assistant_id, thread_id=id.thread_id, run_id=id.run_id)
 
 
 def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
-    """A task as its row and its thread say."""
+    """Return a task from its row, which includes values of the thread."""
     id = str(TaskId(row["thread_id"], row["run_id"]))
     listed = messages.of_values(row["values"])
     own = _own(row, listed)
@@ -65,7 +71,10 @@ def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
 
 
 def ended(row: Row, last: Event | None) -> Row:
-    """The row of a run that has just ended, with what its log says it came to: its thread may have gone on."""
+    """Return the row of a run that has just ended, with the output from its event log.
+
+    The values in the row are those of the thread, which a later run may have changed.
+    """
     output = loads(end_event.output_of(last) or b"null") if last is not None else None
     if row["status"] != RunStatus.SUCCESS or not isinstance(output, dict):
         return row
@@ -78,7 +87,10 @@ def ended(row: Row, last: Event | None) -> Row:
 
 
 def _own(row: Row, listed: Listed) -> Listed:
-    """The messages of a thread that a task has added: from its own one, or after the question that it answers."""
+    """Return the messages that a task has added to its thread, up to the next message of a user.
+
+    They begin with the message that started the task, or after the question that the task answers.
+    """
     origin = row["a2a"] if isinstance(row["a2a"], dict) else {}
     ids = [message.get("id") for message in listed]
     if origin.get("message_id") in ids:
@@ -92,7 +104,7 @@ def _own(row: Row, listed: Listed) -> Listed:
 
 
 def _sent(row: Row) -> Listed:
-    """The message that a task began with, which its thread does not have before it ends."""
+    """Return the message that started a task. The thread's values do not contain it before the task ends."""
     return messages.of_values(row["input"])
 
 
@@ -128,7 +140,7 @@ def _artifacts(row: Row, own: Listed, interrupts: Listed) -> Sequence[Artifact]:
 
 
 def _response(row: Row, own: Listed) -> list[Part]:
-    """The last thing the assistant said; what it returned, where it is no conversation."""
+    """Return the last text of the assistant, or the values that it returned if they are not a conversation."""
     listed = own or (messages.of_values(row["values"]) if row["is_newest"] else [])
     said = next((messages.text_of(m) for m in reversed(listed) if messages.is_agents(m)), "")
     if said:

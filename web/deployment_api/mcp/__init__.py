@@ -1,8 +1,11 @@
-"""The Model Context Protocol at a deployment's address: its assistants are tools, and a tool's call is a run.
+"""The Model Context Protocol at a deployment's address: assistants are tools, and a tool call is a run.
 
-Streamable HTTP without sessions: a request is one call, answered by itself. Nothing but a tool's call costs more than a
-look into the database. Whoever calls is `web.auth.caller()`, as everywhere: what a caller may see of assistants is
-decided in `tools`, what a run is made with in `calls`. Who greets the server is told its name alone, so nobody is asked.
+The transport is Streamable HTTP without sessions: each request holds one call and gets the answer to it. Only a tool
+call costs more than a database query.
+
+The caller is `web.auth.caller()`, as in all other interfaces. `tools` determines which assistants a caller may see, and
+`calls` what a run is created with. `initialize` returns only the server's name and version, so it needs no
+authorization.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from web.operations import JSON, operation
 
 bp = Blueprint("mcp", __name__)
 
-NEWEST = "2025-11-25"  # of the protocol's versions
+NEWEST = "2025-11-25"  # version of the protocol
 
 
 class McpCall(json_rpc.JsonRpcCall):
@@ -41,7 +44,7 @@ class ToolsList(Schema):
 
 @bp.before_request
 def require_enabled() -> None:
-    """The project's langgraph.json may switch it off."""
+    """Raise NotFound if the project's langgraph.json disables MCP."""
     if unasked().http.get("disable_mcp"):
         raise NotFound("Not Found")
 
@@ -58,7 +61,7 @@ def require_enabled() -> None:
     errors=(404, 409),
 )
 def call_method() -> Response:
-    """`initialize`, `ping`, `tools/list`, `tools/call`; a tool is an assistant."""
+    """Call `initialize`, `ping`, `tools/list` or `tools/call`. Each tool is an assistant."""
     if not json_rpc.accepts(JSON, SSE):
         error = RpcError(json_rpc.INVALID_REQUEST, f"The Accept header must name {JSON} or {SSE}")
         return json_rpc.answer(json_rpc.failure(None, error), 400)

@@ -1,7 +1,7 @@
-"""A tool's call: a run without a thread, which goes when it ends, or when its caller does.
+"""A tool call: a run without a thread, which is deleted at its end and cancelled if the client disconnects.
 
-Its result comes as JSON, behind line feeds while the run goes on; to a client that asks for progress, as the last
-event of a stream.
+The result is JSON, preceded by line feeds while the run is in progress. A client that requests progress notifications
+gets the result as the last event of a stream.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from web.deployment_api.mcp import tools
 from web.fields import AnyJson, JsonObject, Schema, StrictString
 from web.named_headers import headers_of_run
 
-PROGRESS_SECONDS = 0.5  # the least time between two notices of progress
+PROGRESS_SECONDS = 0.5  # minimum time between two progress notifications
 METADATA = {"mcp": True}
 
 
@@ -43,7 +43,7 @@ class ToolCall(Schema):
 
 
 def call_tool(call: Call) -> Response:
-    """Run an assistant; raises RpcError."""
+    """Run an assistant and answer with its output. Raises RpcError."""
     asked = call.read(ToolCall)
     tool = tools.named(asked["name"])
     token = _progress_token(asked.get("meta")) if json_rpc.accepts_stream() else None
@@ -53,11 +53,11 @@ def call_tool(call: Call) -> Response:
         reader = stack.enter_context(hub().reader(wanted.run_id, unseen=True))
         try:
             created = make_unkeyed(wanted)
-        except (NotFound, Invalid) as error:  # also where the assistant has gone meanwhile
+        except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {asked['name']}") from error
         except tools.ArgumentsMisfit as misfit:
             return json_rpc.answer(json_rpc.result(call.id, _failed(str(misfit))))
-        assert tool is not None  # what is none makes no run
+        assert tool is not None  # no run is created without a tool
         follower = RunFollower(created.run_id, created.thread_id, cancels=True)
         batches = follower.batches(reader, after=0, end_alone=True)
 
@@ -72,7 +72,10 @@ def call_tool(call: Call) -> Response:
 
 
 def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str]) -> WantedRun:
-    """The run that a call asks for. What is wrong with it is told to those who may make it alone."""
+    """Return the run that a call requests.
+
+    The run of an invalid call raises its error after authorization, so a caller without access cannot probe for tools.
+    """
     request = RunRequest(
         assistant_id="" if tool is None else str(tool["assistant_id"]),
         own_metadata=dict(METADATA),
@@ -94,7 +97,7 @@ def _raise(error: Exception, *_: Any) -> NoReturn:
 
 
 def _progress_token(meta: Any) -> str | int | None:
-    """What each notice of progress repeats; None: none are wanted. Raises RpcError."""
+    """Return the token that progress notifications repeat, or None if the client requests none. Raises RpcError."""
     token = meta.get("progressToken") if isinstance(meta, dict) else None
     if isinstance(token, str) and len(token) > MAX_ID:
         raise RpcError(INVALID_PARAMS, f"_meta.progressToken: must have at most {MAX_ID} characters")
@@ -107,7 +110,7 @@ def _with_progress(
     token: str | int,
     result: Callable[[Event | None], bytes],
 ) -> Generator[bytes]:
-    """A notice after steps of the graph and with each heartbeat, then the result."""
+    """Yield a progress notification after steps of the graph and with each heartbeat, then the result."""
     last: Event | None = None
     count, next_at = 0, 0.0
     heartbeat.send_headers_first()
@@ -130,7 +133,7 @@ def _progress(token: str | int, count: int) -> bytes:
 
 
 def _result(follower: RunFollower, tool: Row, last: Event | None) -> dict[str, Any]:
-    """What a run came to, as the result of a tool."""
+    """Return the result of a tool for a run that has ended."""
     if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
         return _failed("The run was cancelled")
     output = follower.output(last)

@@ -1,4 +1,4 @@
-"""The assistants of a deployment as tools: what a client is shown of them, and what it may call one with."""
+"""Assistants as MCP tools: their description for clients, and the arguments of a call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXT = {"type": "string"}
 
 
 def page(cursor: str | None) -> dict[str, Any]:
-    """A page of tools, the oldest assistants first; raises RpcError for a cursor that is none."""
+    """Return a page of tools, oldest assistants first. Raises RpcError for an invalid cursor."""
     offset = _offset(cursor)
     asked = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)
     with connection() as conn:
@@ -48,7 +48,7 @@ def page(cursor: str | None) -> dict[str, Any]:
 
 
 def _readable(found: Sequence[Row]) -> list[Row]:
-    """Those of them that the caller may also read."""
+    """Return the assistants that the caller may not only find, but also read."""
     if user() is None or not found:
         return list(found)
     granted = _granted([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in found])
@@ -65,7 +65,7 @@ def _readable(found: Sequence[Row]) -> list[Row]:
 
 
 def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
-    """What may be done, None for what may not; asked one by one only where not all is allowed."""
+    """Return a grant for each ask, None for a denied one. Asks one by one only if the joint call is denied."""
     try:
         return [*allow_all(asks)]
     except Denied as error:
@@ -85,7 +85,7 @@ def _offset(cursor: str | None) -> int:
 
 
 def named(name: str) -> Row | None:
-    """The assistant that is this tool, of which nothing is told before it was asked for; None: there is none."""
+    """Return the assistant of a tool, or None. Runs before authorization: the caller must not learn the result then."""
     with connection() as conn:
         found = agents.tools(conn, unasked(), name=name)
     return found[0] if found else None
@@ -102,7 +102,7 @@ def _shown(row: Row) -> dict[str, Any]:
 
 
 def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool takes: what its graph does, of a conversation the new message's text alone."""
+    """Return the schema of a tool's arguments: that of the graph's input, with a text in place of a conversation."""
     shown = {**schema, "type": "object"}
     if not takes_messages(schema):
         return shown
