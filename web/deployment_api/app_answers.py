@@ -86,7 +86,7 @@ def read_head(data: bytes, target: Target) -> AnswerHead:
 
 
 def _framed(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """The headers of a 205, with the length 0.
+    """Return the headers of a 205 answer, with a length of 0.
 
     Browsers end a 205 at its head, whatever its length, and HTTP servers do not. A browser would read the bytes of a
     body as the response to its next request on the connection, which may be one for the console.

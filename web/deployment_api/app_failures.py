@@ -1,4 +1,4 @@
-"""Translation of an app's failures to answer into the service's own responses."""
+"""Failures of a project's app to answer, translated into responses of the service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Waiting for the next part of an app's answer, until another greenlet ends the wait: because the client disconnects,
-the request's body breaks off, or the server stops.
+"""Waiting for the next part of an app's answer. Other greenlets can end the wait: when the client disconnects, when the
+request's body breaks off, and when the server stops.
 """
 
 from __future__ import annotations

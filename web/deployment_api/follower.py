@@ -102,7 +102,7 @@ class RunFollower:
         return end_event.end_of_lost(self.deployment_id, self.run_id, last, end_alone=end_alone)
 
     def ended_by_row(self) -> Sequence[Event] | None:
-        """Return the end of a run from its row, for use while the log cannot be read; None if no row has an end."""
+        """Return the end of a run from its row, while the log cannot be read; None if the row is gone or has no end."""
         return end_event.end_by_row(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
@@ -121,7 +121,7 @@ class RunFollower:
         return dumps(self._values_left()).encode()
 
     def _values_left(self) -> Any:
-        """Return the output of a run that was rolled back before it had values: its thread's values, if it exists."""
+        """Return the output of a run that was rolled back before it had values: the values of its thread, if any."""
         try:
             with connection() as conn:
                 return _shown(records.get(conn, self.deployment_id, self.thread_id))

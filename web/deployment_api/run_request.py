@@ -278,9 +278,9 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
 
 
 def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
-    """Remove the checkpoint to start from from the body and return it.
+    """Remove the start checkpoint of the run from the body and return it, `{}` if there is none. Raises Invalid.
 
-    Uses the first that is set of `checkpoint`, `config.configurable` and `checkpoint_id`. Raises Invalid.
+    If the body names several, `checkpoint` takes precedence, then `config.configurable`, then `checkpoint_id`.
     """
     config = body.get("config") or {}
     configurable = config.get("configurable") or {}

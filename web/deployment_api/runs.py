@@ -293,7 +293,7 @@ def list_runs(thread_id: str) -> Response:
 
 
 def _list_query() -> dict[str, Any]:
-    """Return the validated query. Raises Invalid with status 400, not 422, if `limit` or `offset` is not a number."""
+    """Return the validated query. Raises Invalid, with status 400 instead of 422 for a number that cannot be read."""
     try:
         return load_query(ListQuery)
     except SchemaViolation as error:

@@ -131,8 +131,8 @@ def create_thread() -> Response:
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     if_exists, key = body.get("if_exists", "raise"), body.get("thread_id") or uuid7()
     asked = allow("threads", "create", thread_id=key, metadata=body.get("metadata", {}), if_exists=if_exists)
-    # A bare insert needs no transaction. A TTL, a filter or an idempotency key takes more statements, which must commit
-    # together.
+    # A bare insert is one statement and needs no transaction. A TTL, a filter or an idempotency key adds statements
+    # that must commit with it.
     is_alone = not (ttl or asked.filter or HEADER in request.headers)
     with driver() if is_alone else connection() as conn:
         keep = once(conn)
@@ -274,7 +274,7 @@ def prune_threads() -> Response:
 @bp.get("/threads/<thread_id>/storage")
 @operation("Tell what a thread's checkpoints weigh", role="read", answer=schemas.STORAGE, errors=(404,))
 def get_storage(thread_id: str) -> Response:
-    """Sizes are in bytes as stored. A small channel value is stored in its checkpoint and counted there."""
+    """Get sizes in bytes, as stored. A small channel value is stored in its checkpoint and counted there."""
     key = uuid_path(thread_id, "thread_id")
     asked = allow("threads", "read", thread_id=key)
     with connection() as conn:

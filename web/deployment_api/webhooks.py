@@ -63,7 +63,7 @@ def search_webhooks() -> Response:
 @bp.post("/webhooks/<delivery_id>/retry")
 @operation("Deliver a webhook again", role="run", status=202, errors=(404,))
 def retry_webhook(delivery_id: str) -> tuple[str, int]:
-    """Deliver again at once, under the same id, whatever the status. Two retries in succession cause one delivery."""
+    """Deliver again at once, under the same id, whatever the status. Simultaneous retries cause one delivery."""
     key = uuid_path(delivery_id, "delivery_id")
     asked = allow("threads", "update", thread_id=_thread_of(key), metadata={})
     with connection() as conn:

@@ -94,7 +94,7 @@ def require_enabled() -> None:
 
 
 def _agent(assistant: str) -> Row:
-    """Return an assistant, before authorization: the caller must not learn about it then. Raises NotFound."""
+    """Return an assistant. Raises NotFound. Before authorization, the caller must not learn the result."""
     with connection() as conn:
         return agents.agent(conn, unasked(), assistant)
 

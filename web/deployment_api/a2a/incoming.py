@@ -70,7 +70,7 @@ class Send(Schema):
 def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Granted | None) -> WantedRun:
     """Return the run that a `Send` requests. Raises RpcError.
 
-    `of_thread` checks that a named task exists, and therefore after authorization.
+    Whether a named task exists is checked in `of_thread`, whose errors are raised after authorization.
     """
     _refuse_push_notifications(body["configuration"] or {})
     message = body["message"]

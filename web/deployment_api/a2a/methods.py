@@ -149,7 +149,7 @@ def cancel_task(asked: AgentCall) -> Response:
 def _may_wait() -> bool:
     """Take a stream slot. Returns False if none is free.
 
-    A client whose last slot follows the task must still be able to cancel it.
+    A client that follows the task in its last slot must still be able to cancel it, so a missing slot is no error here.
     """
     try:
         rate_limits.hold_slot()
@@ -221,7 +221,7 @@ def _uuid(sent: dict[str, Any], name: str) -> UUID | None:
 
 
 def _state(word: str | None) -> str | None:
-    """Return the state that a listing selects, which the call names in the words of either version. Raises RpcError."""
+    """Return the state that a listing selects, from its name in either protocol version. Raises RpcError."""
     if not word or word == "TASK_STATE_UNSPECIFIED":
         return None
     state = word.removeprefix("TASK_STATE_").lower().replace("_", "-")

@@ -26,9 +26,9 @@ Listed = list[dict[str, Any]]
 
 
 class ShownHistory:
-    """The part of a conversation that a task is shown with: the messages of its context or only its own, newest ones.
+    """The part of a conversation that is shown with a task: messages of its whole context, or of the task alone.
 
-    `length` is the maximum number of messages, None for all.
+    `length` is the maximum number of messages, of which the newest are shown; None shows all.
     """
 
     def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
@@ -54,7 +54,7 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -
 
 
 def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
-    """Return a task from its row, which includes values of the thread."""
+    """Return a task from its row, which includes the values and interrupts of the thread."""
     id = str(TaskId(row["thread_id"], row["run_id"]))
     listed = messages.of_values(row["values"])
     own = _own(row, listed)

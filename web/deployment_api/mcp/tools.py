@@ -85,7 +85,7 @@ def _offset(cursor: str | None) -> int:
 
 
 def named(name: str) -> Row | None:
-    """Return the assistant of a tool, or None. Runs before authorization: the caller must not learn the result then."""
+    """Return the assistant of a tool, or None. Before authorization, the caller must not learn the result."""
     with connection() as conn:
         found = agents.tools(conn, unasked(), name=name)
     return found[0] if found else None

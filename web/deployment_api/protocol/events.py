@@ -59,7 +59,7 @@ def stream_events(thread_id: str) -> Response:
 
 
 def _asked() -> dict[str, object]:
-    """Return the validated body. Raises SchemaViolation, with status 400 instead of 422 for wrong channels."""
+    """Return the validated body. Raises SchemaViolation, with status 400 instead of 422 for invalid channels."""
     try:
         return load(Subscribed)
     except SchemaViolation as error:

@@ -125,7 +125,7 @@ class Replay:
 
 
 class Session:
-    """The session of one socket. Created within the request that opens the socket, and outlives it.
+    """The session of one socket. Created within the request that opens the socket; outlives that request.
 
     `steps` runs in the greenlet of the connection and sends events. Another greenlet handles the client's messages, so
     a command does not wait for events, and events do not wait for a slow command.
@@ -167,7 +167,7 @@ class Session:
             self._fail(FAILED)
 
     def _serve(self, wake_ups: Reader) -> Iterator[bytes]:
-        """Send batches of events until the thread has to be read from another position."""
+        """Send batches of events until the thread has to be read from another position. Raises Closed."""
         with closing(self._batches(wake_ups)) as batches:
             for batch in batches:
                 if self._socket.is_closed:
@@ -202,7 +202,10 @@ class Session:
         return self._stream is not None and not self._live
 
     def _is_turned(self) -> bool:
-        """Whether to read from another position from now on: for a new subscription, or not at all if none is left."""
+        """Switch to the next requested subscription, or stop reading if no subscription is left.
+
+        Returns whether either happened, so that the thread has to be read from another position.
+        """
         if self._is_idle():
             self._stream = None
             return True
