@@ -1,8 +1,10 @@
-"""Deployments and their revisions: what is kept running, and what was built of it. The life of a revision:
+"""Deployments and their revisions. A deployment is a running application; a revision is one build of it.
+
+The life of a revision:
 
     QUEUED ──claim──► AWAITING_BUILD ─► BUILDING ─► AWAITING_DEPLOY ─► DEPLOYING ──► DEPLOYED
        │                     │ a step fails: BUILD_FAILED or DEPLOY_FAILED
-       └── a newer one ──► SKIPPED;  asked for at any time ──► INTERRUPTED
+       └── a newer one ──► SKIPPED;  requested at any time ──► INTERRUPTED
 
-A revision never changes once it is DEPLOYED; a deployment serves one of them.
+A revision never changes once it is DEPLOYED. A deployment serves one of its revisions.
 """

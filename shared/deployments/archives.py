@@ -1,7 +1,7 @@
-"""Source archives, kept in PostgreSQL by their SHA-256 so that any builder or runner can fetch them.
+"""Source archives, stored in PostgreSQL under their SHA-256 so that any builder or runner can fetch them.
 
-An upload is a place an archive may be put, authorised by a token in its address and by nothing else. An
-archive lives as long as a revision or a fresh upload refers to it.
+An upload accepts one archive. Its URL contains a token, which is the only authorization. An archive is kept as long as
+a revision or an unexpired upload refers to it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from shared.infra.postgres import patience
 
 CHUNK_BYTES = 1024 * 1024
 UPLOAD_SECONDS = 3600
-SAME_UPLOAD_SECONDS = 66.0  # for another upload of the same bytes: more than the statement_timeout of keep()
-KEPT_SECONDS = 3600  # an archive nobody refers to yet may be about to be named in a PATCH
+SAME_UPLOAD_SECONDS = 66.0  # waits for an upload of the same bytes: more than keep()'s statement_timeout
+KEPT_SECONDS = 3600  # a PATCH may be about to name an archive without references
 
 
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
-    """Where to put an archive, and the name to call it by afterwards."""
+    """The token that authorizes an upload, and the path that names the archive afterwards."""
 
     token: str
     object_path: str
 
 
 def open_upload(conn: Connection, deployment_id: UUID) -> UploadTarget:
-    """A new upload of one archive of the deployment."""
+    """Insert an upload for one archive of the deployment."""
     token = secrets.token_urlsafe(32)
     object_path = f"{deployment_id}/{secrets.token_hex(16)}.tar.gz"
     conn.execute(
@@ -51,7 +51,7 @@ def _hash(token: str) -> bytes:
 
 
 def find_upload(conn: Connection, token: str) -> str:
-    """The object path a token stands for; raises NotFound, or Conflict when it has been used."""
+    """Return the object path of an upload token. Raises NotFound, or Conflict if the token was used."""
     query = text(
         "SELECT u.object_path, u.digest FROM upload u JOIN deployment d ON d.id = u.deployment_id"
         " WHERE u.token_hash = :hash AND u.expires_at > now() AND d.deleted_at IS NULL"
@@ -65,7 +65,7 @@ def find_upload(conn: Connection, token: str) -> str:
 
 
 def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
-    """Keep the file's bytes under its digest, and say that the place is filled."""
+    """Store the file's bytes under their digest and mark the upload as used. Raises Conflict if it was used before."""
     keep(conn, path, digest)
     filled = text("UPDATE upload SET digest = :digest WHERE object_path = :path AND digest IS NULL")
     if conn.execute(filled, {"digest": digest, "path": object_path}).rowcount != 1:
@@ -73,8 +73,8 @@ def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
 
 
 def keep(conn: Connection, path: Path, digest: str) -> None:
-    """Keep the file's bytes under its digest; whoever refers to them does so in this transaction."""
-    # Another upload of the same bytes may be under way: that is worth a longer wait than other locks.
+    """Store the file's bytes under their digest. The caller must insert its reference in the same transaction."""
+    # Another upload of the same bytes may be in progress. Waiting for it may take longer than for other locks.
     conn.execute(
         text("SELECT set_config('lock_timeout', '60s', true), set_config('statement_timeout', '65s', true)")
     )
@@ -92,7 +92,7 @@ def keep(conn: Connection, path: Path, digest: str) -> None:
 
 
 def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
-    """An archive's bytes, a chunk at a time; raises NotFound."""
+    """Yield an archive's bytes in chunks. Raises NotFound."""
     query = text("SELECT data FROM archive_chunk WHERE digest = :digest AND n = :n")
     n = 0
     while (data := conn.execute(query, {"digest": digest, "n": n}).scalar()) is not None:
@@ -103,7 +103,7 @@ def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
 
 
 def exists(conn: Connection, digest: str) -> bool:
-    """Whether the archive's bytes are here."""
+    """Whether the archive's bytes are stored."""
     query = text("SELECT EXISTS (SELECT FROM archive_chunk WHERE digest = :digest)")
     return bool(conn.execute(query, {"digest": digest}).scalar_one())
 
@@ -120,6 +120,6 @@ REMOVED_AT_ONCE = 5
 
 
 def remove_unused(conn: Connection) -> int:
-    """Remove upload places that have expired, and some archives nothing refers to; how many archives."""
+    """Remove expired uploads and some unreferenced archives. Returns the number of removed archives."""
     conn.execute(text("DELETE FROM upload WHERE expires_at < now()"))
     return conn.execute(REMOVE, {"kept": KEPT_SECONDS, "limit": REMOVED_AT_ONCE}).rowcount

@@ -1,4 +1,4 @@
-"""The rules of deployments: create, find, change; which revision a change makes."""
+"""Deployments: creating, finding and changing them, and which changes create a revision."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path 
 
 
 NO_USER_CODE = UserCode()
-PATH_PREFIX = "/d/"  # a deployment's path at the service's address, before its name
-PREVIEW_SIGN = "--"  # between a deployment's name and a preview's, which has none of it
+PATH_PREFIX = "/d/"  # the path of every deployment begins with it, followed by the deployment's name
+PREVIEW_SIGN = "--"  # separates deployment and preview name in an address; preview names never contain it
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentRef:
-    """What the deployment API needs to know of a deployment."""
+    """A deployment as the deployment API needs it."""
 
     id: UUID
     organization_id: UUID
     name: str
     pool: str
-    active_revision_id: UUID | None  # at a preview's address the preview's
-    http: Mapping[str, Any] = field(default_factory=dict)  # of the langgraph.json of the revision that serves
-    user_code: UserCode = NO_USER_CODE  # of that revision
-    traffic: Sequence[Share] = ()  # none: new runs get the revision that serves
-    preview: str | None = None  # whose address it was called at: new runs get that revision, whatever serves
+    active_revision_id: UUID | None  # at a preview's address: the preview's revision
+    http: Mapping[str, Any] = field(default_factory=dict)  # from the langgraph.json of the active revision
+    user_code: UserCode = NO_USER_CODE  # of the active revision
+    traffic: Sequence[Share] = ()  # empty: new runs get the active revision
+    preview: str | None = None  # preview whose address was called: new runs get its revision
 
     @property
     def address_name(self) -> str:
-        """What the address that it was called at calls it."""
+        """The deployment's name in the address that was called."""
         return self.name if self.preview is None else preview_address_name(self.name, self.preview)
 
 
 def preview_address_name(name: str, preview: str) -> str:
-    """What stands in the address of a deployment's preview for its name."""
+    """Return the name of a deployment's preview in addresses, `<deployment>--<preview>`."""
     return f"{name}{PREVIEW_SIGN}{preview}"
 
 
@@ -73,12 +73,12 @@ WHERE d.deleted_at IS NULL AND p.name = :preview"""
 
 
 def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
-    """The organization's deployment of that name, or else what previews it under that name; None when neither is."""
+    """Return the organization's deployment with this name, else its preview with this address name, else None."""
     return _resolve(conn, name, "AND d.organization_id = :organization_id", organization_id)
 
 
 def resolve_by_id(conn: Connection, deployment_id: UUID) -> DeploymentRef | None:
-    """The deployment with that id, whose ever it is; None when there is none."""
+    """Return the deployment with this id, of any organization, or None."""
     row = conn.execute(text(f"{SERVING} AND d.id = :id"), {"id": deployment_id}).one_or_none()
     return _ref(conn, row) if row else None
 
@@ -92,9 +92,10 @@ ORDER BY has_user_code DESC, d.created_at, d.id LIMIT 1"""
 def resolve_for_anybody(
     conn: Connection, name: str, organization_id: UUID | None = None
 ) -> DeploymentRef | None:
-    """The deployment of that name that has something to say to callers without a key of the service.
+    """Return the deployment with this name that may answer callers without a platform key, or None.
 
-    Of several organizations' the oldest: one with user code before one that has only settings for browsers.
+    Such a deployment has user code or HTTP settings. If several organizations have one with this name, a deployment
+    with user code comes before one with HTTP settings only, then the oldest.
     """
     return _resolve(conn, name, FOR_ANYBODY, organization_id)
 
@@ -102,7 +103,7 @@ def resolve_for_anybody(
 def _resolve(
     conn: Connection, name: str, condition: str, organization_id: UUID | None
 ) -> DeploymentRef | None:
-    """A deployment has its name before any preview of another."""
+    """Look up a deployment by name, and a preview by its address name only if no deployment has that name."""
     values = {"organization_id": organization_id, "name": name}
     row = conn.execute(text(f"{SERVING} AND d.name = :name {condition}"), values).one_or_none()
     previewed, sign, preview = name.rpartition(PREVIEW_SIGN)
@@ -128,7 +129,7 @@ def _ref(conn: Connection, row: Row[Any]) -> DeploymentRef:
 
 
 def is_taken(conn: Connection, name: str) -> bool:
-    """Whether any organization has a deployment of that name, or one that is previewed under it."""
+    """Whether any organization has a deployment with this name or a preview with this address name."""
     query = text(
         "SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL) OR EXISTS ("
         "SELECT FROM preview p JOIN deployment d ON d.id = p.deployment_id"
@@ -161,9 +162,10 @@ def create(
     given_limits: Mapping[str, Any] | None = None,
     by: Mapping[str, str] | None = None,
 ) -> UUID:
-    """A new deployment with its first revision, which waits in CREATING for its source.
+    """Insert a deployment with its first revision, which stays in CREATING until its source arrives.
 
-    `by` is whose key asks for it, here as below: its id and name.
+    `by` is the id and name of the key that made the request, here and in the functions below. Returns the deployment's
+    id. Raises Invalid, Conflict.
     """
     if revision_config.get("source_tarball_path"):
         raise Invalid("source_tarball_path was not handed out for this deployment", status=400)
@@ -201,7 +203,7 @@ def create(
 
 
 def _name_of_agent(conn: Connection, organization_id: UUID, agent: Mapping[str, str]) -> str:
-    """The name the service gives an agent's deployment, unless somebody gave it to another one."""
+    """Return the default name of an agent's deployment, with a random suffix if another deployment has that name."""
     name = "-".join(("agent", agent["agent_id"], agent["environment"]))
     query = text(
         "SELECT 1 FROM deployment WHERE organization_id = :organization_id AND name = :name"
@@ -212,7 +214,10 @@ def _name_of_agent(conn: Connection, organization_id: UUID, agent: Mapping[str, 
 
 
 def begin(conn: Connection, deployment_id: UUID) -> list[Transition]:
-    """Let a new deployment's first revision go, if there is something to build it from."""
+    """Start a new deployment's first revision if its source is a repository.
+
+    An upload starts only when a PATCH names it.
+    """
     query = text("SELECT source, latest_revision_id FROM deployment WHERE id = :id")
     deployment = conn.execute(query, {"id": deployment_id}).one()
     if deployment.source != REPOSITORY:
@@ -221,7 +226,7 @@ def begin(conn: Connection, deployment_id: UUID) -> list[Transition]:
 
 
 def _filled(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key of the contract, and whatever else was sent."""
+    """Fill in None for every key of the API contract that was not sent. Keeps all other keys."""
     return {**dict.fromkeys(names), **values}
 
 
@@ -233,7 +238,7 @@ def change(
     *,
     by: Mapping[str, str] | None = None,
 ) -> tuple[UUID | None, list[Transition]]:
-    """Apply a PATCH; answers the revision it made or filled, if any, and what to announce."""
+    """Apply a PATCH. Returns the revision that it created or filled, if any, and the transitions to announce."""
     deployment = lock(conn, organization_id, deployment_id)
     _change_settings(conn, deployment, change)
     if not change.makes_revision:
@@ -250,7 +255,7 @@ def add_revision(
     by: Mapping[str, str] | None = None,
     preview: str | None = None,
 ) -> tuple[UUID, list[Transition]]:
-    """A new revision, whether or not anything differs; one for a preview leaves the deployment as it is."""
+    """Create a revision even if nothing differs. A preview's revision leaves the deployment's settings unchanged."""
     deployment = lock(conn, organization_id, deployment_id)
     if preview is None:
         _change_settings(conn, deployment, change)
@@ -258,7 +263,7 @@ def add_revision(
 
 
 def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
-    """What holds for the deployment, whichever revision serves."""
+    """Change settings of the deployment that apply to all its revisions."""
     given = {key: value for key, value in change.source_config.items() if value is not None}
     conn.execute(
         text(
@@ -286,7 +291,7 @@ def redeploy(
     *,
     by: Mapping[str, str] | None = None,
 ) -> tuple[UUID, list[Transition]]:
-    """A new revision with another one's source, secrets and built artifact."""
+    """Create a revision with the source, secrets and build artifact of another one. Raises NotFound, Invalid."""
     lock(conn, organization_id, deployment_id)
     old = revisions.get(conn, deployment_id, revision_id)
     if old["archive_digest"] is None and old["source"] != REPOSITORY:
@@ -314,7 +319,7 @@ def redeploy(
 def interrupt(
     conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
 ) -> list[Transition]:
-    """Stop a revision on its way; one that has ended stays as it is."""
+    """Interrupt a revision that has not ended. An ended revision keeps its status. Raises NotFound."""
     lock(conn, organization_id, deployment_id)
     revisions.get(conn, deployment_id, revision_id)
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
@@ -345,7 +350,7 @@ WHERE d.organization_id = :organization_id
 
 
 def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
-    """One deployment, also while it is being deleted; raises NotFound."""
+    """Return a deployment, including one that is being deleted. Raises NotFound."""
     row = (
         conn.execute(
             text(SELECT + " AND d.id = :id"), {"organization_id": organization_id, "id": deployment_id}
@@ -368,7 +373,7 @@ def missing(deployment_id: UUID) -> NotFound:
 
 
 def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
-    """Its row, held until the transaction ends; raises NotFound."""
+    """Lock the deployment's row until the transaction ends and return it. Raises NotFound."""
     return _one_alive(conn, organization_id, deployment_id, "FOR UPDATE")
 
 
@@ -392,7 +397,7 @@ FILTERS = {
     "deployment_ids": "d.id = ANY(:deployment_ids)",
     "agent_id": "d.agent_id = :agent_id",
     "agent_environment": "d.agent_environment = :agent_environment",
-    # Deployments here have neither: a caller who filters by one of them gets none.
+    # Deployments here have neither of these, so a caller who filters by one gets an empty list.
     "image_version": "CAST(:image_version AS text) IS NULL",
     "tag_value_ids": "CAST(:tag_value_ids AS text) IS NULL",
 }
@@ -401,7 +406,7 @@ FILTERS = {
 def search(
     conn: Connection, organization_id: UUID, *, filters: Mapping[str, Any], limit: int, offset: int
 ) -> list[RowMapping]:
-    """The organization's deployments that match every filter, newest first."""
+    """Return the organization's deployments that match every filter, newest first."""
     active = {name: value for name, value in filters.items() if value not in (None, "")}
     where = "".join(f" AND {FILTERS[name]}" for name in active)
     query = text(
@@ -431,12 +436,15 @@ ORDER BY d.used_at DESC NULLS LAST, d.updated_at DESC, d.id, taking.percent DESC
 
 
 def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
-    """The revisions with traffic of so many of the pool's deployments: those that had a run last, then the newest."""
+    """Return the revisions with traffic of the pool's `limit` most recently used deployments.
+
+    Deployments with the latest run come first, then the most recently changed.
+    """
     return list(conn.execute(RECENTLY_USED, {"pool": pool, "limit": limit}).scalars())
 
 
 def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:
-    """A revision's last status and message, None while it has not ended."""
+    """Return a revision's final `(status, message)`, or None while it has not ended."""
     query = text("SELECT status, status_message FROM revision WHERE id = :id")
     row = conn.execute(query, {"id": revision_id}).one_or_none()
     if row is None:
@@ -444,6 +452,6 @@ def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:
     return (row.status, row.status_message) if row.status in REVISION_ENDS else None
 
 
-# What upkeep calls, by the names it knows.
+# Upkeep calls these by the names below.
 due_builds = revisions.due
 expire_builds = revisions.expire

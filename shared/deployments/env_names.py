@@ -1,4 +1,4 @@
-"""The environment variables a deployment may bring: which names are the platform's own."""
+"""Names of environment variables: which of them a deployment may set."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_VALUE_BYTES = 64 * 1024
 
-# They would change what runs, or where the platform's own servers are looked for.
+# These would change which code runs, or where it looks for the platform's own servers.
 FORBIDDEN = re.compile(
     r"DATABASE_(READ_)?URL|REDIS_((BROKER|EVENTS)_)?URL|RUNYARD_.*|GRAPH_HOST_.*|LD_.*|PYTHON.*|UV_.*|BASH_ENV|ENV|IFS"
 )
 
-# The hosted product keeps these for itself; the `langgraph deploy` command never sends them. What says where a graph
-# traces to is not among them: here that is the deployment's own to say.
+# The hosted product reserves these names; the `langgraph deploy` command never sends them. The variables that configure
+# tracing are not reserved here: each deployment configures its own tracing.
 RESERVED = frozenset(
     """
     LANGSMITH_LANGGRAPH_GIT_REPO LANGGRAPH_GIT_REPO_PATH
@@ -29,15 +29,15 @@ RESERVED = frozenset(
 
 
 def is_name(name: str) -> bool:
-    """Whether this can be the name of an environment variable."""
+    """Whether this is a valid name of an environment variable."""
     return NAME.fullmatch(name) is not None
 
 
 def is_forbidden(name: str) -> bool:
-    """Whether the variable would reach into the platform itself."""
+    """Whether the variable would affect the platform itself."""
     return FORBIDDEN.fullmatch(name.upper()) is not None
 
 
 def refused(names: Iterable[str]) -> list[str]:
-    """The names among these that a deployment may not set."""
+    """Return the names that a deployment may not set."""
     return [name for name in names if not is_name(name) or is_forbidden(name) or name in RESERVED]

@@ -1,4 +1,4 @@
-"""What a deployment may take: how many runs at a time, which hosts, for how long; and from which pool."""
+"""Limits of a deployment: concurrent runs, hosts, run timeout, memory, token budgets; and its pool."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from shared.deployments.shares import takes_traffic
 from shared.figures import budgets
 from shared.infra.postgres import Row
 
-MOVED_AT_ONCE = 2_000  # a statement of a hundred thousand takes longer than a request may
+MOVED_AT_ONCE = 2_000  # one statement for 100 000 runs would exceed a request's time limit
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb", *budgets.NAMES)
 
 
 def record(row: Row) -> dict[str, Any]:
-    """A deployment's limits as the API shows them; None where it has none of its own."""
+    """Return a deployment's limits as in the API. None where the deployment sets no limit."""
     return {name: row[name] for name in NAMES}
 
 
 def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> None:
-    """Set those limits that are not None; 0 takes one away."""
+    """Set the limits that are not None; 0 removes a limit."""
     wanted = {name: given[name] or None for name in NAMES if given.get(name) is not None}
     if wanted:
         columns = ", ".join(f"{name} = :{name}" for name in wanted)
@@ -38,16 +38,16 @@ def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> N
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """What the graph hosts of a revision may take; None: what the runner's settings say."""
+    """Limits of a revision's graph hosts. None: the runner's settings apply."""
 
     hosts_per_runner: int | None = None
     memory_mb: int | None = None
-    is_gone: bool = False  # the revision, or its deployment, has been deleted
-    is_replaced: bool = False  # another revision of its deployment serves
+    is_gone: bool = False  # the revision or its deployment is deleted
+    is_replaced: bool = False  # the revision has no traffic and no preview: another revision serves
 
 
 def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, HostLimits]:
-    """The limits of each of these revisions' deployments."""
+    """Return the host limits of these revisions, from their deployments."""
     rows = conn.execute(
         text(
             "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL,"
@@ -68,5 +68,8 @@ UPDATE run SET pool = :pool, notified_at = NULL, notifications = 0 WHERE status 
 
 
 def move_waiting(conn: Connection, deployment_id: UUID, pool: str, *, limit: int = MOVED_AT_ONCE) -> int:
-    """Move some of a deployment's waiting runs to its new pool; how many. Upkeep moves the rest, and notifies there."""
+    """Move some of a deployment's pending runs to its new pool. Returns the number of moved runs.
+
+    Upkeep moves the others and notifies the new pool's runners.
+    """
     return conn.execute(MOVE_WAITING, {"id": deployment_id, "pool": pool, "limit": limit}).rowcount

@@ -1,7 +1,7 @@
-"""What a revision writes: lines of its build and deployment logs, and its status as live events.
+"""Logs of revisions: stored lines of build and deployment logs, and live status events.
 
-Lines are rows; `lines()` reads them by filter and cursor. Events are `status` {"status", "message"},
-`log` {"timestamp", "level", "message"} and at last `end` {"status"}, in the revision's event log.
+Lines are rows; `lines()` reads them by filter and cursor. Events are `status` {"status", "message"}, `log`
+{"timestamp", "level", "message"} and at last `end` {"status"}, in the revision's event log.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_LINE = 8 * 1024
 RETENTION_SECONDS = 900
 REPLAYED_AT_ONCE = 1_000
-CONTROL = "control-plane"  # writes events for revisions no builder holds
+CONTROL = "control-plane"  # owner of events for revisions without a builder
 
-# Terminal codes and other control characters are data here: shown, never obeyed.
+# Logs show terminal codes and other control characters as escapes, so that no terminal executes them.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def clean(message: str) -> str:
-    """A line fit to be stored and shown: no control characters, no more than MAX_LINE characters."""
+    """Escape control characters in a line and truncate it to MAX_LINE characters."""
     message = CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", message)
     return message if len(message) <= MAX_LINE else message[:MAX_LINE] + " …"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line about to be stored."""
+    """A log line to be stored."""
 
     deployment_id: UUID
     revision_id: UUID | None
@@ -61,7 +61,7 @@ class Line:
 
 
 class RisingClock:
-    """Times that never repeat, so that readers can go on from the newest line they have seen."""
+    """Clock that never returns the same time twice, so that readers can continue after the newest line they have."""
 
     def __init__(self) -> None:
         self._last = datetime.min.replace(tzinfo=UTC)
@@ -82,9 +82,10 @@ INSERT = text(
 
 
 def append(conn: Connection, lines: Sequence[Line]) -> None:
-    """Store lines in one statement; those of a deployment that is gone are dropped.
+    """Store lines in one statement. Drops lines of deleted deployments.
 
-    None is from the future, whatever clock its process goes by: it would be shown when the others are forgotten.
+    The statement caps the time of a line at the database's now. A line from a process whose clock is ahead would
+    otherwise outlive all others.
     """
     if not lines:
         return
@@ -108,7 +109,7 @@ def channel(deployment_id: UUID) -> bytes:
 
 
 def notify(stored: Iterable[Line]) -> None:
-    """After the commit: whoever waits for lines of these deployments looks. It may be lost."""
+    """Wake up readers of these deployments' logs, after the commit. The notification may be lost."""
     for deployment_id in {line.deployment_id for line in stored}:
         try:
             redis.events(deployment_id).publish(channel(deployment_id), events.WAKE_UP)
@@ -134,9 +135,10 @@ def lines(
     end_time: datetime | None = None,
     settled_seconds: float | None = None,
 ) -> tuple[list[RowMapping], str | None]:
-    """Matching lines and the cursor of what follows; oldest first there is always a cursor.
+    """Return matching lines and the cursor of the next page. In ascending order there is always a cursor.
 
-    `settled_seconds`: only what is older, for lines of several processes may be stored in another order.
+    With `settled_seconds`, only lines older than this many seconds are returned: processes may store their lines out of
+    order, and a reader that continued after a newer line would miss the older one.
     """
     is_ascending = order == "asc"
     where = ["deployment_id = :deployment_id", "kind = :kind"]
@@ -200,9 +202,9 @@ def end_payload(status: str) -> bytes:
 
 
 def announce(moved: Sequence[Transition]) -> None:
-    """Publish what a committed transaction changed to followers, and notify builders.
+    """Publish the transitions of a committed transaction to followers, and notify builders.
 
-    A bus that does not answer is logged only: the rows say the same, and upkeep notifies again.
+    If Redis is unreachable, this only logs a warning: the rows hold the same status, and upkeep notifies again.
     """
     batches = []
     for move in moved:
@@ -230,7 +232,7 @@ def announce(moved: Sequence[Transition]) -> None:
 
 
 def replay(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
-    """The events of a revision that has ended, from its rows: what its build said, and how it ended."""
+    """Yield the events of an ended revision from its rows: its build log, then its final status."""
     cursor: str | None = None
     while True:
         with connection() as conn:
@@ -251,7 +253,7 @@ def replay(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
 
 
 def last_events(revision_id: UUID) -> list[Event] | None:
-    """The last events of a revision whose log was lost, from its row; None while it lives."""
+    """Return the last events of a revision from its row, for a lost event log. None while it has not ended."""
     with connection() as conn:
         ended = deployments.ended(conn, revision_id)
     if ended is None:
@@ -261,6 +263,6 @@ def last_events(revision_id: UUID) -> list[Event] | None:
 
 
 def _event(payload: bytes) -> Event:
-    """An event that is in no log, so that nobody can go on after it."""
+    """Build an event without a position in a log, so that no reader can continue after it."""
     name, _, data = payload.partition(b"\n")
     return Event(0, 0, name.decode(), data)

@@ -1,4 +1,4 @@
-"""The revision that a change of a deployment makes: the latest one with the change applied, or its placeholder filled."""
+"""The revision that a change of a deployment creates, or the placeholder that it fills."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from shared.errors import Invalid
 from shared.infra.postgres import dumps
 from shared.models import RevisionStatus
 
-REPOSITORY = "github"  # the contract's word for a git repository, wherever it is
+REPOSITORY = "github"  # the API contract's name of any git repository source, on whichever server
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a PATCH or a new revision asks for; None and empty mean: as it is."""
+    """The changes of a PATCH or a new revision. None and empty fields stay as they are."""
 
     display_name: str | None = None
     source: str | None = None
@@ -52,7 +52,10 @@ def make(
     by: Mapping[str, str] | None,
     preview: str | None = None,
 ) -> tuple[UUID, list[Transition]]:
-    """The latest revision with the change applied: a new one, or the placeholder filled."""
+    """Apply the change to the latest revision: create a new revision, or fill the placeholder.
+
+    A placeholder is a revision in CREATING without an archive. The revision starts if it has source. Raises Invalid.
+    """
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
     given = {key: value for key, value in change.revision_config.items() if value is not None}
@@ -63,7 +66,7 @@ def make(
     source = change.source or latest["source"]
     if source == REPOSITORY:
         _require_repository(deployment, given)
-        digest = config["repo_commit_sha"] = None  # what the ref stands for now is for the builder to see
+        digest = config["repo_commit_sha"] = None  # the builder resolves the ref anew
     elif given.get("source_tarball_path"):
         digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
         config["repo_commit_sha"] = None
@@ -89,7 +92,7 @@ def make(
 
 
 def _require_repository(deployment: RowMapping, given: Mapping[str, Any]) -> None:
-    """Raises Invalid (400) for a revision that cannot be built from a repository."""
+    """Raise Invalid (400) if the deployment has no repository or the change names an upload."""
     if not deployment["source_config"].get("repo_url"):
         loc = ("body", "revision_source")
         raise Invalid("this deployment has no repository (source_config.repo_url)", loc=loc, status=400)
@@ -113,8 +116,8 @@ def _fill(
 
 
 def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
-    """The digest of what was put at the path; raises Invalid (400)."""
-    # Shared: upkeep must not remove the place, and then the archive, before a revision names it.
+    """Return the digest of the archive uploaded to the path. Raises Invalid (400)."""
+    # FOR KEY SHARE: upkeep must not remove the upload, and then the archive, before a revision refers to it.
     query = text("SELECT digest FROM upload WHERE object_path = :path AND deployment_id = :id FOR KEY SHARE")
     row = conn.execute(query, {"path": object_path, "id": deployment_id}).one_or_none()
     loc = ("body", "source_revision_config", "source_tarball_path")

@@ -1,7 +1,7 @@
-"""Looking at a revision, once or until it changes: cheap enough for hundreds of callers who wait for a build.
+"""Polling a revision, once or until it changes, at a cost that allows hundreds of callers to wait for a build.
 
-One statement a look, and no connection is held between looks: who waits is woken by the revision's own
-events, through the one subscriber connection of the process.
+Each look is one statement, and no connection is held between looks. The revision's events wake up waiting callers
+through the one subscriber connection of the process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shared.deployments import deployments, revisions
 from shared.eventlog.hub import Stopping, hub
 from shared.infra.postgres import Row, driver, query
 
-LOOK_SECONDS = 5.0  # also without an event: a message may be lost, and Redis may be away
+LOOK_SECONDS = 5.0  # without an event: a message may be lost, and Redis may be unreachable
 CONFIRM_SECONDS = 1.0
 
 LOOK = """
@@ -27,7 +27,7 @@ WHERE d.id = %(deployment_id)s AND d.organization_id = %(organization_id)s AND d
 
 
 def look(organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> Row:
-    """A revision of one of the organization's deployments; raises NotFound."""
+    """Return a revision of one of the organization's deployments. Raises NotFound."""
     asked = {
         "organization_id": organization_id,
         "deployment_id": deployment_id,
@@ -43,10 +43,10 @@ def look(organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> Row:
 
 
 def changes(id: UUID, *, seconds: float, at: bytes | None = None) -> Iterator[None]:
-    """Yields whenever it is time to look at the row again, first when no event can be missed any more.
+    """Yield whenever the caller should read the row again. The first time is when the subscription is confirmed.
 
-    `at` is the channel of its events, by default that of its own. Ends after so many seconds, with a last look, or
-    at once when the process stops.
+    `at` is the channel of the events, by default the channel of `id`. Ends after `seconds`, or at once when the process
+    shuts down.
     """
     ends_at = time.monotonic() + seconds
     with hub().reader(id, at=at) as reader:

@@ -1,4 +1,4 @@
-"""What a revision changed against the one before it, and who asked for it: names of variables, never their values."""
+"""The variables that a revision changed against the previous one, and who requested it. Never the variables' values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ WHERE id = :id
 
 
 def keep(conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | None, **more: Any) -> None:
-    """Note who asked for a revision that has all its variables, and which of them it sets and unsets."""
+    """Record who requested a revision, and which variables it sets and unsets.
+
+    Call it once all its variables are stored.
+    """
     earlier = conn.execute(BEFORE, {"id": revision_id}).scalar()
     changed = _between({} if earlier is None else _known(conn, earlier), _known(conn, revision_id))
     values = {
@@ -38,13 +41,13 @@ def keep(conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | No
 
 
 def keep_message(conn: Connection, revision_id: UUID, message: str) -> None:
-    """Note what the commit that it is built from says of itself."""
+    """Record the message of the commit that the revision is built from."""
     values = {"id": revision_id, "changes": dumps({COMMIT_MESSAGE: message}), "created_by": None}
     conn.execute(KEEP, values)
 
 
 def record(row: Row) -> dict[str, Any]:
-    """What changed as the API shows it; nothing is known of variables of old revisions."""
+    """Return a revision's changes as in the API. The variables are None for revisions without a record."""
     kept = row["changes"] or {}
     config = row["source_revision_config"]
     return {
@@ -62,7 +65,7 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def _known(conn: Connection, revision_id: UUID) -> dict[str, str | None]:
-    """A revision's variables; without their values where these cannot be read."""
+    """Return a revision's variables; with None as values if they cannot be decrypted."""
     try:
         return dict(secrets.secrets_of(conn, revision_id))
     except Undecryptable:

@@ -4,10 +4,13 @@
               │           └─► SKIPPED (a newer one)       └─► BUILD_FAILED                └─► DEPLOY_FAILED
               └─ a built artifact starts at AWAITING_DEPLOY; any that has not ended can be INTERRUPTED
 
-A claim raises `attempt` and takes a lease. Whoever holds `(attempt, owner)` may move the revision; every
-other write is refused. Decisions between revisions of one deployment are taken with its row locked. All
-times are the database's. A preview's revisions are in a line of their own: they and those that are to serve skip
-only their like, and one at a time is built. `Transition` is what to announce once the transaction has committed.
+A claim increments `attempt` and takes a lease. Only the builder that holds `(attempt, owner)` may advance the revision;
+every other write is refused. Decisions between revisions of one deployment are taken with the deployment's row locked.
+All times are the database's.
+
+Revisions for a preview and revisions for the deployment itself queue separately: a new revision skips only older ones
+of the same target. One revision of a deployment is built at a time. A `Transition` is announced once its transaction
+has committed.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ NOTIFY_AGAIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A revision's new status, to be published to its followers: `attempt` and `seq` place it in its log."""
+    """A revision's new status, to be published to its followers. `attempt` and `seq` order it in the event log."""
 
     revision_id: UUID
     status: str
@@ -53,7 +56,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRevision:
-    """A revision in the hands of one builder."""
+    """A revision that a builder has claimed."""
 
     revision_id: UUID
     deployment_id: UUID
@@ -62,18 +65,18 @@ class ClaimedRevision:
     status: str
     attempt: int
     owner: str
-    floor: int  # event numbers up to this one may have been seen; RESERVED numbers above it are ours
-    build_id: UUID  # names its environment: its own id, or that of the revision it repeats
+    floor: int  # event numbers up to this one may have been seen; the claim reserves the RESERVED numbers above it
+    build_id: UUID  # names its environment: its own id, or that of the revision whose build it reuses
     archive_digest: str | None
     config: Mapping[str, Any]
     requirements: str | None
     python_version: str | None
     manifest: Mapping[str, Any] | None
-    preview: str | None  # None: it is to serve
+    preview: str | None  # None: the revision is for the deployment itself
 
 
 def lock_deployment(conn: Connection, deployment_id: UUID) -> None:
-    """Hold the deployment's row: revisions of it change their order only one at a time."""
+    """Lock the deployment's row, so that transactions change the order of its revisions one at a time."""
     conn.execute(text("SELECT 1 FROM deployment WHERE id = :id FOR UPDATE"), {"id": deployment_id})
 
 
@@ -100,9 +103,9 @@ def create(
     build_id: UUID | None = None,
     preview: str | None = None,
 ) -> UUID:
-    """A new revision in CREATING, the deployment's latest unless it is for a preview.
+    """Insert a revision in CREATING. It becomes the deployment's latest unless it is for a preview.
 
-    `build_id` names one whose build it repeats.
+    `build_id` is the revision whose build it reuses.
     """
     revision_id = uuid7()
     conn.execute(
@@ -129,7 +132,10 @@ def create(
 
 
 def start(conn: Connection, deployment_id: UUID, revision_id: UUID) -> list[Transition]:
-    """Put a prepared revision in line: older queued ones are skipped. The deployment must be locked."""
+    """Queue a prepared revision, or start it if none is in progress. Skips older queued ones of its target.
+
+    The deployment must be locked.
+    """
     moved = _skip_queued(conn, deployment_id, except_id=revision_id)
     if _has_one_in_progress(conn, deployment_id):
         return [*moved, _move(conn, revision_id, RevisionStatus.QUEUED)]
@@ -148,7 +154,7 @@ def _has_one_in_progress(conn: Connection, deployment_id: UUID) -> bool:
 
 
 def interrupt_preview(conn: Connection, deployment_id: UUID, preview: str) -> list[Transition]:
-    """Stop what is on its way for a preview, and let the next one go. The deployment must be locked."""
+    """Interrupt a preview's unended revisions and start the next queued one. The deployment must be locked."""
     query = text(
         "SELECT id FROM revision WHERE deployment_id = :id AND preview = :preview AND status <> ALL(:ends)"
     )
@@ -168,9 +174,10 @@ def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> l
 
 
 def promote(conn: Connection, deployment_id: UUID) -> list[Transition]:
-    """Begin the queued revision that is to serve, else the preview that waits longest, when nothing is in progress.
+    """Start the next queued revision if none is in progress.
 
-    The deployment must be locked.
+    The newest revision for the deployment itself comes first, then the oldest for a preview. The deployment must be
+    locked.
     """
     query = text(
         "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED'"
@@ -194,7 +201,7 @@ RETURNING attempt, seq_reserved - 1 AS seq
 def _move(
     conn: Connection, revision_id: UUID, status: RevisionStatus, message: str | None = None
 ) -> Transition:
-    """Set the status of a revision no builder holds, or take it from the one that does."""
+    """Set the status of a revision that has not ended, and release the claim of its builder, if any. Raises Fenced."""
     row = conn.execute(
         MOVE,
         {
@@ -207,12 +214,12 @@ def _move(
     ).one_or_none()
     if row is None:
         raise Fenced(f"revision {revision_id} has ended")
-    # Odd numbers are the control plane's, even ones the builders': each fences off what came before.
+    # Control plane attempts are odd, builder attempts even: each fences off the writer before it.
     return Transition(revision_id, status, message, row.attempt * 2 + 1, row.seq)
 
 
 def interrupt(conn: Connection, deployment_id: UUID, revision_id: UUID, *, reason: str) -> list[Transition]:
-    """Stop a revision that has not ended, and let the next one go. The deployment must be locked."""
+    """Interrupt a revision that has not ended and start the next queued one. The deployment must be locked."""
     try:
         stopped = _move(conn, revision_id, RevisionStatus.INTERRUPTED, reason)
     except Fenced:
@@ -221,7 +228,7 @@ def interrupt(conn: Connection, deployment_id: UUID, revision_id: UUID, *, reaso
 
 
 def interrupt_all(conn: Connection, deployment_id: UUID, *, reason: str) -> list[Transition]:
-    """Stop every revision of the deployment that has not ended. The deployment must be locked."""
+    """Interrupt every revision of the deployment that has not ended. The deployment must be locked."""
     query = text("SELECT id FROM revision WHERE deployment_id = :id AND status <> ALL(:ends)")
     ids = conn.execute(query, {"id": deployment_id, "ends": [str(end) for end in REVISION_ENDS]})
     return [_move(conn, id, RevisionStatus.INTERRUPTED, reason) for id in ids.scalars().all()]
@@ -242,7 +249,7 @@ RETURNING r.id, r.deployment_id, d.organization_id, d.pool, r.status, r.attempt,
 
 
 def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: float) -> ClaimedRevision | None:
-    """Take a revision that waits for a builder; None when another delivery already has it."""
+    """Claim a revision that waits for a builder. Returns None if another builder already claimed it."""
     row = conn.execute(
         CLAIM,
         {
@@ -282,19 +289,19 @@ def _held(claimed: ClaimedRevision) -> dict[str, Any]:
 
 
 def renew(conn: Connection, claimed: ClaimedRevision, *, lease_seconds: float) -> bool:
-    """Keep the lease; False when the revision is not ours any more."""
+    """Renew the lease. Returns False if this attempt no longer owns the revision."""
     query = text(f"UPDATE revision SET lease_until = now() + make_interval(secs => :lease) WHERE {HELD}")
     return conn.execute(query, {**_held(claimed), "lease": lease_seconds}).rowcount == 1
 
 
 def reserve(conn: Connection, claimed: ClaimedRevision, upto: int) -> None:
-    """Make event numbers up to `upto` ours; raises Fenced."""
+    """Reserve event numbers up to `upto` for this attempt. Raises Fenced."""
     query = text(f"UPDATE revision SET seq_reserved = greatest(seq_reserved, :upto) WHERE {HELD}")
     _require_one(conn.execute(query, {**_held(claimed), "upto": upto}).rowcount, claimed)
 
 
 def advance(conn: Connection, claimed: ClaimedRevision, status: RevisionStatus) -> None:
-    """The claimed revision's next step; raises Fenced."""
+    """Move the claimed revision to its next step. Raises Fenced."""
     query = text(f"UPDATE revision SET status = :status, updated_at = now() WHERE {HELD}")
     _require_one(conn.execute(query, {**_held(claimed), "status": status}).rowcount, claimed)
 
@@ -307,7 +314,7 @@ def keep_artifact(
     python_version: str,
     manifest: Mapping[str, Any],
 ) -> None:
-    """Store what makes the revision's environment the same wherever it is made; raises Fenced."""
+    """Store what is needed to rebuild the same environment on any machine. Raises Fenced."""
     query = text(
         "UPDATE revision SET requirements = :requirements, python_version = :python_version,"
         f" manifest = CAST(:manifest AS json), updated_at = now() WHERE {HELD}"
@@ -317,14 +324,14 @@ def keep_artifact(
 
 
 def keep_user_code(conn: Connection, claimed: ClaimedRevision, document: Mapping[str, Any] | None) -> None:
-    """Store what the revision brings beside its graphs; raises Fenced."""
+    """Store the description of the revision's authorization and app. Raises Fenced."""
     query = text(f"UPDATE revision SET user_code = CAST(:document AS json) WHERE {HELD}")
     values = {**_held(claimed), "document": None if document is None else dumps(document)}
     _require_one(conn.execute(query, values).rowcount, claimed)
 
 
 def keep_source(conn: Connection, claimed: ClaimedRevision, *, digest: str, commit: str) -> ClaimedRevision:
-    """The claimed revision is built from this archive of a repository's commit; raises Fenced."""
+    """Record the archive and the repository commit that the claimed revision is built from. Raises Fenced."""
     config = {**claimed.config, "repo_commit_sha": commit}
     query = text(
         "UPDATE revision SET archive_digest = :digest, source_revision_config = CAST(:config AS json),"
@@ -336,7 +343,7 @@ def keep_source(conn: Connection, claimed: ClaimedRevision, *, digest: str, comm
 
 
 def repeat(conn: Connection, claimed: ClaimedRevision, build_id: UUID) -> None:
-    """The claimed revision uses the build of an earlier one; raises Fenced."""
+    """Let the claimed revision reuse the build of an earlier one. Raises Fenced."""
     query = text(f"UPDATE revision SET build_id = :build_id WHERE {HELD}")
     _require_one(conn.execute(query, {**_held(claimed), "build_id": build_id}).rowcount, claimed)
 
@@ -344,9 +351,9 @@ def repeat(conn: Connection, claimed: ClaimedRevision, build_id: UUID) -> None:
 def end(
     conn: Connection, claimed: ClaimedRevision, status: RevisionStatus, message: str | None
 ) -> list[Transition]:
-    """Give the claimed revision its last status, and begin the next one; raises Fenced.
+    """Set the claimed revision's final status and start the next queued one. Raises Fenced.
 
-    The deployment must be locked. Answers what happened to the others: the builder publishes its own.
+    The deployment must be locked. Returns the transitions of other revisions; the builder publishes the end of its own.
     """
     query = text(
         "UPDATE revision SET status = :status, status_message = :message, updated_at = now(), owner = NULL,"
@@ -358,7 +365,7 @@ def end(
 
 
 def give_back(conn: Connection, claimed: ClaimedRevision) -> bool:
-    """Let another builder have it at once: this one stops. False when it was not ours any more."""
+    """Release the claim so that another builder can continue at once. Returns False if this attempt had lost it."""
     query = text(
         "UPDATE revision SET status = CASE WHEN requirements IS NULL OR manifest IS NULL THEN 'AWAITING_BUILD'"
         f" ELSE 'AWAITING_DEPLOY' END, owner = NULL, lease_until = NULL, notified_at = NULL WHERE {HELD}"
@@ -384,7 +391,7 @@ RETURNING id
 
 
 def due(conn: Connection) -> Sequence[UUID]:
-    """Revisions that wait for a builder and whose notification may have been lost; they count as notified now."""
+    """Return revisions that wait for a builder and whose notification may be lost. Marks them as notified now."""
     values = {"claimable": list(CLAIMABLE), "again": NOTIFY_AGAIN_SECONDS}
     return conn.execute(DUE, values).scalars().all()
 
@@ -396,7 +403,10 @@ WHERE owner IS NOT NULL AND lease_until > now() + make_interval(secs => 2 * :lea
 
 
 def shorten_leases(conn: Connection, *, lease_seconds: float) -> int:
-    """The same as of runs (`claims.shorten_leases`); how many."""
+    """Shorten leases that last over twice `lease_seconds` to `lease_seconds`, as `claims.shorten_leases` does for runs.
+
+    Returns the number of changed leases.
+    """
     return conn.execute(SHORTEN, {"lease": lease_seconds}).rowcount
 
 
@@ -408,7 +418,7 @@ ORDER BY lease_until LIMIT 20
 
 
 def expire(conn: Connection) -> list[Transition]:
-    """Take revisions from builders whose lease ran out: to the next attempt, or to their end."""
+    """Release revisions whose builder's lease expired. Each gets its next attempt, or ends after MAX_ATTEMPTS."""
     moved: list[Transition] = []
     for row in conn.execute(EXPIRED, {"statuses": list(IN_PROGRESS)}).all():
         lock_deployment(conn, row.deployment_id)
@@ -433,7 +443,7 @@ COLUMNS = (
 
 
 def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
-    """One revision's row; raises NotFound."""
+    """Return a revision's row. Raises NotFound."""
     query = text(
         f"SELECT {COLUMNS}, r.deployment_id, r.requirements, r.python_version, r.manifest,"
         " r.build_id, r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
@@ -451,7 +461,7 @@ def missing(revision_id: UUID) -> NotFound:
 def list_of(
     conn: Connection, deployment_id: UUID, *, statuses: Sequence[str], limit: int, offset: int
 ) -> list[RowMapping]:
-    """A deployment's revisions, newest first."""
+    """Return a deployment's revisions in one of the statuses (all if empty), newest first."""
     query = text(
         f"SELECT {COLUMNS} FROM revision r WHERE r.deployment_id = :id"
         " AND (cardinality(CAST(:statuses AS text[])) = 0 OR r.status = ANY(:statuses))"

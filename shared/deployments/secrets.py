@@ -1,6 +1,6 @@
-"""A revision's secrets: the environment variables its builds and graph hosts get; encrypted where they rest.
+"""A revision's secrets: the environment variables of its builds and graph hosts, encrypted in the database.
 
-They belong to one revision and never change with it: the next one carries them over or brings its own.
+Secrets belong to one revision and never change with it. The next revision copies them or brings its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST = 500
 
 
 def check(names: Collection[str], *, field: str = "secrets") -> None:
-    """Raises Invalid (400) naming the variables a deployment may not set."""
+    """Raise Invalid (400) naming the variables that a deployment may not set."""
     if bad := env_names.refused(names):
         raise Invalid(
             f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
@@ -28,15 +28,15 @@ def check(names: Collection[str], *, field: str = "secrets") -> None:
 
 
 def replace(conn: Connection, revision_id: UUID, secrets: Sequence[Mapping[str, str]]) -> None:
-    """Make these the revision's secrets, and no others; raises Invalid."""
-    values = {secret["name"]: secret["value"] for secret in secrets}  # of doubles the last wins
+    """Replace all secrets of the revision. Raises Invalid."""
+    values = {secret["name"]: secret["value"] for secret in secrets}  # of duplicate names the last wins
     check(values)
     conn.execute(text("DELETE FROM secret WHERE revision_id = :id"), {"id": revision_id})
     _insert(conn, revision_id, values)
 
 
 def change(conn: Connection, revision_id: UUID, changes: Mapping[str, str | None]) -> None:
-    """Set some of the revision's secrets and remove others (None); the rest stays. Raises Invalid."""
+    """Set some of the revision's secrets and remove those that are None. Raises Invalid."""
     if not changes:
         return
     given = {name: value for name, value in changes.items() if value is not None}
@@ -67,7 +67,7 @@ def _insert(conn: Connection, revision_id: UUID, values: Mapping[str, str]) -> N
 
 
 def carry_over(conn: Connection, old_id: UUID, new_id: UUID) -> None:
-    """Give a new revision the secrets of another one, as they are stored."""
+    """Copy the stored secrets of one revision to another."""
     query = text(
         "INSERT INTO secret (revision_id, name, value) SELECT :new, name, value FROM secret"
         " WHERE revision_id = :old"
@@ -76,13 +76,13 @@ def carry_over(conn: Connection, old_id: UUID, new_id: UUID) -> None:
 
 
 def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
-    """A revision's secrets in the clear: for builders and runners only."""
+    """Return a revision's secrets decrypted, for builders and runners only. Raises Undecryptable."""
     rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
     return {row.name: encryption.decrypt(row.value) for row in rows}
 
 
 def some_of(conn: Connection, revision_id: UUID, names: Collection[str]) -> dict[str, str]:
-    """Those of a revision's secrets that have these names, in the clear; raises Undecryptable."""
+    """Return the revision's secrets with these names, decrypted. Raises Undecryptable."""
     query = text("SELECT name, value FROM secret WHERE revision_id = :id AND name = ANY(:names)")
     rows = conn.execute(query, {"id": revision_id, "names": list(names)})
     return {row.name: encryption.decrypt(row.value) for row in rows}

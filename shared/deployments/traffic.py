@@ -1,12 +1,12 @@
-"""What new runs of a deployment get: the revision that serves, the shares of several, and previews beside them.
+"""Traffic of a deployment: the serving revision, a split over several revisions, and previews.
 
-    a revision is DEPLOYED ──► it serves alone          (an ordinary one: a split ends)
-                          └──► its preview shows it     (one that was made for a preview)
+    a revision is DEPLOYED ──► it serves alone          (for the deployment itself: ends a split)
+                          └──► its preview shows it     (for a preview)
     split ──► several share the traffic ──► promote: one of them serves alone
-                                        └─► abort: the one that served serves alone
+                                        └─► abort: the serving revision gets all traffic again
 
-Each is one `UPDATE` of the deployment with its row locked; a revision that is named has to be DEPLOYED, and is
-kept as long as it has traffic.
+Each change is one `UPDATE` of the deployment with its row locked. Every revision it names must be DEPLOYED. A revision
+is kept as long as it has traffic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RETURNING name
 
 
 def serve(conn: Connection, deployment_id: UUID, revision_id: UUID) -> str:
-    """All traffic goes to this revision; the deployment's name. The deployment must be locked."""
+    """Send all traffic to this revision. Returns the deployment's name. The deployment must be locked."""
     name: str = conn.execute(SERVE, {"id": deployment_id, "revision_id": revision_id}).scalar_one()
     return name
 
@@ -46,7 +46,10 @@ UPDATE deployment SET traffic = CAST(:traffic AS jsonb), traffic_at = now(), upd
 
 
 def split(conn: Connection, organization_id: UUID, deployment_id: UUID, wanted: Sequence[Share]) -> None:
-    """Share the traffic so; all of it to the revision that serves is no split. Raises NotFound, Invalid, Conflict."""
+    """Split the traffic by these shares. 100 % for the serving revision ends a split.
+
+    Raises NotFound, Invalid, Conflict.
+    """
     _require_whole(wanted)
     deployments.lock(conn, organization_id, deployment_id)
     serving = _serving(conn, deployment_id)
@@ -64,7 +67,7 @@ def split(conn: Connection, organization_id: UUID, deployment_id: UUID, wanted: 
 
 
 def _require_whole(wanted: Sequence[Share]) -> None:
-    """Raises Invalid unless the shares come to all of the traffic, each revision's once."""
+    """Raise Invalid unless the shares add up to 100 % and no revision occurs twice."""
     ids = [share.revision_id for share in wanted]
     if len(wanted) > MOST:
         raise Invalid(f"must have at most {MOST} items", loc=("body", "traffic"), kind="too_long")
@@ -81,7 +84,7 @@ def _serving(conn: Connection, deployment_id: UUID) -> UUID | None:
 
 
 def _deployed(conn: Connection, deployment_id: UUID, revision_id: UUID, *loc: str | int) -> int:
-    """The number of a revision that traffic may go to; raises Invalid, naming the field."""
+    """Return the number of a DEPLOYED revision. Raises Invalid naming the field `loc`."""
     query = text("SELECT number, status FROM revision WHERE deployment_id = :deployment_id AND id = :id")
     row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).one_or_none()
     if row is None:
@@ -94,12 +97,12 @@ def _deployed(conn: Connection, deployment_id: UUID, revision_id: UUID, *loc: st
 def require_deployed(
     conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID, *loc: str | int
 ) -> None:
-    """Raises NotFound for the deployment, Invalid for a revision that traffic may not go to."""
+    """Raise NotFound for a missing deployment, and Invalid for a revision that is not DEPLOYED."""
     deployments.require(conn, organization_id, deployment_id)
     _deployed(conn, deployment_id, revision_id, *loc)
 
 
-# What the next change builds on is what serves now, unless something newer is on its way.
+# The next change builds on the revision that serves now, unless a newer one is in progress.
 PROMOTED = text("""
 UPDATE deployment d SET latest_revision_id = :revision_id
 WHERE d.id = :id AND NOT EXISTS (
@@ -108,7 +111,7 @@ WHERE d.id = :id AND NOT EXISTS (
 
 
 def promote(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> None:
-    """Let a revision that was DEPLOYED before serve alone. Raises NotFound, Invalid."""
+    """Send all traffic to a DEPLOYED revision, which ends a split. Raises NotFound, Invalid."""
     deployments.lock(conn, organization_id, deployment_id)
     _deployed(conn, deployment_id, revision_id, "revision_id")
     serve(conn, deployment_id, revision_id)
@@ -123,7 +126,7 @@ UPDATE deployment SET traffic = NULL, traffic_at = now(), updated_at = now() WHE
 
 
 def abort(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
-    """Let the revision that serves have all traffic again. Raises NotFound."""
+    """End a split: send all traffic to the serving revision. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     conn.execute(ABORT, {"id": deployment_id})
 
@@ -145,7 +148,7 @@ def add_preview(
     *,
     by: dict[str, str] | None = None,
 ) -> tuple[UUID, list[Transition]]:
-    """A revision for a preview, which shows what it showed before until this one is DEPLOYED.
+    """Create a revision for a preview. The preview shows its previous revision until this one is DEPLOYED.
 
     Raises NotFound, Invalid, Conflict.
     """
@@ -156,7 +159,7 @@ def add_preview(
 
 
 def _require_address(conn: Connection, organization_id: UUID, deployment_id: UUID, name: str) -> None:
-    """Raises Conflict for one preview too many, or one whose address another deployment has."""
+    """Raise Conflict for too many previews, or if another deployment already has the preview's address name."""
     query = text(
         "SELECT (SELECT count(*) FROM preview WHERE deployment_id = d.id AND name <> :name) AS others, EXISTS"
         " (SELECT FROM deployment o WHERE o.organization_id = d.organization_id AND o.deleted_at IS NULL"
@@ -179,7 +182,7 @@ UPDATE deployment SET traffic_at = now() WHERE id = :id RETURNING name
 
 
 def show_preview(conn: Connection, deployment_id: UUID, name: str, revision_id: UUID) -> str:
-    """Let a preview show this revision; what its address calls it. The deployment must be locked."""
+    """Point a preview to this revision. Returns the preview's address name. The deployment must be locked."""
     values = {"id": deployment_id, "name": name, "revision_id": revision_id}
     return deployments.preview_address_name(conn.execute(SHOW, values).scalar_one(), name)
 
@@ -198,7 +201,7 @@ ORDER BY p.name
 
 
 def previews(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[RowMapping]:
-    """A deployment's previews; raises NotFound."""
+    """Return a deployment's previews. Raises NotFound."""
     deployments.require(conn, organization_id, deployment_id)
     return list(conn.execute(PREVIEWS, {"id": deployment_id}).mappings())
 
@@ -206,7 +209,7 @@ def previews(conn: Connection, organization_id: UUID, deployment_id: UUID) -> li
 def delete_preview(
     conn: Connection, organization_id: UUID, deployment_id: UUID, name: str
 ) -> list[Transition]:
-    """Take a preview and its address away, and stop what is on its way for it; raises NotFound."""
+    """Delete a preview with its address and interrupt its unended revisions. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     query = text("DELETE FROM preview WHERE deployment_id = :id AND name = :name")
     if conn.execute(query, {"id": deployment_id, "name": name}).rowcount != 1:

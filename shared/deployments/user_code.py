@@ -1,6 +1,6 @@
-"""What a revision brings beside its graphs: its own authorization and its own routes, as its build found them.
+"""The authorization and the app of a revision, as the build found them.
 
-User code is asked only where this says that it has an answer; what it says is never asked of a host again.
+Graph hosts are called only for what this description contains, so calls that nothing would answer are never made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANY = "*"
 class Auth:
     """A project's `Auth` object, and the `auth` of its langgraph.json."""
 
-    parameters: Sequence[str] = ()  # of its authenticate
+    parameters: Sequence[str] = ()  # of its `authenticate` function
     handlers: frozenset[tuple[str, str]] = frozenset()  # (resource, action), either may be ANY
     cache_keys: Sequence[str] = ()  # headers, in lower case
     cache_seconds: float | None = None
@@ -30,7 +30,7 @@ class Auth:
     openapi: Mapping[str, Any] = field(default_factory=dict)
 
     def decides(self, resource: str, action: str) -> bool:
-        """Whether a handler is asked about this action."""
+        """Whether a handler is registered for this action."""
         return not self.handlers.isdisjoint(((resource, action), (resource, ANY), (ANY, action), (ANY, ANY)))
 
 
@@ -38,9 +38,9 @@ class Auth:
 class Route:
     """A route of a project's app."""
 
-    path: str  # as Starlette writes it: /files/{name:path}; of a mount, what its routes begin with
-    methods: Sequence[str] = ()  # none: every method
-    kind: str = "http"  # http, websocket, or mount: everything below its path
+    path: str  # in Starlette's syntax: /files/{name:path}; of a mount, the prefix of its routes
+    methods: Sequence[str] = ()  # empty: every method
+    kind: str = "http"  # http, websocket, or mount, which matches everything below its path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class UserCode:
 
 
 def of_revision(conn: Connection, revision_id: UUID) -> UserCode:
-    """A revision's user code beside its graphs; it never changes."""
+    """Return a revision's authorization and app. They never change, so the result is cached."""
     known = _known(revision_id)
     if not known:
         query = text("SELECT user_code FROM revision WHERE id = :id")
@@ -72,7 +72,7 @@ def _known(revision_id: UUID) -> list[UserCode]:
 
 
 def from_stored(document: Mapping[str, Any]) -> UserCode:
-    """The `user_code` of a revision's row: {"auth": {…}, "app": {…}} with the fields above."""
+    """Parse the `user_code` column of a revision's row: {"auth": {…}, "app": {…}} with the fields above."""
     auth, app = document.get("auth"), document.get("app")
     return UserCode(
         auth=None if auth is None else Auth(**{**auth, "handlers": frozenset(map(tuple, auth["handlers"]))}),

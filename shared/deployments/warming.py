@@ -1,4 +1,4 @@
-"""Has graph hosts of a revision ready before runs get there, so that the first of them waits for no start."""
+"""Starts graph hosts of a revision before it gets runs, so that its first runs do not wait for a host to start."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from shared.infra.postgres import connection
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 20.0  # within the 30 seconds after which clients and proxies give up
-IS_READY = "ready"  # what is asked of a runner that only has to have a host
+IS_READY = "ready"  # operation of a query that only needs a host to answer
 
 
 def announce(revision_id: UUID, pool: str) -> None:
-    """Have every runner of the pool start a host of the revision; a lost message costs only time."""
+    """Notify every runner of the pool to start a host of the revision.
+
+    If the message is lost, its first run waits longer.
+    """
     try:
         redis.broker().publish(redis.warm_channel(pool), str(revision_id))
     except redis.RedisError as error:
@@ -26,9 +29,9 @@ def announce(revision_id: UUID, pool: str) -> None:
 
 
 def prepare(deployment_id: UUID, revision_id: UUID, pool: str) -> None:
-    """The same, and wait until one of them has it: not longer than a caller would, and not where there is no runner.
+    """Notify the runners as `announce` does, and wait up to WAIT_SECONDS until one has a host of the revision.
 
-    Raises HostUnusable when it cannot be started.
+    Returns at once if the pool has no runner. Raises HostUnusable if the host cannot be started.
     """
     with connection() as conn:
         if not fleet.has_runner(conn, pool):
