@@ -1,1 +1,1 @@
-"""Does the work; the only package that meets user code, and that only through graph hosts."""
+"""Executes builds and runs. The only package that runs user code, and only inside graph hosts."""

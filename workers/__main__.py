@@ -1,23 +1,23 @@
-"""Starts a worker process: `python -m workers -P gevent …`, with the options of `celery worker`.
+"""Start a worker process: `python -m workers -P gevent …`, with the options of `celery worker`.
 
-Why not the `celery` command: it patches the standard library for gevent only after it has imported a part
-of kombu that has taken the real `sleep` by then. Whenever the broker is away, its pauses then stop every
-greenlet of the process for seconds: no lease is renewed and no event travels. And it loads all its other commands,
-a shell among them: a third of what a worker needs to start.
+The `celery` command is not used for two reasons. It patches the standard library for gevent only after it has imported
+a part of kombu, which keeps the unpatched `sleep`. When the broker is unreachable, kombu's pauses would then block
+every greenlet of the process for seconds: no lease is renewed and no event is sent. It also loads all other commands of
+Celery, including a shell, which is a third of a worker's startup.
 """
 
 from __future__ import annotations
 
 import gc
 
-# What is loaded from here on stays (`workers/app.py`): the collector would look through it again and again.
+# Modules loaded from here on stay in memory (`workers/app.py`). The collector would scan them again and again.
 gc.disable()
 
 from gevent import monkey  # noqa: E402
 
 monkey.patch_all()
 
-import os  # noqa: E402  the patch comes before every other import
+import os  # noqa: E402  the patch must come before every other import
 import sys  # noqa: E402
 import warnings  # noqa: E402
 
@@ -28,10 +28,10 @@ from shared.settings import Settings  # noqa: E402
 from workers.app import app  # noqa: E402
 
 SILENT = (
-    "--without-heartbeat"  # what the Procfile says: of Celery's own heartbeats, which only its tools read
+    "--without-heartbeat"  # set by the Procfile; disables Celery's own heartbeats, which only its tools read
 )
 
-# Of a service that runs as root: the isolation level, logged at the start, says what that means.
+# Celery warns if the service runs as root. The isolation level, logged at startup, already says what that means.
 warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
 
 if __name__ == "__main__":

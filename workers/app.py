@@ -42,9 +42,10 @@ def configure_logging(**_: Any) -> None:
 
 @worker_init.connect
 def prepare(**_: Any) -> None:
-    """Connections of this process, and the queue of its own.
+    """Connect this process to the servers and declare its canary queue.
 
-    Only a worker takes messages of ours alone: Celery's tools import this module too, and read what workers answer.
+    The transport that accepts only messages of this service is installed here and not at import: Celery's tools import
+    this module too, and must be able to read the replies of workers.
     """
     collector.keep_what_is_loaded()
     transport.use(app)
@@ -73,8 +74,8 @@ def prepare(**_: Any) -> None:
 
 @worker_ready.connect
 def start(sender: Any, **_: Any) -> None:
-    """Begin to look after runs (a runner) and after what was left behind (runner and builder)."""
-    from workers import tasks  # made here: greenlets start with the worker, not with the import
+    """Start the runner or builder, and upkeep."""
+    from workers import tasks  # imported here: greenlets start with the worker, not with the import
 
     consumed = set(sender.app.amqp.queues.consume_from)
     is_runner = broker.runs_queue(settings.pool) in consumed
@@ -82,10 +83,10 @@ def start(sender: Any, **_: Any) -> None:
 
 
 class SignalStep(StartStopStep):
-    """Have signals drain this worker instead of Celery's handlers.
+    """Replace Celery's signal handlers by greenlets that drain this worker.
 
-    Those run wherever a signal interrupts the process: a second one, or one that finds gevent's hub, waits for a lock
-    that is not given back. These are greenlets.
+    Celery's handlers run wherever a signal interrupts the process. A second signal, or one that interrupts gevent's
+    hub, would wait for a lock that is never released.
     """
 
     def start(self, parent: Any) -> None:
@@ -97,7 +98,7 @@ app.steps["worker"].add(SignalStep)  # pyright: ignore[reportOptionalSubscript] 
 
 
 def drain(number: signal.Signals) -> None:
-    """Take nothing new, end when what runs has ended; the first signal says it all."""
+    """Accept no new work and exit when current work has ended. Further signals change nothing."""
     from workers import tasks  # see start()
 
     if state.should_stop is None:
@@ -111,4 +112,4 @@ def close() -> None:
     from workers import tasks  # see start()
 
     tasks.close()
-    stop_signals.ignore()  # Python gives them back to the system before it exits
+    stop_signals.ignore()  # Python restores the default handlers before it exits

@@ -1,6 +1,7 @@
-"""The Celery app of beat: a schedule of names, and nothing that could do the work.
+"""The Celery app of beat: a schedule of task names, without code that could do the work.
 
-`python -m workers.beat` decides nothing. Without it, crons are late and nothing else changes.
+Run it as `python -m workers.beat`. It only wakes up upkeep every SWEEP_SECONDS. Without beat, upkeep runs on its own
+timer and nothing else changes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shared.settings import Settings
 from workers import celery_app, stop_signals
 from workers.stop_signals import STOP_SIGNALS
 
-log = logging.getLogger("workers.beat")  # also where it is `__main__`
+log = logging.getLogger("workers.beat")  # also if this module runs as `__main__`
 
 SWEEP_SECONDS = 10.0
 SILENT_SECONDS = 6 * SWEEP_SECONDS
@@ -42,9 +43,10 @@ app.conf.update(
 
 
 class TimedScheduler(Scheduler):
-    """Celery's, which keeps no file: after a restart it begins anew. It knows when its loop last came around.
+    """Celery's scheduler without a schedule file: after a restart the schedule begins anew.
 
-    Celery logs a traceback for each task that cannot be sent. An outage of Redis is one line here, its end another.
+    `ticked_at` is the time of the last loop iteration. Celery logs a traceback for each task that cannot be sent; this
+    class logs one line when an outage of Redis begins and one when it ends.
     """
 
     ticked_at: float | None = None
@@ -63,7 +65,7 @@ class TimedScheduler(Scheduler):
             self._find_redis()
 
     def _ensure_connected(self) -> Any:
-        """Wait for Redis; Celery's own would log a line for each attempt."""
+        """Wait for Redis. Celery's own method would log a line for each attempt."""
         return self.connection.ensure_connection(
             lambda error, interval: self._lose_redis(error), self.app.conf.broker_connection_max_retries
         )
@@ -83,7 +85,7 @@ app.conf.beat_scheduler = TimedScheduler
 
 
 def why_not_ready() -> str | None:
-    """Why nobody is notified; None when beat does."""
+    """Return why beat sends no notifications, or None if it does."""
     if TimedScheduler.ticked_at is None:
         return "it has not reached Redis yet"
     silent = time.monotonic() - TimedScheduler.ticked_at
@@ -92,7 +94,10 @@ def why_not_ready() -> str | None:
 
 @beat_init.connect
 def answer(**_: Any) -> None:
-    """Not from the loop itself, which waits for ever for a Redis that is away, as it should."""
+    """Open the health socket and install the signal handlers.
+
+    The socket has its own thread, because beat's loop blocks as long as Redis is unreachable.
+    """
     health = HealthSocket(settings.runtime_dir, "beat", why_not_ready)
     health.open()
     atexit.register(health.close)
@@ -101,7 +106,7 @@ def answer(**_: Any) -> None:
 
 
 def stop(*_: Any) -> NoReturn:
-    """End this process; Celery's handler would raise anew, into the end, for each further signal."""
+    """End this process. Celery's handler would raise again, during shutdown, for each further signal."""
     stop_signals.ignore()
     raise SystemExit
 

@@ -1,4 +1,4 @@
-"""What Celery's own tools ask a worker, and how it goes on answering after its connection for that was lost."""
+"""Remote control by Celery's own tools, with a mailbox that reconnects after it has lost its connection."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ RETRY_SECONDS = 1.0
 
 
 def use(app: Celery) -> None:
-    """Have this process's worker obey Celery's tools by way of this module."""
+    """Let this process's worker answer Celery's tools through this module."""
     app.steps["consumer"].add(ControlStep)  # pyright: ignore[reportOptionalSubscript]  filled when the app is made
 
 
 class Mailbox(pidbox.gPidbox):  # type: ignore[misc]
-    """Celery's mailbox of a worker, which has a connection of its own: Celery's ends for good when that one does."""
+    """Celery's mailbox of a worker.
+
+    Reconnects when its own connection is lost, where Celery's mailbox would end for good.
+    """
 
     _started: object | None = None
 
@@ -45,7 +48,7 @@ class Mailbox(pidbox.gPidbox):  # type: ignore[misc]
 
 
 class ControlStep(StartStopStep):
-    """What Celery's own step of this kind does, with a mailbox that lasts."""
+    """Replacement of Celery's own control step that uses the reconnecting mailbox."""
 
     requires = (Tasks,)
 

@@ -1,10 +1,11 @@
-"""The heartbeats of a worker process, and the canaries by which it notices that no message reaches it.
+"""Heartbeats of a worker process, and canaries that detect when no more messages reach it.
 
-Every few seconds it writes its row (`shared/fleet.py`). Every other time it also sends a message to a queue
-that nobody else reads: as long as these canaries come back, the whole way from the broker to a task is open.
-A consumer that hangs looks alive from outside; one that no canary has reached for a minute although the broker
-took its canaries ends its process, and the supervisor starts another. A broker that is away is no reason to
-end: runs are then claimed from their rows.
+The process writes its row (`shared/fleet.py`) every few seconds. Every other time it also sends a canary message to a
+queue that only it consumes. While canaries return, the whole path from the broker to a task works.
+
+A consumer that hangs looks alive from outside. If the broker accepted the canaries but none returned for a minute, the
+process ends and its supervisor starts another. An unreachable broker is no reason to end: runners then claim runs from
+their rows.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ log = logging.getLogger(__name__)
 
 HEARTBEATS_A_CANARY = 2
 DEAD_SECONDS = 60.0
-DEAD_CANARIES = 4  # unanswered ones: what was lost with a broker that restarted does not count
+DEAD_CANARIES = 4  # unanswered ones: those lost by a broker that restarted do not count
 
 Figures = Callable[[], Mapping[str, Any]]
 
 
 def consume_canaries(consumed: Any, worker: str) -> None:
-    """Have this process consume its own canaries too; `consumed` are its app's queues.
+    """Let this process consume its own canaries too. `consumed` are its app's queues.
 
-    The nameless exchange reaches every queue by its name: no binding stays in the broker when we are gone.
+    The nameless exchange routes to every queue by its name, so no binding stays in the broker after the process has
+    ended.
     """
     name = broker.canary_queue(worker)
     consumed.select_add(Queue(name, Exchange(""), routing_key=name, no_ack=True))
@@ -54,13 +56,13 @@ def consume_canaries(consumed: Any, worker: str) -> None:
 
 
 def send_canary(worker: str) -> None:
-    """A message of this process to itself; raises what the broker's absence raises."""
+    """Send a canary from this process to itself. Raises kombu's and Redis' errors if the broker is unreachable."""
     name = broker.canary_queue(worker)
     celery_app.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
 
 
 def stop_in_good_order() -> None:
-    """What a supervisor does that stops this process."""
+    """Send SIGTERM to this process, as a supervisor would to stop it."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -80,7 +82,10 @@ class HeartbeatSender:
         send_canary: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`figures`: the fields of a Heartbeat that change; `is_full`: no task can begin, so no canary returns."""
+        """`figures` returns the changing fields of a Heartbeat.
+
+        `is_full`: no task can start, so no canary can return.
+        """
         self._settings = settings
         self._kind = kind
         self._isolation = isolation
@@ -103,20 +108,20 @@ class HeartbeatSender:
         gevent.spawn(forever, self.check, HEARTBEAT_SECONDS, what="looking after this process")
 
     def canary_returned(self) -> None:
-        """A canary came back."""
+        """Record that a canary came back."""
         self._canary_at = self._clock()
         self._unanswered = 0
 
     def drain(self) -> None:
-        """Say at once that this process takes nothing new."""
+        """Write at once that this process accepts no new work."""
         self.draining = True
         gevent.spawn(self._try_send)
-        # Celery waits for a message, up to four seconds, before it looks whether to stop, and once more after.
+        # Celery waits up to four seconds for a message before it checks whether to stop, and once more afterwards.
         for _ in range(2):
             gevent.spawn(self._try_canary)
 
     def why_not_ready(self) -> str | None:
-        """Why this process should be given no work; None when it should."""
+        """Return why this process should get no work, or None if it should."""
         if self.draining:
             return "it drains"
         if self._sent_at is None:
@@ -127,7 +132,7 @@ class HeartbeatSender:
         return None
 
     def leave(self) -> None:
-        """The process ends in good order."""
+        """Remove this process's row and queue before it exits in good order."""
         self._health.close()
         try:
             broker.forget_worker(self._settings.worker)
@@ -143,7 +148,7 @@ class HeartbeatSender:
             log.warning("the row of this worker waits: %s", error)
 
     def send(self) -> None:
-        """Write our row."""
+        """Write this process's row, and drain the process if an operator requested it."""
         heartbeat = Heartbeat(
             id=self._settings.worker,
             kind=self._kind,
@@ -166,9 +171,9 @@ class HeartbeatSender:
             self._stops()
 
     def check(self) -> None:
-        """Send a canary now and then; end the process when none comes back."""
+        """Send a canary in every second call. End the process if no canary returns."""
         if self.draining or self._is_full():
-            self.canary_returned()  # none can return now, and that is as it should be
+            self.canary_returned()  # no canary can return now, which is expected
             return
         if self._clock() - self._canary_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
             log.critical("no message has come through for %.0f s: this process ends", DEAD_SECONDS)
@@ -182,4 +187,4 @@ class HeartbeatSender:
             self._send_canary(self._settings.worker)
             self._unanswered += 1
         except (OperationalError, RedisError, OSError):
-            self.canary_returned()  # the broker is away: said elsewhere
+            self.canary_returned()  # the broker is unreachable, which is logged elsewhere

@@ -1,6 +1,6 @@
-"""`python -m workers.machine FOLDER`: what this machine offers to user code, as one JSON object; it changes nothing.
+"""Print what this machine offers to user code as one JSON object: `python -m workers.machine FOLDER`.
 
-`runyard doctor` shows it. FOLDER is the data directory, or the nearest folder above it that is there.
+`runyard doctor` shows it. The command changes nothing. FOLDER is the data directory, or its nearest existing parent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIND_SECONDS = 30
 
 
 def look(settings: Settings) -> dict[str, Any]:
-    """The isolation level with what stands in the way of a better one, and the interpreters."""
+    """Return the isolation level, the obstacles to a better one, and the Python interpreters."""
     found: dict[str, Any] = {"refusal": "", "pythons": pythons(settings), "uv": _uv_version()}
     try:
         best, reasons = sandbox.best(settings)
@@ -31,7 +31,7 @@ def look(settings: Settings) -> dict[str, Any]:
 
 
 def pythons(settings: Settings) -> list[str]:
-    """The versions that `python_version` of a project may name, the service's own first."""
+    """Return the versions that a project's `python_version` may name, the service's own first."""
     said = _output(uv.list_pythons(">=3.11"), settings)
     others = {".".join(version.split(".")[:2]) for version in uv.versions(said or b"[]")}
     return [interpreters.HERE, *sorted(others - {interpreters.HERE}, key=_as_number)]
@@ -47,7 +47,7 @@ def _uv_version() -> str:
 
 
 def _output(argv: list[str], settings: Settings | None) -> bytes | None:
-    """What a command says; None when it fails."""
+    """Return a command's standard output, or None if it fails."""
     passed_on = {} if settings is None else {"PATH": settings.passed_on.get("PATH", "")}
     env = {**passed_on, "HOME": str(Path.home()), **uv.NO_DOWNLOADS}
     try:

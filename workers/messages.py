@@ -1,9 +1,9 @@
-"""What a task's message is to a worker: nothing to acknowledge, revoke or report, only arguments to call a task with.
+"""Task messages without acknowledgement, revocation or results: only arguments for the call of a task.
 
-Queues keep nothing of a message that was delivered (`shared/infra/broker.py`), and kombu's Redis transport asks
-Redis to forget it all the same: a round-trip a message, from a pool of ten connections that a burst exhausts.
-Celery's record and trace of each task are for results, retries, limits and events: of these only the last are
-wanted, and only where Celery's tools look on.
+Queues do not track delivered messages (`shared/infra/broker.py`), but kombu's Redis transport would still ask Redis to
+delete each one. That is a round-trip a message, from a pool of ten connections that a burst exhausts. Celery's request
+and trace of each task serve results, retries, limits and events. Only the events are used here, and only if Celery's
+tools are enabled.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _executing = 0
 
 
 def executing() -> int:
-    """How many tasks this process executes now."""
+    """Return how many tasks this process executes now."""
     return _executing
 
 
 def strategy(task: MessageTask, app: Celery, consumer: Any) -> Callable[..., Any]:
-    """What takes the messages of a task: Celery's own way where its tools look on, else the call and nothing more."""
+    """Return the function that handles a task's messages.
+
+    It is Celery's own if Celery's tools are enabled, else one that only calls the task.
+    """
     if app.conf.worker_send_task_events:
         return celerys.default(task, app, consumer)
 
@@ -40,7 +43,7 @@ def strategy(task: MessageTask, app: Celery, consumer: Any) -> Callable[..., Any
 
 
 def execute(task: MessageTask, arguments: list[Any]) -> None:
-    """Call a task; there is nobody to raise to."""
+    """Call a task. Logs an exception, because no caller could receive it."""
     try:
         task(*arguments)
     except Exception:
@@ -48,18 +51,18 @@ def execute(task: MessageTask, arguments: list[Any]) -> None:
 
 
 def _done(_: None) -> None:
-    """Celery's pools ask for a callback."""
+    """Do nothing. Celery's pools require a callback."""
 
 
 class MessageRequest(Request):
-    """A message that is not acknowledged."""
+    """A message that is never acknowledged to the broker."""
 
     def acknowledge(self) -> None:
         self.acknowledged = True
 
 
 class MessageTask(Task):
-    """The base of every task."""
+    """The base class of every task. Counts the tasks that are executing."""
 
     abstract = True
     Request = MessageRequest

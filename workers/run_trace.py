@@ -1,6 +1,7 @@
-"""The spans of a run, where spans are exported: the run itself, its wait, each attempt, and the nodes of each.
+"""OpenTelemetry spans of a run, if spans are exported: the run, its wait, its attempts and their nodes.
 
-A run's span is written by whoever ends the run, under ids that every attempt knows beforehand.
+The process that ends the run writes the run's span. Its ids derive from the run's id, so every attempt knows them
+before the span exists.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 
 
 def begin(run: Claimed) -> RunTrace | None:
-    """An attempt begins; None where nothing is exported."""
+    """Return the trace of a new attempt, or None if no spans are exported."""
     return None if tracing.tracer() is None else RunTrace(run)
 
 
 def ended(run: Claimed, status: str, error: str | None = None) -> None:
-    """A run has ended: its span, from its creation on."""
+    """Write the span of an ended run, from its creation until now."""
     tracer = tracing.tracer()
     if tracer is None:
         return
@@ -61,12 +62,12 @@ def _place(run: Claimed) -> Context:
 
 
 def _created_ns(run: Claimed) -> int:
-    """When it was created, by its id, which is a UUID of version 7."""
+    """Return the run's creation time in nanoseconds, from its id, a UUID of version 7."""
     return (run.run_id.int >> 80) * 1_000_000
 
 
 class RunTrace:
-    """The span of one attempt, and those of its nodes."""
+    """The span of one attempt and the spans of its nodes."""
 
     def __init__(self, run: Claimed) -> None:
         found = tracing.tracer()
@@ -88,11 +89,11 @@ class RunTrace:
 
     @property
     def place(self) -> Context:
-        """Where what the graph traces by itself belongs."""
+        """The trace context in which the graph's own spans belong."""
         return self._span.context
 
     def node(self, body: bytes) -> None:
-        """What a host says of a node that begins or ends."""
+        """Begin or end the span of a node as a graph host reports it."""
         told = orjson.loads(body)
         id, at_ns = str(told["id"]), int(told["at"] * 1e9)
         if told["ended"]:
@@ -110,7 +111,7 @@ class RunTrace:
         )
 
     def failed(self, why: str) -> None:
-        """How it ends, unless it ends well."""
+        """Mark the attempt as failed. Attempts that end well are not marked."""
         self._error = why[:1_000]
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The signals that ask a process of `workers` to stop. The first one does: what comes after it changes nothing."""
+"""Signals that stop a process of `workers`. Only the first one has an effect."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 def ignore() -> None:
-    """This process stops already."""
+    """Ignore further stop signals: this process is stopping already."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,6 +1,6 @@
 """The Celery tasks: each is a name and one call.
 
-A task begins with a claim and returns silently when somebody else has it; Celery retries nothing.
+A task claims its rows first and skips those that another worker has claimed. Celery retries nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _deliveries: Deliveries | None = None
 
 
 def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
-    """Set up what the tasks of this process, so many at a time, work with."""
+    """Start the runner or builder of this process, and its heartbeats, upkeep and deliveries.
+
+    `slots` tasks run at a time.
+    """
     global _runner, _builder, _upkeep, _heartbeats, _deliveries
     encryption.configure(settings.encryption_keys)
     egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
@@ -85,7 +88,7 @@ def _limits_of(revision_id: UUID) -> HostLimits:
 
 
 def drain() -> None:
-    """The worker stops: take nothing new."""
+    """Accept no new work, because the worker stops."""
     if _upkeep is not None:
         _upkeep.stop()
     if _heartbeats is not None:
@@ -99,7 +102,7 @@ def drain() -> None:
 
 
 def close() -> None:
-    """The process exits."""
+    """Release what this process owns, because it exits."""
     if _upkeep is not None:
         _upkeep.close()
     if _runner is not None:
@@ -109,9 +112,9 @@ def close() -> None:
 
 
 def _die() -> None:
-    """Messages do not reach this process any more: it makes room for another."""
+    """End the process because no messages reach it, so that its supervisor starts another."""
     close()
-    logging.shutdown()  # lines wait to be written
+    logging.shutdown()  # flush buffered log lines
     os._exit(os.EX_UNAVAILABLE)
 
 
@@ -142,13 +145,13 @@ def build_revisions(revision_ids: list[str]) -> None:
 
 @celery.task(name=broker.CANARY, base=MessageTask)
 def canary() -> None:
-    """What this process sends to itself."""
+    """Receive a canary that this process sent to itself."""
     if _heartbeats is not None:
         _heartbeats.canary_returned()
 
 
 @celery.task(name=broker.SWEEP, base=MessageTask)
 def sweep() -> None:
-    """Beat's notification: upkeep does not depend on it, it only makes a first round come sooner."""
+    """Start a round of upkeep at once, for beat. Upkeep does not depend on this notification."""
     if _upkeep is not None:
         _upkeep.wake()

@@ -1,8 +1,8 @@
-"""How a worker consumes from the broker: it comes back soon, and takes messages of this service and nothing else.
+"""The broker transport of a worker: reconnects soon, and accepts only messages of this service.
 
-Whoever can write to Redis can put anything into a queue. Celery and kombu read a message in many places, and in
-most of them one that they cannot read ends the consumer. Here it is dropped, before they see it. A flood of such messages
-must not fill the disk with log lines: of a burst the 1st, 10th, 100th … are logged.
+Anyone who can write to Redis can put anything into a queue. Celery and kombu read a message in many places, and in most
+of them an unreadable message ends the consumer. The transport drops such messages before Celery sees them. A flood of
+them must not fill the disk with log lines: of a burst the 1st, 10th, 100th … are logged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TAKES_NOTHING = (broker.SWEEP, broker.CANARY)
 
 
 class Drops:
-    """Messages that are dropped, counted by queue and logged at each power of ten. A minute without one ends a burst."""
+    """Counts dropped messages by queue and logs each power of ten. A minute without a drop ends a burst."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -52,18 +52,18 @@ class Drops:
 
 
 class Malformed(Exception):
-    """Not a message of this service; says why."""
+    """The message is not one of this service; the text says why."""
 
 
 def use(app: Celery) -> None:
-    """Have this process consume by way of this module, whatever kind of Redis address it has."""
+    """Install this transport for the app, for every kind of Redis URL."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
     app.amqp.Connection = Connection
 
 
 def checked(item: bytes) -> bytes:
-    """The message made anew of the task's name and its arguments: nothing else that was in it reaches Celery.
+    """Rebuild a message from its task name and arguments only, so that nothing else in it reaches Celery.
 
     Raises Malformed.
     """
@@ -104,7 +104,7 @@ def _is_id(value: object) -> bool:
 
 
 class Connection(KombuConnection):
-    """Tries again at short intervals: kombu's own grow to half a minute, whenever the broker is back meanwhile."""
+    """Reconnects at short intervals. kombu's grow to half a minute, even if the broker returns earlier."""
 
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
         pauses = {"interval_start": RETRY_SECONDS, "interval_step": 0, "interval_max": RETRY_SECONDS}
@@ -115,7 +115,7 @@ drops = Drops()
 
 
 class Client(kombu_redis.PrefixedStrictRedis):
-    """Answers to BRPOP are messages of ours, or none."""
+    """Redis client whose answers to BRPOP are messages of this service or None."""
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         answer = super().parse_response(connection, command_name, **options)

@@ -1,10 +1,10 @@
-"""Budgets: how many tokens the runs of a deployment or key may use within a day (UTC), and each of them.
+"""Budgets: how many tokens the runs of a deployment or key may use within a day (UTC), and each run.
 
-Runners add what their runs report while they run, after each model call, to one row a budget and day. Only what has
-a budget has such a row: of all others nothing is added up here. The row begins with what the figures say of the day.
+Runners add the tokens that runs report after each model call to one row per budget and day. Only deployments and keys
+with a budget have such a row. It starts with the day's sum from the figures.
 
-So a budget is overdrawn by no more than the model calls that were under way when it was reached, one or a step's
-for each of the runs that were running, and the first calls of runs that began within the second after.
+A budget can be exceeded by the model calls that were in progress when it was reached (one, or a step's, per running
+run) and by the first calls of runs that start within the next second.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shared.infra.postgres import Driver, query
 
 DEPLOYMENT, KEY = "deployment", "key"
 NAMES = ("max_tokens_per_day", "max_run_tokens")
-KNOWN_SECONDS = 1.0  # how long it is believed which budgets are used up
+KNOWN_SECONDS = 1.0  # how long the set of used-up budgets is cached
 KEPT_DAYS = 2
 
-Account = tuple[str, str]  # a deployment or a key, and its id
+Account = tuple[str, str]  # DEPLOYMENT or KEY, and its id
 
 _TODAY = "CAST(now() AT TIME ZONE 'UTC' AS date)"
 
@@ -60,14 +60,14 @@ FROM budget b LEFT JOIN spent_tokens s ON s.kind = b.kind AND s.id = b.id AND s.
 
 
 def listed(conn: Connection | Driver) -> dict[Account, Budget]:
-    """Every deployment and key that has a budget."""
+    """Return the budgets of all deployments and keys that have one."""
     return {
         (row["kind"], row["id"]): Budget(row["max_tokens_per_day"], row["max_run_tokens"], row["spent"])
         for row in query(conn, LISTED, {})
     }
 
 
-# What the figures say of the day: folded, and to be folded.
+# The day's tokens in the figures: folded, and not yet folded.
 _OF_DAY = f"""
 (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM figure
    WHERE step_seconds = {DAY} AND at = date_trunc('day', now(), 'UTC') AND CAST({{column}} AS text) = {{id}})
@@ -96,7 +96,7 @@ def _begin(kind: str, on_conflict: str) -> str:
 
 
 def spend(conn: Driver, account: Account, count: int) -> int:
-    """Add tokens to what was used today; how many these are then."""
+    """Add tokens to today's sum of an account and return the new sum."""
     values = {"kind": account[0], "id": account[1], "tokens": count}
     row = query(conn, ADD, values).fetchone()
     if row is None:
@@ -106,14 +106,14 @@ def spend(conn: Driver, account: Account, count: int) -> int:
 
 
 def begin(conn: Connection | Driver, account: Account) -> None:
-    """A budget was set: count from what the figures say of the day, if that is more than what was counted."""
+    """Start to count for a new budget, from the figures' sum of the day or the counted sum, whichever is greater."""
     values = {"kind": account[0], "id": account[1], "tokens": 0}
     query(conn, _begin(account[0], "greatest(spent_tokens.tokens, excluded.tokens)"), values)
     forget()
 
 
 def exceeded(account: Account, most: int) -> str:
-    """Why a day's budget lets nothing more run, and until when."""
+    """Return the error text for a used-up daily budget, with the time when runs may continue."""
     return (
         f"The {_called(account)} has used its budget of {most} tokens a day (max_tokens_per_day): it may run again"
         f" from {_tomorrow().isoformat()}."
@@ -121,7 +121,7 @@ def exceeded(account: Account, most: int) -> str:
 
 
 def exceeded_by_run(account: Account, most: int, used: int) -> str:
-    """Why a run is stopped that has used more than it may."""
+    """Return the error text for a run that used more tokens than its limit."""
     return f"the run used {used} tokens: the {_called(account)} allows a run {most} (max_run_tokens)"
 
 
@@ -133,12 +133,12 @@ def _tomorrow() -> datetime:
     return clock.now().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
 
 
-_used_up: dict[Account, int] = {}  # what was used up when it was looked up, and how much that was to be
+_used_up: dict[Account, int] = {}  # used-up accounts at the last lookup, with their daily limits
 _looked_up_at = float("-inf")
 
 
 def require(conn: Connection | Driver, deployment_id: UUID, key_id: str) -> None:
-    """Raises TooMany, which says when it may be tried again, where a run may use nothing more today."""
+    """Raise TooMany, with the seconds until the next day, if a daily budget of the deployment or key is used up."""
     global _used_up, _looked_up_at
     if time.monotonic() - _looked_up_at > KNOWN_SECONDS:
         found = listed(conn)
@@ -153,18 +153,18 @@ def require(conn: Connection | Driver, deployment_id: UUID, key_id: str) -> None
 
 
 def forget() -> None:
-    """Look up again which budgets are used up."""
+    """Invalidate the cache of used-up budgets."""
     global _looked_up_at
     _looked_up_at = float("-inf")
 
 
 def accounts(deployment_id: UUID, key_id: str) -> Sequence[Account]:
-    """Whose budgets a run counts for."""
+    """Return the accounts whose budgets a run counts for."""
     return (DEPLOYMENT, str(deployment_id)), (KEY, key_id)
 
 
 def remove_old(conn: Connection) -> int:
-    """Remove what was counted of days that are over; how much."""
+    """Remove the sums of days before yesterday. Returns the number of removed rows."""
     removed = conn.execute(
         text(f"DELETE FROM spent_tokens WHERE day < {_TODAY} - CAST(:days AS int)"), {"days": KEPT_DAYS}
     )

@@ -1,4 +1,4 @@
-"""A driver's door each: PostgreSQL, Redis, the broker, outgoing HTTP, logs, encryption.
+"""Drivers: PostgreSQL, Redis, the broker, outgoing HTTP, logs and encryption.
 
-Nothing else opens a connection. Foreign errors become ours here (`shared/errors.py`).
+No other package opens a connection. Exceptions of libraries become those of `shared/errors.py` here.
 """

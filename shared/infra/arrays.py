@@ -1,8 +1,8 @@
-"""Lists as PostgreSQL's binary arrays, packed in one step by the type that is wanted.
+"""Python lists as PostgreSQL's binary arrays, packed by the declared item type.
 
-The driver finds a list's type by looking at each item: a list of small numbers, or of nothing but None, is of another
-type than the next one, and a statement with it is prepared and planned anew. What is of another type than the wanted
-one is refused as the database would refuse it: with `DataError`.
+The driver infers a list's type by looking at each item. A list of small numbers, or of None only, gets another type
+than the next list, and PostgreSQL prepares and plans the statement again. A value of another type than the declared one
+raises `DataError`, as the database would.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from psycopg import Connection, DataError
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-_HEAD = struct.Struct(
-    ">iiIii"
-)  # dimensions, whether there may be nulls, the items' type, length, lower bound
+_HEAD = struct.Struct(">iiIii")  # dimensions, null flag, item type, length, lower bound
 _EMPTY = struct.Struct(">iiI")
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)
-UNFIT = (AttributeError, TypeError, ValueError, struct.error)  # what an item of another type leads to
+UNFIT = (AttributeError, TypeError, ValueError, struct.error)  # raised for items of another type
 
 
 class Packed(bytes):
-    """An array as it is sent; each type has a class of its own."""
+    """An array in wire format. Each array type has its own subclass."""
 
 
 class _PackedDumper(Dumper):
@@ -77,6 +75,6 @@ PACK: Mapping[str, Pack] = {name: packed for name, (packed, _, _) in _TYPES.item
 
 
 def register(connection: Connection[Any]) -> None:
-    """Let a connection send them."""
+    """Register the dumpers of the packed arrays with a connection."""
     for _, made, dumper in _TYPES.values():
         connection.adapters.register_dumper(made, dumper)

@@ -1,8 +1,8 @@
-"""Notifications by way of the broker: the names of queues and tasks, and the messages of Celery tasks that are put there.
+"""Notifications through the broker: names of queues and tasks, and the Celery messages that are sent.
 
-A message is a notification: it carries ids and may be lost, doubled or late. The row was committed before it
-is sent, so a notification that fails is logged, never an error to the caller, and never waited for. Who sends
-needs no Celery for that; workers do: `workers/celery_app.py`.
+A message is a notification: it carries ids and may be lost, duplicated or late. The row is committed before it is sent.
+A failed notification is therefore only logged; the caller sees no error and never waits. Senders do not import Celery;
+workers do (`workers/celery_app.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CANARY = "workers.canary"
 CELERY_PREFIX = redis.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
 IDS_A_MESSAGE = 50  # ids in one message
-ENOUGH = 200  # messages in a queue: more would tell its readers nothing new
+ENOUGH = 200  # messages in a queue; a runner learns nothing new from more
 
 
 def runs_queue(pool: str) -> str:
@@ -46,12 +46,12 @@ def queries_queue(pool: str) -> str:
 
 
 def canary_queue(worker: str) -> str:
-    """What one worker process sends to itself, to know that messages reach it."""
+    """Return the queue of messages that a worker process sends to itself, to verify that messages reach it."""
     return f"canary.{worker}"
 
 
 def full_pools(pools: Iterable[str]) -> list[str]:
-    """Those of these pools whose runners have enough notifications to read; none while Redis is away."""
+    """Return the pools whose queue holds ENOUGH notifications. Empty if Redis is unreachable."""
     try:
         return [pool for pool in pools if redis.broker().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
     except RedisError:
@@ -59,12 +59,15 @@ def full_pools(pools: Iterable[str]) -> list[str]:
 
 
 def forget_worker(worker: str) -> None:
-    """Remove what a worker process that is gone has left in the broker."""
+    """Delete the canary queue of a worker process that has ended."""
     redis.broker().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
 
 
 class Notifier:
-    """Notifies in the background: the caller continues at once, and notifications that meet travel together."""
+    """Sends notifications in the background.
+
+    The caller does not wait, and simultaneous notifications share a round-trip.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, str, str]] = deque()  # task, queue, id
@@ -107,16 +110,16 @@ class Notifier:
         )
 
     def _send(self, commands: list[bytes]) -> None:
-        """What `Celery.send_task` does for one message, for all queues in one round-trip."""
+        """Send what `Celery.send_task` would send for each message, for all queues in one round-trip."""
         if time.monotonic() < self._open_until:
-            return  # upkeep notifies again for rows nobody claimed
+            return  # upkeep notifies again for unclaimed rows
         if self._redis is not redis.broker():
             self._redis = redis.broker()
             self._connection = OwnConnection(self._redis)
         try:
             try:
                 self._connection.send(commands)
-            except ConnectionError:  # nobody has used it for a while, and it was lost meanwhile
+            except ConnectionError:  # the idle connection was lost meanwhile
                 self._connection.send(commands)
             self._failures = 0
         except (RedisError, OSError) as error:
@@ -130,20 +133,20 @@ notifier = Notifier()
 
 
 def enqueue_run(pool: str, run_id: UUID | str) -> None:
-    """Notify the runners of a pool of a run that waits."""
+    """Notify the runners of a pool that a run is pending."""
     notifier.notify(EXECUTE_RUNS, runs_queue(pool), run_id)
 
 
 def enqueue_query(pool: str, query_id: UUID) -> None:
-    """Notify the runners of a pool of a query that waits."""
+    """Notify the runners of a pool that a query is waiting."""
     notifier.notify(ANSWER_QUERIES, queries_queue(pool), query_id)
 
 
 def enqueue_host(pool: str, revision_id: UUID) -> None:
-    """Notify the runners of a pool that somebody waits for a host of this revision."""
+    """Notify the runners of a pool that a caller waits for a host of this revision."""
     notifier.notify(PREPARE_HOSTS, queries_queue(pool), revision_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:
-    """Notify the builders of a revision that waits."""
+    """Notify the builders that a revision is waiting."""
     notifier.notify(BUILD_REVISION, BUILDS, revision_id)

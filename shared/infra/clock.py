@@ -1,7 +1,7 @@
-"""The database's time, for what one process stamps and another compares: the wall clocks of machines differ.
+"""The database's time, for times that one process writes and another compares. Clocks of machines differ.
 
-A statement compares stored times with `now()` of its own. This is for times that leave by another way: in tokens, in
-headers of webhooks, in windows of time.
+A statement compares stored times with its own `now()`. This module is for times outside of statements: in tokens, in
+webhook headers, and in time windows.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from datetime import UTC, datetime
 from shared.errors import Unavailable
 from shared.infra.postgres import driver, query
 
-KNOWN_SECONDS = 60.0  # then it is asked again: the database's clock may have been set
+KNOWN_SECONDS = 60.0  # then it is read again: the database's clock may have been set
 
-_known: tuple[float, float] | None = None  # its time, and the monotonic time at which it was asked
+_known: tuple[float, float] | None = None  # the database's time, and the monotonic time of the query
 
 
 def now() -> datetime:
-    """The time; raises Unavailable where the database has never said it."""
+    """Return the database's time. Raises Unavailable if the database has never answered."""
     return datetime.fromtimestamp(seconds(), UTC)
 
 
 def seconds() -> float:
-    """The time in seconds since 1970; raises Unavailable as `now` does."""
+    """Return the database's time in seconds since 1970. Raises Unavailable as `now` does."""
     global _known
     asked_at = time.monotonic()
     if _known is None or asked_at - _known[1] > KNOWN_SECONDS:

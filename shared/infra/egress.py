@@ -1,12 +1,12 @@
-"""Calls to servers that users name: token endpoints, discovery, sources. Guarded, since the address is theirs.
+"""Outgoing calls to servers whose URLs users supply: token endpoints, discovery, sources, webhooks.
 
-A name is resolved once; if any of its addresses belongs to this machine, a private network or a cloud's
-metadata service, nothing is called. The connection goes to an address that was checked, while TLS and Host
-keep the name, so a second answer of the DNS changes nothing. No redirects, no proxies; a deadline for the
-whole call and a bound for its answer, whose text callers of ours never see.
+A host name is resolved once. If any of its addresses belongs to this machine, a private network or a cloud's metadata
+service, the call is refused. The connection goes to a checked address while TLS and the Host header keep the name, so a
+second DNS answer changes nothing. There are no redirects and no proxies. The whole call has a deadline and the response
+a maximum size. Callers of the platform never see the response's text.
 
-Operators name what is allowed all the same (an intranet) in RUNYARD_ALLOWED_ADDRESSES, and plain http with
-RUNYARD_ALLOW_HTTP. Built on httpcore2, the engine of httpx2: there a connection can be made to measure.
+Operators allow further addresses (an intranet) in RUNYARD_ALLOWED_ADDRESSES, and plain http with RUNYARD_ALLOW_HTTP.
+The module uses httpcore2, the engine of httpx2, because it accepts a custom network backend.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# Everything IANA keeps for special purposes, and what clouds put at public addresses for their guests alone.
+# All special-purpose networks of IANA, and public addresses that clouds reserve for their guests.
 REFUSED_NETWORKS: tuple[Network, ...] = tuple(
     map(
         ip_network,
@@ -56,8 +56,8 @@ REFUSED_NETWORKS: tuple[Network, ...] = tuple(
         """.split(),
     )
 )
-GLOBAL_UNICAST = IPv6Network("2000::/3")  # of IPv6, nothing else is anybody's public address
-# Addresses of IPv6 that stand for one of IPv4 (mapped, translated, NAT64, 6to4), and the bits to its right.
+GLOBAL_UNICAST = IPv6Network("2000::/3")  # all public addresses of IPv6 are in it
+# IPv6 networks that embed an IPv4 address (mapped, translated, NAT64, 6to4), and the number of bits to its right.
 EMBEDDING = (
     (IPv6Network("::ffff:0:0/96"), 0),
     (IPv6Network("::ffff:0:0:0/96"), 0),
@@ -68,7 +68,7 @@ EMBEDDING = (
 
 @dataclass(frozen=True)
 class Policy:
-    """What the operator allows beyond https to public addresses."""
+    """The operator's exceptions to the rule "https to public addresses only"."""
 
     networks: tuple[Network, ...] = ()
     hosts: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ _policy = Policy()
 
 
 def configure(allowed: Sequence[str] = (), *, allow_http: bool = False) -> None:
-    """Take the operator's exceptions: networks, addresses and host names; raises BadSetting."""
+    """Set the operator's exceptions: networks, addresses and host names. Raises BadSetting."""
     global _policy
     networks, hosts = [], set()
     for text in allowed:
@@ -98,12 +98,12 @@ def configure(allowed: Sequence[str] = (), *, allow_http: bool = False) -> None:
 
 
 def allows_http() -> bool:
-    """Whether addresses may begin with http:// here."""
+    """Whether URLs may use http://."""
     return _policy.allow_http
 
 
 def allows_loopback() -> bool:
-    """Whether the operator lets calls go back to this machine."""
+    """Whether the operator allows calls to this machine."""
     return any(_policy.allows("localhost", ip_address(own)) for own in ("127.0.0.1", "::1"))
 
 
@@ -120,7 +120,7 @@ class OutsideResponse:
         return 200 <= self.status < 300
 
     def json(self) -> Any:
-        """The body as JSON; None when it is none."""
+        """Return the body parsed as JSON, or None if it is not JSON."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
@@ -128,17 +128,17 @@ class OutsideResponse:
 
 
 def check_url(text: str) -> None:
-    """Raises AddressRefused for an address that can be seen to be wrong without asking the DNS."""
+    """Raise AddressRefused for a URL that can be rejected without DNS."""
     _check_name(_parse(text).host)
 
 
 def check_browser_url(text: str) -> None:
-    """The same for an address that only the user's browser visits: any host, but no other scheme."""
+    """Raise AddressRefused for an invalid URL that only the user's browser visits. Any host is allowed."""
     _parse(text)
 
 
 def check_host(host: str, port: int) -> list[str]:
-    """The addresses of a host, every one of which may be called; raises AddressRefused or OutsideFailed."""
+    """Return the addresses of a host if all of them may be called. Raises AddressRefused, OutsideFailed."""
     _check_port(port)
     return [str(address) for address in _resolve(_plain(host), port, time.monotonic() + TIMEOUT_SECONDS)]
 
@@ -151,9 +151,9 @@ def request(
     body: bytes | str = b"",
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> OutsideResponse:
-    """Call a server; raises AddressRefused, or OutsideFailed when it does not answer as bounded.
+    """Call a server. Any status is a response, including a redirect, which is not followed.
 
-    Any status counts as an answer, a redirect too: it is not followed.
+    Raises AddressRefused. Raises OutsideFailed if the server is unreachable, too slow, or sends too much.
     """
     target = _parse(url)
     _check_name(target.host)
@@ -203,7 +203,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class _Guard(httpcore2.NetworkBackend):
-    """Connects to checked addresses only, and bounds the time of all that is done on the connection."""
+    """Connects only to checked addresses, and applies the call's deadline to all operations."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -237,7 +237,7 @@ class _Guard(httpcore2.NetworkBackend):
 
 
 class _Stream(httpcore2.NetworkStream):
-    """A connection on which nothing outlasts the deadline of the whole call."""
+    """A connection whose operations all share the call's deadline."""
 
     def __init__(self, stream: httpcore2.NetworkStream, deadline: float) -> None:
         self._stream = stream
@@ -273,7 +273,7 @@ def _left(deadline: float) -> float:
 
 
 def _parse(text: str) -> httpx2.URL:
-    """The URL when its form is one that may be called; raises AddressRefused."""
+    """Parse a URL that may be called. Raises AddressRefused."""
     try:
         url = httpx2.URL(text)
         host = url.raw_host.decode("ascii")
@@ -298,12 +298,12 @@ def _check_port(port: int) -> None:
 
 
 def _plain(host: str) -> str:
-    """A host name in the one form it is compared in."""
+    """Normalize a host name for comparison."""
     return host.strip("[]").rstrip(".").lower()
 
 
 def literal_address(host: str) -> Address | None:
-    """The address a host name is, in any of the forms a resolver takes (`0x7f.1`, `2130706433`)."""
+    """Return the address if the host is one, in any form that resolvers accept (`0x7f.1`, `2130706433`), else None."""
     plain = _plain(host)
     try:
         return ip_address(plain)
@@ -316,7 +316,7 @@ def literal_address(host: str) -> Address | None:
 
 
 def _check_name(host: str) -> None:
-    """Refuse what a host name alone says: an address, in whatever form, or this machine."""
+    """Refuse a host name that is a forbidden address in any form, or a name of this machine."""
     address = literal_address(host)
     if address is None and (_plain(host) == "localhost" or _plain(host).endswith(".localhost")):
         address = IPv4Address("127.0.0.1")
@@ -325,7 +325,7 @@ def _check_name(host: str) -> None:
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[Address]:
-    """A host's addresses, all of which may be called."""
+    """Return a host's addresses if all of them may be called. Raises AddressRefused, OutsideFailed."""
     addresses = list(dict.fromkeys(_looked_up(host, port, deadline)))
     if not addresses:
         raise OutsideFailed(f"{host} has no address")
@@ -335,7 +335,7 @@ def _resolve(host: str, port: int, deadline: float) -> list[Address]:
 
 
 def _looked_up(host: str, port: int, deadline: float) -> list[Address]:
-    """What the resolver says, asked on a thread since it knows no deadline."""
+    """Resolve a host on a separate thread, because the resolver has no deadline. Raises OutsideFailed, TimeoutError."""
     found: list[Address] = []
     failure: list[OSError | UnicodeError] = []
 
@@ -360,12 +360,12 @@ def _check_address(host: str, address: Address) -> None:
     if _policy.allows(_plain(host), address):
         return
     if is_refused(address):
-        # whose address it is stays unsaid: it may be the resolver's secret
+        # the error omits the address: an internal DNS answer may be confidential
         raise AddressRefused(f"{host} is not an address this service may call")
 
 
 def is_refused(address: Address) -> bool:
-    """Whether only the operator can allow calls to this address."""
+    """Whether only an exception of the operator allows calls to this address."""
     if isinstance(address, IPv6Address):
         for network, shift in EMBEDDING:
             if address in network:

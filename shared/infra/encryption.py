@@ -1,7 +1,7 @@
-"""Secrets at rest: encrypted with the first of the operator's keys, readable with any of them.
+"""Encryption of stored secrets: written with the operator's first key, readable with any of the keys.
 
-Keys are Fernet keys (32 random bytes, URL-safe base64). Rotating means putting a new key first; shared/infra/key_rotation.py
-then encrypts anew what is stored, so that the old one can be put away.
+Keys are Fernet keys (32 random bytes, URL-safe base64). To rotate, the operator puts a new key first.
+shared/infra/key_rotation.py then re-encrypts all stored values, so that the old key can be removed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Undecryptable(RunyardError):
 
 
 def new_key() -> str:
-    """A fresh key."""
+    """Generate a key."""
     return Fernet.generate_key().decode()
 
 
 def configure(keys: Sequence[str]) -> None:
-    """Take the operator's keys; raises BadSetting when one is not a key."""
+    """Set the operator's keys. Raises BadSetting for an invalid key."""
     global _cipher, _first
     try:
         ciphers = [Fernet(key) for key in keys]
@@ -41,12 +41,12 @@ def configure(keys: Sequence[str]) -> None:
 
 
 def encrypt(value: str) -> bytes:
-    """The value as it is stored."""
+    """Encrypt a value with the first key. Raises Unavailable without keys."""
     return _require().encrypt(value.encode())
 
 
 def decrypt(stored: bytes) -> str:
-    """The value behind what is stored; raises Undecryptable."""
+    """Decrypt a stored value. Raises Undecryptable, and Unavailable without keys."""
     try:
         return _require().decrypt(bytes(stored)).decode()
     except InvalidToken as error:
@@ -54,7 +54,7 @@ def decrypt(stored: bytes) -> str:
 
 
 def rotate(stored: bytes) -> bytes:
-    """The same value, encrypted with the first key."""
+    """Re-encrypt a stored value with the first key. Raises Undecryptable, and Unavailable without keys."""
     try:
         return _require().rotate(bytes(stored))
     except InvalidToken as error:
@@ -62,7 +62,7 @@ def rotate(stored: bytes) -> bytes:
 
 
 def is_current(stored: bytes) -> bool:
-    """Whether the first key alone reads this."""
+    """Whether the stored value is encrypted with the first key."""
     _require()
     assert _first is not None
     try:

@@ -1,9 +1,9 @@
-"""How psycopg waits for PostgreSQL where gevent has patched the process: by a watcher of gevent's loop.
+"""Makes psycopg wait for PostgreSQL with a watcher of gevent's loop, in processes that gevent has patched.
 
-psycopg's own way is `poll`, asked every tenth of a second; gevent plays that with a watcher, an event and a timer.
+psycopg would call `poll` every tenth of a second, which gevent emulates with a watcher, an event and a timer.
 
-A server that hangs keeps its connections open and sends nothing. psycopg has no timeout for a statement, so this is the
-place that limits the silence: the socket is shut down, and the statement fails like one whose connection was lost.
+A server that hangs keeps its connections open and sends nothing, and psycopg has no timeout for a statement. This
+module limits the silence: it shuts the socket down, and the statement fails as on a lost connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from psycopg.waiting import Ready, Wait
 
 RV = TypeVar("RV")
 
-# Which events of libev are waited for, and what they mean: being told of more than there is does no harm.
+# libev's events for each wait mode, and the result for psycopg. Reporting more readiness than there is does no harm.
 EVENTS = {Wait.R: (1, Ready.R), Wait.W: (2, Ready.W), Wait.RW: (3, Ready.RW)}
 
 
@@ -31,13 +31,14 @@ _longest_silence: Limit | None = None
 
 
 class Silence(psycopg.OperationalError):
-    """PostgreSQL sent nothing for as long as the statement could wait."""
+    """PostgreSQL sent nothing within the statement's time limit."""
 
 
 def install(longest_silence: Limit) -> None:
-    """Let all connections of this process wait so; raises RuntimeError where psycopg cannot be told any more.
+    """Replace psycopg's wait function for all connections of this process.
 
-    `longest_silence` returns the limit of the current statement in seconds, None for no limit.
+    Raises RuntimeError if psycopg has already chosen its C implementation. `longest_silence` returns the limit of the
+    current statement in seconds, or None for no limit.
     """
     global _longest_silence
     if waiting.wait is getattr(waiting, "wait_c", None):
@@ -47,7 +48,7 @@ def install(longest_silence: Limit) -> None:
 
 
 def wait(gen: PQGen[RV], fileno: int, interval: float = 0.0, timeout: float | None = None) -> RV:
-    """What the generator returns, which says what it waits for; in place of `psycopg.waiting.wait`.
+    """Run a psycopg generator to its end and return its result. Replaces `psycopg.waiting.wait`.
 
     Raises Silence.
     """
@@ -67,10 +68,10 @@ def wait(gen: PQGen[RV], fileno: int, interval: float = 0.0, timeout: float | No
 
 
 def _is_ready(fileno: int, events: int, limit: float | None) -> bool:
-    """Wait until the socket is ready; False when that took longer than the limit."""
+    """Wait until the socket is ready. Returns False if the limit in seconds passes first."""
     hub = gevent.get_hub()
     watcher: Any = hub.loop.io(fileno, events)
-    late: Any = False  # not raised outside of the block
+    late: Any = False  # not raised outside the block
     try:
         with gevent.Timeout(limit, late):
             hub.wait(watcher)
@@ -81,12 +82,12 @@ def _is_ready(fileno: int, events: int, limit: float | None) -> bool:
 
 
 def _break(gen: PQGen[Any], fileno: int, ready: Ready) -> None:
-    """Shut the socket down and let psycopg find out, so that the connection knows that it is broken."""
+    """Shut the socket down and let psycopg read the end, so that it marks the connection as broken."""
     with socket.socket(fileno=os.dup(fileno)) as end:
         try:
             end.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the server has closed it just now
+            pass  # the server has just closed it
     try:
         while True:
             gen.send(ready)

@@ -1,8 +1,8 @@
-"""The socket at which a process without a port of its own answers whether it is well: runner, builder and beat.
+"""Health sockets of processes without a port: runner, builder and beat.
 
-The process answers from its own loop, so one that is frozen, or whose loop hangs, answers nothing, and the socket
-of one that was killed takes no connection. The answer is READY, or the reason why it should get no new work.
-`runyard health` asks. There is no round-trip to a server in an answer.
+The process answers from its own loop, so a frozen process or one whose loop hangs does not answer, and the socket of a
+killed process accepts no connection. The answer is READY, or the reason why the process should get no new work.
+`runyard health` reads it. Answering needs no round-trip to a server.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RETRY_SECONDS = 0.1
 
 
 class NoHealthAnswer(Exception):
-    """The process at a socket is gone, frozen, or its loop hangs."""
+    """The process of a health socket has ended, is frozen, or its loop hangs."""
 
 
 @dataclass(frozen=True)
 class HealthAddress:
-    """Where one process answers; its name tells kind and process id."""
+    """The socket of a process. The file name contains kind and process id."""
 
     path: Path
     kind: str
@@ -51,7 +51,7 @@ class HealthSocket:
         self._listener: socket.socket | None = None
 
     def open(self) -> None:
-        """Without a folder to answer in the process works all the same, with a line in the log."""
+        """Start to answer. If the folder is unusable, the process works without a health socket and logs a warning."""
         try:
             prepare(self.address.path.parent)
             remove_dead(self.address.path.parent, self.address.kind)
@@ -59,11 +59,11 @@ class HealthSocket:
         except OSError as error:
             log.warning("`runyard health %s` gets no answer here: %s", self.address.kind, error)
             return
-        # Where gevent has patched threads, this is a greenlet of the process's one loop.
+        # Under gevent, this is a greenlet of the process's one loop.
         threading.Thread(target=self._serve, args=(self._listener,), name="health", daemon=True).start()
 
     def close(self) -> None:
-        """The process ends in good order."""
+        """Remove the socket, because the process ends in good order."""
         if self._listener is not None:
             self.address.path.unlink(missing_ok=True)
 
@@ -71,7 +71,7 @@ class HealthSocket:
         while True:
             try:
                 asking, _ = listener.accept()
-            except OSError as error:  # no descriptor is left: those who ask wait meanwhile
+            except OSError as error:  # no descriptor is free: clients wait meanwhile
                 log.warning("no answer about this process's health: %s", error)
                 threading.Event().wait(RETRY_SECONDS)
                 continue
@@ -81,12 +81,12 @@ class HealthSocket:
 
 
 def place(folder: Path) -> Path:
-    """Where the sockets of this folder lie: in it, where its path is not too long for that."""
+    """Return the folder of the sockets: this one, or a substitute if its path is too long for a socket."""
     return socket_paths.folder_for(folder, LONGEST)
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, for this user alone; raises OSError when it is somebody else's or open to others."""
+    """Create the folder for this user only. Raises OSError if another user owns it or can write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -94,7 +94,7 @@ def prepare(folder: Path) -> None:
 
 
 def addresses(folder: Path, kind: str) -> Iterator[HealthAddress]:
-    """Of the processes of a kind that answer on this machine, or died without a word."""
+    """Yield the sockets of all processes of a kind on this machine, including those of killed processes."""
     for path in sorted(place(folder).glob(f"{kind}-*{END}")):
         pid = path.name.removeprefix(f"{kind}-").removesuffix(END)
         if pid.isdecimal():
@@ -102,7 +102,7 @@ def addresses(folder: Path, kind: str) -> Iterator[HealthAddress]:
 
 
 def ask(address: HealthAddress, seconds: float) -> str:
-    """What the process there answers; raises NoHealthAnswer."""
+    """Return the answer of a process. Raises NoHealthAnswer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(seconds)
         try:
@@ -120,7 +120,7 @@ def ask(address: HealthAddress, seconds: float) -> str:
 
 
 def remove_dead(folder: Path, kind: str) -> None:
-    """Forget the processes of a kind that are gone: who starts takes the place of one."""
+    """Remove the sockets of dead processes of a kind. A starting process calls this, because it may replace one."""
     for address in addresses(folder, kind):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.setblocking(False)
@@ -129,13 +129,13 @@ def remove_dead(folder: Path, kind: str) -> None:
             except ConnectionRefusedError:
                 address.path.unlink(missing_ok=True)
             except OSError:
-                pass  # it is there, and has much to answer
+                pass  # the process lives and its queue of connections is full
 
 
 def _listen(path: Path) -> socket.socket:
-    """Listens before its name is there: whoever finds the name gets an answer."""
+    """Listen before the socket gets its name, so that a client that finds the name always gets an answer."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.settimeout(None)  # Celery gives every socket of beat one
+    listener.settimeout(None)  # Celery sets a default timeout for every socket of beat
     hidden = path.with_name(f".{path.name}")
     hidden.unlink(missing_ok=True)
     try:

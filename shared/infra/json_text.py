@@ -20,7 +20,7 @@ _REPLACEMENT = r"\1\\ufffd"
 
 
 def readable(column: str) -> str:
-    """SQL for the value of a `json` column with U+FFFD in place of U+0000. Other documents are passed on as they are."""
+    """Return SQL for the value of a `json` column with U+FFFD in place of U+0000. Other documents are unchanged."""
     as_text = f"CAST({column} AS text)"
     # Escaped backslashes are set aside as a character that no JSON document holds as it is. A regular expression would
     # take a second for each megabyte of U+0000.
@@ -50,14 +50,14 @@ def document_holds_nul(document: str) -> bool:
 
 
 def without_nul(document: str) -> str:
-    """A JSON document with U+FFFD in place of U+0000: for a `jsonb` column whose content nobody is to get back."""
+    """Replace U+0000 by U+FFFD in a JSON document, for a `jsonb` column whose content is never returned to callers."""
     return re.sub(_ESCAPED_NUL, _REPLACEMENT, document) if NUL in document else document
 
 
 def canonical(raw: bytes) -> str:
-    """A JSON document of a graph host as this service would have written it.
+    """Rewrite a graph host's JSON document as this service would write it. Raises ValueError if it is not JSON.
 
-    Raises ValueError for what is no JSON. A host may send numbers out of the range of PostgreSQL's numeric, or half
-    a surrogate pair: a row with these could be stored, but neither read nor searched.
+    A host may send numbers outside the range of PostgreSQL's numeric, or half a surrogate pair. A row with these could
+    be stored, but neither read nor searched.
     """
     return dumps(loads(raw))

@@ -1,7 +1,7 @@
-"""Encrypts what is stored anew with the first of the operator's keys, so that the others can be put away.
+"""Re-encrypts stored values with the operator's first key, so that the other keys can be removed.
 
-It works in short transactions while the service runs, and skips what is done: cut off, it is simply run again.
-A value that somebody else writes meanwhile is left as they wrote it.
+It works in short transactions while the service runs and skips values that are done. After an interruption it can be
+run again. A value that another process writes meanwhile stays as written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.models import METADATA
 
 CHUNK = 200
 
-# Every column that shared/infra/encryption.py writes. A test holds all columns of bytes against this list.
+# Every column that shared/infra/encryption.py writes. A test checks this list against all columns of bytes.
 ENCRYPTED = (
     "secret.value",
     "oauth_provider.client_secret",
@@ -34,9 +34,10 @@ ROTATED, CURRENT, UNREADABLE, CHANGED = "rotated", "current", "unreadable", "cha
 
 
 def rotate(report: Callable[[str, Counter[str]], None] = lambda column, counts: None) -> Counter[str]:
-    """Encrypt everything with the first key; how many values were rotated, current, unreadable, changed.
+    """Re-encrypt all values with the first key. Returns counts of rotated, current, unreadable and changed values.
 
-    `report` is called for each column when it is done. An unreadable value is one that none of the keys reads.
+    `report` is called after each column. An unreadable value is one that none of the keys can decrypt. A changed value
+    was written by another process meanwhile.
     """
     totals: Counter[str] = Counter()
     for name in ENCRYPTED:
@@ -47,7 +48,10 @@ def rotate(report: Callable[[str, Counter[str]], None] = lambda column, counts: 
 
 
 def check(most: int) -> Counter[str]:
-    """Change nothing: how many of the first values of each column are current, read with a later key, unreadable."""
+    """Count the states of the first `most` values of each column: current, rotated (needs rotation) or unreadable.
+
+    Changes nothing.
+    """
     totals: Counter[str] = Counter()
     for name in ENCRYPTED:
         for stored in _first_values(_column(name), most):
@@ -106,7 +110,7 @@ def _keys(column: Column[Any]) -> list[Column[Any]]:
 
 
 def _chunks(column: Column[Any]) -> Iterator[list[tuple[tuple[Any, ...], bytes]]]:
-    """All values there are, with the keys of their rows, in the order of the keys."""
+    """Yield all non-null values of a column as `(primary key, value)` in chunks, in the order of the keys."""
     keys = _keys(column)
     last: tuple[Any, ...] | None = None
     while True:

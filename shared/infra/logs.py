@@ -1,9 +1,9 @@
-"""Log lines: one format for all processes, and the ids bound around a request or task.
+"""Log lines: one format for all processes, and ids bound to the lines of a request or task.
 
     with logs.bound(run_id=run.run_id):
         log.info("claimed")          # … claimed run_id=0198…
 
-Text for terminals, one JSON object a line with RUNYARD_LOG_FORMAT=json.
+Text for terminals; one JSON object a line with RUNYARD_LOG_FORMAT=json.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("boun
 
 FLUSH_SECONDS = 1.0
 
-# What every record has of itself; whatever else it carries came with `extra=`.
+# Attributes of every record; all others came with `extra=`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "bound", "taskName"}
 
-# Libraries that tell at INFO what only they need to know.
+# Libraries whose INFO lines concern only their own developers.
 _CHATTY = (
     "httpx",
     "httpx2",
@@ -57,12 +57,12 @@ def bound(**ids: Any) -> Iterator[None]:
 
 
 def bound_ids() -> Mapping[str, str]:
-    """The ids that are bound here."""
+    """Return the ids that are bound to the current context."""
     return _bound.get()
 
 
 def configure(settings: Settings) -> None:
-    """Send everything to stderr in our format; called once, when a process starts."""
+    """Send all log lines to stderr in this service's format. Called once, when a process starts."""
     handler = Handler(sys.stderr)
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     root = logging.getLogger()
@@ -70,7 +70,7 @@ def configure(settings: Settings) -> None:
     root.setLevel(settings.log_level)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    # gevent's own writes to stderr, and waits for whoever reads it
+    # gevent's own handler writes to stderr and blocks until the reader of stderr catches up
     Hub.print_exception = _greenlet_failed  # type: ignore[method-assign]
 
 
@@ -79,17 +79,17 @@ def _greenlet_failed(hub: Hub, context: Any, kind: Any, error: Any, trace: Any) 
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes lines without ever waiting for whoever reads them.
+    """Writes lines without ever blocking on their reader.
 
-    A pipe that nobody reads is full some day, and a write to it would stop the process: with gevent all that it
-    does. So lines to a descriptor go through an `Outlet`.
+    A pipe that is not read fills up. A write to it would then block the process, and with gevent all of its greenlets.
+    Lines to a descriptor therefore go through an `Outlet`.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         try:
             self._outlet: Outlet | None = Outlet(os.dup(stream.fileno()), self._notice)
-        except (OSError, ValueError):  # an object of this process, which makes nobody wait
+        except (OSError, ValueError):  # not a descriptor but an object in memory, which never blocks
             self._outlet = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -99,7 +99,7 @@ class Handler(logging.StreamHandler[TextIO]):
         self._outlet.put((self.format(record) + self.terminator).encode(errors="backslashreplace"))
 
     def flush(self) -> None:
-        """Wait a moment until everything has been written; `logging` calls this when the process ends."""
+        """Wait up to FLUSH_SECONDS until all lines are written. `logging` calls this when the process ends."""
         if self._outlet is None:
             super().flush()
         else:
@@ -128,7 +128,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(TextLines):
-    """One JSON object a line, for collectors."""
+    """One JSON object a line, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -144,13 +144,13 @@ class JsonLines(TextLines):
 
 
 def fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The bound ids, and what came with `extra=`."""
+    """Return the bound ids and the attributes passed as `extra=`."""
     extra = {name: value for name, value in vars(record).items() if name not in _OWN}
     return {**_bound.get(), **extra}
 
 
 def one_line(message: str) -> str:
-    """The message with control characters made visible: a payload must not forge lines or drive a terminal."""
+    """Escape control characters, so that a payload cannot forge log lines or control a terminal."""
     if message.isprintable():
         return message
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)

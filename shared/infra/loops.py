@@ -1,4 +1,4 @@
-"""The loop that a worker process has for each thing it does all the time."""
+"""The loop of a worker process's background tasks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def forever(
     retry: tuple[float, float] | None = None,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Step and pause, again and again; whatever a step raises is logged and ends nothing.
+    """Repeat a step and a pause until `until()` is true. Exceptions of a step are logged and do not end the loop.
 
-    `pause`: so many seconds, or what returns when there is something to do. `retry`: a step that failed is
-    tried again after the first of these pauses, doubled each time up to the second; None: at its usual time.
+    `pause` is a number of seconds, or a function that returns when there is work. `retry` is `(first, most)` seconds: a
+    failed step is retried after the first pause, doubled each time up to the second. None: after the usual pause.
     """
     failures = 0
     while not until():
         try:
             step()
             failures = 0
-        except Exception as error:  # the outermost loop of all that a worker does: a bug must not end it
+        except Exception as error:  # outermost loop of a worker's work: a defect must not end it
             if _is_away(error):
                 log.warning("%s waits: %s", what, error)
             else:
@@ -47,7 +47,7 @@ def forever(
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether something that a step needs cannot be reached."""
-    from sqlalchemy import exc  # here: beat has such loops, and no database
+    """Whether the exception means that a server is unreachable."""
+    from sqlalchemy import exc  # imported here: beat has such loops but no database
 
     return isinstance(error, (Unavailable, exc.OperationalError, exc.InterfaceError, RedisError, OSError))

@@ -1,7 +1,7 @@
-"""The tracer: the only module that imports OpenTelemetry, and only where spans are exported.
+"""The OpenTelemetry tracer. This module alone imports OpenTelemetry, and is loaded only if spans are exported.
 
-Ids of spans may be given: a run's span is known to all its attempts, in whichever process, before whoever ends the run
-writes it.
+The caller may choose the ids of a span. The id of a run's span derives from the run, so all attempts in all processes
+know it before the process that ends the run writes the span.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = {
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for the next span where they are given."""
+    """Generates random ids, except for the next span if its ids are given."""
 
     def __init__(self) -> None:
         self.given: tuple[int | None, int | None] = (None, None)
@@ -47,7 +47,7 @@ class _Ids(RandomIdGenerator):
 
 
 class Span:
-    """A span that has begun."""
+    """A started span."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -58,7 +58,7 @@ class Span:
         return Context(known.trace_id, known.span_id, known.trace_flags, known.trace_state.to_header())
 
     def set(self, **attributes: Value | None) -> None:
-        """Attributes; their names have `.` for `__`."""
+        """Set attributes. `__` in a name stands for `.`."""
         self._span.set_attributes(_named(attributes))
 
     def end(self, *, error: str | None = None, at_ns: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Span:
 
 
 class OtelTracer:
-    """Makes spans and exports them in the background."""
+    """Creates spans and exports them in the background."""
 
     def __init__(self, endpoint: str, *, process: str, instance: str) -> None:
         self._ids = _Ids()
@@ -89,7 +89,7 @@ class OtelTracer:
         at_ns: int | None = None,
         **attributes: Value | None,
     ) -> Span:
-        """A span below `parent`, or one that begins a trace; `own` says which ids it gets."""
+        """Start a span below `parent`, or a new trace without one. `own` gives the span's ids."""
         above = None if parent is None else trace.set_span_in_context(NonRecordingSpan(_remote(parent)))
         if own is not None:
             self._ids.given = own.trace_id, own.span_id
@@ -106,12 +106,12 @@ class OtelTracer:
         return Span(span)
 
     def samples(self, trace_id: int) -> bool:
-        """Whether a trace of this id that begins here is exported."""
+        """Whether a new trace with this id would be exported."""
         decided = self._provider.sampler.should_sample(None, trace_id, "run")
         return decided.decision.is_sampled()
 
     def flush(self) -> None:
-        """Send what is waiting, now."""
+        """Export all waiting spans now."""
         self._provider.force_flush()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class OtelTracer:
 
 
 def _resource(process: str, instance: str) -> Resource:
-    """What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say, and what they leave out."""
+    """Return the resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, with defaults for the rest."""
     told = Resource.create()
     own = {"service.version": __version__, "service.instance.id": instance, "runyard.process": process}
     if str(told.attributes.get(SERVICE_NAME, "")).partition(":")[0] == "unknown_service":

@@ -1,6 +1,6 @@
-"""Writes to a descriptor without ever waiting for whoever reads it.
+"""Writing to a descriptor without blocking on its reader.
 
-The command line uses it too, most of which has nothing to do with gevent: that is asked, never loaded.
+The command line uses this module too, mostly without gevent. It therefore looks gevent up and never imports it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import importlib
 import os
 import sys
 import time
-from _queue import SimpleQueue  # queue's is another one once gevent has patched it
+from _queue import SimpleQueue  # queue.SimpleQueue is another class once gevent has patched it
 from collections.abc import Callable
 from typing import Any
 
-MOST_WAITING = 10_000  # lines that are kept for a reader who does not keep up
+MOST_WAITING = 10_000  # lines kept for a slow reader
 
 
 def unpatched(module: str, name: str) -> Any:
-    """This function as it is without gevent."""
+    """Return this function of a module as it was before gevent patched it."""
     monkey: Any = sys.modules.get("gevent.monkey")
     return monkey.get_original(module, name) if monkey else getattr(importlib.import_module(module), name)
 
@@ -28,10 +28,10 @@ start_new_thread = unpatched("_thread", "start_new_thread")
 
 
 class Outlet:
-    """A descriptor that a thread of its own writes to, line by line in order, and drops what does not fit.
+    """A descriptor with its own writer thread. Lines are written in order; lines over MOST_WAITING are dropped.
 
-    The thread and what it waits on are the system's, also under gevent: it is there to be blocked. Each line
-    carries how many were dropped before it, so that the notice of them comes where they would have been.
+    The thread and its primitives are real ones, also under gevent, because the thread is meant to block. Each line
+    carries how many lines were dropped before it, so that the notice about them appears in their place.
     """
 
     def __init__(self, descriptor: int, notice: Callable[[int], bytes]) -> None:
@@ -40,7 +40,7 @@ class Outlet:
         self._begin()
         os.register_at_fork(
             after_in_child=self._begin
-        )  # threads do not come along, lines belong to the parent
+        )  # a fork has no threads, and queued lines belong to the parent
 
     def _begin(self) -> None:
         self._lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
@@ -49,7 +49,7 @@ class Outlet:
         self._is_writing = False
 
     def put(self, line: bytes) -> None:
-        """Never waits."""
+        """Queue a line. Never blocks."""
         if not self._is_writing:
             self._is_writing = True
             start_new_thread(self._write_forever, ())
@@ -82,7 +82,7 @@ class Outlet:
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # somebody else has made it so
+            except BlockingIOError:  # another process made the descriptor non-blocking
                 select((), (self._descriptor,), ())
             except OSError:
-                return  # there is no reader any more, and nobody to tell
+                return  # the reader is gone, and there is no other place to report it

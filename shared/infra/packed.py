@@ -1,7 +1,6 @@
-"""Redis commands packed by their sender and sent in one round-trip, with an answer each.
+"""Redis commands packed by the caller and sent in one round-trip, with one answer each.
 
-For what a run's every event passes through: the pipeline and the pool of redis-py cost several times as much as the
-commands themselves.
+Used on the path of every event of a run, where redis-py's pipeline and pool cost several times as much as the commands.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from redis.exceptions import ResponseError
 
 
 def pack(*arguments: bytes) -> bytes:
-    """The arguments of a command, one after the other."""
+    """Encode arguments of a command in Redis' wire format."""
     return b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in arguments])
 
 
 def command(count: int, *packed: bytes) -> bytes:
-    """A command of so many arguments, which are packed."""
+    """Build a command from packed arguments; `count` is their number."""
     return b"*%d\r\n%b" % (count, b"".join(packed))
 
 
 class OwnConnection:
-    """A connection of one sender's own, made when it is first needed and again when it was lost.
+    """A connection for a single sender, opened when first needed and reopened after a loss.
 
-    Nobody else may use it meanwhile.
+    Two greenlets must not use it at the same time.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -34,12 +33,15 @@ class OwnConnection:
         self._connection = pool.connection_class(**pool.connection_kwargs)
 
     def send(self, commands: Sequence[bytes]) -> list[Any]:
-        """Their answers. Raises RedisError: the first that was refused, or the connection's loss."""
+        """Send commands and return their answers.
+
+        Raises RedisError for the first refused command or a lost connection.
+        """
         return _exchange(self._connection, commands)
 
 
 def send(redis: Redis, commands: Sequence[bytes]) -> list[Any]:
-    """The same over one of the pool's connections."""
+    """Send commands over a pooled connection and return their answers. Raises RedisError."""
     pool = redis.connection_pool
     connection = pool.get_connection()
     try:
@@ -54,7 +56,7 @@ def _exchange(connection: Any, commands: Sequence[bytes]) -> list[Any]:
     try:
         connection.send_packed_command((b"".join(commands),), check_health=False)
         answers = [_answer(connection) for _ in commands]
-    except BaseException:  # answers may be left in it, which would be taken for those of what comes next
+    except BaseException:  # unread answers would be taken for those of the next commands
         connection.disconnect()
         raise
     for answer in answers:

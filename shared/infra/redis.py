@@ -1,13 +1,13 @@
-"""The process's connections to Redis (or Valkey): the bus on which nothing is kept that matters.
+"""The process's connections to Redis (or Valkey), which holds nothing that cannot be lost.
 
-Every key and channel begins with `PREFIX`. Whatever Redis holds can be lost: rows in PostgreSQL decide.
+Every key and channel begins with `PREFIX`. Rows in PostgreSQL are the source of truth.
 
-One server does all of it, or several by role; each key and each channel has one home:
+One server can serve all purposes, or several by role. Each key and each channel has one home:
 
 - `broker()`: Celery's messages, and the channels on which runners are notified (control, warm);
-- `events(id)`: the event log of a run, a revision or a query, and the channels of those who follow one, a thread, or a
-  deployment's log. Several servers share these by the id: each reader and writer finds the same one by itself;
-- `client()`: all else: requests to user code and its answers.
+- `events(id)`: event logs of runs, revisions and queries, and the channels of their readers, of threads, and of
+  deployments' logs. Several servers share these by id, so readers and writers choose the same one independently;
+- `client()`: all else, such as calls to user code and their answers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 PREFIX = "runyard:"
-WAIT_SECONDS = 10.0  # for a free connection, when many readers want one at once
+WAIT_SECONDS = 10.0  # wait for a free connection of the pool
 
 _client: Redis | None = None
-_broker: Redis | None = None  # None: the same
-_events: tuple[tuple[bytes, Redis], ...] = ()  # by name; empty: the same
+_broker: Redis | None = None  # None: the main client
+_events: tuple[tuple[bytes, Redis], ...] = ()  # by name; empty: the main client
 
 __all__ = [
     "PREFIX",
@@ -50,7 +50,7 @@ def connect(
     timeout_seconds: float = 10.0,
     connections: int = 16,
 ) -> Redis:
-    """Make the process's clients; each has a bounded pool that waits instead of opening ever more connections."""
+    """Create the process's clients. Each has a bounded pool, which waits instead of opening more connections."""
     global _broker, _events
 
     def make(url: str) -> Redis:
@@ -64,13 +64,13 @@ def connect(
 
 
 def _name(url: str) -> bytes:
-    """What tells an event server apart: its address without user and password, which may change."""
+    """Return the identity of an event server: its URL without user and password, which may change."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or 6379}{parts.path}?{parts.query}".encode()
 
 
 def make_client(url: str, *, timeout_seconds: float = 10.0, connections: int = 16) -> Redis:
-    """A client that never retries on its own: its callers know what may be repeated."""
+    """Create a client that never retries by itself, because only its callers know which commands may be repeated."""
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
@@ -85,27 +85,28 @@ def make_client(url: str, *, timeout_seconds: float = 10.0, connections: int = 1
 
 
 def use(redis: Redis) -> None:
-    """Take this client as the process's own, for everything."""
+    """Use this client for all roles of the process."""
     global _client, _broker, _events
     _client, _broker, _events = redis, None, ()
 
 
 def client() -> Redis:
-    """The process's client; `connect()` must have been called."""
+    """Return the process's main client. Raises RuntimeError before `connect()`."""
     if _client is None:
         raise RuntimeError("shared.infra.redis.connect() has not been called")
     return _client
 
 
 def broker() -> Redis:
-    """The server that notifies workers."""
+    """Return the client of the server with Celery's messages and the runners' channels."""
     return _broker or client()
 
 
 def events(id: UUID) -> Redis:
-    """The server with the event log and the channels of what has this id.
+    """Return the client of the server with the event log and channels of this id.
 
-    Rendezvous hashing: each id ranks all servers and takes the first, so one more takes over a share of each.
+    Uses rendezvous hashing: each id ranks all servers and takes the first. An added server takes a share from each
+    other one.
     """
     if not _events:
         return client()
@@ -120,7 +121,7 @@ def has_several() -> bool:
 
 
 def by_role() -> dict[str, Redis]:
-    """The servers there are by what they are for; what has none of its own is done by `main`."""
+    """Return the clients by role. `main` serves all roles without a server of their own."""
     found = {"main": client()}
     if _broker is not None:
         found["broker"] = _broker
@@ -130,15 +131,15 @@ def by_role() -> dict[str, Redis]:
 
 
 def event_servers() -> list[Redis]:
-    """All servers with event logs."""
+    """Return the clients of all servers with event logs."""
     return [redis for _, redis in _events] or [client()]
 
 
 def control_channel(owner: str) -> str:
-    """The channel on which a runner is notified that one of its runs is to be stopped."""
+    """Return the channel that notifies a runner to stop one of its runs."""
     return f"{PREFIX}control:{owner}"
 
 
 def warm_channel(pool: str) -> str:
-    """The channel on which a pool's runners are notified of a revision that serves from now on."""
+    """Return the channel that notifies a pool's runners of a newly serving revision."""
     return f"{PREFIX}warm:{pool}"

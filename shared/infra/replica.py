@@ -1,10 +1,10 @@
-"""Reads that may lag: what they ask goes to a read replica, where there is one that has kept up with the primary.
+"""Reads that may lag: they go to a read replica if one has kept up with the primary.
 
-What has been written may be missing in such an answer for MAX_LAG_SECONDS; so nobody decides by one, and what a caller
-reads to learn of its own write is read with `postgres.connection()`.
+Such an answer may lack the writes of the last MAX_LAG_SECONDS. Decisions, and reads by which a caller sees its own
+write, therefore use `postgres.connection()`.
 
-Why no clocks: a replica's own idea of its lag grows while nothing is written, and its machine's clock may be wrong.
-Here this process remembers where the primary's log was at which moment, and asks the replica how far it has come.
+The lag is measured without comparing clocks: a replica's own estimate grows while nothing is written, and its machine's
+clock may be wrong. This process records the primary's log position over time, and asks the replica how far it replayed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ log = logging.getLogger(__name__)
 MAX_LAG_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 WRITTEN = text("SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')")
-REPLAYED = text("SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')")  # NULL: it is no replica
+REPLAYED = text(
+    "SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')"
+)  # NULL: the server is not a replica
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Replica:
-    """A read replica, and until when it is known to lag no more than it may."""
+    """A read replica, and the time until which its lag is known to be acceptable."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -55,7 +57,7 @@ class Replica:
         forever(self.look, LOOK_SECONDS, what="looking at the read replica", until=lambda: self._is_closed)
 
     def look(self) -> None:
-        """Compare what the replica has replayed with what the primary had written, and when. Raises Unavailable."""
+        """Compare the replica's replayed position with the primary's recorded positions. Raises Unavailable."""
         try:
             asked_at = time.monotonic()
             with postgres.connection() as conn:
@@ -75,16 +77,16 @@ class Replica:
             log.log(logging.INFO if is_used else logging.WARNING, "the read replica %s", state)
 
     def ask(self, query: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a query finds there. Raises Unavailable."""
+        """Run `query(conn, …)` on the replica and return its result. Raises Unavailable."""
         with postgres.translated(), self._engine.connect() as conn:
             return query(conn, *args, **kwargs)
 
     def suspend(self) -> None:
-        """Do not use it until it has been looked at again."""
+        """Stop using the replica until the next look."""
         self._fresh_until = 0.0
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking and close the connections."""
         self._is_closed = True
         if self._thread is not None:
             self._thread.join()
@@ -97,7 +99,7 @@ _replica: Replica | None = None
 def connect(
     url: str | None, *, pool_size: int = 8, statement_timeout_seconds: int = 30, pooler: str = "none"
 ) -> None:
-    """Take the replica at this address for this process's reads; None: there is none."""
+    """Use the replica at this URL for this process's reads. None: there is no replica."""
     global _replica
     _replica = None
     if url is not None:
@@ -113,14 +115,15 @@ def connect(
 
 
 def replica() -> Replica | None:
-    """This process's replica, if it has one."""
+    """Return this process's replica, or None."""
     return _replica
 
 
 def read(query: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What `query(conn, …)` finds, which may lag.
+    """Run `query(conn, …)` on the replica if it is fresh, else on the primary. The result may lag.
 
-    It writes nothing, and is called again on the primary when the replica fails, or what it names is not there yet.
+    The query must only read. It is repeated on the primary if the replica fails, or raises NotFound because an object
+    has not arrived there yet.
     """
     if _replica is not None and _replica.is_fresh:
         try:

@@ -1,7 +1,7 @@
-"""Functions in the database: several statements of a hot path in one call, each planned once a session.
+"""Database functions: several statements of a hot path in one call, each planned once a session.
 
-A release calls a function by a name with its version, and a migration makes it: a function that changes gets the next
-version, since the release before goes on calling its own. `tests/unit/test_expanding.py` holds the two together.
+A release calls a function by a name that contains its version, and a migration creates it. A changed function gets a
+new version, because the previous release still calls the old one. `tests/unit/test_expanding.py` checks this.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """A function in PL/pgSQL; its body names parameters as statements do, `%(name)s`.
+    """A function in PL/pgSQL. Its body names parameters as statements do, `%(name)s`.
 
-    What it declares and returns must be named as no column of its statements is.
+    Names that it declares or returns must differ from all column names of its statements.
     """
 
     name: str
-    parameters: Mapping[str, str]  # their types
+    parameters: Mapping[str, str]  # name → type
     returns: str
     body: str
     declares: str = ""
 
     @property
     def definition(self) -> str:
-        """The statement that makes it.
+        """Return the statement that creates the function.
 
-        Its plans are made without looking at the parameters: they hold for all calls of a session. By itself
-        PostgreSQL would plan a statement that gets lists anew each time, since it sees that they are short. A plan
-        may be made while tables are empty and is kept while they grow, so it must be one along indexes.
+        Generic plans hold for all calls of a session. PostgreSQL would otherwise plan a statement with list parameters
+        anew at each call, because it sees that the lists are short. A plan may be made while tables are empty and is
+        kept while they grow, so only index scans are enabled.
         """
         places = {name: f"${place}" for place, name in enumerate(self.parameters, 1)}
         body = _PARAMETER.sub(lambda found: places[found[1]], self.body)
@@ -54,7 +54,7 @@ class Routine:
         return f"{self.name}({given})"
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a call, lists as arrays of the types that the function takes."""
+        """Return the parameters of a call, with lists packed as arrays of the declared types."""
         return {
             name: arrays.PACK[type](given[name]) if type in arrays.PACK else given[name]
             for name, type in self.parameters.items()

@@ -30,7 +30,7 @@ NOT_UTF8_CODE = 3  # exit code of the child
 
 
 class NoDatabase(Exception):
-    """The database does not answer."""
+    """The database is unreachable."""
 
 
 class NotUtf8(NoDatabase):
@@ -43,16 +43,16 @@ def versions() -> set[str]:
 
 
 def needed() -> str:
-    """The newest migration's number."""
+    """Return the number of the newest migration."""
     return max(versions())
 
 
 def applied(url: str) -> str | None:
-    """The version the database is at, None before its first. Raises NoDatabase and NotUtf8.
+    """Return the database's version, or None before the first migration. Raises NoDatabase and NotUtf8.
 
-    Asked of the driver alone, because importing Alembic takes its time.
+    Uses only the driver, because importing Alembic is slow.
     """
-    import psycopg  # takes as long as a whole command of the command line
+    import psycopg  # imported here: the import takes as long as a whole command of the CLI
 
     try:
         with psycopg.connect(url, connect_timeout=5) as connection:
@@ -68,9 +68,10 @@ def applied(url: str) -> str | None:
 
 
 def applied_by_child(url: str) -> str | None:
-    """The same for a process that is to load no driver yet; a child asks. Raises NoDatabase and NotUtf8.
+    """Return the database's version without importing the driver into this process.
 
-    At its import psycopg decides how it waits: where gevent patches later, each statement would stop every greenlet.
+    A child process runs the query. psycopg decides at import how it waits for the server. If gevent patches the process
+    after that import, each statement would block every greenlet. Raises NoDatabase and NotUtf8.
     """
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
@@ -89,7 +90,7 @@ def applied_by_child(url: str) -> str | None:
 
 
 def _answer() -> None:
-    """What such a child does: the address comes to its input, the version goes to its output."""
+    """Run as the child: read the database URL from stdin and write the version to stdout."""
     try:
         sys.stdout.write(applied(sys.stdin.read()) or "")
     except NoDatabase as error:
@@ -98,12 +99,12 @@ def _answer() -> None:
 
 
 def is_enough(version: str | None) -> bool:
-    """Whether this code works on a database of that version: on its own and on every newer one."""
+    """Whether this code works with that database version, its own or a newer one."""
     return version is not None and version >= needed()
 
 
 def is_current(conn: Connection) -> bool:
-    """Whether the database that this connection leads to is at such a version."""
+    """Whether the connected database has a version that this code works with."""
     if not conn.exec_driver_sql("SELECT to_regclass('alembic_version') IS NOT NULL").scalar_one():
         return False
     return is_enough(conn.exec_driver_sql("SELECT max(version_num) FROM alembic_version").scalar_one())
@@ -115,9 +116,9 @@ def wait(
     *,
     ask: Callable[[str], str | None] = applied,
 ) -> None:
-    """Return when the database is ready for this code, and say what is waited for. Raises SystemExit if it is not UTF8.
+    """Wait until the database has a sufficient version, and log what is missing. Raises SystemExit if its encoding is not UTF8.
 
-    One that is away is no reason to wait: processes answer without it, and find it when it is back.
+    Returns at once if the database is unreachable: processes can start without it and use it when it is back.
     """
     waited = 0.0
     while True:

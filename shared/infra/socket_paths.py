@@ -1,4 +1,4 @@
-"""Where a unix socket lies whose own folder's path is too long for one."""
+"""Folders of unix sockets, with a substitute for folders whose path is too long for a socket."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-MOST = 100  # the kernel's limit is 108 with the end mark; 104 on macOS
+MOST = 100  # the kernel allows 107 characters; macOS 103
 
 
 def folder_for(folder: Path, name: str) -> Path:
-    """The folder itself, or one under the temporary folder that always stands for it."""
+    """Return the folder, or a folder in the temporary folder whose name derives from it."""
     if len(str(folder / name)) <= MOST:
         return folder
     mark = hashlib.sha256(str(folder).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A process's subscriber connections to Redis: each is made again when it is lost."""
+"""Subscriber connections to Redis that reconnect when they are lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.infra.loops import forever
 
 log = logging.getLogger(__name__)
 
-SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
+SILENCE_SECONDS = 6.0  # without an answer to a PING for this long, the connection is dead
 RETRY_SECONDS = (0.05, 1.0)
 
 T = TypeVar("T")
@@ -23,7 +23,8 @@ T = TypeVar("T")
 def keep_subscribed(
     redis: Redis, follow: Callable[[Any], None], *, name: str, until: Callable[[], bool] = lambda: False
 ) -> threading.Thread:
-    """Start a thread that calls `follow` with one new connection after the other; `follow` returns when its is lost."""
+    """Start a thread that calls `follow` with a new connection, and again whenever `follow` returns because it was
+    lost."""
 
     def step() -> None:
         connection = _connect(redis)
@@ -51,7 +52,7 @@ def _connect(redis: Redis) -> Any:
 
 
 def messages(connection: Any, ping: Callable[[], object]) -> Iterator[list[Any]]:
-    """What comes over a connection, until it is lost; `ping` sends a PING after a while of silence."""
+    """Yield the messages of a connection until it is lost. `ping` must send a PING; it is called after a silence."""
     is_asked = False
     while True:
         try:
@@ -70,7 +71,7 @@ def messages(connection: Any, ping: Callable[[], object]) -> Iterator[list[Any]]
 
 
 class OneOfProcess(Generic[T]):
-    """What a process has one of, made when it is first asked for."""
+    """An object that exists once per process and is created on first use."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

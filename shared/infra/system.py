@@ -1,7 +1,7 @@
-"""What Linux has and macOS lacks, the one place that tells them apart: elsewhere than on Linux each of these does less.
+"""Functions of Linux that macOS lacks. On other systems each of them does less or nothing.
 
-On macOS nothing ends a child when its parent is killed, orphans are the system's, and there is no sandbox: it is for
-developing. What only `workers/isolation` needs of Linux is there, behind `is_linux()`.
+On macOS a child does not end when its parent is killed, orphans go to the system, and there is no sandbox: it serves
+for development. `workers/isolation` has its own Linux code, behind `is_linux()`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-MACOS_OPEN_FILES = 10_240  # OPEN_MAX: it refuses more, though it says that there is no limit
+MACOS_OPEN_FILES = 10_240  # OPEN_MAX: macOS refuses more, though it reports no limit
 TASKS = Path("/proc/self/task")
 
 
@@ -24,15 +24,15 @@ def is_linux() -> bool:
 
 
 def prctl(option: int, value: int) -> None:
-    """Change something about this process, on Linux; what a kernel refuses stays as it is."""
+    """Call prctl(2) for this process, on Linux. Ignores errors of the kernel."""
     if is_linux():
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def show_command(words: Sequence[str]) -> None:
-    """Have `ps` show this process as another command; of one longer than its own the beginning. On Linux alone.
+    """Let `ps` show this process as another command, truncated to the original length. Linux only.
 
-    Not by setproctitle, with which gunicorn and Celery would show theirs.
+    Does not use setproctitle, because gunicorn and Celery would then set their own titles.
     """
     if not is_linux():
         return
@@ -42,13 +42,13 @@ def show_command(words: Sequence[str]) -> None:
 
 
 def _command_line() -> tuple[int, int]:
-    """Where this process' command line is in its memory, by `man 5 proc_pid_stat`."""
+    """Return the start and end address of this process's command line in memory, see `man 5 proc_pid_stat`."""
     after_name = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     return int(after_name[48 - 3]), int(after_name[49 - 3])
 
 
 def open_pipe() -> tuple[int, int]:
-    """A pipe that no child inherits and on which nobody waits."""
+    """Return a non-blocking pipe that children do not inherit."""
     ends = os.pipe()
     for end in ends:
         os.set_blocking(end, False)
@@ -56,7 +56,7 @@ def open_pipe() -> tuple[int, int]:
 
 
 def own_children() -> list[int]:
-    """The processes whose parent we are, also those that came to us as orphans; on Linux alone."""
+    """Return the process ids of this process's children, including adopted orphans. Empty except on Linux."""
     pids: list[int] = []
     if is_linux():
         for task in TASKS.glob("*/children"):
@@ -66,12 +66,12 @@ def own_children() -> list[int]:
 
 
 def processors() -> int:
-    """How many we may use at once."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if is_linux() else os.cpu_count() or 1
 
 
 def raise_open_files() -> None:
-    """As many descriptors as we may have: each connection needs one."""
+    """Raise the limit of open descriptors to its maximum, because each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if is_linux():
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -82,18 +82,19 @@ def raise_open_files() -> None:
 
 
 def limit_memory(most: int) -> None:
-    """This process's address space; macOS gives each process more than it would accept as a limit."""
+    """Limit this process's address space in bytes, on Linux. On macOS processes already exceed any acceptable limit."""
     if is_linux():
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def locale_options() -> list[str]:
-    """For `initdb`: PostgreSQL's own C.UTF-8, which as a locale of the system not every macOS has."""
+    """Return the locale options of `initdb` for PostgreSQL's builtin C.UTF-8, which not every macOS has as a system
+    locale."""
     if is_linux():
         return ["--locale-provider=builtin", "--locale=C.UTF-8"]
     return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
 
 
 def environment() -> dict[str, str]:
-    """What processes that fork are to have: macOS ends a forked one that asks it for its proxies."""
+    """Return variables for processes that fork. macOS kills a forked child that reads the proxy settings."""
     return {} if is_linux() else {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}

@@ -1,7 +1,7 @@
-"""The message of a Celery task as kombu leaves it in Redis, made without either.
+"""Celery task messages in kombu's Redis format, built without Celery or kombu.
 
-`Celery.send_task` passes through four layers for each message, to write what is always the same but for two ids and
-the arguments. What is made here any Celery worker takes (protocol 2; a key of Redis per queue, kombu's own layout).
+`Celery.send_task` passes four layers for each message, although only two ids and the arguments differ. Any Celery
+worker accepts these messages (protocol 2, one Redis list per queue).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from uuid import uuid4
 import orjson
 
 EMBEDDED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-SHOWN_CHARACTERS = 200  # of the arguments, to Celery's tools
+SHOWN_CHARACTERS = 200  # of the arguments, for Celery's tools
 
 
 def made(task: str, queue: str, args: Sequence[object]) -> bytes:
-    """One for this queue."""
+    """Return the message of a task for this queue, as JSON."""
     id = str(uuid4())
     return orjson.dumps(
         {

@@ -1,4 +1,4 @@
-"""Gives a process its tracer where spans are exported: the one way to the module that imports OpenTelemetry."""
+"""Configures a process's tracer if spans are exported. No other module imports `shared/infra/otel.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shared.settings import BadSetting, Settings
 
 
 def configure(settings: Settings, process: str) -> None:
-    """Export the spans of this process, if the settings say where to; raises BadSetting where the library is lacking."""
+    """Export this process's spans if the settings name an endpoint. Raises BadSetting without the library."""
     if settings.otlp_endpoint is None:
         return
     try:

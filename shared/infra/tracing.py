@@ -1,8 +1,8 @@
-"""Where a run belongs in a distributed trace (W3C Trace Context), and the tracer of this process, if there is one.
+"""The place of a run in a distributed trace (W3C Trace Context), and the tracer of this process, if any.
 
-A `traceparent` that a caller sends is kept with the run, handed to its graph and sent with its webhook, whether or not
-this service exports spans of its own. It does where OTEL_EXPORTER_OTLP_ENDPOINT is set; without it the library is not
-even imported (`shared/infra/otel.py` does), and nothing is made.
+A caller's `traceparent` is stored with the run, passed to its graph and sent with its webhook, whether or not this
+service exports spans. It exports spans if OTEL_EXPORTER_OTLP_ENDPOINT is set. Otherwise OpenTelemetry is not imported
+(`shared/infra/otel.py`) and no spans are created.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 HEADER, STATE_HEADER = "traceparent", "tracestate"
-# Where a graph finds them in `configurable`, by the field's words.
+# Keys in a graph's `configurable`.
 PARENT, STATE = "__otel_traceparent__", "__otel_tracestate__"
 KEYS = (PARENT, STATE)
 FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
@@ -42,12 +42,12 @@ class Context:
 
     @property
     def entries(self) -> dict[str, str]:
-        """What a graph finds of it in its `configurable`."""
+        """The entries for a graph's `configurable`."""
         return {PARENT: self.traceparent, **({STATE: self.state} if self.state else {})}
 
 
 def context_of(traceparent: object, state: object = None) -> Context | None:
-    """The place that a header names; None for what is no such header."""
+    """Parse a `traceparent` and its `tracestate`. Returns None for an invalid `traceparent`."""
     found = FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
     if found is None:
         return None
@@ -57,15 +57,15 @@ def context_of(traceparent: object, state: object = None) -> Context | None:
 
 
 def of_kwargs(kwargs: Mapping[str, Any]) -> Context | None:
-    """The place that a run was created at, by what is kept of it."""
+    """Return the trace context in which a run was created, from its stored arguments, or None."""
     configurable = (kwargs.get("config") or {}).get("configurable") or {}
     return context_of(configurable.get(PARENT), configurable.get(STATE))
 
 
 def of_run(run_id: UUID, created_at: Context | None, *, is_sampled: bool = True) -> Context:
-    """A run's own place, the same in every process that has to do with it.
+    """Return a run's own trace context, which every process derives alike.
 
-    A run that nobody's trace has created, as a cron's, begins one of its own.
+    A run without a caller's trace, such as a cron's, begins its own trace.
     """
     span_id = int.from_bytes(hashlib.sha256(run_id.bytes).digest()[:8]) or 1
     if created_at is None:
@@ -74,7 +74,7 @@ def of_run(run_id: UUID, created_at: Context | None, *, is_sampled: bool = True)
 
 
 class AnySpan(Protocol):
-    """A span that has begun."""
+    """Interface of a started span."""
 
     @property
     def context(self) -> Context: ...
@@ -85,7 +85,7 @@ class AnySpan(Protocol):
 
 
 class AnyTracer(Protocol):
-    """What makes spans."""
+    """Interface of a tracer."""
 
     def start(
         self,
@@ -107,11 +107,11 @@ _tracer: AnyTracer | None = None
 
 
 def use(tracer: AnyTracer | None) -> None:
-    """Make this the tracer of the process."""
+    """Set the tracer of the process."""
     global _tracer
     _tracer = tracer
 
 
 def tracer() -> AnyTracer | None:
-    """The tracer of this process; None where nothing is exported."""
+    """Return the tracer of this process, or None if no spans are exported."""
     return _tracer

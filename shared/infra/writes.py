@@ -1,8 +1,8 @@
-"""Whether PostgreSQL takes writes: a full disk and a read-only server still answer every read.
+"""Check whether PostgreSQL accepts writes. With a full disk or a read-only server, all reads still succeed.
 
-A small UPDATE proves nothing on a full disk: it fits into a page that is there, while everything that needs a new page
-fails. So the check has PostgreSQL write a temporary file, which lies on the disk of the data unless `temp_tablespaces`
-says otherwise and is removed at once. It then writes a record to the log and commits, which needs the log's disk, and a
+A small UPDATE proves nothing on a full disk: it fits into an existing page, while every statement that needs a new page
+fails. The check lets PostgreSQL write a temporary file, which is on the data disk unless `temp_tablespaces` says
+otherwise and is removed at once. It then writes a record to the log and commits, which needs the log's disk, and a
 standby where commits wait for one. No row and no page is left behind.
 """
 
@@ -20,32 +20,32 @@ from shared.infra.postgres import connection
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 2.0  # between two checks of a process
+CHECK_SECONDS = 2.0  # minimum time between two checks of a process
 DISK_FULL = "53100"
 READ_ONLY = text("SELECT current_setting('transaction_read_only') = 'on'")
 LITTLE_MEMORY = text("SET LOCAL work_mem = '64kB'")
-# 1 MiB. PostgreSQL adds pages of 8 KiB one by one: less free space than this is as good as none.
+# 1 MiB. PostgreSQL adds pages of 8 KiB one by one, so less free space than this counts as a full disk.
 FILL = text("SELECT count(*) FROM unnest(array_fill(repeat('x', 8192), ARRAY[128])) AS filler")
 LOG = text("SELECT pg_logical_emit_message(true, 'runyard', '')")
 
 
 class WriteCheck:
-    """What this process last learned of the database, looked at again after CHECK_SECONDS."""
+    """The last known state of the database, checked again after CHECK_SECONDS."""
 
     def __init__(
         self, look: Callable[[], str | None] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`look` returns why the database refuses writes, None when it takes them."""
+        """`look` returns why the database refuses writes, or None if it accepts them."""
         self._look = look or refusal
         self._clock = clock
         self._checked_at: float | None = None
         self._refusal: str | None = None
 
     def require(self) -> None:
-        """Raise Unavailable when the database refuses writes, or does not answer."""
+        """Raise Unavailable if the database refuses writes or is unreachable."""
         now = self._clock()
         if self._checked_at is None or now - self._checked_at > CHECK_SECONDS:
-            self._checked_at = now  # first: requests that come meanwhile go by the check before
+            self._checked_at = now  # set first: concurrent requests use the previous result
             self._learn(self._look())
         if self._refusal is not None:
             raise Unavailable(self._refusal)
@@ -58,7 +58,7 @@ class WriteCheck:
 
 
 def refusal() -> str | None:
-    """Why the database refuses writes; None when it takes them. Raises Unavailable when it does not answer."""
+    """Return why the database refuses writes, or None if it accepts them. Raises Unavailable if it is unreachable."""
     try:
         with connection() as conn:
             return _refusal(conn)

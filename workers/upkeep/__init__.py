@@ -1,1 +1,1 @@
-"""Finds rows that were left behind and sets them going again; sends what waits in outboxes; removes what is over."""
+"""Upkeep: recovers abandoned runs and builds, sends deliveries from the outbox, and removes expired data."""

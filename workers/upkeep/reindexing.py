@@ -1,6 +1,6 @@
-"""Indexes store items that the index of their deployment has not seen: older than it, or of another configuration.
+"""Indexes store items whose vectors are missing or were made with another index configuration.
 
-Graph hosts make the vectors. A deployment is read in a greenlet of its own, for answers may take their time.
+Graph hosts compute the vectors. Each deployment is read in its own greenlet, because a host may take long to answer.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from shared.store_vectors import ItemVectors
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4  # deployments
-BATCH = 50  # items of one question
-AGAIN_SECONDS = 600.0  # before a deployment whose items were all read is read again
+BATCH = 50  # items of one query
+AGAIN_SECONDS = 600.0  # pause before a completely read deployment is read again
 MAX_FAILURES = (
-    3  # of items in a row: then the embeddings fail, or their host, and the rest waits for the next round
+    3  # failed items in a row after which the embeddings or their host count as broken until the next round
 )
 
 Place = tuple[str, str]  # path and key of an item
 
 
 class Reindexing:
-    """The deployments that this process reads."""
+    """The deployments whose items this process is indexing."""
 
     def __init__(self) -> None:
         self._pool = Pool(AT_ONCE)
         self._reading: set[UUID] = set()
         self._finished: dict[UUID, tuple[UUID, float]] = {}  # deployment → revision, when
-        self._places: dict[UUID, Place] = {}  # where to continue
+        self._places: dict[UUID, Place] = {}  # path and key to continue after
 
     def begin(self) -> None:
-        """Begin to read the deployments that are due, as far as there is room."""
+        """Start to read the deployments that are due, while the pool has free slots."""
         with connection() as conn:
             indexes = store_vectors.indexes(conn)
         self._finished = {
@@ -56,7 +56,7 @@ class Reindexing:
                 self._pool.spawn(self._read, index)
 
     def join(self) -> None:
-        """Wait until everything that was begun is read."""
+        """Wait until all started deployments are read."""
         self._pool.join()
 
     def _is_due(self, index: Any) -> bool:
@@ -72,14 +72,17 @@ class Reindexing:
                 self._places[index.id] = place
         except RunyardError as error:
             log.warning("deployment %s: its store is indexed later: %s", index.id, error)
-        except Exception:  # the outermost of this greenlet
+        except Exception:  # outermost loop of this greenlet
             log.exception("deployment %s: its store could not be indexed", index.id)
         finally:
             self._reading.discard(index.id)
 
 
 def _index_items(index: Any, after: Place) -> Place | None:
-    """Index the items after a place. Returns None at the last one, or the place where too many failed."""
+    """Index the items after a place.
+
+    Returns None after the last item, or the place where MAX_FAILURES failed in a row.
+    """
     by = store_vectors.digest(index.config)
     while True:
         with connection() as conn:
@@ -96,7 +99,7 @@ def _index_items(index: Any, after: Place) -> Place | None:
 
 
 def _index_each(index: Any, items: Sequence[Any]) -> Place | None:
-    """Index the items of a batch that failed. Returns the place where too many failed in a row."""
+    """Index the items of a failed batch one by one. Returns the place where MAX_FAILURES failed in a row, else None."""
     failures = 0
     for item in items:
         try:
@@ -111,7 +114,7 @@ def _index_each(index: Any, items: Sequence[Any]) -> Place | None:
 
 
 def _index(index: Any, items: Sequence[Any]) -> None:
-    """Have a graph host embed these items, and store their vectors; raises HostUnusable."""
+    """Let a graph host embed these items, and store their vectors. Raises HostUnusable."""
     ops = [{"op": "put", "value": item.value, "index": item.index} for item in items]
     document = {"op": "embed", "ops": ops}
     answers = orjson.loads(

@@ -1,7 +1,7 @@
-"""Removes what is over: deleted deployments, expired threads, old runs, revisions, archives, answers and log lines.
+"""Removes deleted deployments and expired or old threads, items, runs, revisions, archives, figures and log lines.
 
-Each step is a loop of short transactions that ends after a moment, so that upkeep's other steps are
-not held up; what a step did not finish it finishes in the next round.
+Each step is a loop of short transactions that stops after STEP_SECONDS, so that it does not delay the other steps of
+upkeep. The next round continues an unfinished step.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ OfDeployment = Callable[[UUID, Connection], int]
 
 
 class Removals:
-    """What upkeep removes; it remembers whether something is left and how far it got."""
+    """The removal steps of upkeep, and the progress of steps that were not finished."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._upto: dict[OfDeployment, UUID] = {}  # of each kind: the last deployment that was done
+        self._upto: dict[OfDeployment, UUID] = {}  # the last finished deployment per kind of removal
         self.is_done = True
 
     def steps(self) -> list[Callable[[], None]]:
-        """One round, in its order."""
+        """Return the steps of one round in order."""
         self.is_done = True
         return [
             self.deleted_deployments,
@@ -93,7 +93,7 @@ class Removals:
         )
 
     def _of_each_deployment(self, chunk: OfDeployment) -> None:
-        """One deployment after the other, in the order of their ids, from where the last round got to."""
+        """Apply a chunk to the deployments in the order of their ids, from where the last round stopped."""
         until = time.monotonic() + STEP_SECONDS
         while self._has_time(until):
             with connection() as conn:
@@ -107,7 +107,10 @@ class Removals:
                 self._upto[chunk] = deployment_id
 
     def _exhaust(self, chunk: Chunk, until: float | None = None) -> bool:
-        """Repeat a chunk until nothing is left of its kind, or the step's time is over; whether nothing is left."""
+        """Repeat a chunk until nothing of its kind is left or the step's time is over.
+
+        Returns whether nothing is left.
+        """
         until = until or time.monotonic() + STEP_SECONDS
         while self._has_time(until):
             with connection() as conn:

@@ -1,12 +1,12 @@
-"""Finds what was left behind and sets it going again; decides nothing a row does not say.
+"""Upkeep: recovers runs, builds and notifications that were abandoned or lost. All decisions come from rows.
 
-A loop in every runner and builder, one leader at a time (`shared/leadership.py`). It needs neither beat nor the
-broker: notifications that were lost are sent again, runs and builds whose owner died are taken over, what was
-deleted is removed.
+Every runner and builder runs this loop, and one leader at a time is active (`shared/leadership.py`). Upkeep needs
+neither beat nor the broker: it repeats lost notifications, releases runs and builds whose owner died, and removes
+deleted objects.
 
-A leader may be frozen at any point and wake up after another one has taken its place. It asks before each step
-whether it still leads, and each step is conditional on the rows it changes: what a process that was replaced in
-the middle of a step still does, its successor could do at the same time.
+A leader may be frozen at any point and wake up after another process has replaced it. It therefore renews its
+leadership before each step, and each step is conditional on the rows that it changes. A replaced leader that finishes
+its current step does nothing that its successor could not do at the same time.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ POOLS_EVERY = 10
 FIGURES_EVERY = 30
 FOLDS_A_TICK = 20
 SLOW_EVERY = 60  # ticks between removals
-PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
-CLOSE_SECONDS = 2.0  # for the step that is under way when the process exits
+PURGE_EVERY = 5  # … of deleted deployments, because callers may wait until they are removed
+CLOSE_SECONDS = 2.0  # wait for the current step when the process exits
 
 
 class Upkeep:
-    """The loop; `start()` and forget."""
+    """The upkeep loop. After `start()` it runs until `stop()` or `close()`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -75,16 +75,19 @@ class Upkeep:
         self._greenlet = gevent.spawn(self._run)
 
     def wake(self) -> None:
-        """Begin the next round now."""
+        """Start the next round now."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Begin no further step, and let another process lead at once."""
+        """Start no further step, and release the leadership."""
         self._is_stopping = True
         self.wake()
 
     def close(self) -> None:
-        """Stop, and return when another process may lead: this one exits."""
+        """Stop, and wait up to CLOSE_SECONDS for the current step and the release of the leadership.
+
+        The process exits.
+        """
         self.stop()
         if self._greenlet is not None:
             self._greenlet.join(CLOSE_SECONDS)
@@ -116,7 +119,7 @@ class Upkeep:
             log.info("another process leads upkeep when our lease has run out: %s", error)
 
     def tick(self) -> None:
-        """One round, as far as this process leads; a step that fails does not keep the others from running."""
+        """Run one round while this process leads. A failing step does not prevent the others."""
         for step in self._due_steps():
             if not self._leads():
                 return
@@ -126,7 +129,7 @@ class Upkeep:
                 raise
             except RunyardError as error:
                 log.warning("%s: %s", step.__name__.strip("_"), error)
-            except Exception:  # one step's bug must not stop the others
+            except Exception:  # a defect in one step must not stop the others
                 log.exception("%s failed", step.__name__)
 
     def _due_steps(self) -> list[Callable[[], Any]]:
@@ -157,7 +160,7 @@ class Upkeep:
                 broker.enqueue_run(run.pool, run.run_id)
 
     def _pools(self) -> None:
-        """Runs that missed their deployment's move to another pool, and workers that died."""
+        """Move runs that missed their deployment's move to another pool, and remove dead workers."""
         with connection() as conn:
             deployment_limits.move_stragglers(conn)
             gone = fleet.sweep(conn)
@@ -165,7 +168,7 @@ class Upkeep:
             broker.forget_worker(worker)
 
     def _figures(self) -> None:
-        """Runs that have ended are added to the figures."""
+        """Fold ended runs into the figures."""
         for _ in range(FOLDS_A_TICK):
             with connection() as conn:
                 if folding.fold(conn) < folding.FOLDED_AT_ONCE:
@@ -176,7 +179,7 @@ class Upkeep:
             eligibility.refresh_statistics(conn)
 
     def _clock(self) -> None:
-        """Leases, and pauses between attempts, from before the database's clock was put back."""
+        """Shorten leases and pauses between attempts that the database's clock set before it was put back."""
         with connection() as conn:
             seconds = self._settings.lease_seconds
             shortened = claims.shorten_leases(conn, lease_seconds=seconds)
@@ -197,7 +200,7 @@ class Upkeep:
             self._end_abandoned(row)
 
     def _end_abandoned(self, row: Any) -> None:
-        """A run that nobody owns and that may not be tried again."""
+        """End an abandoned run that has no attempts left, was cancelled or exceeded its time limit."""
         with connection() as conn:
             records.lock(conn, row["deployment_id"], row["thread_id"])
             run = claims.take_over(conn, row["run_id"], owner=self._settings.worker)
@@ -245,7 +248,7 @@ class Upkeep:
             broker.enqueue_build(revision_id)
 
     def _organizations(self) -> None:
-        """What is left of deleted organizations, and keys that ended long ago."""
+        """Purge the data of deleted organizations, and keys that ended long ago."""
         with connection() as conn:
             moved = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)

@@ -1,4 +1,4 @@
-"""Fires crons that act for users: each is asked about in a greenlet of its own, for an answer may take its time."""
+"""Fires crons that act for users. Each is authorized in its own greenlet, because user code may take long to answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shared.user_crons import NoAnswer
 log = logging.getLogger(__name__)
 
 ASKED_AT_ONCE = 8
-RETRY_SECONDS = 10.0  # after a question that was not answered
-CANDIDATES = 500  # looked at: those that wait to be tried again must not be in the others' way
+RETRY_SECONDS = 10.0  # pause after an unanswered authorization call
+CANDIDATES = 500  # due crons to read: those that wait for a retry must not block the others
 
 
 class UserCrons:
-    """What this process asks about; `on_fired` is called for each run that was created."""
+    """The crons that this process is authorizing and firing. `on_fired` is called for each created run."""
 
     def __init__(self, on_fired: Callable[[Fired], None], *, max_pending: int) -> None:
         self._on_fired, self._max_pending = on_fired, max_pending
@@ -31,7 +31,7 @@ class UserCrons:
         self._not_before: dict[UUID, float] = {}
 
     def begin(self) -> None:
-        """Begin to ask about the crons that are due, as far as there is room."""
+        """Start to authorize and fire the crons that are due, while the pool has free slots."""
         now = time.monotonic()
         self._not_before = {id: at for id, at in self._not_before.items() if at > now}
         with connection() as conn:
@@ -44,7 +44,7 @@ class UserCrons:
                 self._pool.spawn(self._fire, cron_id)
 
     def join(self) -> None:
-        """Wait until everything is answered."""
+        """Wait until all started crons are done."""
         self._pool.join()
 
     def _fire(self, cron_id: UUID) -> None:
@@ -55,7 +55,7 @@ class UserCrons:
         except NoAnswer as error:
             log.warning("cron %s: tried again later: %s", cron_id, error.__cause__)
             self._not_before[cron_id] = time.monotonic() + RETRY_SECONDS
-        except Exception:  # the outermost of this greenlet
+        except Exception:  # outermost loop of this greenlet
             log.exception("cron %s: could not be fired", cron_id)
             self._not_before[cron_id] = time.monotonic() + RETRY_SECONDS
         finally:

@@ -1,8 +1,8 @@
-"""Delivers webhooks: takes what is due from the outbox, calls the receiver, notes what became of it.
+"""Delivers webhooks: claims due deliveries from the outbox, calls the receiver and records the result.
 
-A loop in every runner and builder. An attempt is claimed under a lease, so that one which a dying process
-leaves behind is made again by another, under the same id: receivers hear of each end at least once, and know
-it when they hear of it again. The headers and the signature are those of the Standard Webhooks convention.
+Every runner and builder runs this loop. An attempt is claimed under a lease, so another process repeats the attempt of
+a process that died, under the same id. Receivers get each end at least once and recognize a repetition by its id. The
+headers and the signature follow the Standard Webhooks convention.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from shared.runs.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
 
-SECRET = "WEBHOOK_SIGNING_SECRET"  # the deployment's variable; without it nothing is signed
-SECRET_PREFIX = "whsec_"  # of one in base64
+SECRET = "WEBHOOK_SIGNING_SECRET"  # variable of the deployment; without it deliveries are not signed
+SECRET_PREFIX = "whsec_"  # marks a secret in base64
 POLL_SECONDS = 1.0
-BREATH_SECONDS = 0.05  # between two looks, however quickly receivers answer
+BREATH_SECONDS = 0.05  # pause between two claims, however quickly receivers answer
 AT_ONCE = 32
-KEPT_TO_US = ("attempts",)  # they name our machines
+KEPT_TO_US = ("attempts",)  # names machines of the platform
 TIMES = ("created_at", "updated_at", "started_at", "ended_at")
 
 
 class Deliveries:
-    """The loop; `start()` and forget, until `drain()`. `service_url` is where this service is found."""
+    """The delivery loop, from `start()` until `drain()`. `service_url` is the URL of this service."""
 
     def __init__(self, owner: str, service_url: str) -> None:
         self._owner = owner
@@ -55,7 +55,7 @@ class Deliveries:
         gevent.spawn(forever, self._take, self._wait, what="taking webhooks", until=lambda: self._draining)
 
     def drain(self) -> None:
-        """Begin no more attempts."""
+        """Start no further attempts."""
         self._draining = True
 
     def _wait(self) -> None:
@@ -77,14 +77,14 @@ class Deliveries:
             deliver(delivery, self._service_url)
         except Unavailable as error:
             log.warning("webhook of run %s: tried again later: %s", delivery.run_id, error)
-        except Exception:  # the outermost loop: the lease runs out, and the attempt is made again
+        except Exception:  # outermost loop: the lease expires and the attempt is repeated
             log.exception("webhook of run %s: the attempt failed", delivery.run_id)
         finally:
             self._wake.set()
 
 
 def deliver(delivery: Delivery, service_url: str) -> None:
-    """Make one attempt and note what became of it."""
+    """Make one attempt and record its result."""
     failure, status = _attempt(delivery, service_url)
     with connection() as conn:
         is_retried = webhooks.settle(conn, delivery, failure, response_status=status)
@@ -97,14 +97,14 @@ def deliver(delivery: Delivery, service_url: str) -> None:
 
 
 def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | None]:
-    """Why the receiver has not taken it, None when it has; and the status it answered with, if any.
+    """Call the receiver. Returns `(failure, status)`: why it failed or None, and the HTTP status, if any.
 
-    A deployment that is called itself gets no key of ours: whoever may name a path could have it do what they
-    may not do themselves.
+    A call back into a deployment carries no platform credentials. The author of a webhook names the path, and could
+    otherwise make the service do what they may not do themselves.
     """
     if delivery.attempt > webhooks.TRIES:
         return "the process that made the last attempt ended", None
-    now = clock.now()  # receivers refuse what is minutes old
+    now = clock.now()  # receivers reject timestamps that are minutes old
     try:
         body = content(delivery, now)
         sent = headers(delivery, body, now)
@@ -121,7 +121,7 @@ def _address(delivery: Delivery, service_url: str) -> str:
 
 
 def content(delivery: Delivery, now: datetime) -> bytes:
-    """The body of a delivery: the run's record as it ended, its thread's values, its error."""
+    """Return the body of a delivery: the run's record at its end, its thread's values and its error."""
     run = {**delivery.run, "status": delivery.status}
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
@@ -139,9 +139,9 @@ def content(delivery: Delivery, now: datetime) -> bytes:
 
 
 def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
-    """The project's own, which delivery this is, since when, and that it comes from the deployment.
+    """Return the headers of a delivery: the project's own, id, timestamp, trace context and signature.
 
-    Raises Undecryptable, or OutsideFailed when what the project's headers need is not there.
+    Raises Undecryptable, or OutsideFailed if a header needs a variable that is not set.
     """
     timestamp = str(int(now.timestamp()))
     own, variables = _configured(delivery)
@@ -163,7 +163,7 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
 
 
 def _configured(delivery: Delivery) -> tuple[dict[str, str], dict[str, str]]:
-    """The headers that the project wants, and those of the deployment's variables that are needed."""
+    """Return the project's webhook headers, and the deployment's variables that these and the signature need."""
     if delivery.revision_id is None:
         return {}, {}
     with connection() as conn:
@@ -183,14 +183,17 @@ def _filled(header: str, value: str, variables: dict[str, str]) -> str:
 
 
 def sign(secret: str, id: str, timestamp: str, body: bytes) -> str:
-    """HMAC-SHA256 over `id.timestamp.body`, as libraries of the convention check it."""
+    """Return the HMAC-SHA256 signature of `id.timestamp.body` as the Standard Webhooks convention defines it."""
     signed = f"{id}.{timestamp}.".encode() + body
     digest = hmac.digest(_key(secret), signed, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
 def _secrets(variable: str) -> list[str]:
-    """Several while one takes another's place, each `whsec_…`, with spaces between; any other text is one secret."""
+    """Split the variable at spaces if each part begins with `whsec_`; any other text is one secret.
+
+    Several secrets are used while one replaces another.
+    """
     parts = variable.split()
     return parts if all(part.startswith(SECRET_PREFIX) for part in parts) else [variable]
 
@@ -205,7 +208,7 @@ def _key(secret: str) -> bytes:
 
 
 def _line(delivery: Delivery, failure: str, is_retried: bool) -> Line:
-    """For the deployment's log, where its owner looks; a receiver's address may hold a token and stays out."""
+    """Return the line for the deployment's log. It omits the receiver's URL, which may contain a token."""
     follows = "" if is_retried else "; it was the last one"
     message = f"webhook {delivery.delivery_id}: attempt {delivery.attempt} failed: {failure}{follows}"
     level = "WARNING" if is_retried else "ERROR"
