@@ -1,3 +1,3 @@
-"""What web and workers both know: state, rules, channels. No HTTP, no user code."""
+"""State, rules and channels shared by web and workers. No HTTP, no user code."""
 
 __version__ = "0.1.0"

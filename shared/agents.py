@@ -1,4 +1,4 @@
-"""Assistants as other models see them: agents of A2A, and tools of MCP."""
+"""Assistants as other models see them: A2A agents and MCP tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.models import GRAPH
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
-# As the revision that serves says it, else the first of those that share the traffic and have it.
+# From the serving revision, else from the first revision with traffic that has the graph.
 SERVED = """JOIN LATERAL (
     SELECT description, schemas FROM graph WHERE graph_id = v.graph_id AND revision_id = ANY(%(revision_ids)s)
     ORDER BY array_position(%(revision_ids)s, revision_id) LIMIT 1) g ON true"""
@@ -32,13 +32,13 @@ WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(assistant_id)s"
 
 
 def _revision_ids(deployment: DeploymentRef) -> list[UUID]:
-    """Of what serves and what shares its traffic, in the order in which they are looked at."""
+    """Return the serving revision and those that share its traffic, in lookup order."""
     sharing = (share.revision_id for share in deployment.traffic)
     return [id for id in dict.fromkeys((deployment.active_revision_id, *sharing)) if id is not None]
 
 
 def agent(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Row:
-    """An assistant, given by its id or by a graph id, with what its graph takes; raises NotFound."""
+    """Return an assistant, given by its id or a graph id, with its graph's input schema. Raises NotFound."""
     wanted = {
         "deployment_id": deployment.id,
         "revision_ids": _revision_ids(deployment),
@@ -51,7 +51,7 @@ def agent(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) 
 
 
 def input_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: UUID, agent: Row) -> Any:
-    """What an agent's graph takes in the revision of a thread's next run."""
+    """Return the input schema of an agent's graph in the revision of the thread's next run."""
     if not deployment.traffic:
         return agent["input_schema"]
     revision_id = assistants.revision_of_thread(conn, deployment, thread_id, agent["graph_id"])
@@ -61,7 +61,7 @@ def input_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: UUID
     return conn.execute(query).scalar_one_or_none()
 
 
-# Of assistants whose names come to the same, the oldest has the name. Only graphs that say what they take are tools.
+# If several assistants yield the same name, the oldest gets it. Only graphs with an input schema are tools.
 TOOLS = f"""
 WITH known AS (
     SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title, v.metadata,
@@ -95,9 +95,10 @@ def tools(
     metadata: Mapping[str, Any] | None = None,
     filter: Filter | None = None,
 ) -> list[Row]:
-    """Assistants under names that a model can call them by, the oldest first; with `name` the one that has it.
+    """Return assistants with tool names, oldest first. With `name`, only the assistant that has it.
 
-    Those without this metadata, or hidden by the filter, are left out; the others' names stay the same.
+    Assistants without this metadata, or hidden by the filter, are left out. The names of the others do not depend on
+    that.
     """
     visible, values = filters.for_driver(filter, "metadata")
     wanted = {

@@ -1,9 +1,9 @@
 """Assistants: named, versioned configurations of a graph.
 
-A version is built from what the caller supplied; nothing of an earlier version's configuration is merged
-into it. One version is active; runs use the active version as it is when they are created.
+A version contains what the caller sent and inherits no configuration of an earlier version. One version is active. A
+run uses the version that is active when the run is created.
 
-Statements here are expressions over the models: filters, order and changed columns are the caller's choice.
+Statements here are SQLAlchemy expressions, because the caller chooses filters, order and changed columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH, is_live
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
-# The clients compute default assistants' ids themselves: UUID version 5 of the graph id in this namespace.
+# Clients compute the ids of default assistants themselves: UUID version 5 of the graph id in this namespace.
 NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 SORTABLE = {
@@ -47,7 +47,7 @@ NOTHING_SERVES = "The deployment has no serving revision yet. Poll its latest re
 
 
 def default_id(graph_id: str) -> UUID:
-    """The id of a graph's default assistant."""
+    """Return the id of a graph's default assistant."""
     return uuid5(NAMESPACE, graph_id)
 
 
@@ -74,12 +74,12 @@ def _active() -> Select[*tuple[Any, ...]]:
 
 
 def record(row: RowMapping) -> dict[str, Any]:
-    """An assistant as the API shows it."""
+    """Return an assistant as in the API."""
     return {name: row[name] for name in FIELDS}
 
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping:
-    """An assistant's active version; raises NotFound."""
+    """Return an assistant with its active version. Raises NotFound."""
     query = _active().where(
         ASSISTANT.c.deployment_id == deployment_id, ASSISTANT.c.assistant_id == assistant_id
     )
@@ -90,7 +90,7 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping
 
 
 def not_changed(assistant_id: UUID) -> NotFound:
-    """What changing an assistant that is not there raises, and listing its versions."""
+    """Return the error for changing a missing assistant or listing its versions."""
     return NotFound(f"Assistant {assistant_id} not found")
 
 
@@ -116,9 +116,9 @@ def create(
     if_exists: str = "raise",
     visible: Filter | None = None,
 ) -> RowMapping:
-    """A new assistant with version 1; raises NotFound (graph), Conflict (id taken).
+    """Insert an assistant with version 1. Raises NotFound (graph), Conflict (id taken).
 
-    With `do_nothing` the existing one, unless it is hidden by the filter.
+    With `if_exists="do_nothing"`, returns the existing assistant, unless the filter `visible` hides it.
     """
     require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
@@ -153,7 +153,7 @@ def create(
 def _fill_in_context(
     config: Mapping[str, Any], context: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """`context` and `config.configurable` are the same thing under two names: fill in the one not given."""
+    """Copy `context` to `config.configurable` or the other way round: both name the same values. `context` wins."""
     if context:
         return {**config, "configurable": context}, context
     return config, config.get("configurable", {})
@@ -172,10 +172,10 @@ def _add_version(
 def change(
     conn: Connection, deployment: DeploymentRef, assistant_id: UUID, changes: Mapping[str, Any]
 ) -> RowMapping:
-    """A new active version; raises NotFound (assistant or graph).
+    """Insert a version with these changes and activate it. Raises NotFound (assistant or graph).
 
-    `config` and `context` are one thing: sending either replaces it whole. Metadata is merged, everything
-    else is replaced when sent and carried over from the active version when not.
+    `config` and `context` hold the same values: sending either replaces it whole. Metadata is merged. All other fields
+    are replaced if sent, else copied from the active version.
     """
     old = _lock(conn, deployment.id, assistant_id)
     if "graph_id" in changes:
@@ -225,9 +225,9 @@ def _activate(conn: Connection, deployment_id: UUID, assistant_id: UUID, **colum
 
 
 def set_latest(conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int) -> RowMapping:
-    """Make an existing version the active one; everything in it counts again. Raises NotFound."""
+    """Activate an existing version with all its content. Raises NotFound."""
     last = _lock(conn, deployment_id, assistant_id)["last_version"]
-    if not 1 <= version <= last:  # no single version is ever deleted
+    if not 1 <= version <= last:  # versions are never deleted one by one
         raise NotFound(f"Version {version} not found for assistant {assistant_id}")
     _activate(conn, deployment_id, assistant_id, version=version)
     return get(conn, deployment_id, assistant_id)
@@ -242,7 +242,7 @@ def versions(
     limit: int,
     offset: int,
 ) -> list[dict[str, Any]]:
-    """An assistant's versions, newest first; raises NotFound."""
+    """Return an assistant's versions, newest first. Raises NotFound."""
     query = (
         select(ASSISTANT_VERSION)
         .with_only_columns(
@@ -297,7 +297,7 @@ def search(
     sort_order: str = "desc",
     **wanted: Any,
 ) -> list[RowMapping]:
-    """Assistants that match all filters (`metadata`, `graph_id`, `name`), and the conditions in `visible`.
+    """Return assistants that match all filters (`metadata`, `graph_id`, `name`) and the conditions in `visible`.
 
     Raises NotFound (graph).
     """
@@ -316,7 +316,7 @@ def search(
 
 
 def count(conn: Connection, deployment: DeploymentRef, **wanted: Any) -> int:
-    """How many assistants match all filters; raises NotFound (graph)."""
+    """Return the number of assistants that match all filters. Raises NotFound (graph)."""
     if wanted.get("graph_id") is not None:
         require_graph(conn, deployment, wanted["graph_id"])
     query = select(func.count()).select_from(_active().where(*_matching(deployment.id, wanted)).subquery())
@@ -331,10 +331,11 @@ def delete(
     delete_threads: bool,
     of_threads: Filter | None = None,
 ) -> tuple[list[tuple[UUID, UUID]], list[UUID]]:
-    """Delete an assistant with all its versions; raises NotFound.
+    """Delete an assistant with all its versions. Raises NotFound.
 
-    The answer is what the caller still has to do: (thread id, run id) of its live runs, to be cancelled,
-    and the ids of its threads when those go too: the ones that the filter lets through.
+    Returns the work that is left to the caller: `(thread id, run id)` pairs of live runs to cancel, and the ids of
+    threads to delete. The latter are empty without `delete_threads`, and only threads that the filter matches are
+    included.
     """
     gone = conn.execute(
         delete_from(ASSISTANT).where(
@@ -364,13 +365,13 @@ def delete(
 
 
 def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]:
-    """The graphs of the revision that serves."""
+    """Return the graph ids of the serving revision."""
     statement = "SELECT graph_id FROM graph WHERE revision_id = %(revision_id)s ORDER BY graph_id"
     rows = query(conn, statement, {"revision_id": deployment.active_revision_id})
     return [row["graph_id"] for row in rows]
 
 
-# A default assistant that nobody has changed is as what was deployed last wants it.
+# A default assistant that no caller has changed follows the configuration of the last deployed revision.
 RECONFIGURE = text(f"""
 UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
 FROM assistant a
@@ -385,7 +386,7 @@ WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.
 def reconfigure_default(
     conn: Connection, deployment_id: UUID, graph_id: str, config: Mapping[str, Any]
 ) -> None:
-    """Give a graph's default assistant this configuration, if nobody has changed it."""
+    """Set the configuration of a graph's default assistant, unless a caller has changed it."""
     values = {
         "deployment_id": deployment_id,
         "assistant_id": default_id(graph_id),
@@ -396,7 +397,10 @@ def reconfigure_default(
 
 
 def reconfigure_defaults(conn: Connection, deployment_id: UUID, revision_id: UUID) -> None:
-    """The same for all graphs of a revision, as its variables said when it was built; nothing where that is not known."""
+    """Set the configurations of all default assistants of a revision, as its build computed them from its variables.
+
+    Does nothing for revisions that were built without this information.
+    """
     query = text("SELECT manifest -> 'configs' FROM revision WHERE id = :id")
     configs = conn.execute(query, {"id": revision_id}).scalar()
     if configs is None:
@@ -407,7 +411,7 @@ def reconfigure_defaults(conn: Connection, deployment_id: UUID, revision_id: UUI
 
 
 def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: UUID, graph_id: str) -> UUID:
-    """The revision whose graph says what a thread's state is: that of its next run; raises Conflict."""
+    """Return the revision of a thread's next run, whose graph interprets the thread's state. Raises Conflict."""
     serving = deployment.active_revision_id
     if serving is None:
         raise Conflict(NOTHING_SERVES)
@@ -422,7 +426,7 @@ def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: U
 
 
 def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
-    """Raise NotFound naming the graphs there are; Conflict while nothing serves yet, so that none is known."""
+    """Raise NotFound naming the available graphs, or Conflict if no revision serves yet."""
     if deployment.active_revision_id is None:
         raise Conflict(NOTHING_SERVES)
     known = graph_ids(conn, deployment)
@@ -444,9 +448,9 @@ def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMap
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """An assistant's active version and the revision that serves, as a run freezes them in.
+    """An assistant's active version and the serving revision, as they are stored in a new run.
 
-    Where traffic is split, each run gets one of the shares' revisions `having` the graph, by its thread.
+    If the traffic is split, a run gets the revision of its thread's share, among the revisions `having` the graph.
     """
 
     assistant_id: UUID
@@ -459,10 +463,10 @@ class Resolved:
     run_timeout_seconds: float | None = None
     traffic: Sequence[Share] = ()
     having: Sequence[UUID] = ()
-    versions: str = ""  # of the rows that say so: see UNCHANGED
+    versions: str = ""  # of the rows that this was read from: see UNCHANGED
 
     def revision_for(self, thread_id: UUID) -> UUID:
-        """The revision of a run on this thread."""
+        """Return the revision of a new run on this thread."""
         if not self.traffic:
             return self.revision_id
         return shares.chosen(self.traffic, thread_id, serving=self.revision_id, having=self.having)
@@ -481,25 +485,28 @@ LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant
 LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id
     AND v.version = a.version
 WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL"""
-# Whether an assistant is as it was when it had these versions; always, where none are given.
+# Whether the rows still have these versions. Always true if no versions are given.
 UNCHANGED = f"""(CAST(%(versions)s AS text) = '' OR CAST(%(versions)s AS text) = (
     SELECT {_VERSIONS} FROM deployment d
     JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
     JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id AND v.version = a.version
     WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL))"""
 
-REMEMBERED = 1_000  # assistants a process
-REMEMBERED_CHARACTERS = 64 * 1024  # of what each has for a configuration
+REMEMBERED = 1_000  # assistants per process
+REMEMBERED_CHARACTERS = 64 * 1024  # largest configuration of a cached assistant
 _remembered: dict[tuple[UUID, str], Resolved] = {}
 
 
 def remembered(deployment: DeploymentRef, assistant: str) -> Resolved | None:
-    """What this process found out of an assistant last: it holds only where UNCHANGED does. None: find it out."""
+    """Return what this process last read of an assistant, or None. It is valid only while UNCHANGED holds."""
     return _remembered.get((deployment.id, assistant)) if deployment.preview is None else None
 
 
 def _remember(deployment: DeploymentRef, assistant: str, found: Resolved) -> None:
-    """A preview's revision and what traffic is split over are in rows that versions do not tell of."""
+    """Cache an assistant, unless it is called through a preview or the traffic is split.
+
+    Rows of previews and of traffic shares are not covered by `versions`.
+    """
     if deployment.preview is not None or found.traffic:
         return
     if len(dumps([found.config, found.context, found.metadata])) > REMEMBERED_CHARACTERS:
@@ -517,14 +524,14 @@ def _as_uuid(value: str) -> UUID | None:
 
 
 def named_id(assistant: str) -> UUID:
-    """The id of the assistant that is named so, whether there is one or not."""
+    """Return the id of the assistant that is named by its id or by a graph id. It may not exist."""
     return _as_uuid(assistant) or default_id(assistant)
 
 
 def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Resolved:
-    """The assistant a run names by id, or by graph id for a graph's default assistant.
+    """Find the assistant of a run, by its id or by the graph id of a default assistant.
 
-    Raises NotFound, Invalid (no such graph), Conflict (nothing serves yet).
+    Raises NotFound, Invalid (no such graph), Conflict (no revision serves yet).
     """
     assistant_id = _as_uuid(assistant)
     wanted = {"deployment_id": deployment.id, "assistant_id": assistant_id or default_id(assistant)}

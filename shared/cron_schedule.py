@@ -1,11 +1,11 @@
-"""Cron expressions: when they are next due.
+"""Cron expressions: computing their due times.
 
-Five fields (minute, hour, day of month, month, day of week) or six, the last one seconds. Times are those of
-a time zone: where its clock jumps forward a cron fires right after the gap, where it is set back a daily one
-fires once.
+An expression has five fields (minute, hour, day of month, month, day of week), or six with seconds as the last one.
+Times are in a time zone. Where its clock jumps forward, a cron fires right after the gap. Where it is set back, a daily
+cron fires once.
 
-Why the least time between two firings has a bound: elsewhere seconds come first, and what is meant as every fifth
-minute there (`0 */5 * * * *`) is every second of an hour's first minute here.
+The minimum time between two firings exists because other systems put seconds first: `0 */5 * * * *` means every fifth
+minute there, but every second of an hour's first minute here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_LENGTH = 200
 SECONDS_LAST = (
     "Of six fields the last one is seconds (minute, hour, day of month, month, day of week, second)"
 )
-LOOKED_AT = timedelta(hours=2)  # in which a pattern of minutes and seconds shows all its gaps
+LOOKED_AT = timedelta(hours=2)  # period that contains all gaps of a pattern of minutes and seconds
 
 
 def next_after(schedule: str, timezone: str | None, after: datetime) -> datetime:
-    """The first time after `after` at which a schedule is due; raises Invalid, also when there is none."""
+    """Return the first due time later than `after`. Raises Invalid for a bad schedule and for one that is never due."""
     zone = zone_of(timezone)
     try:
         if len(schedule) > MAX_LENGTH:
@@ -51,7 +51,10 @@ def next_after(schedule: str, timezone: str | None, after: datetime) -> datetime
 
 
 def firings(schedule: str, timezone: str | None, after: datetime, *, count: int) -> list[datetime]:
-    """The next times after `after`, in UTC; fewer where a schedule has no more. Raises Invalid as next_after()."""
+    """Return the next due times after `after`, in UTC. Fewer if the schedule ends.
+
+    Raises Invalid as next_after() does.
+    """
     found = [next_after(schedule, timezone, after)]
     while len(found) < count:
         try:
@@ -62,16 +65,16 @@ def firings(schedule: str, timezone: str | None, after: datetime, *, count: int)
 
 
 def _fields(schedule: str) -> list[str]:
-    """Its fields in the library's order: seconds come first there."""
+    """Return the fields in cronsim's order, which has seconds first."""
     fields = ALIASES.get(schedule.strip().lower(), schedule).split()
     return [fields[5], *fields[:5]] if len(fields) == 6 else fields
 
 
 def refuse_closer(schedule: str, seconds: float) -> None:
-    """Raise Invalid for a schedule, a valid one, that is due twice within less than so many seconds."""
+    """Raise Invalid for a valid schedule that is due twice within less than so many seconds."""
     fields = _fields(schedule)
     if len(fields) != 6:
-        return  # it is due on whole minutes
+        return  # due on whole minutes
     at = start = datetime(2000, 1, 1, tzinfo=UTC)
     for due in CronSim(" ".join([*fields[:2], "*", "*", "*", "*"]), start - timedelta(seconds=1)):
         if start < at and (due - at).total_seconds() < seconds:
@@ -86,7 +89,7 @@ def refuse_closer(schedule: str, seconds: float) -> None:
 
 
 def moment_of(sent: str) -> datetime:
-    """A time in ISO 8601, in UTC where it names no offset; raises ValueError, also for one that is no time in UTC."""
+    """Parse an ISO 8601 time, in UTC if it has no offset. Raises ValueError, also for times outside UTC's range."""
     moment = datetime.fromisoformat(sent)
     try:
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -95,7 +98,7 @@ def moment_of(sent: str) -> datetime:
 
 
 def zone_of(name: str | None) -> ZoneInfo:
-    """A time zone by its name; raises Invalid."""
+    """Return a time zone by its name. Raises Invalid."""
     try:
         return ZoneInfo(name or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

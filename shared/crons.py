@@ -1,8 +1,8 @@
-"""Crons: schedules that create runs, on a thread of their own or a new one each time.
+"""Crons: schedules that create runs, on a given thread or on a new one each time.
 
-Upkeep looks every second which crons are due. A firing is one transaction: it locks the cron, creates the
-run and moves `next_run_date` on, so that however many processes look, each due time fires once. After
-downtime a cron fires once for all the times it missed. All times are the database's.
+Upkeep reads every second which crons are due. A firing is one transaction: it locks the cron, creates the run and
+advances `next_run_date`. Each due time therefore fires once, however many processes try. After downtime a cron fires
+once for all missed times. All times are the database's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIRED_AT_ONCE = 50
 
 
 def record(row: RowMapping) -> dict[str, Any]:
-    """A cron as the API shows it: its end as it was sent."""
+    """Return a cron as in the API, with its `end_time` as it was sent."""
     return {
         **{name: row[name] for name in FIELDS},
         "end_time": row["payload"].get("end_time", row["end_time"]),
@@ -69,10 +69,10 @@ def create(
     of_threads: Filter | None = None,
     min_seconds: float = 0,
 ) -> RowMapping:
-    """A new cron, as `asked` in the words of the API; raises NotFound (assistant, thread), Invalid (schedule, zone), TooMany.
+    """Insert a cron from a request body. Raises NotFound (assistant, thread), Invalid (schedule, time zone), TooMany.
 
-    Its runs act for `user`, the document of whom the deployment's authorization found to ask; what the filters hide
-    is as if it were not there.
+    `user` is the document of the deployment's user who made the request; the cron's runs act for this user. Objects
+    hidden by the filters count as missing.
     """
     assistant_id = _assistant(conn, deployment, asked["assistant_id"], of_assistants)
     if thread_id is not None:
@@ -105,7 +105,7 @@ def create(
 
 
 def _first(conn: Connection, schedule: str, timezone: str | None, min_seconds: float) -> datetime:
-    """When a schedule is due for the first time, which is not to be due again within so many seconds."""
+    """Return the first due time of a schedule. Raises Invalid if it is due twice within `min_seconds`."""
     first = cron_schedule.next_after(schedule, timezone, _now(conn))
     cron_schedule.refuse_closer(schedule, min_seconds)
     return first
@@ -129,7 +129,7 @@ def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID, visi
 
 
 def payload(asked: Mapping[str, Any], cron_id: UUID) -> dict[str, Any]:
-    """What each run is created from: the body as it was sent, and the cron's id where its runs see it."""
+    """Return the request that each run is created from: the body as sent, with the cron's id in its `configurable`."""
     config = asked.get("config") or {}
     configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
     return {**asked, "config": {**config, "configurable": configurable}}
@@ -144,7 +144,7 @@ def _moment(sent: str | None) -> datetime | None:
 
 
 def _refuse_past(conn: Connection, end_time: datetime | None) -> None:
-    """Raise Invalid for an end after which a cron would never fire."""
+    """Raise Invalid for an end time in the past, with which the cron would never fire."""
     if end_time is not None and end_time <= _now(conn):
         raise Invalid("end_time: must be in the future", loc=("body", "end_time"))
 
@@ -154,7 +154,7 @@ def _now(conn: Connection) -> datetime:
 
 
 def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = False) -> RowMapping:
-    """One cron; raises NotFound."""
+    """Return a cron. Raises NotFound."""
     query = text(
         f"SELECT {', '.join(FIELDS)} FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id"
         + (" FOR UPDATE" if lock else "")
@@ -166,7 +166,7 @@ def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = Fa
 
 
 def firings(conn: Connection, deployment_id: UUID, cron_id: UUID, *, count: int) -> list[datetime]:
-    """When a cron will create its next runs, as things are now: none where it is off or over. Raises NotFound."""
+    """Return the times of a cron's next runs as of now. Empty if it is disabled or has ended. Raises NotFound."""
     row = get(conn, deployment_id, cron_id)
     if not row["enabled"]:
         return []
@@ -194,9 +194,9 @@ def update(
     stamped: Mapping[str, Any] | None = None,
     min_seconds: float = 0,
 ) -> RowMapping:
-    """Change what is given: metadata is merged; a new schedule or zone begins from now. Raises NotFound, Invalid.
+    """Change the given fields. Metadata is merged; a new schedule or time zone starts from now.
 
-    What is `stamped` goes into the metadata of the cron and of its runs, over all that is there.
+    `stamped` is added to the metadata of the cron and of its runs and overrides equal keys. Raises NotFound, Invalid.
     """
     try:
         row = get(conn, deployment_id, cron_id, lock=True)
@@ -231,7 +231,7 @@ def update(
 
 
 def delete(conn: Connection, deployment_id: UUID, cron_id: UUID) -> None:
-    """Remove a cron; its runs stay. Raises NotFound."""
+    """Delete a cron. Its runs stay. Raises NotFound."""
     query = text("DELETE FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id")
     if conn.execute(query, {"deployment_id": deployment_id, "cron_id": cron_id}).rowcount == 0:
         raise NotFound("Not Found")
@@ -239,7 +239,7 @@ def delete(conn: Connection, deployment_id: UUID, cron_id: UUID) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What a caller may see: filters of crons, and of the threads that crons are on."""
+    """The filters of a caller: for crons, and for the threads of crons."""
 
     crons: Filter | None = None
     threads: Filter | None = None
@@ -260,7 +260,7 @@ ALL = Visible()
 
 
 def _matching(deployment_id: UUID, visible: Visible, wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The condition of a search, and its values."""
+    """Return the SQL condition of a search and its values."""
     is_visible, values = visible.condition()
     conditions = ["deployment_id = :deployment_id", is_visible]
     conditions += [f"{name} = :{name}" for name in ("assistant_id", "thread_id", "enabled") if name in wanted]
@@ -282,7 +282,7 @@ def search(
     visible: Visible = ALL,
     **wanted: Any,
 ) -> list[RowMapping]:
-    """Crons that match all that is wanted (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
+    """Return crons that match all criteria (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
     assert sort_by in SORTABLE
     order = "ASC" if sort_order == "asc" else "DESC"
     where, values = _matching(deployment_id, visible, wanted)
@@ -294,7 +294,7 @@ def search(
 
 
 def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **wanted: Any) -> int:
-    """How many crons match all that is wanted."""
+    """Return the number of crons that match all criteria."""
     where, values = _matching(deployment_id, visible, wanted)
     return conn.execute(text(f"SELECT count(*) FROM cron WHERE {where}"), values).scalar_one()
 
@@ -304,13 +304,13 @@ def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **wa
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A run that a cron created: to notify of, and those it displaced."""
+    """A run that a cron created, including the runs that it displaced."""
 
     cron_id: UUID
     created: Created
 
 
-# Whether a cron's runs are asked about: the revision that serves has an authorization of its own.
+# Whether a cron's runs must be authorized: the serving revision has its own authorization.
 IS_GUARDED = "(r.user_code ->> 'auth' IS NOT NULL)"
 DUE = """
 FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id JOIN revision AS r ON r.id = d.active_revision_id
@@ -324,14 +324,14 @@ MOVE_ON = text("UPDATE cron SET next_run_date = :next, enabled = :enabled WHERE 
 
 
 def due(conn: Connection, *, guarded: bool, limit: int = FIRED_AT_ONCE) -> Sequence[UUID]:
-    """The crons that are due, the oldest first; `guarded`: of deployments whose authorization is to be asked."""
+    """Return the crons that are due, oldest first. `guarded`: those of deployments with their own authorization."""
     return conn.execute(ALL_DUE, {"guarded": guarded, "limit": limit}).scalars().all()
 
 
 def fire_due(*, max_pending: int) -> list[Fired]:
-    """Create the runs that are due and that nobody is asked about; shared/user_crons.py has the others.
+    """Create the due runs of crons without authorization. shared/user_crons.py fires the others.
 
-    Those that somebody else is creating are left to them.
+    Skips crons that another process is firing.
     """
     with connection() as conn:
         found = due(conn, guarded=False)
@@ -342,7 +342,7 @@ def fire_due(*, max_pending: int) -> list[Fired]:
         except Refused as error:
             log.warning("cron %s: this time there is no run: %s", cron_id, error.message)
             skip(cron_id, guarded=False)
-        except Exception:  # one cron's trouble must not stop the others
+        except Exception:  # one cron's failure must not stop the others
             log.exception("cron %s: this time there is no run", cron_id)
             skip(cron_id, guarded=False)
         else:
@@ -353,12 +353,12 @@ def fire_due(*, max_pending: int) -> list[Fired]:
 
 
 def take(conn: Connection, cron_id: UUID, *, guarded: bool) -> RowMapping | None:
-    """A cron that is due, held until the transaction ends; None when it is not, or somebody else's."""
+    """Lock a due cron until the transaction ends. Returns None if it is not due or locked by another process."""
     return conn.execute(TAKE, {"cron_id": cron_id, "guarded": guarded}).mappings().one_or_none()
 
 
 def _fire(cron_id: UUID, max_pending: int) -> Created | None:
-    """One firing, whole or not at all; None when it is somebody else's."""
+    """Fire a cron in one transaction. Returns None if it is not due or locked by another process."""
     with connection() as conn:
         row = take(conn, cron_id, guarded=False)
         if row is None:
@@ -373,7 +373,7 @@ def _fire(cron_id: UUID, max_pending: int) -> Created | None:
 
 
 def request_of(row: RowMapping) -> RunRequest:
-    """The run that a cron creates."""
+    """Return the request of the run that a cron creates."""
     payload = row["payload"]
     known = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}
     known["metadata"] = {**row["metadata"], **(payload.get("metadata") or {})}
@@ -390,7 +390,7 @@ RUN_FIELDS = (
 
 
 def move_on(conn: Connection, row: RowMapping) -> None:
-    """To the next time that is still to come; a schedule that has none left is disabled."""
+    """Advance a cron to its next due time in the future. Disables it if the schedule has none."""
     after = max(row["now"], row["next_run_date"])
     try:
         following, enabled = cron_schedule.next_after(row["schedule"], row["timezone"], after), True
@@ -400,7 +400,7 @@ def move_on(conn: Connection, row: RowMapping) -> None:
 
 
 def skip(cron_id: UUID, *, guarded: bool) -> None:
-    """Out of the others' way until its next time."""
+    """Skip this due time of a cron that could not fire, so that it does not block others."""
     with connection() as conn:
         row = take(conn, cron_id, guarded=guarded)
         if row is not None:

@@ -1,8 +1,8 @@
-"""Which runners and builders there are, and what each pool has to do.
+"""The fleet: runners and builders by their heartbeats, and the load of each pool.
 
-A worker process writes its own row every few seconds and takes it away when it stops. One that misses two
-heartbeats is silent: it is shown as such and its slots count no longer. Upkeep removes it after a minute. Rows are
-for looking at: who owns what is decided by leases alone.
+A worker process writes its row every few seconds and deletes it when it stops. A worker that misses two heartbeats is
+silent: it is shown as such and its slots no longer count. Upkeep removes it after a minute. Rows are for display: only
+leases decide which process owns a run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATES = (READY, DRAINING, SILENT)
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """What a worker says of itself; `hosts` are a runner's graph hosts, by revision."""
+    """The state that a worker reports. `hosts` are a runner's graph hosts, by revision."""
 
     id: str
     kind: str
@@ -57,7 +57,7 @@ RECORD_HEARTBEAT = text(
 
 
 def record_heartbeat(conn: Connection, heartbeat: Heartbeat) -> bool:
-    """Store a worker's newest heartbeat; whether somebody wants it drained."""
+    """Store a worker's heartbeat. Returns whether an operator requested that it drains."""
     values = {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts))}
     return bool(conn.execute(RECORD_HEARTBEAT, values).scalar_one())
 
@@ -69,7 +69,7 @@ DRAIN = text(
 
 
 def has_runner(conn: Connection, pool: str) -> bool:
-    """Whether a runner of the pool takes runs."""
+    """Whether the pool has a runner that accepts runs."""
     query = text(
         "SELECT EXISTS (SELECT FROM worker WHERE kind = 'runner' AND pool = :pool AND state = :ready"
         f" AND NOT {is_silent()})"
@@ -78,24 +78,24 @@ def has_runner(conn: Connection, pool: str) -> bool:
 
 
 def request_drain(conn: Connection, worker: str) -> None:
-    """Have a worker drain itself, which it learns with its next heartbeat; raises NotFound."""
+    """Request that a worker drains. It learns of that with its next heartbeat. Raises NotFound."""
     if conn.execute(DRAIN, {"id": worker}).rowcount != 1:
         raise NotFound(f"Worker {worker} not found.")
 
 
 def is_heard(conn: Connection, worker: str) -> bool:
-    """Whether a worker lives, by its heartbeats."""
+    """Whether a worker is alive, by its heartbeats."""
     query = text(f"SELECT EXISTS (SELECT FROM worker WHERE id = :id AND NOT {is_silent()})")
     return bool(conn.execute(query, {"id": worker}).scalar())
 
 
 def leave(conn: Connection, worker: str) -> None:
-    """A worker stops."""
+    """Remove a worker that stops."""
     conn.execute(text("DELETE FROM worker WHERE id = :id"), {"id": worker})
 
 
 def sweep(conn: Connection) -> list[str]:
-    """Remove workers that have been silent for long; who they were."""
+    """Remove workers that have been silent for REMOVED_SECONDS. Returns their ids."""
     gone = conn.execute(
         text("DELETE FROM worker WHERE seen_at < now() - make_interval(secs => :removed) RETURNING id"),
         {"removed": REMOVED_SECONDS},
@@ -104,7 +104,7 @@ def sweep(conn: Connection) -> list[str]:
 
 
 def all_of(conn: Connection, *, organization_id: UUID | None) -> list[dict[str, Any]]:
-    """Every worker; of hosts, those of the organization's deployments, all for None. Oldest first."""
+    """Return all workers, oldest first, with the graph hosts of the organization's deployments (None: of all)."""
     query = text(
         f"SELECT *, extract(epoch FROM now() - seen_at) AS silent_seconds, {is_silent()} AS is_silent"
         " FROM worker ORDER BY started_at, id"
@@ -169,14 +169,14 @@ ORDER BY k.pool
 
 
 def pools(conn: Connection) -> list[dict[str, Any]]:
-    """Every pool that has runners, runs or deployments: what it has, and what waits there.
+    """Return every pool that has runners, runs or deployments, with its capacity and its backlog.
 
-    A silent runner counts as `silent` alone: it is not among the `runners`, and has no slots and no hosts.
+    A silent runner counts only as `silent`: not among the `runners`, and without slots and hosts.
     """
     return [dict(row) for row in conn.execute(POOLS).mappings()]
 
 
-# Nested runs take none of the slots that a runner says it has (`shared/runs/nesting.py`).
+# Nested runs do not use the slots that a runner reports (`shared/runs/nesting.py`).
 COUNTED = text(f"""
 WITH nested AS (SELECT owner, count(*) AS runs FROM run WHERE status = 'running' AND depth > 0 GROUP BY owner),
 known AS (
@@ -195,13 +195,13 @@ FROM known LEFT JOIN nested n ON n.owner = known.id GROUP BY kind, pool, state O
 
 
 def counted(conn: Connection) -> list[RowMapping]:
-    """What workers of each kind, pool and state have together; silent ones have nothing."""
+    """Return the sums of workers by kind, pool and state. Silent workers have no slots, runs or hosts."""
     return list(conn.execute(COUNTED).mappings())
 
 
 @dataclass(frozen=True)
 class Weakest:
-    """What holds for user code wherever it runs; None where there is no worker."""
+    """The weakest isolation among all workers. All fields are None if there is no worker."""
 
     isolation: int | None
     bounds_tasks: bool | None
@@ -209,7 +209,7 @@ class Weakest:
 
 
 def weakest(conn: Connection) -> Weakest:
-    """Of all workers."""
+    """Return the weakest isolation among all workers."""
     row = conn.execute(
         text("SELECT min(isolation), bool_and(bounds_tasks), bool_and(bounds_memory) FROM worker")
     ).one()

@@ -1,8 +1,8 @@
-"""Questions about threads that need user code: web asks, a runner of the deployment's pool answers.
+"""Queries about threads that need user code: web sends them, a runner of the deployment's pool answers.
 
-A question waits in Redis under an id of its own and is taken once; its notification is sent again until it is.
-The answer is the one event of the id's log (`shared/eventlog/events.py`), so waiting for it holds no connection.
-Nothing of this outlives the caller's patience: whoever asks again asks anew.
+A query waits in Redis under its own id and is taken once. Its notification is repeated until then. The answer is the
+one event of the id's log (`shared/eventlog/events.py`), so waiting for it holds no connection. A query ends with its
+caller's timeout; a retry is a new query.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0
 NOTIFY_AGAIN_SECONDS = 2.0
-KEPT_SECONDS = 60  # an answer nobody came for
+KEPT_SECONDS = 60  # lifetime of an answer without a reader
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of which revision's graphs; `document` is the QUERY frame of `workers/graph_host`."""
+    """A query to the graphs of a revision. `document` is the QUERY frame of `workers/graph_host`."""
 
     deployment_id: UUID
     revision_id: UUID
@@ -43,10 +43,10 @@ class Question:
 
 
 def ask(question: Question, *, patience_seconds: float | None = None) -> bytes:
-    """The answer, as JSON.
+    """Send a query and return its answer as JSON.
 
-    Raises Unanswered when no runner answers in time, and what the answer refuses: Invalid (400), Conflict,
-    TooLarge, HostUnusable.
+    Raises Unanswered if no runner answers in time, and the error of a refusal: Invalid (400), Conflict, TooLarge,
+    Unavailable, HostUnusable.
     """
     id = uuid7()
     deadline = time.monotonic() + (patience_seconds or PATIENCE_SECONDS)
@@ -66,7 +66,7 @@ def ask(question: Question, *, patience_seconds: float | None = None) -> bytes:
 
 
 def take(id: UUID) -> Question | None:
-    """The question, when nobody else has taken it. Raises Unavailable."""
+    """Take a query. Returns None if another runner has taken it. Raises Unavailable."""
     try:
         stored: Any = redis.client().getdel(_key(id))
     except RedisError as error:
@@ -84,7 +84,7 @@ def take(id: UUID) -> Question | None:
 
 
 def answer(id: UUID, document: bytes) -> None:
-    """Publish the answer to whoever asked."""
+    """Publish the answer to the caller."""
     events.close(
         id,
         attempt=1,
@@ -96,7 +96,7 @@ def answer(id: UUID, document: bytes) -> None:
 
 
 def refusal(kind: str, message: str) -> bytes:
-    """The document that says why there is no answer; `kind` is a key of REFUSALS."""
+    """Return the document of a refusal. `kind` is a key of REFUSALS."""
     return orjson.dumps({"refused": {"kind": kind, "error": kind, "message": message}})
 
 
@@ -127,7 +127,7 @@ def _key(id: UUID) -> str:
     return f"{redis.PREFIX}{{{id}}}:query"
 
 
-# What a refusal's `kind` is to the caller.
+# The caller's error for each `kind` of a refusal.
 REFUSALS = {
     "invalid": lambda message: Invalid(message, status=400),
     "conflict": Conflict,

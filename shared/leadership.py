@@ -1,7 +1,8 @@
-"""Which of the processes that could do a job does it: a lease in a row, by the database's clock.
+"""Leadership: a lease in a row, by the database's clock, that lets one process do a job.
 
-Why not an advisory lock: it ends with its session, and the session of a frozen process lives on. A leader that
-does not renew its lease for `LEASE_SECONDS` is replaced by whoever asks next; it learns of that when it asks again.
+An advisory lock would not do: it ends with its session, and the session of a frozen process lives on. A leader that
+does not renew its lease for LEASE_SECONDS is replaced by the next process that tries. It learns of that at its next
+renewal.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from shared.infra.postgres import Driver, query
 UPKEEP = "upkeep"
 LEASE_SECONDS = 3.0
 
-# Nothing is locked, let alone written, while another process leads. A lease that ends later than any lease can
-# was given by a clock that has been put back since: it counts for nothing.
+# While another process leads, the statement locks and writes nothing. A lease that ends later than any lease can was
+# written before the database's clock was put back, and is ignored.
 HOLD = """
 INSERT INTO leader AS held (role, owner, lease_until)
 SELECT %(role)s, %(owner)s, now() + make_interval(secs => %(lease)s)
@@ -26,13 +27,13 @@ RETURNING owner
 
 
 def hold(conn: Driver, role: str, owner: str) -> bool:
-    """Take or renew the lease; False while another process holds it."""
+    """Claim or renew the lease. Returns False while another process holds it."""
     values = {"role": role, "owner": owner, "lease": LEASE_SECONDS}
     return query(conn, HOLD, values).fetchone() is not None
 
 
 def release(conn: Driver, role: str, owner: str) -> None:
-    """Let another process lead at once."""
+    """Release the lease, so that another process can lead at once."""
     query(
         conn,
         "DELETE FROM leader WHERE role = %(role)s AND owner = %(owner)s",

@@ -1,8 +1,8 @@
-"""The store: values under a namespace and a key, shared by the API and the graphs of a deployment.
+"""The store: JSON objects under a namespace and a key, shared by the API and the graphs of a deployment.
 
-A namespace is kept as one text, each label followed by a dot (`users.42.`): labels hold no dots, so what is
-below a prefix is one range of the index, and no other label can look like it. Values are JSON objects.
-An item that has expired is not there, though upkeep may take a while to remove it.
+A namespace is stored as one text, each label followed by a dot (`users.42.`). Labels contain no dots, so all namespaces
+below a prefix are one index range, and no other namespace falls into it. An expired item counts as missing, even before
+upkeep removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shared.infra.postgres import dumps
 from shared.store_vectors import ItemVectors
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
-MAX_PLACE_BYTES = 2_500  # of a namespace and key together: a row of PostgreSQL's index holds little more
+MAX_PLACE_BYTES = 2_500  # of namespace and key together: the limit of a PostgreSQL index row
 MAX_VALUE_BYTES = 4 * 1024 * 1024
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 SWEPT_AT_ONCE = 5_000
@@ -33,7 +33,7 @@ Namespace = Sequence[str]
 
 
 def check_namespace(namespace: Namespace) -> None:
-    """Raise Invalid for a namespace nothing can be put under."""
+    """Raise Invalid for a namespace that cannot hold items."""
     loc = ("body", "namespace")
     if not namespace:
         raise Invalid("Namespace cannot be empty.", loc=loc, status=400)
@@ -43,7 +43,7 @@ def check_namespace(namespace: Namespace) -> None:
 
 
 def check_labels(labels: Namespace, *, loc: tuple[str | int, ...]) -> None:
-    """Raise Invalid for labels no namespace can have."""
+    """Raise Invalid for labels that a namespace cannot have."""
     if len(labels) > MAX_LABELS:
         raise Invalid(f"namespace: at most {MAX_LABELS} labels", loc=loc)
     for label in labels:
@@ -56,14 +56,14 @@ def check_labels(labels: Namespace, *, loc: tuple[str | int, ...]) -> None:
 
 def check_key(key: str) -> None:
     """Raise Invalid for a key that no item can have."""
-    if not isinstance(key, str):  # graphs send what they like
+    if not isinstance(key, str):  # graphs may send any type
         raise Invalid("key: must be a string", loc=("body", "key"), kind="string_type")
     if len(key) > MAX_KEY or "\x00" in key:
         raise Invalid(f"key: at most {MAX_KEY} characters, none of them NUL", loc=("body", "key"))
 
 
 def check_item(key: str, value: Mapping[str, Any]) -> None:
-    """Raise Invalid for a key or value that is of another type, too large, or that the database cannot hold."""
+    """Raise Invalid for a key or value of a wrong type, that is too large, or that PostgreSQL cannot store."""
     check_key(key)
     if not isinstance(value, Mapping):
         raise Invalid("value: must be an object", loc=("body", "value"), kind="dict_type")
@@ -76,7 +76,7 @@ def check_item(key: str, value: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The `store` of a revision's langgraph.json: how long items live, and whether they have an index."""
+    """The `store` section of a revision's langgraph.json: time to live of items, and whether they are indexed."""
 
     default_ttl: float | None = None
     refresh_on_read: bool = True
@@ -84,7 +84,7 @@ class StoreConfig:
 
 
 def config_of(conn: Connection, revision_id: UUID | None) -> StoreConfig:
-    """What a revision's configuration says of the store."""
+    """Return the store configuration of a revision."""
     query = text("SELECT manifest -> 'store' FROM revision WHERE id = :id")
     configured = conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}
     ttl = configured.get("ttl") or {}
@@ -98,7 +98,7 @@ def path_of(namespace: Namespace) -> str:
 
 
 def item(row: RowMapping) -> dict[str, Any]:
-    """An item as the API shows it."""
+    """Return an item as in the API."""
     return {
         "namespace": row["path"][:-1].split("."),
         "key": row["key"],
@@ -134,7 +134,7 @@ def put(
     ttl_minutes: float | None = None,
     indexed: ItemVectors | None = None,
 ) -> None:
-    """Store a value, in place of what was there; `indexed` makes it found by meaning. Raises Invalid."""
+    """Store a value, replacing an existing one. `indexed` are its vectors for search by meaning. Raises Invalid."""
     check_namespace(namespace)
     check_item(key, value)
     if len((path_of(namespace) + key).encode()) > MAX_PLACE_BYTES:
@@ -157,7 +157,7 @@ def put(
 
 
 def delete(conn: Connection, deployment_id: UUID, namespace: Namespace, key: str) -> None:
-    """Remove an item, if it is there."""
+    """Delete an item if it exists."""
     conn.execute(
         text("DELETE FROM store_item WHERE deployment_id = :deployment_id AND path = :path AND key = :key"),
         {"deployment_id": deployment_id, "path": path_of(namespace), "key": key},
@@ -175,7 +175,7 @@ RETURNING path, key, expires_at
 def get(
     conn: Connection, deployment_id: UUID, namespace: Namespace, key: str, *, refresh: bool = True
 ) -> dict[str, Any] | None:
-    """An item; None when there is none. `refresh` begins its time to live anew."""
+    """Return an item or None. `refresh` restarts its time to live."""
     query = text(
         "SELECT path, key, value, created_at, updated_at, expires_at, ttl_minutes FROM store_item"
         f" WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND {LIVES}"
@@ -189,7 +189,7 @@ def get(
 def _read(
     conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], refresh: bool
 ) -> list[dict[str, Any]]:
-    """What these rows hold; `refresh` begins their time to live anew."""
+    """Return the items of these rows. `refresh` restarts their time to live."""
     expiries = _refreshed(conn, deployment_id, rows) if refresh else {}
     return [
         {**found, "expires_at": expiries.get((row["path"], row["key"]), found["expires_at"])}
@@ -200,7 +200,7 @@ def _read(
 def _refreshed(
     conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping]
 ) -> dict[tuple[str, str], datetime]:
-    """When those of these rows expire now that expire at all, by path and key."""
+    """Restart the time to live of those rows that have one. Returns their expiry by `(path, key)`."""
     expiring = [row for row in rows if row["ttl_minutes"] is not None]
     if not expiring:
         return {}
@@ -222,9 +222,9 @@ def search(
     refresh: bool = True,
     near: Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Items below a prefix whose values match the filter, newest change first; raises Invalid.
+    """Return items below a prefix whose values match the filter, last changed first. Raises Invalid.
 
-    With the vector of a query (`near`) the nearest come first, then those that have no vector.
+    With the vector of a query (`near`), items are ordered by similarity; items without a vector come last.
     """
     values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
     where = ["deployment_id = :deployment_id", LIVES, *_below(prefix, values)]
@@ -244,7 +244,7 @@ def search(
 
 
 def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:
-    """The range of paths at or below a prefix: no label sorts after the largest character."""
+    """Return conditions for the range of paths at or below a prefix. No label sorts after the largest character."""
     if not prefix:
         return []
     values["prefix"] = path_of(prefix)
@@ -252,7 +252,7 @@ def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:
 
 
 def _conditions(filter: Mapping[str, Any], path: tuple[str, ...], values: dict[str, Any]) -> Iterator[str]:
-    """A filter as SQL: objects by their keys, everything else as a whole. Raises Invalid."""
+    """Yield SQL conditions of a filter: objects are compared by key, other values as a whole. Raises Invalid."""
     for key, wanted in filter.items():
         yield from _condition(wanted, (*path, key), values)
 
@@ -269,7 +269,7 @@ def _condition(wanted: Any, path: tuple[str, ...], values: dict[str, Any]) -> It
 
 
 def _compared(operator: str, operand: Any, path: tuple[str, ...], values: dict[str, Any]) -> str:
-    """One comparison; what is missing counts as null, and only values of one type have an order."""
+    """Return the SQL of one comparison. A missing value counts as null. Values of different types have no order."""
     sign = OPERATORS.get(operator)
     if sign is None:
         raise Invalid(f"Unsupported operator: {operator}", loc=("body", "filter"), status=400)
@@ -296,7 +296,7 @@ def namespaces(
     limit: int = 100,
     offset: int = 0,
 ) -> list[list[str]]:
-    """Namespaces that hold items, in order; `matches` are ("prefix" | "suffix", labels), `*` any label."""
+    """Return namespaces with items, sorted. `matches` are ("prefix" | "suffix", labels) pairs; `*` is any label."""
     values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
     where = ["deployment_id = :deployment_id", LIVES]
     for kind, labels in matches:
@@ -316,22 +316,22 @@ def namespaces(
 
 
 def sweep(conn: Connection) -> int:
-    """Remove some items that have expired; how many."""
+    """Delete some expired items. Returns how many."""
     query = text(
         "DELETE FROM store_item WHERE (deployment_id, path, key) IN (SELECT deployment_id, path, key"
         " FROM store_item WHERE expires_at <= now() LIMIT :limit)"
-        " AND expires_at <= now()"  # asked again of an item that was put anew meanwhile
+        " AND expires_at <= now()"  # checked again, because an item may have been replaced meanwhile
     )
     return conn.execute(query, {"limit": SWEPT_AT_ONCE}).rowcount
 
 
-# What graph code does, as a host asks for it
+# Store operations of graph code, as graph hosts send them
 
 
 def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The results of a batch, in its order: it reads what was there before it, then its last writes count.
+    """Execute a batch and return its results in order. Reads see the state before the batch.
 
-    Raises Invalid.
+    Of several writes to an item, the last wins. Raises Invalid.
     """
     for op in ops:
         if "key" in op:

@@ -1,11 +1,11 @@
-"""Search by meaning: vectors beside store items, by PostgreSQL's `vector` extension where there is one.
+"""Search by meaning: vectors of store items, with PostgreSQL's `vector` extension if it is available.
 
-The table is made at release (`python -m shared.migrations`) once the extension can be had; without it a
-build whose store has an index is refused. A vector counts only for the very value it was made of: it carries
-that value's `updated_at`. Graph hosts make the vectors, for only they know the project's embeddings.
+`python -m shared.migrations` creates the table once the extension is available. Without it, builds whose store has an
+index are refused. A vector is valid only for the value from which it was computed: it carries that value's
+`updated_at`. Graph hosts compute the vectors, because only they can load the project's embeddings.
 
-Beside its vectors an item has a row MARK whose `field` says how it was indexed, also when it has no text to embed.
-Items without one, such as those from before there was an index, are indexed by upkeep (`workers/upkeep/reindexing.py`).
+Besides its vectors, an item has a row MARK whose `field` says how it was indexed, even if it has no text to embed.
+Upkeep indexes items without a MARK, such as those older than the index (`workers/upkeep/reindexing.py`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from sqlalchemy.exc import DBAPIError
 log = logging.getLogger(__name__)
 
 Vectors = Sequence[tuple[str, Sequence[float]]]  # field path, embedding
-MARK = -1  # the number of the row that says how an item was indexed
+MARK = -1  # number of the row that says how an item was indexed
 
 
 @dataclass(frozen=True, slots=True)
 class ItemVectors:
-    """An item's vectors. `index` is what its put said of them: None as configured, False none, or paths."""
+    """An item's vectors. `index` is the option of its put: None as configured, False for none, or paths."""
 
     vectors: Vectors
-    by: str | None  # the digest of the index's configuration
+    by: str | None  # digest of the index configuration
     index: Any = None
 
     @classmethod
     def of(cls, op: Mapping[str, Any], answer: Mapping[str, Any]) -> ItemVectors | None:
-        """Return the vectors of a put from a graph host's answer; None without an index."""
+        """Return the vectors of a put from a graph host's answer, or None without an index."""
         vectors = answer.get("vectors")
         return None if vectors is None else cls(vectors, answer.get("indexed_by"), op.get("index"))
 
@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS store_vector (
 
 
 def prepare(conn: Connection) -> bool:
-    """Make the table if it is missing and the extension can be had; whether it is there now."""
+    """Create the table if it is missing and the extension is available. Returns whether the table exists."""
     if is_prepared(conn):
         return True
     offered = conn.execute(text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")).first()
@@ -78,14 +78,14 @@ def prepare(conn: Connection) -> bool:
 
 
 def is_prepared(conn: Connection) -> bool:
-    """Whether vectors can be kept."""
+    """Whether vectors can be stored."""
     return conn.execute(text("SELECT to_regclass('store_vector')")).scalar_one() is not None
 
 
 def replace(
     conn: Connection, deployment_id: UUID, path: str, key: str, indexed: ItemVectors, written_at: datetime
 ) -> None:
-    """Store the vectors of the value that was written then, in place of earlier ones."""
+    """Replace the vectors of an item by those of the value written at `written_at`."""
     place = {"deployment_id": deployment_id, "path": path, "key": key}
     conn.execute(
         text("DELETE FROM store_vector WHERE deployment_id = :deployment_id AND path = :path AND key = :key"),
@@ -109,7 +109,7 @@ def replace(
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Return the digest of an index's configuration, as graph hosts make it (`workers/graph_host/meaning.py`)."""
+    """Return the digest of an index configuration. `workers/graph_host/meaning.py` computes the same."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -118,7 +118,7 @@ SELECT d.id, d.active_revision_id AS revision_id, d.pool, r.manifest -> 'store' 
 FROM deployment AS d JOIN revision AS r ON r.id = d.active_revision_id
 WHERE d.deleted_at IS NULL AND jsonb_typeof(r.manifest::jsonb -> 'store' -> 'index') = 'object'
 """)
-# An item's own choice of paths (`index`) holds as long as its value does.
+# The `index` option of an item's put is kept as long as its value.
 UNINDEXED = text("""
 SELECT i.path, i.key, i.value, i.updated_at,
        CASE WHEN mark.written_at = i.updated_at THEN mark.field::json -> 'index' END AS index
@@ -136,26 +136,26 @@ SELECT 1 FROM store_item WHERE deployment_id = :deployment_id AND path = :path A
 
 
 def indexes(conn: Connection) -> Sequence[Any]:
-    """The deployments whose store has an index: id, revision_id, pool, and the index's `config`."""
+    """Return the deployments whose store has an index: id, revision_id, pool, and the index's `config`."""
     return conn.execute(INDEXES).all() if is_prepared(conn) else []
 
 
 def unindexed(
     conn: Connection, deployment_id: UUID, by: str, *, after: tuple[str, str] = ("", ""), limit: int
 ) -> Sequence[Any]:
-    """Items that the index of this digest has not seen: path, key, value, updated_at and `index`, in order."""
+    """Return items not yet indexed with this digest, in order: path, key, value, updated_at and `index`."""
     parameters = {"deployment_id": deployment_id, "by": by, "mark": MARK, "limit": limit}
     return conn.execute(UNINDEXED, {**parameters, "after_path": after[0], "after_key": after[1]}).all()
 
 
 def add(conn: Connection, deployment_id: UUID, item: Any, indexed: ItemVectors) -> None:
-    """Store the vectors of an item of `unindexed`, unless it was written meanwhile."""
+    """Store the vectors of an item of `unindexed`, unless its value has changed meanwhile."""
     place = {"deployment_id": deployment_id, "path": item.path, "key": item.key}
     if conn.execute(HOLD, {**place, "updated_at": item.updated_at}).first():
         replace(conn, deployment_id, item.path, item.key, indexed, item.updated_at)
 
 
-# How near the nearest vector of an item is to the query: 1 is the same direction. To be joined to store_item.
+# Cosine similarity of an item's nearest vector to the query, at most 1. To be joined to store_item.
 SCORE = """
 LEFT JOIN LATERAL (
     SELECT max(CASE WHEN vector_dims(v.embedding) = :dims
@@ -168,10 +168,10 @@ LEFT JOIN LATERAL (
 
 
 def literal(embedding: Sequence[float]) -> str:
-    """A vector as PostgreSQL reads it."""
+    """Return a vector in PostgreSQL's text format."""
     return "[" + ",".join(repr(float(number)) for number in embedding) + "]"
 
 
 def score_values(near: Sequence[float]) -> dict[str, Any]:
-    """What SCORE needs to know."""
+    """Return the parameters of SCORE."""
     return {"near": literal(near), "dims": len(near)}

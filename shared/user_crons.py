@@ -1,7 +1,7 @@
-"""The firing of crons that act for users: their deployment's authorization is asked first, as for any run of theirs.
+"""Firing crons that act for users. The deployment's authorization is called first, as for any run of a user.
 
-The question may take seconds, so nothing is held meanwhile: afterwards the cron is taken, and only fires if it still
-is what was asked about. Refused, it has no run this time. Without an answer it stays due, and is tried again.
+The call may take seconds, so no lock is held meanwhile. The cron is locked afterwards, and fires only if it is
+unchanged. If the run is refused, this due time is skipped. Without an answer the cron stays due and is retried.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NoAnswer(RunyardError):
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A cron that is due, and the run it would have."""
+    """A due cron and the draft of its run."""
 
     row: RowMapping
     deployment: DeploymentRef
@@ -47,7 +47,7 @@ class _Planned:
 
 
 def fire(cron_id: UUID, *, max_pending: int) -> Fired | None:
-    """One firing, whole or not at all; None when there is none this time. Raises NoAnswer."""
+    """Authorize and fire a cron, in one transaction. Returns None if there is no run this time. Raises NoAnswer."""
     try:
         planned = _planned(cron_id)
         return None if planned is None else _asked_and_fired(planned, max_pending)
@@ -55,14 +55,14 @@ def fire(cron_id: UUID, *, max_pending: int) -> Fired | None:
         raise NoAnswer() from error
     except (Refused, Denied) as error:
         _refuse(cron_id, error.message)
-    except Exception:  # one cron's trouble must not stop the others
+    except Exception:  # one cron's failure must not stop the others
         log.exception("cron %s: this time there is no run", cron_id)
         crons.skip(cron_id, guarded=True)
     return None
 
 
 def _planned(cron_id: UUID) -> _Planned | None:
-    """None when it is no longer due, or somebody else's; raises Refused for a cron that can have no run."""
+    """Draft the run of a due cron. Returns None if it is not due or locked. Raises Refused if it can have no run."""
     with connection() as conn:
         row = crons.take(conn, cron_id, guarded=True)
         deployment = None if row is None else deployments.resolve_by_id(conn, row["deployment_id"])
@@ -97,7 +97,7 @@ def _asked_and_fired(planned: _Planned, max_pending: int) -> Fired | None:
     with connection() as conn:
         row = crons.take(conn, cron_id, guarded=True)
         if row is None or not _is_same(conn, row, planned):
-            return None  # what is due now is asked about the next time
+            return None  # the changed cron is authorized in the next round
         crons.move_on(conn, row)
         _require_assistant(conn, draft, planned.deployment.id, reads)
         created = create.insert(
@@ -108,7 +108,7 @@ def _asked_and_fired(planned: _Planned, max_pending: int) -> Fired | None:
 
 
 def _is_same(conn: Connection, row: RowMapping, planned: _Planned) -> bool:
-    """Whether a cron and its assistant are as they were when the handlers were asked, in the same revision."""
+    """Whether the cron, its assistant and the revision are as they were when the handlers were called."""
 
     def shape(one: RowMapping) -> dict[str, Any]:
         return {name: value for name, value in one.items() if name != "now"}
@@ -125,7 +125,7 @@ def _require_assistant(conn: Connection, draft: Draft, deployment_id: UUID, read
 
 
 def _refuse(cron_id: UUID, why: str) -> None:
-    """No run this time, and a line in the deployment's log."""
+    """Skip this due time, and log the reason to the deployment's log."""
     log.warning("cron %s: this time there is no run: %s", cron_id, why)
     with connection() as conn:
         row = crons.take(conn, cron_id, guarded=True)

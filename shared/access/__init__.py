@@ -1,1 +1,1 @@
-"""Who may call and what they may do: organizations, API keys, and creates that are sent twice."""
+"""Access: organizations, API keys, and idempotency keys."""

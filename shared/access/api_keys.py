@@ -1,13 +1,13 @@
-"""API keys: making, checking and revoking them.
+"""API keys: creating, checking and revoking them.
 
-A key is `ryd_<8 characters: its id>_<43 characters: 256 random bits>`. The id finds the row, of the rest
-only a SHA-256 is kept: at that entropy a slow hash would protect nothing. A key is shown once, when made.
+A key is `ryd_<id: 8 characters>_<secret: 43 characters, 256 random bits>`. The id finds the row. Of the secret only a
+SHA-256 is stored: at this entropy a slow hash would protect nothing. A key is shown once, when it is created.
 
-A key belongs to one organization and has a role. `operator` is above `admin`: it is for whoever runs the
-installation, may speak for every organization, and exists in the default one only.
+A key belongs to one organization and has a role. `operator` is above `admin`: it is for the people who run the
+installation, may act for every organization, and exists in the default one only.
 
-Why a cache: each request carries a key. A known one is believed for `CACHE_SECONDS`, which is also how long
-a revoked or expired key may go on working.
+Every request carries a key, so valid keys are cached for CACHE_SECONDS. A revoked or expired key keeps working that
+long.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from shared.infra.postgres import connection
 from shared.models import API_KEY
 
 OPERATOR = "operator"
-ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each may do what those before it may
-BOOTSTRAP = "bootstrap"  # the id of the key in the settings
+ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each includes the rights of those before it
+BOOTSTRAP = "bootstrap"  # id of the key in the settings
 PREFIX = "ryd"
-USER_PREFIX = "user:"  # of the ids of callers who have no key: the users of a deployment with auth
+USER_PREFIX = "user:"  # prefix of the ids of callers without a key: users of a deployment's own auth
 ID_LENGTH = 8
 SECRET_LENGTH = 43
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 10_000
 LAST_USED_GRAIN = timedelta(minutes=1)
-ENDED_DAYS = 90  # how long a key that has ended is still shown
+ENDED_DAYS = 90  # how long an ended key is still listed
 
 DEFAULT_ORGANIZATION_NAME = "default"
 DEFAULT_ORGANIZATION_ID = uuid5(NAMESPACE_URL, "runyard:organization:default")
@@ -51,7 +51,7 @@ _NOBODY = hashlib.sha256(secrets.token_bytes(32)).digest()
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the organization behind a key, and what the key may do."""
+    """The authenticated caller: the organization of a key, and the key's role."""
 
     organization_id: UUID
     organization_name: str
@@ -78,7 +78,7 @@ def create(
     max_tokens_per_day: int | None = None,
     max_run_tokens: int | None = None,
 ) -> str:
-    """Make a key and return its text, which cannot be had again."""
+    """Insert a key and return its text, which cannot be retrieved again. Raises Invalid."""
     if role not in ROLES:
         raise Invalid(f"role must be one of {', '.join(ROLES)}", loc=("body", "role"), kind="literal_error")
     if role == OPERATOR and organization_id != DEFAULT_ORGANIZATION_ID:
@@ -102,7 +102,7 @@ def create(
 
 
 def create_for(conn: Connection, caller: Caller, *, role: str, **options: Any) -> tuple[str, str]:
-    """A key of the caller's organization, with at most the caller's rights; its id and its text."""
+    """Insert a key of the caller's organization. Returns its id and text. Raises Forbidden above the caller's role."""
     if role in ROLES and not caller.may(role):
         raise Forbidden(f"A key with the role {caller.role} cannot make one with the role {role}")
     key = create(conn, caller.organization_id, role=role, **options)
@@ -114,7 +114,7 @@ COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at, max
 
 
 def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int) -> list[RowMapping]:
-    """An organization's keys, newest first, also those that have ended."""
+    """Return an organization's keys, newest first, including ended ones."""
     query = text(
         f"SELECT {COLUMNS} FROM api_key WHERE organization_id = :organization_id"
         " ORDER BY created_at DESC, id LIMIT :limit OFFSET :offset"
@@ -124,7 +124,7 @@ def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int)
 
 
 def get(conn: Connection, organization_id: UUID, key_id: str) -> RowMapping:
-    """One key without its secret; raises NotFound."""
+    """Return a key without its secret. Raises NotFound."""
     query = text(f"SELECT {COLUMNS} FROM api_key WHERE id = :id AND organization_id = :organization_id")
     values = {"id": key_id, "organization_id": organization_id}
     row = conn.execute(query, values).mappings().one_or_none()
@@ -134,7 +134,7 @@ def get(conn: Connection, organization_id: UUID, key_id: str) -> RowMapping:
 
 
 def name_of(conn: Connection, key_id: str) -> str:
-    """What a key is called; of one that has no row, or none any more, its id."""
+    """Return a key's name, or its id if it has no row."""
     found = conn.execute(text("SELECT name FROM api_key WHERE id = :id"), {"id": key_id}).scalar()
     return key_id if found is None else found
 
@@ -147,7 +147,7 @@ def change(
     name: str | None = None,
     **limits: int | None,
 ) -> RowMapping:
-    """Set what is not None; 0 takes one of the LIMITS away. Raises NotFound."""
+    """Set the values that are not None; 0 removes a limit. Raises NotFound."""
     columns = ", ".join(
         f"{limit} = nullif(coalesce(CAST(:{limit} AS bigint), {limit}), 0)" for limit in LIMITS
     )
@@ -171,7 +171,7 @@ def change(
 
 
 def revoke(conn: Connection, organization_id: UUID, key_id: str) -> None:
-    """End a key for good; other processes notice within CACHE_SECONDS. Raises NotFound."""
+    """Revoke a key for good. Other processes notice within CACHE_SECONDS. Raises NotFound."""
     query = text(
         "UPDATE api_key SET revoked_at = coalesce(revoked_at, now())"
         " WHERE id = :id AND organization_id = :organization_id"
@@ -183,7 +183,7 @@ def revoke(conn: Connection, organization_id: UUID, key_id: str) -> None:
 
 
 def purge_ended(conn: Connection) -> int:
-    """Remove keys that ended long ago: nobody asks any more what became of them."""
+    """Remove keys that ended over ENDED_DAYS days ago. Returns how many."""
     query = text(
         "DELETE FROM api_key WHERE least(revoked_at, expires_at) < now() - make_interval(days => :days)"
     )
@@ -195,15 +195,15 @@ def _missing(key_id: str) -> NotFound:
 
 
 def forget() -> None:
-    """Believe no key any longer without asking the database."""
+    """Clear the cache of keys."""
     _cache.clear()
     _alive.clear()
 
 
 def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
-    """The caller behind a key; None when there is none, or the key has expired or been revoked.
+    """Return the caller of a key, or None if the key is unknown, expired or revoked.
 
-    `bootstrap` is the operator's own key from the settings: it needs no row.
+    `bootstrap` is the operator's key from the settings, which has no row.
     """
     digest = _hash(key)
     if bootstrap and hmac.compare_digest(digest, _hash(bootstrap)):
@@ -222,7 +222,7 @@ def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
 
 
 def is_alive(key_id: str) -> bool:
-    """Whether a key that was accepted once still would be; for what lasts longer than a request."""
+    """Whether a key that was accepted before is still valid. For connections that outlast a request."""
     if key_id == BOOTSTRAP or key_id.startswith(USER_PREFIX):
         return True
     until, believed = _alive.get(key_id, (0.0, False))
@@ -241,7 +241,7 @@ def is_alive(key_id: str) -> bool:
 
 
 def ensure_default_organization(conn: Connection) -> UUID:
-    """The organization of the bootstrap key; made when missing."""
+    """Insert the organization of the bootstrap key if it is missing. Returns its id."""
     conn.execute(
         text("INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING"),
         {"id": DEFAULT_ORGANIZATION_ID, "name": DEFAULT_ORGANIZATION_NAME},

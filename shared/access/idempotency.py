@@ -1,9 +1,10 @@
-"""A request that is sent again under the same key is answered as the first time, and carried out once.
+"""Idempotency keys: a repeated request returns the stored response of the first and is executed once.
 
-The answer is stored in the very transaction that carries the request out: there is never a created row
-without it, whenever a process dies. Answers may hold secrets, so they are encrypted.
+The response is stored in the transaction that executes the request. A created row without a stored response is
+therefore impossible, even if a process dies. Responses may contain secrets, so they are encrypted.
 
-Why no row says "in progress": a lock of that transaction says it, and whoever dies lets go of it.
+An advisory lock of that transaction marks the request as in progress. A row could not, because it would remain if the
+process died.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REMOVED_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """A request under a key: `id` says whose key, `digest` what was asked."""
+    """A request with an idempotency key. `id` identifies caller and key, `digest` the content of the request."""
 
     id: bytes
     organization_id: UUID
@@ -39,13 +40,16 @@ class KeyedRequest:
 
     @classmethod
     def of(cls, organization_id: UUID, caller: str, key: str, *request: str | bytes) -> KeyedRequest:
-        """`caller` is who chose the key: no other caller gets its answer. `request` is all that counts of it."""
+        """Build a keyed request. Only the same `caller` gets its response.
+
+        `request` are all parts that must be equal.
+        """
         return cls(_hash(str(organization_id), caller, key), organization_id, _hash(*request))
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """What was answered."""
+    """A stored response."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,7 +64,7 @@ def _hash(*parts: str | bytes) -> bytes:
     return digest.digest()
 
 
-# In a statement of its own: the next one must see what the lock's previous holder committed.
+# A separate statement: the next one must see what the previous holder of the lock committed.
 LOCK = "SELECT pg_try_advisory_xact_lock(%(number)s) AS taken"
 FIND = f"""
 SELECT digest, answer FROM idempotent_answer
@@ -69,10 +73,10 @@ WHERE id = %(id)s AND created_at > now() - interval '{KEPT_HOURS} hours'
 
 
 def earlier(conn: Connection | Driver, asked: KeyedRequest) -> KeptAnswer | None:
-    """What this request was answered before; None: it is the first, and others wait until `conn` commits.
+    """Return the stored response of this request, or None if it is the first.
 
-    `conn` must be in a transaction. Raises InProgress while another one carries the request out, and Invalid
-    for a key that was used for another request.
+    `conn` must be in a transaction. After None, repetitions of the request are refused until it ends. Raises InProgress
+    while another transaction executes the request, Invalid if the key was used for another request.
     """
     number = int.from_bytes(asked.id[:8], signed=True)
     locked = query(conn, LOCK, {"number": number}).fetchone()
@@ -94,7 +98,7 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 
 
 def keep(conn: Connection | Driver, asked: KeyedRequest, answer: KeptAnswer) -> None:
-    """Store the answer, in the transaction that began with `earlier()`."""
+    """Store the response, in the transaction that called `earlier()`."""
     values = {
         "id": asked.id,
         "organization_id": asked.organization_id,
@@ -105,18 +109,21 @@ def keep(conn: Connection | Driver, asked: KeyedRequest, answer: KeptAnswer) -> 
 
 
 def _packed(answer: KeptAnswer) -> str:
-    """Status and headers as JSON in the first line, the body after it as it is: to quote a large one takes long."""
+    """Serialize a response: status and headers as JSON in the first line, then the raw body.
+
+    Quoting a large body is slow.
+    """
     return dumps([answer.status, dict(answer.headers)]) + "\n" + answer.body
 
 
 def _unpacked(packed: str) -> KeptAnswer:
-    """The answer again; all of it was JSON, in one line, when an earlier version kept it."""
+    """Parse a serialized response. An older format, one line of JSON with everything, is still read."""
     head, *body = packed.split("\n", 1)
     return KeptAnswer(*loads(head), *body)
 
 
 def _aside(change: Callable[[T], R], value: T) -> R:
-    """The changed value; a large one in a thread of its own, beside which others are served."""
+    """Encrypt or decrypt a value. A large one is processed in a thread, so that other greenlets run meanwhile."""
     if len(value) <= LARGE:
         return change(value)
     changed: R = gevent.get_hub().threadpool.apply(change, (value,))
@@ -124,7 +131,7 @@ def _aside(change: Callable[[T], R], value: T) -> R:
 
 
 def remove_old(conn: Connection) -> int:
-    """Forget some of the answers that are too old to be given again; how many."""
+    """Remove some responses older than KEPT_HOURS. Returns how many."""
     statement = text(
         "DELETE FROM idempotent_answer WHERE id IN (SELECT id FROM idempotent_answer"
         f" WHERE created_at < now() - interval '{KEPT_HOURS} hours' LIMIT :limit)"

@@ -1,6 +1,6 @@
-"""The rules of organizations: what one sees, no other does. Only the operator makes, renames and deletes them.
+"""Organizations: each sees only its own objects. Only operators create, rename and delete them.
 
-Deleting hides an organization and all it has at once; upkeep removes what is left, then the row.
+Deletion hides an organization and all its objects at once. Upkeep removes the objects, then the row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from shared.removal import deletion
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 COLUMNS = "id, name, created_at"
-PURGE_GRACE_SECONDS = 60.0  # by then no process believes the organization's keys any longer
+PURGE_GRACE_SECONDS = 60.0  # after this time no process caches the organization's keys any more
 
 
 def create(conn: Connection, name: str) -> RowMapping:
-    """A new, empty organization; raises Conflict when the name is taken."""
+    """Insert an organization. Raises Conflict if the name is taken, Invalid if it looks like an id."""
     _check_name(name)
     query = text(
         f"INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING RETURNING {COLUMNS}"
@@ -37,7 +37,7 @@ def create(conn: Connection, name: str) -> RowMapping:
 
 
 def list_all(conn: Connection, *, only: UUID | None, limit: int, offset: int) -> list[RowMapping]:
-    """Organizations, oldest first; with `only` that one alone."""
+    """Return organizations, oldest first; only that one if `only` is set."""
     query = text(
         f"SELECT {COLUMNS} FROM organization WHERE deleted_at IS NULL"
         " AND id = coalesce(CAST(:only AS uuid), id) ORDER BY created_at, id LIMIT :limit OFFSET :offset"
@@ -46,7 +46,7 @@ def list_all(conn: Connection, *, only: UUID | None, limit: int, offset: int) ->
 
 
 def get(conn: Connection, organization_id: UUID) -> RowMapping:
-    """One organization; raises NotFound."""
+    """Return an organization. Raises NotFound."""
     query = text(f"SELECT {COLUMNS} FROM organization WHERE id = :id AND deleted_at IS NULL")
     row = conn.execute(query, {"id": organization_id}).mappings().one_or_none()
     if row is None:
@@ -55,7 +55,10 @@ def get(conn: Connection, organization_id: UUID) -> RowMapping:
 
 
 def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
-    """Raises NotFound, Conflict when the name is taken, Invalid (400) for the default organization."""
+    """Rename an organization.
+
+    Raises NotFound, Conflict if the name is taken, Invalid (400) for the default organization.
+    """
     _check_name(name)
     _refuse_default(organization_id, "renamed")
     query = text(
@@ -72,7 +75,7 @@ def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
 
 
 def delete(conn: Connection, organization_id: UUID) -> list[Transition]:
-    """Hide the organization and stop its deployments; its keys are worth nothing from now on."""
+    """Hide the organization and interrupt its deployments. Its keys become invalid. Raises NotFound, Invalid (400)."""
     _refuse_default(organization_id, "deleted")
     query = text("UPDATE organization SET deleted_at = now() WHERE id = :id AND deleted_at IS NULL")
     if conn.execute(query, {"id": organization_id}).rowcount != 1:
@@ -82,9 +85,10 @@ def delete(conn: Connection, organization_id: UUID) -> list[Transition]:
 
 
 def purge_deleted(conn: Connection) -> list[Transition]:
-    """Remove deleted organizations that have nothing left; what to announce of the others.
+    """Remove deleted organizations that are empty. Returns transitions to announce.
 
-    A key that some process still believed may have made a deployment meanwhile: it is deleted here.
+    A process that still cached a key may have created a deployment after the deletion. Such deployments are deleted
+    here.
     """
     query = text(
         "SELECT id FROM organization WHERE deleted_at < now() - make_interval(secs => :grace)"
@@ -109,7 +113,7 @@ def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Transit
     return [moved for id in found for moved in deletion.delete(conn, organization_id, id)]
 
 
-# Which organization a caller speaks for
+# The organization that a caller acts for
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +127,14 @@ _known: dict[str, _Known] = {}
 
 
 def forget() -> None:
-    """Look every organization up again."""
+    """Clear the cache of organizations."""
     _known.clear()
 
 
 def acting_for(caller: Caller, tenant: str) -> Caller:
-    """The caller in the organization that `tenant` names, by id or name; raises Forbidden.
+    """Return the caller in the organization that `tenant` names by id or name. Raises Forbidden.
 
-    An operator may speak for any organization, everybody else for their own.
+    Operators may act for any organization, other callers only for their own.
     """
     if tenant.lower() == str(caller.organization_id) or tenant == caller.organization_name:
         return caller
@@ -143,7 +147,7 @@ def acting_for(caller: Caller, tenant: str) -> Caller:
 
 
 def id_of(tenant: str) -> UUID | None:
-    """The organization that `tenant` names, by id or name; None when there is none."""
+    """Return the id of the organization that `tenant` names by id or name, or None."""
     found = _find(tenant)
     return None if found is None else found.id
 
@@ -176,7 +180,7 @@ def _taken(name: str) -> Conflict:
 
 
 def _check_name(name: str) -> None:
-    """A name that looks like an id could stand for another organization."""
+    """Raise Invalid for a name that looks like an id: it could be taken for another organization."""
     try:
         UUID(name)
     except ValueError:

@@ -35,7 +35,7 @@ _TODAY = "CAST(now() AT TIME ZONE 'UTC' AS date)"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one deployment or key allows its runs, and what they have used today."""
+    """The budget of a deployment or key, and the tokens its runs have used today."""
 
     max_tokens_per_day: int | None
     max_run_tokens: int | None

@@ -1,4 +1,4 @@
-"""Folds the rows of ended runs into the sums by step of time and by day, and removes the sums that are old."""
+"""Folding rows of ended runs into the sums by time step and by day, and removing old sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SET = ", ".join(
     + [f"{name} = {added(f'figure.{name}', f'excluded.{name}')}" for name in KINDS.values()]
 )
 
-# One statement: what is taken is added, or it is not taken. Two leaders take different rows.
+# One statement: rows are either removed and added, or neither. Two leaders take different rows.
 FOLD = text(f"""
 WITH taken AS (
     DELETE FROM ended_run WHERE id = ANY(ARRAY(
@@ -45,9 +45,9 @@ SELECT count(*) FROM taken
 
 
 def fold(conn: Connection, *, limit: int = FOLDED_AT_ONCE) -> int:
-    """Add some ended runs to the sums; how many were taken."""
+    """Fold up to `limit` ended runs into the sums. Returns how many were folded."""
     if not conn.execute(text("SELECT EXISTS (SELECT FROM ended_run)")).scalar_one():
-        return 0  # to plan the statement takes longer than most others do
+        return 0  # planning FOLD takes longer than most other statements run
     return conn.execute(FOLD, {"limit": limit}).scalar_one()
 
 
@@ -61,7 +61,7 @@ DELETE FROM daily_usage WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_usage WHER
 
 
 def remove_old(conn: Connection, *, now: datetime | None = None) -> int:
-    """Remove some sums that have been kept for long enough; how many."""
+    """Remove some sums older than their retention. Returns the number of removed rows."""
     now = now or clock.now()
     removed = 0
     for step, kept in KEPT.items():

@@ -1,7 +1,7 @@
-"""Histograms of seconds whose buckets are the same everywhere, so that they can be added.
+"""Histograms of seconds. All have the same buckets, so they can be added.
 
-Bucket `n` begins at 1 ms · 2^(n/4): four a doubling, so that a percentile is at most a fifth off. The first holds
-what is shorter too, the last (from 12 days on) what is longer.
+Bucket `n` begins at 1 ms · 2^(n/4). Four buckets a doubling limit the error of a percentile to a fifth. The first
+bucket also holds all shorter times; the last one begins at 12 days and holds all longer ones.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ LAST = 30 * A_DOUBLING
 
 
 def bucket(seconds: str) -> str:
-    """In a statement: the bucket of these seconds; NULL for NULL."""
+    """Return SQL for the bucket of a number of seconds; NULL for NULL."""
     doublings = f"ln(greatest({seconds}, {SMALLEST_SECONDS}) / {SMALLEST_SECONDS}) / {log(2)}"
     return f"CASE WHEN {seconds} IS NOT NULL THEN CAST(least({LAST}, floor({A_DOUBLING} * {doublings})) AS int) END"
 
 
 def counted(buckets: str) -> str:
-    """In a statement: the histogram of an array of buckets, of which those that are NULL do not count."""
+    """Return SQL for the histogram of an array of buckets, without its NULLs."""
     return (
         "coalesce((SELECT jsonb_object_agg(bucket, n) FROM (SELECT bucket, count(*) AS n"
         f" FROM unnest({buckets}) AS bucket WHERE bucket IS NOT NULL GROUP BY bucket) AS counted), '{{}}')"
@@ -30,7 +30,7 @@ def counted(buckets: str) -> str:
 
 
 def added(one: str, other: str) -> str:
-    """In a statement: the sum of two histograms."""
+    """Return SQL for the sum of two histograms."""
     return (
         "coalesce((SELECT jsonb_object_agg(key, n) FROM (SELECT key, sum(CAST(value AS bigint)) AS n FROM ("
         f"SELECT * FROM jsonb_each_text({one}) UNION ALL SELECT * FROM jsonb_each_text({other})) AS parts"
@@ -39,12 +39,12 @@ def added(one: str, other: str) -> str:
 
 
 def begins_at(bucket: float) -> float:
-    """Where a bucket begins, in seconds."""
+    """Return the lower bound of a bucket in seconds."""
     return SMALLEST_SECONDS * 2 ** (bucket / A_DOUBLING)
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
-    """The seconds that this share of them stays below; None where there are none."""
+    """Return the number of seconds that this share of the values does not exceed, or None for an empty histogram."""
     total = sum(histogram.values())
     if total == 0:
         return None
@@ -59,7 +59,7 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
 
 
 def cumulative(histogram: Mapping[int, int], *, every: int = A_DOUBLING) -> list[tuple[float, int]]:
-    """How many are below each limit, a limit for every so many buckets; the last limit is infinite."""
+    """Return `(limit in seconds, count below)` pairs, a limit every so many buckets. The last limit is infinite."""
     counts = list(accumulate(histogram.get(number, 0) for number in range(LAST + 1)))
     limits = [(begins_at(number), counts[number - 1]) for number in range(every, LAST + 1, every)]
     return [*limits, (float("inf"), counts[-1])]

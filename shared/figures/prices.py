@@ -1,6 +1,6 @@
-"""What tokens cost, by the prices of the settings; None where a model has none.
+"""Costs of tokens by the prices in the settings; None for a model without a price.
 
-A process says once which prices hold, as it does of its keys.
+A process configures its prices once, when it starts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _prices: dict[str, tuple[float, float]] = {}
 
 
 def configure(prices: Prices) -> None:
-    """Count with these prices from now on."""
+    """Use these prices from now on."""
     global _prices
     _prices = {model: (first, second) for model, first, second in prices}
 
 
 def of_model(model: str) -> tuple[float, float] | None:
-    """What a million tokens of input and of output cost: by its name, else by the longest beginning of it."""
+    """Return the prices of a million input and output tokens, by the model's name or the longest matching `prefix*`."""
     if model in _prices:
         return _prices[model]
     fitting = [name for name in _prices if name.endswith("*") and model.startswith(name[:-1])]
@@ -31,7 +31,7 @@ def of_model(model: str) -> tuple[float, float] | None:
 
 
 def cost(usage: Mapping[str, Any] | None) -> float | None:
-    """What these tokens by model cost together; None when nothing was used, or one of the models has no price."""
+    """Return the total cost of token counts by model. None without usage, or if a model has no price."""
     if not usage or not isinstance(usage, Mapping):
         return None
     costs = [_of_counts(model, counts) for model, counts in usage.items()]
@@ -48,5 +48,5 @@ def _of_counts(model: str, counts: Any) -> float | None:
 
 
 def _number(value: Any) -> float:
-    """A count as a graph host reports it, which may say anything; 0 for what is none."""
+    """Return a count from a graph host, which may send any value. 0 if it is not a number."""
     return min(max(value, 0), MOST_TOKENS) if isinstance(value, int | float) else 0

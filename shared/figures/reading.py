@@ -1,6 +1,6 @@
-"""What is shown of the figures: a series of points, and what each deployment comes to within a window.
+"""Reading figures: a series of points, and the sums of each deployment within a window.
 
-A window ends now and begins with a whole step. What is not folded yet is added in the same statement.
+A window ends now and begins with a whole step. The same statement adds the rows that are not folded yet.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from shared.models import is_live, status_of_deployment, waiting_since
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far back, and in which steps."""
+    """The length of a period: step size in seconds and number of steps."""
 
     step_seconds: int
     steps: int
 
     def begins_at(self, now: datetime) -> datetime:
-        """The beginning of its first step; the last is under way."""
+        """Return the beginning of the first step. The last step is still in progress."""
         within = timedelta(seconds=now.timestamp() % self.step_seconds)
         return now - within - timedelta(seconds=self.step_seconds * (self.steps - 1))
 
 
 WINDOWS = {"hour": Window(MINUTE, 60), "day": Window(HOUR, 24), "week": Window(HOUR, 168)}
 
-# Rows of one organization: folded, and to be folded.
+# Rows of one organization: folded and unfolded.
 _ROWS = f"""
 own AS (
     SELECT d.organization_id, e.* FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
@@ -78,7 +78,7 @@ def _by(column: str) -> str:
 
 BY_STEP = text(_by("at"))
 BY_DEPLOYMENT = text(_by("deployment_id"))
-# Runs that have not ended were created all the same.
+# Live runs count as created, too.
 STILL_LIVE = text(f"""
 SELECT date_bin(make_interval(secs => :step), r.created_at, to_timestamp(0)) AS at, count(*) AS n
 FROM run r JOIN deployment d ON d.id = r.deployment_id AND d.organization_id = :organization_id
@@ -99,7 +99,7 @@ def series(
     key_id: str | None = None,
     now: datetime | None = None,
 ) -> dict[str, Any]:
-    """One point for each step of the window, oldest first."""
+    """Return one point per step of the window, oldest first."""
     now = now or clock.now()
     since = window.begins_at(now)
     values = {
@@ -127,7 +127,7 @@ def _point(at: datetime, row: Mapping[str, Any], live: int) -> dict[str, Any]:
 
 
 def _percentiles(histograms: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
-    """Of each kind of seconds; None where nothing was counted."""
+    """Return the percentiles of each kind of seconds; None where nothing was counted."""
     found = {kind: {int(key): n for key, n in histograms.get(kind, {}).items()} for kind in KINDS}
     return {
         f"{kind}_{name}": _rounded(percentile(histogram, share))
@@ -159,7 +159,7 @@ OF_OVERVIEW = ("wait_p50", "duration_p50", "duration_p95")
 def overview(
     conn: Connection, organization_id: UUID, window: Window, *, now: datetime | None = None
 ) -> dict[str, Any]:
-    """The times of the window; and each deployment with what it did within them, and what it does now."""
+    """Return the window's times, and per deployment its figures within the window and its current runs."""
     now = now or clock.now()
     since = window.begins_at(now)
     values = {

@@ -1,4 +1,4 @@
-"""The row that counts a run, for the statements that end runs: each appends it itself, so none ends uncounted."""
+"""Counting ended runs. Each statement that ends runs appends their rows to `ended_run`, so no run ends uncounted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sqlalchemy import Connection, text
 
 from shared.models import RunStatus
 
-# Of the run, called so in the statement that ends it: what the row is made of.
+# The columns of a run that its row is made of.
 _COLUMNS = "{0}.key_id, {0}.created_at, {0}.not_before, {0}.started_at, {0}.attempt"
-# A run that waits for another attempt has been given another time; it waited since its creation before the first.
+# A run that waits for another attempt gets a new `not_before`. Before its first attempt it waits since its creation.
 _WAIT = "started_at - CASE WHEN not_before <= started_at THEN not_before ELSE created_at END"
-# Users of a deployment's own authorization are as many as they like: they are counted as nobody's key.
+# A deployment's own authorization may have any number of users. Their runs are counted without a key.
 USER_PREFIX = "user:"
-# What a graph host says is its own clock's, or its user code's: nothing before the run began, nor after its end.
+# A graph host reports the first token by its own clock or by user code. Times outside the run are dropped.
 _BETWEEN = "CASE WHEN {ago} BETWEEN 0 AND {total} THEN {total} - {ago} END"
 _APPEND = """
 INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
@@ -27,14 +27,14 @@ FROM {source}
 
 
 def columns(alias: str) -> str:
-    """What a statement must say of the run it ends, beside its `deployment_id`."""
+    """Return the columns that a statement must provide of a run that it ends, besides `deployment_id`."""
     return _COLUMNS.format(alias)
 
 
 def append(
     source: str, *, status: str = "status", usage: str = "usage", first_token_ago: str = "first_token_ago"
 ) -> str:
-    """In a statement: append the rows of the runs in `source`, which has their columns."""
+    """Return SQL that appends the rows of the runs in `source`, which must have these columns."""
     return _APPEND.format(
         source=source,
         user=USER_PREFIX,
@@ -67,7 +67,7 @@ def record(
     usage: str | None = None,
     first_token_ago: float | None = None,
 ) -> None:
-    """Count live runs that this transaction stops, whether it keeps their rows or not: as interrupted."""
+    """Count live runs as interrupted, in the transaction that stops them. Call it while their rows exist."""
     values = {
         "run_ids": list(run_ids),
         "status": RunStatus.INTERRUPTED,

@@ -1,4 +1,4 @@
-"""Sums of ended runs, for folding and for reading alike: what a row of `figure` holds, made of rows of `ended_run`."""
+"""SQL for sums of ended runs, shared by folding and reading: rows of `figure` from rows of `ended_run`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TOKENS = 10**12
 
 
 def tokens(of: str, name: str) -> str:
-    """In a statement: the tokens that a model's document names so. A graph host may say anything."""
+    """Return SQL for a token count in a model's document. A graph host may send any value, so it is bounded."""
     number = (
         f"CASE jsonb_typeof({of} -> '{name}') WHEN 'number' THEN CAST({of} -> '{name}' AS numeric) ELSE 0 END"
     )
@@ -30,7 +30,7 @@ def tokens(of: str, name: str) -> str:
 
 
 def models(usage: str) -> str:
-    """In a statement: the models of a run's usage, a row each."""
+    """Return SQL for the models of a run's usage, one row each."""
     document = f"CASE jsonb_typeof({usage}) WHEN 'object' THEN {usage} END"
     return (
         "(SELECT coalesce(nullif(left(key, 200), ''), 'unknown') AS model, value AS counts"
@@ -39,7 +39,7 @@ def models(usage: str) -> str:
 
 
 def used(source: str) -> str:
-    """In a statement: rows as `daily_usage` has them, not yet summed, of the same source."""
+    """Return SQL for unsummed rows of `daily_usage` from `source`, which is as in `summed`."""
     return f"""
 SELECT e.organization_id, CAST(e.ended_at AT TIME ZONE 'UTC' AS date) AS day, e.deployment_id, e.key_id,
     '' AS model, 1 AS runs, {", ".join(f"0 AS {name}" for name in TOKENS)}
@@ -52,7 +52,7 @@ FROM {source} e CROSS JOIN LATERAL {models("e.usage")} m
 
 
 def summed(source: str, steps: str) -> str:
-    """In a statement: rows as `figure` has them, of `source` (rows of ended_run, with their organization_id)."""
+    """Return SQL for rows of `figure` from `source`, rows of `ended_run` with their organization_id."""
     return f"""
 SELECT organization_id, step_seconds, at, deployment_id, key_id, {", ".join((*COUNTS, *SECONDS))},
     {", ".join(f"{counted(f'{name}_buckets')} AS {name}" for name in KINDS.values())}
@@ -72,7 +72,7 @@ FROM (
 
 
 def _parts(source: str) -> str:
-    """What each run adds, and when: one to what was created at its creation, all else at its end."""
+    """Return SQL for the contributions of each run: `created` at its creation, everything else at its end."""
     return f"""
 SELECT e.organization_id, e.deployment_id, e.key_id, e.created_at AS moment, 1 AS created, NULL AS status,
     0 AS attempts, 0 AS input_tokens, 0 AS output_tokens,

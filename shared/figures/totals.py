@@ -1,4 +1,4 @@
-"""What everything came to since the service began, for who counts on by himself: runs by deployment, and builds."""
+"""Totals since the service began, for monitoring systems that compute rates themselves: runs, builds, queues."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Histogram = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DeploymentTotals:
-    """A deployment's runs: what ended since it was made, and what is alive now."""
+    """The runs of a deployment: totals since its creation, and the runs that are live now."""
 
     organization: str
     deployment: str
     counts: Mapping[str, int]  # by status, and tokens
-    seconds: Mapping[str, float]  # by kind, of all its runs together
+    seconds: Mapping[str, float]  # by kind, summed over all its runs
     histograms: Mapping[str, Histogram]  # by kind
     running: int
     pending: int
@@ -63,7 +63,7 @@ ALL = text(_ALL)
 def of_deployments(
     conn: Connection, *, organization_id: UUID | None, deployment_id: UUID | None = None
 ) -> list[DeploymentTotals]:
-    """The deployments of an organization, of all for None; or this one of them."""
+    """Return the totals of an organization's deployments (None: of all), or of one deployment."""
     rows = conn.execute(ALL, {"organization_id": organization_id, "deployment_id": deployment_id}).mappings()
     return [_totals(dict(row)) for row in rows]
 
@@ -103,7 +103,7 @@ def record_build(conn: Connection, status: str, seconds: float) -> None:
 
 
 def of_builds(conn: Connection) -> dict[str, tuple[float, Histogram]]:
-    """By the status they ended with: the seconds of all together, and their histogram."""
+    """Return the total seconds and the histogram of builds, by final status."""
     rows = conn.execute(text("SELECT status, seconds, durations FROM build_figure ORDER BY status"))
     return {row.status: (row.seconds, _sum([row.durations])) for row in rows}
 
@@ -117,7 +117,7 @@ GROUP BY pool, bucket ORDER BY pool
 
 
 def of_queues(conn: Connection) -> dict[str, tuple[float, Histogram]]:
-    """How long the runs that wait have done so, by pool: all together, and as a histogram."""
+    """Return the wait times of pending runs by pool: the sum in seconds and the histogram."""
     found: dict[str, tuple[float, dict[int, int]]] = {}
     for row in conn.execute(AGES):
         seconds, histogram = found.get(row.pool, (0.0, {}))

@@ -1,4 +1,4 @@
-"""Tokens and what they cost, by day, key, deployment and model."""
+"""Token usage and its cost, by day, key, deployment and model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.errors import Invalid
 from shared.figures import prices
 from shared.figures.sums import TOKENS, used
 
-# What may be asked for, and the columns that each is in an answer.
+# The dimensions of a query, and the columns of each in an answer.
 DIMENSIONS = {
     "day": ("day",),
     "key": ("key_id", "key"),
@@ -43,9 +43,10 @@ FROM rows GROUP BY {{columns}} model ORDER BY {{columns}} model LIMIT {MOST_ROWS
 def usage(
     conn: Connection, organization_id: UUID, *, since: date, until: date, by: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """What an organization's runs used on these days, a row for each value of the dimensions asked for.
+    """Return what an organization's runs used between two days, one row per value of the requested dimensions.
 
-    By model, `runs` are those that called it; else all. Raises Invalid when there is too much to be shown.
+    With the dimension `model`, `runs` counts the runs that called it; otherwise all runs. Raises Invalid above
+    MOST_ROWS rows.
     """
     columns = [column for name, column in _GROUPED.items() if name in by]
     query = text(_ROWS.format(columns="".join(f"{column}, " for column in columns)))
@@ -67,7 +68,7 @@ def _of_model(row: RowMapping, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """One row of those that differ in their model alone; the one without a model has counted the runs."""
+    """Merge rows that differ only in their model. The row without a model holds the number of runs."""
     models: dict[tuple[Any, ...], dict[str, RowMapping]] = {}
     for row in rows:
         models.setdefault(tuple(row[name] for name in columns), {})[row["model"]] = row
@@ -85,7 +86,7 @@ def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[d
 def _named(
     conn: Connection, organization_id: UUID, rows: Sequence[Mapping[str, Any]], by: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The rows with the names of keys and deployments; None of what is gone, and of runs without a key."""
+    """Add the names of keys and deployments. None for deleted ones and for runs without a key."""
     names = {
         "deployment": _names(conn, "deployment", organization_id) if "deployment" in by else {},
         "key": _names(conn, "api_key", organization_id) if "key" in by else {},

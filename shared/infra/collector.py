@@ -1,4 +1,4 @@
-"""Python's collector of garbage, and what a process loads when it starts."""
+"""Python's garbage collector, and the modules that a process loads when it starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 
 
 def keep_what_is_loaded() -> None:
-    """Begin to collect, where it was not done so far; what there is by now stays, and is not looked at again."""
+    """Enable the garbage collector and exclude all existing objects from its scans: they stay in memory anyway."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -109,7 +109,7 @@ def allows_loopback() -> bool:
 
 @dataclass(frozen=True)
 class OutsideResponse:
-    """What a server answered."""
+    """The response of a server."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -133,7 +133,7 @@ def check_url(text: str) -> None:
 
 
 def check_browser_url(text: str) -> None:
-    """Raise AddressRefused for an invalid URL that only the user's browser visits. Any host is allowed."""
+    """Raise AddressRefused for an invalid URL that only the user's browser opens. Any host is allowed."""
     _parse(text)
 
 

@@ -43,7 +43,7 @@ class HealthAddress:
 
 
 class HealthSocket:
-    """Answers for this process from the moment it is opened."""
+    """The health socket of this process. It answers from `open()` until `close()`."""
 
     def __init__(self, folder: Path, kind: str, why_not_ready: Callable[[], str | None]) -> None:
         self.address = HealthAddress(place(folder) / f"{kind}-{os.getpid()}{END}", kind, os.getpid())

@@ -49,7 +49,7 @@ class Routine:
 
     @property
     def call(self) -> str:
-        """Return the call of the function, as a statement contains it."""
+        """Return the SQL expression that calls the function."""
         given = ", ".join(f"CAST(%({name})s AS {type})" for name, type in self.parameters.items())
         return f"{self.name}({given})"
 

@@ -1,7 +1,7 @@
-"""Which version of the database this code needs, which one it is at, and the wait for the former.
+"""Database versions: the version this code needs, the version of the database, and waiting for it.
 
-A release works on its own version and on every newer one: versions first expand, and contract what no release
-uses any more (docs/upgrading.md). On an older one it would fail here and there, so it does not begin.
+A release works with its own version and every newer one: a migration first expands the schema, and a later one removes
+what no release uses (docs/upgrading.md). With an older version some statements would fail, so a process does not start.
 """
 
 from __future__ import annotations

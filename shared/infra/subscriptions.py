@@ -23,8 +23,10 @@ T = TypeVar("T")
 def keep_subscribed(
     redis: Redis, follow: Callable[[Any], None], *, name: str, until: Callable[[], bool] = lambda: False
 ) -> threading.Thread:
-    """Start a thread that calls `follow` with a new connection, and again whenever `follow` returns because it was
-    lost."""
+    """Start a thread that calls `follow` with a new connection, again and again. Returns the thread.
+
+    `follow` must return when its connection is lost.
+    """
 
     def step() -> None:
         connection = _connect(redis)

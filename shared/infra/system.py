@@ -88,8 +88,7 @@ def limit_memory(most: int) -> None:
 
 
 def locale_options() -> list[str]:
-    """Return the locale options of `initdb` for PostgreSQL's builtin C.UTF-8, which not every macOS has as a system
-    locale."""
+    """Return the options of `initdb` for PostgreSQL's builtin C.UTF-8. Not every macOS has this system locale."""
     if is_linux():
         return ["--locale-provider=builtin", "--locale=C.UTF-8"]
     return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]

@@ -25,7 +25,7 @@ SAMPLED = 1
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A place in a trace: the span that what follows belongs to."""
+    """A place in a trace: the parent span of what follows."""
 
     trace_id: int
     span_id: int

@@ -1,1 +1,1 @@
-"""OAuth on behalf of users: providers, where they are discovered, consents, and the tokens that came of them."""
+"""OAuth on behalf of users: providers, their discovery, requests for consent, and stored tokens."""

@@ -1,8 +1,8 @@
-"""Asking users for consent at a provider, and taking in what they come back with.
+"""Requests for a user's consent at a provider, and handling the redirect that answers them.
 
-A request begins `pending`; whoever brings its state first makes it `exchanging`, once and for all; it ends
-`completed` with a token, or `failed`. A state lives for ten minutes, belongs to one provider of one
-organization, and only its hash is kept.
+A request begins as `pending`. The first redirect with its state makes it `exchanging`, once only. It ends as
+`completed` with a token, or as `failed`. A state is valid for ten minutes and belongs to one provider of one
+organization. Only its hash is stored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from shared.oauth.tokens import Wanted, keep, token_for
 log = logging.getLogger(__name__)
 
 STATE_BYTES = 32
-VERIFIER_BYTES = 64  # 86 characters; the standard wants 43 to 128
+VERIFIER_BYTES = 64  # 86 characters; RFC 7636 requires 43 to 128
 LIFETIME = timedelta(minutes=10)
-KEPT_AFTER_END = timedelta(minutes=10)  # for those who wait
+KEPT_AFTER_END = timedelta(minutes=10)  # for callers that wait for the result
 PURGED_AT_ONCE = 100
-QUIET_SECONDS = 5.0  # how long a waiting request relies on notifications
+QUIET_SECONDS = 5.0  # longest time a waiting request relies on notifications alone
 
 COMPLETED, PENDING, EXPIRED = "completed", "pending", "token_expired"
 TIMEOUT, NOT_FOUND, FAILED = "timeout", "not_found", "failed"
@@ -44,7 +44,7 @@ TIMEOUT, NOT_FOUND, FAILED = "timeout", "not_found", "failed"
 
 @dataclass(frozen=True, kw_only=True)
 class Authentication:
-    """A token, or where to get consent for one, or why there is none."""
+    """A token, or the URL where the user gives consent, or the reason why there is neither."""
 
     status: str
     token: str | None = field(default=None, repr=False)
@@ -55,7 +55,7 @@ class Authentication:
 
 @dataclass(frozen=True, kw_only=True)
 class Return:
-    """What a user came back with; `part` says where in the request it was."""
+    """The parameters of a redirect from a provider. `part` is their place in the request, for error locations."""
 
     state: str = field(repr=False)
     code: str | None = field(default=None, repr=False)
@@ -67,9 +67,9 @@ class Return:
 def authenticate(
     organization_id: UUID, provider_id: str, wanted: Wanted, *, redirect_uri: str
 ) -> Authentication:
-    """A valid token, or a new request for consent.
+    """Return a valid token, or create a request for consent.
 
-    Raises NotFound for an unknown provider or `token_id`, OutsideFailed when a refresh gets no answer.
+    Raises NotFound for an unknown provider or `token_id`, OutsideFailed if the provider does not answer a refresh.
     """
     with connection() as conn:
         provider = providers.get(conn, organization_id, provider_id)
@@ -78,13 +78,13 @@ def authenticate(
         if token is not None:
             return Authentication(status=COMPLETED, token=token)
         if wanted.token_id is not None:
-            return Authentication(status=EXPIRED)  # who wants this very token is not helped by another
+            return Authentication(status=EXPIRED)  # a caller that names a token cannot use another one
     with connection() as conn:
         return _ask(conn, provider, wanted, redirect_uri)
 
 
 def _ask(conn: Connection, provider: RowMapping, wanted: Wanted, redirect_uri: str) -> Authentication:
-    """A new request for consent."""
+    """Insert a request for consent."""
     client = providers.client_of(provider)
     state = secrets.token_urlsafe(STATE_BYTES)
     verifier = secrets.token_urlsafe(VERIFIER_BYTES) if client.pkce_method else None
@@ -129,11 +129,11 @@ def _purge(conn: Connection) -> None:
 
 
 def take_in(organization_id: UUID | None, provider_id: str, sent: Return) -> UUID:
-    """Exchange the code a user came back with, store the token, wake who waits; the request's id.
+    """Exchange the code of a redirect, store the tokens and wake up waiting callers. Returns the request's id.
 
-    The organization is None where only the state tells it. Raises NotFound for an unknown provider, Invalid for
-    a state that is unknown, expired, used or another's, for a refusal and for a code the provider does not
-    take, OutsideFailed when it does not answer.
+    `organization_id` is None if only the state identifies the organization. Raises NotFound for an unknown provider.
+    Raises Invalid for a state that is unknown, expired, used or of another provider or organization, for a refused
+    consent, and for a code that the provider refuses. Raises OutsideFailed if the provider does not answer.
     """
     if organization_id is not None:
         with connection() as conn:
@@ -155,7 +155,10 @@ def take_in(organization_id: UUID | None, provider_id: str, sent: Return) -> UUI
 
 
 def _consume(organization_id: UUID | None, provider_id: str, sent: Return) -> tuple[RowMapping, RowMapping]:
-    """The request this state belongs to, and its provider: nobody gets them a second time."""
+    """Mark the request of this state as `exchanging`. Returns the request and its provider. Raises Invalid.
+
+    A second call with the same state fails.
+    """
     consume = text(
         "UPDATE oauth_request SET status = 'exchanging' FROM oauth_provider"
         " WHERE oauth_request.state_hash = :state_hash AND oauth_request.status = 'pending'"
@@ -176,7 +179,7 @@ def _consume(organization_id: UUID | None, provider_id: str, sent: Return) -> tu
 
 
 def _tokens(provider: RowMapping, asked: RowMapping, sent: Return) -> Tokens:
-    """The tokens behind a code."""
+    """Exchange the code for tokens. Raises Invalid, OutsideFailed."""
     if sent.issuer is not None and not _is_issuer(provider, sent.issuer):
         raise Invalid("this answer comes from another provider", loc=(sent.part, "iss"))
     if sent.error is not None:
@@ -197,9 +200,9 @@ def _tokens(provider: RowMapping, asked: RowMapping, sent: Return) -> Tokens:
 
 
 def _is_issuer(provider: RowMapping, issuer: str) -> bool:
-    """Whether the issuer an answer names (RFC 9207) is the provider that was asked.
+    """Whether the issuer named in the redirect (RFC 9207) is the provider of the request.
 
-    Of a provider made by hand only addresses are known: the issuer must share the host of one.
+    For a manually created provider only URLs are known. The issuer must then have the host of one of them.
     """
     if provider["issuer"] is not None:
         return issuer == provider["issuer"]
@@ -211,7 +214,7 @@ def _is_issuer(provider: RowMapping, issuer: str) -> bool:
 
 
 def _complete(conn: Connection, asked: RowMapping, tokens: Tokens) -> None:
-    """Store the tokens and end the request."""
+    """Store the tokens and complete the request."""
     owner = {
         "organization": asked["organization_id"],
         "provider": asked["provider_key"],
@@ -247,7 +250,7 @@ def _fail(auth_id: UUID, reason: str) -> None:
 
 
 def _notify(auth_id: UUID) -> None:
-    """Notify who waits for the request; the row says how it ended."""
+    """Wake up callers that wait for the request. The row holds the result."""
     events.close(
         auth_id,
         attempt=1,
@@ -259,7 +262,7 @@ def _notify(auth_id: UUID) -> None:
 
 
 def wait(organization_id: UUID, auth_id: UUID, timeout_seconds: float) -> Authentication:
-    """How a request ended, or `timeout` when it has not by then."""
+    """Wait for the end of a request. Returns its result, or the status `timeout` after `timeout_seconds`."""
     deadline = time.monotonic() + timeout_seconds
     with hub().reader(auth_id) as reader:
         while True:
@@ -276,7 +279,7 @@ def wait(organization_id: UUID, auth_id: UUID, timeout_seconds: float) -> Authen
 
 
 def _outcome(organization_id: UUID, auth_id: UUID) -> Authentication | None:
-    """How a request ended; None while it has not."""
+    """Return the result of a request, or None while it has not ended."""
     query = text(
         "SELECT oauth_request.status, oauth_request.error, oauth_grant.access_token FROM oauth_request"
         " LEFT JOIN oauth_grant ON oauth_grant.id = oauth_request.grant_id WHERE oauth_request.id = :id"

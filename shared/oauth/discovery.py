@@ -1,8 +1,8 @@
-"""From the address of an MCP server to an OAuth provider: who protects it, and who we are there.
+"""Discovery of an OAuth provider from the URL of an MCP server, and registration as its client.
 
-RFC 9728 names the authorization server of a resource, RFC 8414 (or OpenID Connect) describes it, and RFC 7591
-lets us register as its client. Each address on the way is somebody else's word, so each is called through
-shared/infra/egress.py, and each document must speak of what was asked for.
+RFC 9728 names the authorization server of a resource, RFC 8414 (or OpenID Connect) describes it, and RFC 7591 registers
+this service as its client. All URLs on the way come from other servers. They are therefore called through
+shared/infra/egress.py, and each document must name the resource or issuer that it was requested for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_CREDENTIAL = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationServer:
-    """What an authorization server says of itself."""
+    """The metadata of an authorization server."""
 
     issuer: str
     auth_url: str
@@ -41,10 +41,10 @@ class AuthorizationServer:
 
 
 def discover(mcp_server_url: str, *, redirect_uri: str) -> dict[str, Any]:
-    """The values of a provider for this MCP server, at which we are registered from now on.
+    """Register this service for an MCP server and return the values of a provider.
 
-    Raises Invalid when the server or its authorization server lacks what it takes, OutsideFailed when one does
-    not answer.
+    Raises Invalid if the server or its authorization server lacks a required feature, OutsideFailed if one does not
+    answer.
     """
     try:
         egress.check_url(mcp_server_url)
@@ -56,7 +56,7 @@ def discover(mcp_server_url: str, *, redirect_uri: str) -> dict[str, Any]:
         **registered,
         "auth_url": server.auth_url,
         "token_url": server.token_url,
-        "uses_pkce": True,  # MCP asks it of every client
+        "uses_pkce": True,  # MCP requires it of every client
         "code_challenge_method": DEFAULT_CHALLENGE_METHOD,
         "mcp_server_url": mcp_server_url,
         "is_dynamic_client": True,
@@ -66,7 +66,7 @@ def discover(mcp_server_url: str, *, redirect_uri: str) -> dict[str, Any]:
 
 
 def _issuer_of(mcp_server_url: str) -> str:
-    """The authorization server of a resource; older servers are their own."""
+    """Return the issuer of a resource's authorization server. Without metadata it is the server's own origin."""
     for url in dict.fromkeys(_resource_documents(mcp_server_url)):
         document = _document(url)
         if document is None:
@@ -82,7 +82,7 @@ def _issuer_of(mcp_server_url: str) -> str:
 
 
 def _resource_documents(mcp_server_url: str) -> Iterator[str]:
-    """Where the metadata of a resource may be: where it says itself, then the well-known places."""
+    """Yield the possible URLs of a resource's metadata: the one it names itself, then the well-known ones."""
     named = re.search(r'resource_metadata="([^"]+)"', _challenge(mcp_server_url))
     if named:
         yield named[1]
@@ -92,7 +92,7 @@ def _resource_documents(mcp_server_url: str) -> Iterator[str]:
 
 
 def _challenge(mcp_server_url: str) -> str:
-    """What the server says to a caller without a token; nothing when it just streams or is silent."""
+    """Return the server's `WWW-Authenticate` header for a caller without a token, or "" if it does not answer."""
     try:
         return _get(mcp_server_url).headers.get("www-authenticate", "")
     except OutsideFailed:
@@ -100,14 +100,14 @@ def _challenge(mcp_server_url: str) -> str:
 
 
 def well_known(url: str, name: str) -> str:
-    """The place of a document about an address: between its host and its path (RFC 8615)."""
+    """Return the well-known URL of a document: its name is inserted between host and path (RFC 8615)."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, f"/.well-known/{name}{path}", parts.query, ""))
 
 
 def _is_resource(resource: Any, mcp_server_url: str) -> bool:
-    """Whether metadata speaks of the server, or of what it is part of."""
+    """Whether the resource in the metadata is the server's URL or a parent of it."""
     if not isinstance(resource, str):
         return False
     ours, theirs = urlsplit(mcp_server_url), urlsplit(resource)
@@ -117,7 +117,7 @@ def _is_resource(resource: Any, mcp_server_url: str) -> bool:
 
 
 def _described(issuer: str) -> AuthorizationServer:
-    """The authorization server behind an issuer."""
+    """Fetch the metadata of an issuer. Raises Invalid, OutsideFailed."""
     places = [well_known(issuer, name) for name in SERVER_DOCUMENTS]
     places.append(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     for url in dict.fromkeys(places):
@@ -159,10 +159,10 @@ def _endpoint(document: dict[str, Any], name: str, check: Callable[[str], None])
 
 
 def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
-    """Who we are at an authorization server from now on."""
+    """Register this service as a client. Returns its id, its secret and its authentication method. Raises Invalid."""
     if not server.auth_methods:
         raise Invalid("its authorization server wants clients to identify themselves in another way", loc=LOC)
-    wanted = server.auth_methods[0]  # `none` first: PKCE protects the code, and there is no secret to keep
+    wanted = server.auth_methods[0]  # `none` is preferred: PKCE protects the code without a stored secret
     asked = {
         "client_name": CLIENT_NAME,
         "redirect_uris": [redirect_uri],
@@ -192,7 +192,7 @@ def _is_credential(value: Any) -> bool:
 
 
 def _document(url: str) -> dict[str, Any] | None:
-    """A metadata document; None where there is none."""
+    """Fetch a metadata document. Returns None if there is none. Raises OutsideFailed for a server error."""
     answer = _get(url)
     if answer.status >= 500:
         raise OutsideFailed(f"{urlsplit(url).hostname} does not work at present")

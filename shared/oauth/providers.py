@@ -1,6 +1,6 @@
-"""The rules of OAuth providers: where an organization's users give consent, and who we are there.
+"""OAuth providers of an organization: where its users give consent, and this service's client credentials there.
 
-A provider's secret is encrypted, and given to nobody but its own token endpoint.
+A provider's secret is stored encrypted and sent only to the provider's own endpoints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = (
     " code_challenge_method provider_type token_endpoint_auth_method mcp_server_url is_dynamic_client issuer"
     " revocation_url"
 ).split()
-# What a caller may change later; None leaves it as it is.
+# Fields that a caller may change; None leaves a field unchanged.
 CHANGEABLE = (
     "name client_id client_secret auth_url token_url uses_pkce code_challenge_method"
     " token_endpoint_auth_method provider_type"
@@ -40,7 +40,7 @@ INSERT = text(
 
 
 def create(conn: Connection, organization_id: UUID, values: Mapping[str, Any]) -> RowMapping:
-    """A new provider; raises Conflict when its name is taken, Invalid for addresses that may not be called."""
+    """Insert a provider. Raises Conflict if its id is taken, Invalid for URLs that may not be called."""
     check_addresses(values)
     known = {
         "uses_pkce": False,
@@ -63,13 +63,13 @@ def create(conn: Connection, organization_id: UUID, values: Mapping[str, Any]) -
 
 
 def list_all(conn: Connection, organization_id: UUID) -> list[RowMapping]:
-    """The organization's providers, oldest first."""
+    """Return the organization's providers, oldest first."""
     query = text("SELECT * FROM oauth_provider WHERE organization_id = :organization_id ORDER BY id")
     return list(conn.execute(query, {"organization_id": organization_id}).mappings())
 
 
 def get(conn: Connection, organization_id: UUID, provider_id: str) -> RowMapping:
-    """A provider by the name its organization gave it; raises NotFound."""
+    """Return a provider by the id that its organization chose. Raises NotFound."""
     row = _find(conn, organization_id, provider_id)
     if row is None:
         raise missing(provider_id)
@@ -77,7 +77,7 @@ def get(conn: Connection, organization_id: UUID, provider_id: str) -> RowMapping
 
 
 def require_free(conn: Connection, organization_id: UUID, provider_id: str) -> None:
-    """Raises Conflict when the organization has a provider of that name."""
+    """Raise Conflict if the organization has a provider with this id."""
     if _find(conn, organization_id, provider_id) is not None:
         raise taken(provider_id)
 
@@ -94,7 +94,7 @@ def _find(conn: Connection, organization_id: UUID, provider_id: str) -> RowMappi
 def update(
     conn: Connection, organization_id: UUID, provider_id: str, changes: Mapping[str, Any]
 ) -> RowMapping:
-    """Change what is not None; raises NotFound and Invalid."""
+    """Change the fields that are not None. Raises NotFound, Invalid."""
     check_addresses(changes)
     values = {name: changes[name] for name in CHANGEABLE if changes.get(name) is not None}
     if "client_secret" in values:
@@ -112,14 +112,14 @@ def update(
 
 
 def delete(conn: Connection, organization_id: UUID, provider_id: str) -> None:
-    """Forget a provider and every token it gave; raises NotFound."""
+    """Delete a provider and all its tokens. Raises NotFound."""
     query = text("DELETE FROM oauth_provider WHERE organization_id = :organization_id AND provider_id = :id")
     if conn.execute(query, {"organization_id": organization_id, "id": provider_id}).rowcount != 1:
         raise missing(provider_id)
 
 
 def client_of(row: RowMapping) -> OAuthClient:
-    """What is needed to talk to the provider."""
+    """Return the client data for calls to the provider, with the decrypted secret."""
     secret = row["client_secret"]
     return OAuthClient(
         provider_id=row["provider_id"],
@@ -136,7 +136,7 @@ def client_of(row: RowMapping) -> OAuthClient:
 
 
 def check_addresses(values: Mapping[str, Any]) -> None:
-    """Raises Invalid that names the address which may not be called."""
+    """Raise Invalid naming the URL that may not be called."""
     for name, check in (
         ("auth_url", egress.check_browser_url),
         ("token_url", egress.check_url),

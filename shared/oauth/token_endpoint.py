@@ -1,8 +1,8 @@
-"""What is said to an OAuth provider: the address for the user's browser, and requests for tokens.
+"""Requests to an OAuth provider: the authorization URL for the user's browser, and calls of the token endpoint.
 
-The protocol's forms come from authlib, the calls go through shared/infra/egress.py. Answers are read leniently,
-as providers give them: as JSON or as a form, refusals under status 200, lifetimes as text or not at all.
-Neither tokens nor what a provider says of a failure are logged or shown.
+authlib builds the messages; calls go through shared/infra/egress.py. Answers are parsed leniently, because providers
+differ: JSON or form data, refusals with status 200, lifetimes as text or missing. Neither tokens nor a provider's error
+texts are logged or shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TokenRefused(OutsideFailed):
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthClient:
-    """Who we are at a provider, and where it answers."""
+    """This service's client credentials at a provider, and the provider's URLs."""
 
     provider_id: str
     client_id: str
@@ -48,7 +48,7 @@ class OAuthClient:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """What a provider gave."""
+    """The tokens in a provider's answer."""
 
     access_token: str = field(repr=False)
     refresh_token: str | None = field(repr=False)
@@ -59,7 +59,7 @@ class Tokens:
 def authorization_url(
     client: OAuthClient, *, redirect_uri: str, scopes: Sequence[str], state: str, verifier: str | None
 ) -> str:
-    """Where the user gives consent."""
+    """Return the URL where the user gives consent."""
     more = {}
     if verifier is not None:
         is_plain = client.pkce_method == "plain"
@@ -78,7 +78,7 @@ def authorization_url(
 
 
 def exchange(client: OAuthClient, *, code: str, redirect_uri: str, verifier: str | None) -> Tokens:
-    """The tokens for a code; raises TokenRefused, and OutsideFailed when there is no proper answer."""
+    """Exchange a code for tokens. Raises TokenRefused, or OutsideFailed without a valid answer."""
     body = prepare_token_request(
         "authorization_code",
         redirect_uri=redirect_uri,
@@ -90,13 +90,13 @@ def exchange(client: OAuthClient, *, code: str, redirect_uri: str, verifier: str
 
 
 def refresh(client: OAuthClient, refresh_token: str) -> Tokens:
-    """New tokens for a refresh token; raises as exchange does."""
+    """Exchange a refresh token for new tokens. Raises as `exchange` does."""
     body = prepare_token_request("refresh_token", refresh_token=refresh_token, resource=client.resource)
     return _ask(client, body)
 
 
 def revoke(client: OAuthClient, token: str, *, hint: str) -> None:
-    """Revoke a token at its provider; raises OutsideFailed."""
+    """Revoke a token at its provider if it has a revocation endpoint. Raises OutsideFailed."""
     if client.revocation_url is None:
         return
     body, _ = prepare_revoke_token_request(token, hint)
@@ -122,7 +122,7 @@ def _ask(client: OAuthClient, body: str) -> Tokens:
 
 
 def _post(client: OAuthClient, url: str, body: str) -> OutsideResponse:
-    """The form, with the client named as the provider wants it."""
+    """Post a form with the client authentication that the provider requires."""
     headers = {"Content-Type": FORM, "Accept": "application/json"}
     url, headers, body = _identity(client).prepare("POST", url, headers, body)
     return egress.request("POST", url, headers=headers, body=body)
@@ -130,7 +130,7 @@ def _post(client: OAuthClient, url: str, body: str) -> OutsideResponse:
 
 def _identity(client: OAuthClient) -> ClientAuth:
     if client.auth_method == "client_secret_basic":
-        # RFC 6749 section 2.3.1: both parts are encoded as form values first, which authlib leaves out
+        # RFC 6749 section 2.3.1 requires both parts to be form-encoded first, which authlib does not do
         return ClientAuth(
             quote_plus(client.client_id), quote_plus(client.client_secret or ""), "client_secret_basic"
         )
@@ -140,7 +140,7 @@ def _identity(client: OAuthClient) -> ClientAuth:
 
 
 def _fields(answer: OutsideResponse) -> Mapping[str, Any] | None:
-    """The answer's fields, from JSON or from a form; None for anything else."""
+    """Parse an answer's fields from JSON or form data. Returns None for anything else."""
     found = answer.json()
     if isinstance(found, dict):
         return found
@@ -155,7 +155,7 @@ def _fields(answer: OutsideResponse) -> Mapping[str, Any] | None:
 
 
 def _tokens(client: OAuthClient, fields: Mapping[str, Any]) -> Tokens | None:
-    """The tokens of an answer; None when there is none."""
+    """Return the tokens in an answer, or None if there is no valid access token."""
     if client.provider_type == "slack" and isinstance(fields.get("authed_user"), dict):
         fields = {**fields, **fields["authed_user"]}  # the user's own token, not the workspace's
     access_token = fields.get("access_token")
@@ -185,7 +185,7 @@ def _seconds(value: Any) -> float | None:
 
 
 def _scopes(value: Any) -> list[str] | None:
-    """The scopes granted; between blanks or commas, or an array."""
+    """Parse the granted scopes: separated by spaces or commas, or an array."""
     if isinstance(value, list):
         return [item for item in value if isinstance(item, str)]
     if not isinstance(value, str) or not value.strip():

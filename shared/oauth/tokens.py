@@ -1,11 +1,10 @@
-"""Tokens that users consented to: found by whose they are, kept fresh, taken back.
+"""Tokens that users consented to: finding, refreshing and revoking them.
 
-An organization's keys speak for its users, so a token belongs to the organization and is found by the user
-(and agent) the key's holder names. A token for an agent is not given to others; one without an agent serves
-all of them.
+An organization's keys act for its users. A token therefore belongs to the organization, and is found by the user (and
+agent) that the caller names. A token for an agent is used for that agent only; one without an agent serves all of them.
 
-The provider is never called while a transaction is open: a call may take ten seconds. A refresh is claimed in
-the row instead, so that of many callers one asks and the others get what it was given.
+The provider is never called during a transaction, because a call may take ten seconds. A refresh is claimed in the row
+instead: one caller calls the provider and the others read its result.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from shared.oauth.token_endpoint import TokenRefused, Tokens
 log = logging.getLogger(__name__)
 
 MARGIN_SECONDS, MARGIN_SHARE = 30.0, 0.1  # a token counts as expired a little early
-REFRESH_SECONDS = 20.0  # no refresh takes longer: one that was begun before has died
+REFRESH_SECONDS = 20.0  # longest duration of a refresh: an older claim belongs to a dead process
 LOOK_SECONDS = 0.1
 
 IS_EXPIRED = "coalesce(expires_at <= now(), false) AS is_expired"
@@ -42,7 +41,7 @@ SAME_OWNER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Whose token is wanted, and for what."""
+    """A request for a user's token."""
 
     user_id: str
     agent_id: str | None = None
@@ -53,9 +52,9 @@ class Wanted:
 
 
 def token_for(provider: RowMapping, wanted: Wanted) -> str | None:
-    """A valid access token, refreshed when it has to be; None when the user must consent (again).
+    """Return a valid access token, refreshed if necessary, or None if the user must consent (again).
 
-    Raises NotFound for an unknown `token_id`, OutsideFailed when the provider does not answer.
+    Raises NotFound for an unknown `token_id`, OutsideFailed if the provider does not answer.
     """
     while (grant := _find(provider, wanted)) is not None:
         if not grant["is_expired"]:
@@ -69,7 +68,7 @@ def token_for(provider: RowMapping, wanted: Wanted) -> str | None:
 
 
 def _find(provider: RowMapping, wanted: Wanted) -> RowMapping | None:
-    """The best of the user's tokens: the agent's own before a shared one, then the default, then the newest."""
+    """Return the best of the user's tokens: the agent's own before a shared one, then the default, then the newest."""
     query = text(
         f"SELECT *, {IS_EXPIRED} FROM oauth_grant WHERE provider_key = :provider"
         " AND organization_id = :organization AND user_id = :user_id"
@@ -97,9 +96,9 @@ def _is_usable(grant: RowMapping) -> bool:
 
 
 def _covers(grant: RowMapping, scopes: Sequence[str]) -> bool:
-    """Whether the user was asked for all of these.
+    """Whether the user was asked for all these scopes.
 
-    What was granted may be spelt differently, or be less: asking again would not change that.
+    Granted scopes may be spelled differently or be fewer. A new request for consent would not change that.
     """
     return set(scopes) <= {*grant["requested"], *grant["scopes"]}
 
@@ -113,10 +112,10 @@ def keep(
     is_default: bool,
     is_another: bool,
 ) -> UUID:
-    """Store what a user of `owner` (organization, provider, user_id, agent_id) consented to; its id.
+    """Store the tokens that `owner` (organization, provider, user_id, agent_id) consented to. Returns the grant's id.
 
-    It takes the place of the owner's tokens that can do no more, unless it `is_another` account's.
-    Raises NotFound when the provider has been deleted meanwhile.
+    Unless `is_another` (they belong to another account), they replace the owner's tokens whose scopes they cover.
+    Raises NotFound if the provider has been deleted meanwhile.
     """
     lock = text("SELECT 1 FROM oauth_provider WHERE id = :provider FOR NO KEY UPDATE")
     if conn.execute(lock, {"provider": owner["provider"]}).one_or_none() is None:
@@ -153,9 +152,9 @@ def _remove_lesser(conn: Connection, owner: Mapping[str, Any], scopes: set[str])
 
 
 def _refreshed(provider: RowMapping, grant_id: UUID) -> str | None:
-    """A new access token, asked for by one caller at a time; None when it cannot be had any more.
+    """Refresh a token, one caller at a time. Returns the access token, or None if it can no longer be refreshed.
 
-    Raises OutsideFailed when the provider does not answer.
+    Raises OutsideFailed if the provider does not answer.
     """
     deadline = time.monotonic() + REFRESH_SECONDS
     while time.monotonic() < deadline:
@@ -173,7 +172,10 @@ def _refreshed(provider: RowMapping, grant_id: UUID) -> str | None:
 
 
 def _claim_refresh(grant_id: UUID) -> tuple[RowMapping | None, bool]:
-    """The grant, and whether refreshing it is the caller's now."""
+    """Try to claim the refresh of a grant.
+
+    Returns the grant (None if it is deleted) and whether this caller claimed it.
+    """
     with connection() as conn:
         claimed = conn.execute(
             text(
@@ -189,7 +191,7 @@ def _claim_refresh(grant_id: UUID) -> tuple[RowMapping | None, bool]:
 
 
 def _refresh(provider: RowMapping, grant: RowMapping) -> str | None:
-    """Ask the provider; a refresh token it does not take is forgotten."""
+    """Refresh a claimed grant at the provider. Deletes a refresh token that the provider refuses."""
     try:
         tokens = token_endpoint.refresh(
             providers.client_of(provider), encryption.decrypt(grant["refresh_token"])
@@ -212,14 +214,14 @@ def _refresh(provider: RowMapping, grant: RowMapping) -> str | None:
 
 
 def _store(grant_id: UUID, changes: str = "", values: Mapping[str, Any] | None = None) -> None:
-    """End a refresh, with what it changes."""
+    """Release the claim of a refresh and store its changes."""
     query = text(f"UPDATE oauth_grant SET refreshing_until = NULL{changes} WHERE id = :id")
     with connection() as conn:
         conn.execute(query, {**(values or {}), "id": grant_id})
 
 
 def _columns(tokens: Tokens) -> dict[str, Any]:
-    """Tokens as they are stored."""
+    """Return the columns of stored tokens, encrypted, with a slightly shortened lifetime."""
     seconds = tokens.lifetime_seconds
     early = 0.0 if seconds is None else min(MARGIN_SECONDS, seconds * MARGIN_SHARE)
     return {
@@ -241,13 +243,13 @@ LISTED = (
 def list_all(
     conn: Connection, organization_id: UUID, *, provider_id: str | None = None, user_id: str | None = None
 ) -> list[RowMapping]:
-    """The organization's tokens, oldest first; of one provider or user when named."""
+    """Return the organization's tokens, oldest first, optionally of one provider or user."""
     key = {"organization": organization_id, "provider_id": provider_id, "user_id": user_id}
     return list(conn.execute(text(f"{LISTED} ORDER BY oauth_grant.id"), key).mappings())
 
 
 def get(conn: Connection, organization_id: UUID, token_id: UUID) -> RowMapping:
-    """One of the organization's tokens; raises NotFound."""
+    """Return one of the organization's tokens. Raises NotFound."""
     key = {"organization": organization_id, "provider_id": None, "user_id": None, "id": token_id}
     row = conn.execute(text(f"{LISTED} AND oauth_grant.id = :id"), key).mappings().one_or_none()
     if row is None:
@@ -258,7 +260,7 @@ def get(conn: Connection, organization_id: UUID, token_id: UUID) -> RowMapping:
 def describe(
     conn: Connection, organization_id: UUID, token_id: UUID, changes: Mapping[str, Any]
 ) -> RowMapping:
-    """Name the account a token is for, or make it its owner's default; raises NotFound."""
+    """Set the account label of a token, or make it its owner's default. Raises NotFound."""
     grant = get(conn, organization_id, token_id)
     if changes.get("is_default"):
         owner = {
@@ -278,9 +280,9 @@ def describe(
 
 
 def revoke(organization_id: UUID, grants: Sequence[RowMapping]) -> None:
-    """Take tokens back: at their providers, where that is known to be possible, and then here.
+    """Revoke tokens at their providers, if these have a revocation endpoint, and delete them here.
 
-    A provider that does not answer keeps nobody from forgetting its tokens.
+    A provider that does not answer does not prevent the deletion.
     """
     for provider_id in dict.fromkeys(grant["provider_id"] for grant in grants):
         _revoke_outside(

@@ -1,1 +1,1 @@
-"""What goes when: deleted deployments, old revisions and their logs, threads whose time has come."""
+"""Removal of data: deleted deployments, old revisions, runs and logs, expired threads."""

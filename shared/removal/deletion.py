@@ -1,8 +1,8 @@
-"""Deleting a deployment: hidden at once, its work stopped, what it leaves behind removed in chunks.
+"""Deletion of a deployment: it is hidden at once, its work is stopped, and its data is removed in chunks.
 
-Its runs are stopped after it is hidden, a few at a time and none that somebody else holds just now: so a
-deletion is quick however many there are, and waits for nobody. Upkeep stops whatever is still created by
-a request that was under way, and removes the rows.
+Its runs are stopped after it is hidden, a few at a time, skipping rows that another transaction locks. A deletion is
+therefore quick for any number of runs and never waits for a lock. Upkeep stops runs that a concurrent request still
+creates, and removes the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNS_AT_ONCE = 500
 
 
 def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Transition]:
-    """Hide the deployment and stop its revisions; its runs are stopped next. Raises NotFound."""
+    """Hide the deployment and interrupt its revisions. The caller stops its runs next. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     moved = revisions.interrupt_all(conn, deployment_id, reason=REASON)
     conn.execute(
@@ -54,7 +54,7 @@ RETURNING run_id, owner, attempt, seq_reserved
 
 
 def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
-    """Stop some runs of a deleted deployment; none when all that can be are stopped."""
+    """Stop some runs of a deleted deployment. Returns an empty list when no more can be stopped."""
     values = {"id": deployment_id, "reason": REASON, "reserved": RESERVED, "limit": RUNS_AT_ONCE}
     stopped = [
         row for statement in (STOP_PENDING, STOP_RUNNING) for row in conn.execute(statement, values).all()
@@ -70,7 +70,7 @@ def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
 
 
 PURGE_CHUNK = 200
-PURGED_THREADS = 20  # each may have thousands of checkpoints, and upkeep has other things to do
+PURGED_THREADS = 20  # each may have thousands of checkpoints, and upkeep has other steps
 PURGE_GRACE_SECONDS = 60.0
 
 DELETED = text("""
@@ -80,7 +80,7 @@ SELECT id, deleted_at < now() - make_interval(secs => :grace)
 FROM deployment d WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 5 FOR UPDATE SKIP LOCKED
 """)
 
-# Children first, so that no cascade is long.
+# Children first, to keep cascades short.
 CHUNKS = (
     "DELETE FROM thread WHERE deployment_id = :id AND thread_id IN"
     " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :threads)",
@@ -90,16 +90,16 @@ CHUNKS = (
     "DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :chunk)",
 )
 
-# Its last runs are counted for its organization before.
+# The deployment's last runs must be folded into its organization's figures before.
 EMPTIED = text("""
 DELETE FROM deployment WHERE id = :id AND NOT EXISTS (SELECT FROM ended_run WHERE deployment_id = :id)
 """)
 
 
 def purge(conn: Connection) -> int:
-    """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
+    """Remove some data of deleted deployments. Returns the number of rows, 0 when nothing is left.
 
-    A deployment whose runs still stop, or whose webhooks wait for their first attempt, is left alone for a while.
+    Rows of a deployment with running runs or untried webhooks are kept for up to PURGE_GRACE_SECONDS.
     """
     removed = 0
     for deployment in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).all():

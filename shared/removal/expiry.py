@@ -1,4 +1,4 @@
-"""Threads that expire: a time to live after the last change, and what then happens to them."""
+"""Expiry of threads: their time to live after the last change, and their removal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SET = text(
 
 
 def set_ttl(conn: Connection, deployment_id: UUID, thread_id: UUID, ttl: Mapping[str, Any]) -> None:
-    """Let the thread expire `ttl` minutes after its last change."""
+    """Let the thread expire `ttl["ttl"]` minutes after its last change."""
     conn.execute(
         SET,
         {
@@ -37,7 +37,7 @@ def set_ttl(conn: Connection, deployment_id: UUID, thread_id: UUID, ttl: Mapping
 
 
 def ttl_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any] | None:
-    """A thread's time to live as the API shows it; None when it lives for ever."""
+    """Return a thread's time to live as in the API, or None if it never expires."""
     query = text(
         "SELECT ttl_minutes, ttl_strategy, updated_at FROM thread"
         " WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND ttl_minutes IS NOT NULL"
@@ -64,7 +64,7 @@ SWEPT = text(
     " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
 )
 
-# In the words of the index: one whose time has not come, or that was thinned out, is not looked at.
+# The condition of the index: threads that have not expired or were already reduced are not scanned.
 IS_OVER = f"{EXPIRES} AND {EXPIRES_AT} < now() AT TIME ZONE 'UTC'"
 
 EXPIRED = text(f"""
@@ -75,7 +75,7 @@ WHERE {IS_OVER}
 ORDER BY {EXPIRES_AT} LIMIT :limit
 """)
 
-# Asked of a thread that is held: until then, a run may have come and gone.
+# Checked again after locking the thread: a run may have been created and ended before.
 STRATEGY = text(
     "SELECT ttl_strategy FROM thread"
     f" WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {IS_OVER}"
@@ -83,7 +83,7 @@ STRATEGY = text(
 
 
 def sweep(conn: Connection) -> int:
-    """Delete or thin out some threads whose time is over; how many."""
+    """Delete some expired threads, or reduce them to their latest checkpoint. Returns how many."""
     swept = 0
     for row in conn.execute(EXPIRED, {"limit": SWEPT_AT_ONCE}).all():
         key = (row.deployment_id, row.thread_id)

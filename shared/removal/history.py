@@ -1,6 +1,6 @@
-"""What is not kept for ever: old runs, old revisions with their build logs, and old lines of deployment logs.
+"""Removal of old runs, old revisions with their build logs, and old lines of deployment logs.
 
-Upkeep calls these in a loop: each call is one short transaction on a chunk, and says how much it removed.
+Upkeep calls these functions in a loop. Each call is a short transaction on one chunk and returns how much it removed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LINES_AT_ONCE = 5_000
 RUNS_AT_ONCE = 1_000
 DEPLOYMENTS_AT_ONCE = 20
 
-# A run that is being created has just looked up what served: what did so a moment ago is not old yet.
+# A run being created has just read which revision serves, so a revision that served a moment ago is not old yet.
 SETTLED_SECONDS = 60.0
 
-# The deployments' rows are locked, so that nobody deploys an old revision again while it is removed.
+# Locks the deployments' rows, so that no request redeploys an old revision while it is removed.
 OLD = text(f"""
 SELECT r.id FROM deployment d
 CROSS JOIN (VALUES (false), (true)) AS kind(is_preview)
@@ -45,11 +45,12 @@ FOR UPDATE OF d SKIP LOCKED
 
 
 def remove_old_revisions(conn: Connection, *, kept: int) -> int:
-    """Remove some revisions beyond a deployment's `kept` newest: none that takes traffic, is on its way or has runs.
+    """Remove some ended revisions beyond a deployment's `kept` newest that have no traffic and no live runs.
 
-    Those made for previews are counted by themselves, so that none of them takes the place of one to go back to.
+    Revisions for previews are counted separately, so that they do not displace a revision to roll back to.
 
-    Secrets, drawings and the build log go with a revision; the log, which may be long, in chunks before it.
+    Secrets, drawings and the build log are removed with a revision. The log may be long, so it is removed in chunks
+    first. Returns the number of removed rows.
     """
     values = {
         "kept": kept,
@@ -84,11 +85,11 @@ ORDER BY id LIMIT :limit
 
 
 def deployments_after(conn: Connection, after: UUID | None) -> list[UUID]:
-    """The next few deployments to look at; none after the last one."""
+    """Return the ids of the next few deployments after this one. Empty after the last one."""
     return list(conn.execute(NEXT_DEPLOYMENTS, {"after": after, "limit": DEPLOYMENTS_AT_ONCE}).scalars())
 
 
-# The oldest line that may stay is found on the index alone, and most often there are not so many lines.
+# The oldest line to keep is found by the index alone. Most deployments have fewer than `most` lines.
 OLD_LINES = text("""
 DELETE FROM log_line WHERE id IN (
     SELECT id FROM log_line
@@ -101,7 +102,7 @@ DELETE FROM log_line WHERE id IN (
 
 
 def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most: int) -> int:
-    """Remove some of a deployment's log: what is older than `days`, and the oldest beyond `most` lines."""
+    """Remove some lines of a deployment's log that are older than `days` or beyond the newest `most` lines."""
     values = {
         "id": deployment_id,
         "kind": DEPLOY,
@@ -112,8 +113,8 @@ def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most
     return conn.execute(OLD_LINES, values).rowcount
 
 
-# What a thread asks, its last run that began has asked: that run stays until there is an answer. Asked of each run by
-# itself, as they come along the index, which has the oldest first: their ids are in the order of their creation.
+# The last started run of an interrupted thread raised its open interrupt. It is kept until there is an answer. The
+# subquery is evaluated per run in index order, oldest first, because run ids are in the order of creation.
 ASKS = f"""(
     SELECT r.created_seq = (
         SELECT created_seq FROM run AS own WHERE own.deployment_id = r.deployment_id AND own.thread_id = r.thread_id
@@ -131,7 +132,7 @@ DELETE FROM run WHERE run_id = ANY(ARRAY(
 
 
 def remove_old_runs(conn: Connection, deployment_id: UUID, *, days: float) -> int:
-    """Remove some of a deployment's runs that ended more than `days` ago; their threads stay as they are."""
+    """Remove some of a deployment's runs that ended more than `days` days ago. Their threads are unchanged."""
     before = clock.now() - timedelta(days=days)
     values = {"id": deployment_id, "before": before, "least_id": least_id(before), "chunk": RUNS_AT_ONCE}
     return conn.execute(OLD_RUNS, values).rowcount

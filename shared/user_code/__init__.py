@@ -1,1 +1,1 @@
-"""User code beside the graphs, as the service calls it: a deployment's authorization and its own routes."""
+"""Calls into user code other than graphs: a deployment's authorization and its own routes."""

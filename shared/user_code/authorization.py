@@ -1,8 +1,8 @@
-"""What a deployment's own authorization says: who a caller is, and what they may do.
+"""Authorization by a deployment's own code: who a caller is, and what the caller may do.
 
-The project's functions run in a graph host (`shared/user_code/calls.py`); what they answer is data, checked here.
-It fails closed: no answer, or one that cannot be read, is a refusal. Whoever asks does so before it holds a connection
-to the database, for the answer may take seconds.
+The project's functions run in a graph host (`shared/user_code/calls.py`). Their answers are data, which is checked
+here. Authorization fails closed: no answer or an invalid one is a refusal. A caller of these functions must not hold a
+database connection, because an answer may take seconds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from shared.user_code.users import User, user_of
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 10.0  # for the project's functions
+ASK_SECONDS = 10.0  # time limit of the project's functions
 UNUSABLE = "authorization gave an answer that cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question to the handlers; ids in `value` are UUIDs."""
+    """One authorization request to the handlers. Ids in `value` are UUIDs."""
 
     resource: str
     action: str
@@ -42,9 +42,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """An allowed action: its value as the handler left it, and which records it may see; None: all.
+    """An allowed action: the value as the handler left it, and the filter of visible records. None: all are visible.
 
-    Ids in a value that a handler saw are texts.
+    Ids in a value that a handler saw are strings.
     """
 
     value: dict[str, Any]
@@ -52,7 +52,7 @@ class Granted:
 
 
 def authenticate(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
-    """Ask the project's `authenticate`; `facts` are the request's method, path, query and headers.
+    """Call the project's `authenticate`. `facts` are the request's method, path, query and headers.
 
     Raises Denied, Unanswered, Unavailable.
     """
@@ -71,7 +71,10 @@ def _ask_who(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
 
 
 def authorize(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) -> list[Granted]:
-    """Ask the handlers, in one call; what no handler decides is allowed as it is. Raises as `authenticate`."""
+    """Call the handlers, all in one call. Actions without a handler are allowed unchanged.
+
+    Raises as `authenticate` does.
+    """
     auth = deployment.user_code.auth
     decided = [auth is not None and auth.decides(ask.resource, ask.action) for ask in asks]
     if not any(decided):
@@ -96,7 +99,7 @@ def _ask_handlers(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) ->
 
 
 def _granted(asks: Sequence[Ask], answers: Any) -> Iterator[Granted]:
-    """The answers, one for each ask; raises ValueError and BadFilter."""
+    """Yield one Granted per ask. Raises ValueError, BadFilter for invalid answers."""
     if not isinstance(answers, list) or len(answers) != len(asks):
         raise ValueError(UNUSABLE)
     for ask, answer in zip(asks, answers, strict=True):
@@ -110,7 +113,7 @@ def _granted(asks: Sequence[Ask], answers: Any) -> Iterator[Granted]:
 
 
 def _answer(deployment: DeploymentRef, question: Mapping[str, Any]) -> dict[str, Any]:
-    """A host's answer to a question; raises Denied, Unanswered, Unavailable."""
+    """Call a graph host and return its answer. Raises Denied, Unanswered, Unavailable."""
     assert deployment.active_revision_id is not None
     try:
         raw = calls.call(
@@ -127,14 +130,14 @@ def _answer(deployment: DeploymentRef, question: Mapping[str, Any]) -> dict[str,
         fail(deployment, UNUSABLE)
     if "denied" in answer:
         raise _denied(deployment, question["op"], answer["denied"])
-    if "failed" in answer:  # the host has written why to the deployment's log
+    if "failed" in answer:  # the host has logged the reason to the deployment's log
         log.warning("deployment %s: %s failed in user code", deployment.id, question["op"])
         raise Denied(HTTPStatus.INTERNAL_SERVER_ERROR)
     return answer
 
 
 def _denied(deployment: DeploymentRef, op: str, refusal: Any) -> Denied:
-    """The project's own refusal; one that is no error of the client's or the server's is a failure."""
+    """Return the project's refusal. A status outside 400–599 counts as a failure of the project's code."""
     try:
         status, detail, headers = refusal["status"], refusal.get("detail"), refusal.get("headers") or {}
         is_refusal = type(status) is int and 400 <= status <= 599
@@ -150,7 +153,7 @@ def _denied(deployment: DeploymentRef, op: str, refusal: Any) -> Denied:
 
 
 def phrase(status: int) -> str:
-    """What a status is called, also one that has no name."""
+    """Return the reason phrase of a status, or "Refused" for an unknown one."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
@@ -158,14 +161,17 @@ def phrase(status: int) -> str:
 
 
 def fail(deployment: DeploymentRef, why: str) -> NoReturn:
-    """Refuse, and say why in the deployment's log: it is the project's to see, not the caller's."""
+    """Deny the request with status 500.
+
+    The reason goes to the deployment's log only, because callers must not see it.
+    """
     log.warning("deployment %s: authorization failed: %s", deployment.id, why)
     note(deployment, f"authorization failed: {why}", level="ERROR")
     raise Denied(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def note(deployment: DeploymentRef, message: str, *, level: str = "WARNING") -> None:
-    """A line in the deployment's log, with the id of the request at hand."""
+    """Append a line to the deployment's log, with the id of the current request."""
     request_id = bound_ids().get("request_id")
     shown = logs.clean(f"{message} (request {request_id})" if request_id else message)
     line = logs.Line(

@@ -1,4 +1,4 @@
-"""Calls of user code that answer once: web asks, a runner that has a host of the revision passes the question on."""
+"""Calls of user code with one answer: web calls, and a runner with a host of the revision forwards the call."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from shared.user_code import inbox, requests
 from shared.user_code.inbox import ANSWER, LOST, REFUSED, TAKEN
 from shared.user_code.requests import CALL, WaitingRequest
 
-START_SECONDS = 60.0  # for a host to be had
-TRIES = 2  # what is asked changes nothing: it may be asked again when the runner that took it is gone
+START_SECONDS = 60.0  # time to get a host
+TRIES = 2  # a call changes nothing, so it may be repeated if the runner that took it is gone
 
-# What a refusal's `kind` is to the caller.
+# The caller's error for each `kind` of a refusal.
 REFUSALS = {"unavailable": Unavailable, "unanswered": Unanswered, "failed": HostError, "died": HostDied}
 
 
@@ -30,10 +30,10 @@ def call(
     timeout_seconds: float,
     start_seconds: float = START_SECONDS,
 ) -> bytes:
-    """The answer of the host's `op` to this QUERY document, as JSON.
+    """Send a QUERY document to a host of the revision and return the answer of its `op`, as JSON.
 
-    Raises Unanswered when it does not come in time, Unavailable when no host of the revision can be had,
-    HostError when the host died twice or answered nonsense.
+    Raises Unanswered if it does not come in time, Unavailable if no host of the revision can be had, HostDied if the
+    host died twice, and HostError for other failures of the host.
     """
     for tries_left in reversed(range(TRIES)):
         try:
@@ -45,11 +45,11 @@ def call(
 
 
 class _RunnerGone(Exception):
-    """The runner that took the call is gone, or its answer cannot come here any more."""
+    """The runner that took the call is gone, or can no longer send its answer to this process."""
 
 
 class _Call:
-    """One call, waited for at the process's inbox."""
+    """One call that waits at the process's inbox."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Call:
     def _accepted(self, message: tuple[int, bytes] | None) -> bytes:
         if message is None and (message := self._next(requests.SLACK_SECONDS)) is None:
             raise _RunnerGone("nothing is heard of the runner that took the call")
-        if message[0] == TAKEN:  # a runner whose heartbeats come ends it in time
+        if message[0] == TAKEN:  # a runner that sends heartbeats ends the call in time
             message = self._next(2 * (self._seconds + self._start_seconds))
         if message is None:
             raise Unanswered("the project's function did not answer in time")
@@ -113,7 +113,7 @@ class _Call:
         except Empty:
             return None
 
-    # what the inbox sees
+    # called by the inbox
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == TAKEN:

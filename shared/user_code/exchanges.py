@@ -1,7 +1,7 @@
-"""Requests for a project's app: parts that go to and fro between the web process and a host until either ends it.
+"""Requests for a project's app: parts exchanged between the web process and a graph host until either side ends.
 
-What has been consumed is credited to its sender, who waits after `WINDOW` parts that were not: a slow reader
-holds back the app, and nothing piles up on the way. Parts are numbered: what was lost on the way shows.
+A receiver credits parts that it has consumed. A sender waits after WINDOW parts without credit, so a slow reader slows
+down the app and no parts pile up in between. Parts are numbered, so that a lost part is detected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GONE = b'{"code":1006,"reason":"the client has gone"}'
 
 
 class Lost(Exception):
-    """The exchange has ended before its end: the host died, or nothing of it was heard for too long."""
+    """The exchange broke off: the host died, or no heartbeat came for too long."""
 
 
 class Exchange:
@@ -34,23 +34,23 @@ class Exchange:
 
     def __init__(self) -> None:
         self.peer: str | None = None
-        self._sender: Sender | None = None  # once a runner has taken it
+        self._sender: Sender | None = None  # set once a runner has taken the exchange
         self._refusal: str | None = None
         self._begun = threading.Event()
         self._lost: str | None = None
-        self._is_closed = False  # by us
+        self._is_closed = False  # by this process
         self._is_ended = False  # by the app
         self._incoming: SimpleQueue[bytes | None] = SimpleQueue()
         self._expected = 0  # the number of the next part
         self._is_read = False  # to its end
-        self._consumed = 0  # parts that were not credited yet
-        self._on_their_way = 0  # parts that were not credited to us
+        self._consumed = 0  # parts that this side has not credited yet
+        self._on_their_way = 0  # sent parts without credit
         self._room = threading.Condition()
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
-        """A part for the app (`workers/graph_host/frames.py` has the kinds); waits until it takes more.
+        """Send a part to the app (kinds: `workers/graph_host/frames.py`). Blocks until the app accepts more.
 
-        What an app does not want that has ended its answer is dropped. Raises Lost.
+        Parts after the app's end are dropped. Raises Lost.
         """
         if len(data) > MOST_BYTES:
             raise Lost(f"a message of more than {MOST_BYTES} bytes")
@@ -61,9 +61,9 @@ class Exchange:
         self._say(kind + data)
 
     def parts(self, *, timeout_seconds: float | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The app's parts as they come, kind and data, credits left out. Raises Lost, and TimeoutError.
+        """Yield the app's parts as `(kind, data)`, without credits. Raises Lost, TimeoutError.
 
-        Who asks for the next one has consumed the last.
+        Requesting the next part marks the previous one as consumed.
         """
         while True:
             self._give_credit()
@@ -74,7 +74,7 @@ class Exchange:
             except Empty:
                 raise TimeoutError from None
             if part is None:
-                self._incoming.put(None)  # for whoever asks again
+                self._incoming.put(None)  # for later calls
                 raise Lost(self._lost)
             kind, data = part[:1], part[1:]
             self._consumed += kind in COSTING
@@ -107,10 +107,13 @@ class Exchange:
             raise Lost("no runner has taken it")
         return self._sender
 
-    # its beginning and end
+    # beginning and end
 
     def wait(self, seconds: float) -> Exchange | None:
-        """Itself once it has begun; raises Unavailable when it cannot."""
+        """Return this exchange once it has begun, None after the timeout in seconds.
+
+        Raises Unavailable if it cannot begin.
+        """
         if not self._begun.wait(seconds):
             return None
         if self._sender is None:
@@ -118,11 +121,11 @@ class Exchange:
         return self
 
     def leave(self) -> None:
-        """Nobody is interested any more: the client of an app that has not ended its answer has gone."""
+        """Tell the app that the client disconnected, if its answer has not ended."""
         if not self._is_over and not self._is_closed and self._sender is not None:
             self._sender.send(CLOSE + GONE)
 
-    # what the inbox sees
+    # called by the inbox
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == TAKEN and self._sender is None:
@@ -167,9 +170,9 @@ class Exchange:
 def open_exchange(
     revision_id: UUID, pool: str, head: Mapping[str, Any], *, start_seconds: float
 ) -> Iterator[Exchange]:
-    """A request to the revision's app. Left before its end it is a client that has gone.
+    """Open a request to the revision's app. Leaving the block early tells the app that the client disconnected.
 
-    Raises Unavailable when no host of the revision can be had in time.
+    Raises Unavailable if no host of the revision can be had in `start_seconds`.
     """
     id, line, exchange = uuid7().bytes, inbox.inbox().line(), Exchange()
     with line.receiving(id, exchange):

@@ -1,11 +1,11 @@
-"""Filters that authorization handlers return, as conditions in SQL on a record's metadata.
+"""Filters that authorization handlers return, compiled to SQL conditions on a record's metadata.
 
-A filter says which records a caller may see: `{"owner": "ann"}`, `{"tags": {"$contains": "open"}}`, and several
-of them under `$or` and `$and`. What says anything else is refused before a row is read: a condition that was left
-out would show everything.
+A filter says which records a caller may see: `{"owner": "ann"}`, `{"tags": {"$contains": "open"}}`, and several of them
+under `$or` and `$and`. Anything else is refused before a row is read, because an omitted condition would show every
+record.
 
-Why equality asks twice: `->` and `=` compare as the contract wants it, lists whole and in order; `@>`, which follows
-from it, is what the indexes on metadata know.
+Equality is two conditions: `->` with `=` compares as the contract requires, lists as a whole and in order. `@>` follows
+from it and uses the indexes on metadata.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ class BadFilter(Denied):
 
 
 def check(filter: Any) -> None:
-    """Raise BadFilter for what is no filter; None is one that lets everything through."""
+    """Raise BadFilter for an invalid filter. None is valid and matches everything."""
     if filter is not None:
         _Condition("metadata", "f", ":{}").of(filter)
 
 
 def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple[str, dict[str, Any]]:
-    """SQL that holds for the records a filter lets through, with `:name` parameters, and their values.
+    """Return an SQL condition for the records that a filter matches, with `:name` parameters, and their values.
 
-    `column` is a JSONB column as it stands in the statement. Raises BadFilter for a filter that says something
-    else than the contract knows.
+    `column` is a JSONB column as it is written in the statement. Raises BadFilter for an invalid filter.
     """
     return _compiled(filter, column, prefix, ":{}")
 
 
 def for_driver(filter: Filter | None, column: str) -> tuple[str, dict[str, Any]]:
-    """The same for statements of the driver's own, whose parameters are `%(name)s`."""
+    """Return the condition and its values for statements of the driver, with `%(name)s` parameters."""
     return _compiled(filter, column, "f", "%({})s")
 
 
 def clause(filter: Filter | None, column: str) -> list[TextClause]:
-    """The same for a statement that is put together: no condition without a filter, else one."""
+    """Return the condition as a list for a composed statement, empty without a filter."""
     if not filter:
         return []
     sql, values = condition(filter, column)
@@ -77,7 +76,7 @@ def _compiled(
 
 
 class _Condition:
-    """A filter on its way to SQL: the values of its parameters, and what was counted."""
+    """A filter being compiled to SQL: the values of its parameters, and the number of its entries."""
 
     def __init__(self, column: str, prefix: str, placeholder: str) -> None:
         self.values: dict[str, Any] = {}
@@ -138,7 +137,7 @@ class _Condition:
         return f"({implied} AND {self._found(key)} = {self._bind(dumps(wanted), 'jsonb')})"
 
     def _contains(self, key: str, wanted: Any) -> str:
-        """What is stored is an array with all of these; those that are arrays or objects themselves count whole."""
+        """Match arrays that contain all members. Members that are arrays or objects must be equal as a whole."""
         members = wanted if isinstance(wanted, list) else [wanted]
         parts = [
             f"{self._column} @> {self._bind(dumps({key: members}), 'jsonb')}",
@@ -146,8 +145,8 @@ class _Condition:
         ]
         for member in members:
             if isinstance(member, list | dict):
-                self._count()  # each is a query of its own
-                # unnested from a one-row query: of what is no array there is nothing, and no error
+                self._count()  # each is a subquery
+                # unnested in a subquery, which yields no rows and no error for a value that is not an array
                 stored = f"CASE WHEN {parts[1]} THEN {self._found(key)} ELSE '[]' END"
                 member_sql = self._bind(dumps(member), "jsonb")
                 parts.append(f"{member_sql} IN (SELECT jsonb_array_elements({stored}))")
@@ -166,7 +165,7 @@ def _unsupported(operator: str) -> BadFilter:
     return BadFilter(f"filter uses an operator that is not supported: {operator[:50]}")
 
 
-# A record that a filter hides is as one that is not there. Each raises `error`, or what reading an unknown id raises.
+# A record hidden by a filter counts as missing. Each function raises `error`, or the NotFound of an unknown id.
 
 
 def require_thread(
@@ -178,9 +177,9 @@ def require_thread(
     lock: bool = False,
     error: NotFound | None = None,
 ) -> None:
-    """Raise NotFound when the thread is not there or hidden by the filter, as if there were none.
+    """Raise NotFound if the thread is missing or hidden by the filter. Without a filter nothing is checked.
 
-    `lock`: it stays as it is until the transaction ends. Without a filter nothing is looked at.
+    `lock`: the thread's row stays unchanged until the transaction ends.
     """
     if filter and not is_thread_visible(conn, deployment_id, thread_id, filter, lock=lock):
         raise error or records.missing(thread_id)
@@ -194,7 +193,7 @@ def is_thread_visible(
     *,
     lock: bool = False,
 ) -> bool:
-    """Whether the thread is there and the filter lets it through."""
+    """Whether the thread exists and the filter matches it."""
     statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s"
     return _is_there(conn, statement, "metadata", deployment_id, thread_id, filter, held=HELD if lock else "")
 
@@ -214,7 +213,7 @@ def require_assistant(
     lock: bool = False,
     error: NotFound | None = None,
 ) -> None:
-    """The same of an assistant's active version."""
+    """Raise NotFound if the assistant is missing or the filter hides its active version. See `require_thread`."""
     if filter and not is_assistant_visible(conn, deployment_id, assistant_id, filter, lock=lock):
         raise error or NotFound("Not Found")
 
@@ -227,7 +226,7 @@ def is_assistant_visible(
     *,
     lock: bool = False,
 ) -> bool:
-    """Whether the assistant is there and the filter lets it through."""
+    """Whether the assistant exists and the filter matches its active version."""
     held = " FOR UPDATE OF a" if lock else ""
     return _is_there(conn, ASSISTANT, "v.metadata", deployment_id, assistant_id, filter, held=held)
 
@@ -241,7 +240,7 @@ def require_cron(
     lock: bool = False,
     error: NotFound | None = None,
 ) -> None:
-    """The same of a cron."""
+    """Raise NotFound if the cron is missing or hidden by the filter. See `require_thread`."""
     statement = "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s"
     if filter and not _is_there(
         conn, statement, "metadata", deployment_id, cron_id, filter, held=HELD if lock else ""

@@ -1,9 +1,9 @@
-"""What comes to this process about user code: one channel, one connection, shared by all who wait for something.
+"""The inbox of a process for user code: one channel on one connection, shared by all receivers.
 
-Both ends have one: a web process gets answers and an app's parts, a runner what clients send. A line lives as
-long as its connection, and what was said while there was none is gone: whoever waits at it learns that it is
-lost, and the address of the next line is another one. That a peer has ended shows at once, since nobody gets
-what is sent to it; that it is frozen or cut off, by its heartbeats.
+Both sides have an inbox: a web process receives answers and the parts of an app, a runner the parts of clients. A line
+lives as long as its connection, and messages sent between two lines are lost. Its receivers are then told that the line
+is lost, and the next line has another address. A peer that has ended is detected at once, because a message to it has
+no subscriber. A peer that is frozen or cut off is detected by its missing heartbeats.
 """
 
 from __future__ import annotations
@@ -27,54 +27,55 @@ from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
 
 log = logging.getLogger(__name__)
 
-HEADER = struct.Struct(">B16sI")  # what the message is, whom it is for, its number among the sender's parts
+HEADER = struct.Struct(">B16sI")  # kind of the message, id of the receiver, number among the sender's parts
 NOBODY = bytes(16)
-# A call's answer; that a runner has taken the request, and where it gets what follows; that it cannot be had, and why; a part
-# of an exchange; that the sender gives it up, and why; the sender's address alone: it lives.
+# ANSWER: the answer of a call. TAKEN: a runner has taken the request; the body says where it receives what follows.
+# REFUSED: the request cannot be served, and why. PART: a part of an exchange. LOST: the sender gives up, and why. BEAT:
+# the sender's address, as a sign of life.
 ANSWER, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 7)
 
 BEAT_SECONDS = 2.0
-GONE_SECONDS = 15.0  # a peer whose heartbeats stay away for this long is gone
-CONNECT_SECONDS = 2.0  # how long whoever needs a line waits for one
+GONE_SECONDS = 15.0  # a peer without heartbeats for this long counts as gone
+CONNECT_SECONDS = 2.0  # longest wait for a line
 
 
 class Receiver(Protocol):
-    """Whoever waits for messages under an id. Neither method may wait for anything."""
+    """Receiver of the messages under an id. Neither method may block."""
 
     peer: str | None  # the address of the other end, once it is known and must be watched
 
     def received(self, kind: int, number: int, body: bytes) -> None:
-        """A message has come."""
+        """Handle a message."""
 
     def lost(self, reason: str) -> None:
-        """Nothing will come any more."""
+        """Handle the end: no further messages come."""
 
 
 class Watched:
-    """A receiver that gets nothing: its peer gets our heartbeats as long as it is there."""
+    """A receiver without messages. Its peer gets heartbeats as long as it exists."""
 
     def __init__(self, peer: str) -> None:
         self.peer: str | None = peer
 
     def received(self, kind: int, number: int, body: bytes) -> None:
-        """Nothing is expected."""
+        """Ignore the message; none is expected."""
 
     def lost(self, reason: str) -> None:
-        """Nothing depends on it."""
+        """Do nothing."""
 
 
 class InboxLine:
-    """One connection's time: its address, and who waits at it."""
+    """The lifetime of one connection: its address and its receivers."""
 
     def __init__(self) -> None:
         self.address = secrets.token_hex(8)
         self.is_lost = False
         self._receivers: dict[bytes, Receiver] = {}
-        self._beat_at: dict[str, float] = {}  # when the last heartbeat of each peer came
+        self._beat_at: dict[str, float] = {}  # time of the last heartbeat of each peer
 
     @contextmanager
     def receiving(self, id: bytes, receiver: Receiver) -> Iterator[None]:
-        """Have a receiver get what comes under an id."""
+        """Deliver the messages under an id to a receiver, within the block."""
         self._receivers[id] = receiver
         if self.is_lost:
             receiver.lost("the connection to the event bus was lost")
@@ -92,7 +93,7 @@ class InboxLine:
             receiver.received(kind, number, body)
 
     def lose(self, reason: str, receivers: Iterable[Receiver] | None = None) -> None:
-        """Say to these receivers, or to all there are and come, that nothing comes any more."""
+        """Tell these receivers that no further messages come. None: all receivers, present and future."""
         if receivers is None:
             self.is_lost = True
             receivers = tuple(self._receivers.values())
@@ -100,7 +101,7 @@ class InboxLine:
             receiver.lost(reason)
 
     def beat(self) -> None:
-        """Send a heartbeat to each peer, and lose those that are gone."""
+        """Send a heartbeat to each peer, and tell the receivers whose peer is gone."""
         by_peer: dict[str, list[Receiver]] = {}
         for receiver in tuple(self._receivers.values()):
             if receiver.peer is not None:
@@ -130,7 +131,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def line(self) -> InboxLine:
-        """The line there is; raises Unavailable when none comes about."""
+        """Return the current line. Raises Unavailable if there is none within CONNECT_SECONDS."""
         line = self._line
         return line if line is not None else self._wait_for_line()
 
@@ -146,7 +147,7 @@ class Inbox:
             return self._line
 
     def _follow(self, connection: Any) -> None:
-        """Subscribe to a new line and pass on what comes, until the connection is lost."""
+        """Subscribe to a new line and dispatch its messages until the connection is lost."""
         line = InboxLine()
         connection.send_command("SUBSCRIBE", channel(line.address))
         try:
@@ -177,12 +178,12 @@ def channel(address: str) -> str:
 
 
 def encode(kind: int, id: bytes, body: bytes, *, number: int = 0) -> bytes:
-    """One message as bytes."""
+    """Encode a message."""
     return HEADER.pack(kind, id, number) + body
 
 
 def place(address: str, id: bytes) -> bytes:
-    """The body of TAKEN: where the sender gets what is for it, and under which id."""
+    """Return the body of TAKEN: the address and id under which its sender receives messages."""
     return id + address.encode()
 
 
@@ -195,7 +196,7 @@ def id_at(place: bytes) -> bytes:
 
 
 def send(address: str, *messages: bytes) -> bool:
-    """Send messages to an inbox, in order; False when nobody gets them."""
+    """Send messages to an inbox in order. Returns False if it has no subscriber or Redis is unreachable."""
     try:
         return publish(address, *messages)
     except RedisError as error:
@@ -204,7 +205,7 @@ def send(address: str, *messages: bytes) -> bool:
 
 
 def publish(address: str, *messages: bytes) -> bool:
-    """Send messages to an inbox, in order; False when nobody is subscribed to it. Raises RedisError."""
+    """Send messages to an inbox in order. Returns False if it has no subscriber. Raises RedisError."""
     if len(messages) == 1:
         return bool(client().publish(channel(address), messages[0]))
     pipeline = client().pipeline(transaction=False)

@@ -1,10 +1,10 @@
-"""Users who were found a moment ago, by what they showed: the same credentials are not asked about again.
+"""A short-lived cache of authenticated users, so that repeated credentials do not call user code each time.
 
-They are known by an HMAC of the revision's id and the values of the headers that decide, with a secret of the process:
-credentials are kept nowhere. Refusals are not remembered; equal questions on their way are asked once.
+The key is an HMAC, with a secret of the process, of the revision's id and the deciding headers. Credentials are stored
+nowhere. Refusals are not cached. Concurrent lookups of the same key share one call.
 
-Why so few are cached by default: only where `authenticate` takes nothing but the authorization header does its answer
-surely depend on nothing else. A project may name more headers (`auth.cache.cache_keys`).
+By default, an answer is cached only if `authenticate` takes nothing but the authorization header: only then can it
+depend on nothing else. A project may name other headers (`auth.cache.cache_keys`).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from shared.errors import Unavailable
 from shared.user_code.users import User
 
 KNOWN_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
-MAX_USERS = 10_000  # of a revision, in this process
+MAX_USERS = 10_000  # per revision and process
 MAX_REVISIONS = 64
-MAX_DOCUMENT_BYTES = 4 * 1024  # larger users are asked about again: so many of them would not fit
+MAX_DOCUMENT_BYTES = 4 * 1024  # larger users are not cached: MAX_USERS of them would not fit into memory
 
 _secret = secrets.token_bytes(32)
 
 
 class KnownUsers:
-    """Of one revision."""
+    """The cached users of one revision."""
 
     def __init__(self, seconds: float, most: int) -> None:
         self._seconds, self._most = seconds, most
-        self._known: OrderedDict[bytes, tuple[float, User]] = OrderedDict()  # the oldest first
+        self._known: OrderedDict[bytes, tuple[float, User]] = OrderedDict()  # oldest first
         self._asked: dict[bytes, Future[User]] = {}
         self._lock = threading.Lock()
 
     def find(self, key: bytes, ask: Callable[[], User]) -> User:
-        """The user behind this key, asked about unless known; raises what `ask` does."""
+        """Return the user of this key, from the cache or by calling `ask`. Raises what `ask` raises."""
         with self._lock:
             until, user = self._known.get(key, (0.0, None))
             if user is not None and until > time.monotonic():
@@ -58,7 +58,7 @@ class KnownUsers:
             user = ask()
         except BaseException as error:
             self._end(key)
-            # whoever waits with us has not been stopped, when we have
+            # a kill of this greenlet must not stop those that wait for its result
             own.set_exception(error if isinstance(error, Exception) else Unavailable())
             raise
         self._end(key, user)
@@ -76,16 +76,16 @@ class KnownUsers:
             self._known[key] = (time.monotonic() + self._seconds, user)
 
 
-_revisions: OrderedDict[UUID, KnownUsers] = OrderedDict()  # the one used last is last
+_revisions: OrderedDict[UUID, KnownUsers] = OrderedDict()  # most recently used last
 
 
 def forget() -> None:
-    """Ask about everybody anew."""
+    """Clear the cache."""
     _revisions.clear()
 
 
 def find(revision_id: UUID, auth: Auth, facts: Mapping[str, Any], ask: Callable[[], User]) -> User:
-    """The user behind a request, asked about unless known; raises what `ask` does."""
+    """Return the user of a request, from the cache or by calling `ask`. Raises what `ask` raises."""
     deciding = deciding_headers(auth)
     if not deciding:
         return ask()
@@ -93,7 +93,7 @@ def find(revision_id: UUID, auth: Auth, facts: Mapping[str, Any], ask: Callable[
 
 
 def deciding_headers(auth: Auth) -> Sequence[str]:
-    """The headers that decide who a caller is; none where it may depend on the rest of a request."""
+    """Return the headers that determine the user. Empty if other parts of a request may matter."""
     if auth.cache_keys:
         return auth.cache_keys
     return ("authorization",) if tuple(auth.parameters) == ("authorization",) else ()

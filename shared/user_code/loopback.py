@@ -1,8 +1,8 @@
-"""Tokens by which a deployment's own code calls the service, on behalf of the user it works for.
+"""Tokens with which a deployment's own code calls the service on behalf of a user.
 
-A runner makes one for each request of user code, and the service that receives it knows from it for which deployment
-and which user the request is. It is encrypted with the service's keys, so that nobody else can make or read one, and
-good for a minute by the database's clock.
+A runner makes a token for each request of user code. It tells the receiving process for which deployment and user the
+request is. It is encrypted with the service's keys, so that no other program can make or read one, and is valid for a
+minute by the database's clock.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ VALID_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class OwnCode:
-    """Code of a deployment, and the document of the user it works for; None: for nobody."""
+    """The deployment and the user document of a token. `user` is None if the code acts for no user."""
 
     deployment_id: UUID
     user: Mapping[str, Any] | None
 
 
 def make(deployment_id: UUID, user: Mapping[str, Any] | None) -> str:
-    """A token, as the header's value. Raises Unavailable without keys to encrypt with, or without the time."""
+    """Return a token, as a header value. Raises Unavailable without encryption keys or the database's time."""
     said = {"deployment_id": deployment_id, "user": user, "until": clock.seconds() + VALID_SECONDS}
     return encryption.encrypt(dumps(said)).decode()
 
 
 def read(token: str) -> OwnCode | None:
-    """What a token says; None for one that is none, or no longer good."""
+    """Decode a token. Returns None for an invalid or expired one."""
     try:
         said = orjson.loads(encryption.decrypt(token.encode()))
         if said["until"] < clock.seconds():

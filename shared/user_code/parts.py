@@ -1,4 +1,4 @@
-"""The parts of an exchange, as they travel; `workers/graph_host/frames.py` says what each kind means."""
+"""Parts of an exchange on the wire. `workers/graph_host/frames.py` defines their kinds."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import threading
 from shared.user_code import inbox
 
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
-COSTING = frozenset((BODY, TEXT, BYTES))  # so many of these may be on their way:
-WINDOW = 16
-CREDIT_AT = WINDOW // 2  # who has consumed so many says so
-LAST = frozenset((END, CLOSE, FAILED))  # of those from the app; from the client CLOSE alone is
-MOST_BYTES = 1024 * 1024  # of one part: a client's message, or an app's, is not cut up
+COSTING = frozenset((BODY, TEXT, BYTES))  # these need credit:
+WINDOW = 16  # parts that may be sent without credit
+CREDIT_AT = WINDOW // 2  # a receiver that has consumed so many sends credit
+LAST = frozenset((END, CLOSE, FAILED))  # of the app's parts; of the client's only CLOSE
+MOST_BYTES = 1024 * 1024  # of one part: messages of clients and apps are not split
 
 
 class Sender:
-    """Numbers parts and sends them to where the other end gets them."""
+    """Numbers parts and sends them to the other side's inbox."""
 
     def __init__(self, place: bytes) -> None:
         self._address = inbox.address_of(place)
         self._id = inbox.id_at(place)
         self._number = 0
-        self._lock = threading.Lock()  # numbers must travel in their order
+        self._lock = threading.Lock()  # numbers must be sent in order
 
     def send(self, *parts: bytes) -> bool:
-        """Send parts; False when nobody gets them."""
+        """Send parts. Returns False if they reach no subscriber."""
         with self._lock:
             messages = [
                 inbox.encode(inbox.PART, self._id, part, number=number)
@@ -34,5 +34,5 @@ class Sender:
             return inbox.send(self._address, *messages)
 
     def give_up(self, reason: str) -> None:
-        """Send that nothing follows. Raises RedisError."""
+        """Send LOST: no further parts follow. Raises RedisError."""
         inbox.publish(self._address, inbox.encode(inbox.LOST, self._id, reason.encode()))

@@ -1,8 +1,8 @@
-"""What waits in Redis for a runner that has a host of the revision: a question, or a request for the app.
+"""Requests in Redis that wait for a runner with a host of the revision: calls, and requests for the app.
 
-Each waits in the list of its revision, and is taken once. Nobody took it in a moment: the runners of the pool are
-notified, and one of them starts a host. It holds what clients sent, credentials among it, and is therefore
-encrypted. Whoever gives up waiting takes it back; a list that nothing is added to expires.
+Each waits in the list of its revision and is taken once. If no runner takes it within a moment, the runners of the pool
+are notified, and one of them starts a host. A request contains what clients sent, including credentials, so it is
+encrypted. A caller that gives up removes its request. A list expires if nothing is added to it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ KEPT_SECONDS = 300
 ID_BYTES = 16
 UNTAKEN_SECONDS = 0.25  # then the runners are notified
 NOTIFY_AGAIN_SECONDS = 2.0
-SLACK_SECONDS = 3.0  # for whoever took it to say so
+SLACK_SECONDS = 3.0  # for the runner that took a request to report that
 
 Sign = TypeVar("Sign")
 
-_notified: dict[UUID, float] = {}  # revisions, and when their runners were
+_notified: dict[UUID, float] = {}  # revision → when its runners were notified
 _notified_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """What is asked of a host, and where the answer goes; `seconds`: how long a call may take there."""
+    """A request for a host, and the inbox for its answer. `seconds` limits the duration of a call in the host."""
 
     inbox: str
     document: Mapping[str, Any]
@@ -45,12 +45,12 @@ class WaitingRequest:
 
 
 def list_of(kind: str, revision_id: UUID) -> str:
-    """The list in which the ids of a revision's calls, or exchanges, wait."""
+    """Return the key of the list in which a revision's calls or exchanges wait."""
     return f"{PREFIX}user-code:{kind}:{revision_id}"
 
 
 def put(kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> bytes:
-    """Have a request wait for a runner; what waits. Raises Unavailable."""
+    """Add a request to its revision's list. Returns the list item. Raises Unavailable."""
     document = dumps({"inbox": request.inbox, "document": request.document, "seconds": request.seconds})
     item = id + encryption.encrypt(document)
     name = list_of(kind, revision_id)
@@ -65,18 +65,18 @@ def put(kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> byt
 
 
 def parse(item: bytes) -> tuple[bytes, WaitingRequest]:
-    """What waited and was taken: its id and the request; raises Undecryptable."""
+    """Decrypt a list item. Returns its id and the request. Raises Undecryptable."""
     document = orjson.loads(encryption.decrypt(item[ID_BYTES:]))
     return item[:ID_BYTES], WaitingRequest(document["inbox"], document["document"], document["seconds"])
 
 
 def give_back(kind: str, revision_id: UUID, item: bytes) -> None:
-    """What cannot be served here is the next runner's; raises RedisError."""
+    """Return an item to the front of the list for another runner. Raises RedisError."""
     client().rpush(list_of(kind, revision_id), item)
 
 
 def take_back(kind: str, revision_id: UUID, item: bytes) -> None:
-    """Nobody waits for this request any more."""
+    """Remove an item because its caller no longer waits."""
     try:
         client().lrem(list_of(kind, revision_id), 0, item)  # type: ignore[arg-type]  bytes are text to Redis
     except RedisError:
@@ -92,9 +92,9 @@ def first_sign(
     wait: Callable[[float], Sign | None],
     start_seconds: float,
 ) -> Sign | None:
-    """What `wait` finds in so many seconds, or None once somebody has taken the request.
+    """Return the first result of `wait(seconds)`, or None once a runner has taken the request.
 
-    Raises Unavailable when nobody does in time.
+    Raises Unavailable if no runner takes it within `start_seconds`.
     """
     give_up_at = time.monotonic() + start_seconds
     pause = UNTAKEN_SECONDS
@@ -108,7 +108,7 @@ def first_sign(
 
 
 def _is_waiting(kind: str, revision_id: UUID, pool: str, item: bytes) -> bool:
-    """Whether nobody has taken it yet; then the runners are notified. Raises Unavailable."""
+    """Whether the item is still in the list. If so, the runners are notified. Raises Unavailable."""
     try:
         if client().lpos(list_of(kind, revision_id), item) is None:  # type: ignore[arg-type]  see take_back
             return False
@@ -120,7 +120,7 @@ def _is_waiting(kind: str, revision_id: UUID, pool: str, item: bytes) -> bool:
 
 
 def _may_notify(revision_id: UUID) -> bool:
-    """Whether its runners were not notified just now; many may wait for the same host."""
+    """Whether the last notification is long enough ago. Many callers may wait for the same host."""
     now = time.monotonic()
     with _notified_lock:
         for id, at in tuple(_notified.items()):

@@ -1,4 +1,4 @@
-"""Whom a deployment's authorization found a caller to be, as data that travels with runs and crons."""
+"""Users as a deployment's authorization returns them, as data that is stored with runs and crons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shared.infra.postgres import dumps
 MAX_BYTES = 32 * 1024
 MAX_IDENTITY = 1024
 
-# Who comes by the platform's own tools: graph hosts make the SDK's StudioUser of it.
+# The user of callers with the platform's own tools. Graph hosts turn it into the SDK's StudioUser.
 STUDIO = {
     "identity": "langgraph-studio-user",
     "display_name": "langgraph-studio-user",
@@ -24,7 +24,7 @@ STUDIO = {
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A caller by their own deployment's account; `document` is all that graphs learn of them."""
+    """A user of the deployment's own authorization. Graphs see `document` and nothing else."""
 
     identity: str
     permissions: Sequence[str]
@@ -32,7 +32,7 @@ class User:
 
 
 def user_of(document: Any) -> User:
-    """A user as `authenticate` answered, or as it was kept; raises ValueError for what is none."""
+    """Build a user from a document of `authenticate` or a stored one. Raises ValueError if it is invalid."""
     if not isinstance(document, dict):
         raise ValueError("authenticate returned no user")
     identity, permissions = document.get("identity"), document.get("permissions", [])
