@@ -62,7 +62,7 @@ def configure(
 def _queue(name: str) -> Queue:
     """Return a queue without acknowledgements.
 
-    With early acks they would cost two round-trips a message for no effect.
+    With early acks they would cost two round-trips per message for no effect.
     """
     return Queue(name, Exchange(name, type="direct"), routing_key=name, no_ack=True)
 

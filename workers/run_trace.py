@@ -111,7 +111,7 @@ class RunTrace:
         )
 
     def failed(self, why: str) -> None:
-        """Mark the attempt as failed. Attempts that end well are not marked."""
+        """Mark the attempt as failed, with the reason. Without a call the attempt counts as successful."""
         self._error = why[:1_000]
 
     def end(self) -> None:

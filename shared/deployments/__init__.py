@@ -2,7 +2,7 @@
 
 The life of a revision:
 
-    QUEUED ──claim──► AWAITING_BUILD ─► BUILDING ─► AWAITING_DEPLOY ─► DEPLOYING ──► DEPLOYED
+    QUEUED ─► AWAITING_BUILD ──claim──► BUILDING ─► AWAITING_DEPLOY ─► DEPLOYING ──► DEPLOYED
        │                     │ a step fails: BUILD_FAILED or DEPLOY_FAILED
        └── a newer one ──► SKIPPED;  requested at any time ──► INTERRUPTED
 

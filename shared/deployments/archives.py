@@ -21,7 +21,7 @@ from shared.infra.postgres import patience
 CHUNK_BYTES = 1024 * 1024
 UPLOAD_SECONDS = 3600
 SAME_UPLOAD_SECONDS = 66.0  # waits for an upload of the same bytes: more than keep()'s statement_timeout
-KEPT_SECONDS = 3600  # a PATCH may be about to name an archive without references
+KEPT_SECONDS = 3600  # for archives without a reference: a PATCH may soon name one
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def keep(conn: Connection, path: Path, digest: str) -> None:
 
 
 def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
-    """Yield an archive's bytes in chunks. Raises NotFound."""
+    """Yield an archive's bytes in chunks of CHUNK_BYTES. Raises NotFound."""
     query = text("SELECT data FROM archive_chunk WHERE digest = :digest AND n = :n")
     n = 0
     while (data := conn.execute(query, {"digest": digest, "n": n}).scalar()) is not None:

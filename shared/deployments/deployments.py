@@ -364,7 +364,7 @@ def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapp
 
 
 def require(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
-    """Raises NotFound unless the organization has the deployment and it is not being deleted."""
+    """Raise NotFound unless the organization has the deployment and it is not being deleted."""
     _one_alive(conn, organization_id, deployment_id, "")
 
 

@@ -61,7 +61,7 @@ class Line:
 
 
 class RisingClock:
-    """Clock that never returns the same time twice, so that readers can continue after the newest line they have."""
+    """A clock that never returns the same time twice, so that readers can continue after the last line they have."""
 
     def __init__(self) -> None:
         self._last = datetime.min.replace(tzinfo=UTC)

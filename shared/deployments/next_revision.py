@@ -30,7 +30,7 @@ class Change:
     secrets: Sequence[Mapping[str, str]] = ()
     secret_changes: Mapping[str, str | None] = field(
         default_factory=dict
-    )  # after those; None: not set any more
+    )  # applied after `secrets`; None removes a variable
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)

@@ -154,7 +154,10 @@ def _has_one_in_progress(conn: Connection, deployment_id: UUID) -> bool:
 
 
 def interrupt_preview(conn: Connection, deployment_id: UUID, preview: str) -> list[Transition]:
-    """Interrupt a preview's unended revisions and start the next queued one. The deployment must be locked."""
+    """Interrupt a preview's revisions that have not ended, and start the next queued one.
+
+    The deployment must be locked.
+    """
     query = text(
         "SELECT id FROM revision WHERE deployment_id = :id AND preview = :preview AND status <> ALL(:ends)"
     )

@@ -209,7 +209,7 @@ def previews(conn: Connection, organization_id: UUID, deployment_id: UUID) -> li
 def delete_preview(
     conn: Connection, organization_id: UUID, deployment_id: UUID, name: str
 ) -> list[Transition]:
-    """Delete a preview with its address and interrupt its unended revisions. Raises NotFound."""
+    """Delete a preview with its address, and interrupt its revisions that have not ended. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     query = text("DELETE FROM preview WHERE deployment_id = :id AND name = :name")
     if conn.execute(query, {"id": deployment_id, "name": name}).rowcount != 1:

@@ -1,6 +1,7 @@
 """The authorization and the app of a revision, as the build found them.
 
-Graph hosts are called only for what this description contains, so calls that nothing would answer are never made.
+The description is stored with the revision. Graph hosts are called only for what it contains, so no call is made that
+user code could not answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts graph hosts of a revision before it gets runs, so that its first runs do not wait for a host to start."""
+"""Starting graph hosts of a revision before it gets runs. Its first runs would otherwise wait for a host to start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IS_READY = "ready"  # operation of a query that only needs a host to answer
 def announce(revision_id: UUID, pool: str) -> None:
     """Notify every runner of the pool to start a host of the revision.
 
-    If the message is lost, its first run waits longer.
+    If the message is lost, the revision's first run waits longer.
     """
     try:
         redis.broker().publish(redis.warm_channel(pool), str(revision_id))

@@ -1,6 +1,6 @@
 """Histograms of seconds. All have the same buckets, so they can be added.
 
-Bucket `n` begins at 1 ms · 2^(n/4). Four buckets a doubling limit the error of a percentile to a fifth. The first
+Bucket `n` begins at 1 ms · 2^(n/4). Four buckets per doubling limit the error of a percentile to a fifth. The first
 bucket also holds all shorter times; the last one begins at 12 days and holds all longer ones.
 """
 
@@ -59,7 +59,7 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
 
 
 def cumulative(histogram: Mapping[int, int], *, every: int = A_DOUBLING) -> list[tuple[float, int]]:
-    """Return `(limit in seconds, count below)` pairs, a limit every so many buckets. The last limit is infinite."""
+    """Return `(limit in seconds, count below)` pairs, one for every `every` buckets. The last limit is infinite."""
     counts = list(accumulate(histogram.get(number, 0) for number in range(LAST + 1)))
     limits = [(begins_at(number), counts[number - 1]) for number in range(every, LAST + 1, every)]
     return [*limits, (float("inf"), counts[-1])]

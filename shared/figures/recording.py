@@ -15,7 +15,7 @@ _COLUMNS = "{0}.key_id, {0}.created_at, {0}.not_before, {0}.started_at, {0}.atte
 _WAIT = "started_at - CASE WHEN not_before <= started_at THEN not_before ELSE created_at END"
 # A deployment's own authorization may have any number of users. Their runs are counted without a key.
 USER_PREFIX = "user:"
-# A graph host reports the first token by its own clock or by user code. Times outside the run are dropped.
+# The time of the first token comes from a graph host's clock or from user code. Times outside the run are dropped.
 _BETWEEN = "CASE WHEN {ago} BETWEEN 0 AND {total} THEN {total} - {ago} END"
 _APPEND = """
 INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,

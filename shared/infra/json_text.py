@@ -1,8 +1,8 @@
-"""JSON that PostgreSQL can store but not look into.
+"""JSON documents that PostgreSQL can store but not query.
 
 A `json` column keeps any JSON text. PostgreSQL's operators (`->`, `->>`) and its casts to `jsonb` refuse a document that
-holds U+0000, wherever it is: one such row would fail every search that comes across it. So every statement that looks
-into a `json` column which callers or graphs fill names the column as `readable(…)`.
+contains U+0000 anywhere. A single such row would fail every search that reads it. Every statement that queries a `json`
+column filled by callers or graphs therefore names the column as `readable(…)`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _REPLACEMENT = r"\1\\ufffd"
 def readable(column: str) -> str:
     """Return SQL for the value of a `json` column with U+FFFD in place of U+0000. Other documents are unchanged."""
     as_text = f"CAST({column} AS text)"
-    # Escaped backslashes are set aside as a character that no JSON document holds as it is. A regular expression would
-    # take a second for each megabyte of U+0000.
+    # Escaped backslashes are replaced meanwhile by a character that no JSON document contains unescaped. A regular
+    # expression would take a second for each megabyte of U+0000.
     without_pairs = rf"replace({as_text}, '\\', chr(1))"
     replaced = rf"replace(replace({without_pairs}, '{NUL}', '\ufffd'), chr(1), '\\')"
     return f"(CASE WHEN strpos({as_text}, '{NUL}') = 0 THEN {column} ELSE CAST({replaced} AS json) END)"

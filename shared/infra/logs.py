@@ -3,7 +3,7 @@
     with logs.bound(run_id=run.run_id):
         log.info("claimed")          # … claimed run_id=0198…
 
-Text for terminals; one JSON object a line with RUNYARD_LOG_FORMAT=json.
+Text for terminals; one JSON object per line with RUNYARD_LOG_FORMAT=json.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(TextLines):
-    """One JSON object a line, for log collectors."""
+    """One JSON object per line, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

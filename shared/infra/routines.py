@@ -1,4 +1,4 @@
-"""Database functions: several statements of a hot path in one call, each planned once a session.
+"""Database functions: several statements of a hot path in one call, each planned once per session.
 
 A release calls a function by a name that contains its version, and a migration creates it. A changed function gets a
 new version, because the previous release still calls the old one. `tests/unit/test_expanding.py` checks this.

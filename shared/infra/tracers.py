@@ -1,4 +1,4 @@
-"""Configures a process's tracer if spans are exported. No other module imports `shared/infra/otel.py`."""
+"""Configuring a process's tracer, if spans are exported. No other module imports `shared/infra/otel.py`."""
 
 from __future__ import annotations
 

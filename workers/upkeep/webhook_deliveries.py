@@ -99,8 +99,8 @@ def deliver(delivery: Delivery, service_url: str) -> None:
 def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | None]:
     """Call the receiver. Returns `(failure, status)`: why it failed or None, and the HTTP status, if any.
 
-    A call back into a deployment carries no platform credentials. The author of a webhook names the path, and could
-    otherwise make the service do what they may not do themselves.
+    A call to this service's own deployments carries no platform credentials. The author of a webhook names the path,
+    and could otherwise make the service do what the author may not do.
     """
     if delivery.attempt > webhooks.TRIES:
         return "the process that made the last attempt ended", None
