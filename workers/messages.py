@@ -1,9 +1,9 @@
 """Task messages without acknowledgement, revocation or results: only arguments for the call of a task.
 
-Queues do not track delivered messages (`shared/infra/broker.py`), but kombu's Redis transport would still ask Redis to
-delete each one. That is a round-trip per message, from a pool of ten connections that a burst exhausts. Celery's request
-and trace of each task serve results, retries, limits and events. Only the events are used here, and only if Celery's
-tools are enabled.
+Queues do not track delivered messages (`shared/infra/broker.py`), but kombu's Redis transport would still ask Redis
+to delete each one. That is a round-trip per message, from a pool of ten connections that a burst exhausts. Celery's
+request and trace of each task serve results, retries, limits and events. Only the events are used here, and only if
+Celery's tools are enabled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JSON documents that PostgreSQL can store but not query.
 
-A `json` column keeps any JSON text. PostgreSQL's operators (`->`, `->>`) and its casts to `jsonb` refuse a document that
-contains U+0000 anywhere. A single such row would fail every search that reads it. Every statement that queries a `json`
-column filled by callers or graphs therefore names the column as `readable(…)`.
+A `json` column keeps any JSON text. PostgreSQL's operators (`->`, `->>`) and its casts to `jsonb` refuse a document
+that contains U+0000 anywhere. A single such row would fail every search that reads it. Every statement that queries a
+`json` column filled by callers or graphs therefore names the column as `readable(…)`.
 """
 
 from __future__ import annotations
