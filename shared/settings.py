@@ -484,7 +484,17 @@ PREFIX = "RUNYARD_"
 # Variables that other programs read: the command line, the CI jobs in deploy/, docker-compose.yml.
 READ_ELSEWHERE = frozenset(
     f"{PREFIX}{name}"
-    for name in ("ORG", "CONTEXT", "ADDRESS", "DIRECTORY", "ENV_FILE", "NAME", "PACKAGE", "PUBLISH", "TIMEOUT")
+    for name in (
+        "ORG",
+        "CONTEXT",
+        "ADDRESS",
+        "DIRECTORY",
+        "ENV_FILE",
+        "NAME",
+        "PACKAGE",
+        "PUBLISH",
+        "TIMEOUT",
+    )
 )
 OF_TESTS = f"{PREFIX}TEST_"
 
