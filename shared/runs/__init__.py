@@ -1,9 +1,9 @@
-"""Runs: created, eligible, claimed, ended. The life of one:
+"""Runs: creating, claiming, finishing and reading them. The life cycle of a run:
 
     pending ──claim──► running ──finish──► success | error | interrupted | timeout
        │                  │ lease expired or host died, attempts left ──► pending
        └─cancel─► interrupted (rollback: deleted)
 
-Every arrow is one conditional UPDATE that names the old state; no row changed means somebody else was first. All times
-are the database's. Locks are always taken thread first, then run.
+Every arrow is one conditional UPDATE that names the old state. If it changes no row, another process was first. All
+times are taken from the database's clock. Locks are always taken thread first, then run.
 """

@@ -1,7 +1,7 @@
-"""Runs as the A2A protocol sees them: found by their id, or listed newest first.
+"""A2A tasks: runs in the terms of the A2A protocol, read by id or listed newest first.
 
-A task is a run whose metadata has the key `a2a`. It waits for an answer as long as its thread does and nothing was
-created after it.
+A task is a run whose metadata has the key `a2a`. A task requires input as long as its thread is interrupted and no
+later run was created on the thread.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ORDER BY r.run_id DESC LIMIT %(limit)s"""
 
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id: UUID, run_id: UUID) -> Row:
-    """One task with its thread's values; raises NotFound, also for another assistant's."""
+    """Return a task with its thread's values. Raises NotFound if it is missing or belongs to another assistant."""
     wanted = {"deployment_id": deployment_id, "assistant_id": assistant_id, "with_values": True}
     row = query(conn, GET, {**wanted, "thread_id": thread_id, "run_id": run_id}).fetchone()
     if row is None:
@@ -74,7 +74,7 @@ SELECT 1 FROM run WHERE deployment_id = %(deployment_id)s AND assistant_id = %(a
 def require(
     conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id: UUID, run_id: UUID
 ) -> None:
-    """Raise NotFound where there is no such task, or only one of another assistant."""
+    """Raise NotFound if the task is missing or belongs to another assistant."""
     key = {"deployment_id": deployment_id, "assistant_id": assistant_id}
     if query(conn, EXISTS, {**key, "thread_id": thread_id, "run_id": run_id}).fetchone() is None:
         raise NotFound("Task not found")
@@ -82,12 +82,12 @@ def require(
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFilter:
-    """Which tasks to list, and what of them."""
+    """The conditions, page and columns of a list of tasks."""
 
     thread_id: UUID | None = None
     state: str | None = None
     since: datetime | None = None
-    before: UUID | None = None  # the last one of the page before
+    before: UUID | None = None  # id of the last task of the previous page
     limit: int = 50
     with_values: bool = False
 
@@ -100,7 +100,10 @@ def search(
     filter: Filter | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> tuple[list[Row], int]:
-    """A page of tasks, and how many there are in all; of threads that are for this filter and have this metadata."""
+    """Return a page of tasks and the number of all matching tasks.
+
+    Covers only threads that the filter lets through and that have `metadata`.
+    """
     visible, values = filters.for_driver(filter, "t.metadata")
     if metadata:
         visible += " AND t.metadata @> CAST(%(metadata)s AS jsonb)"

@@ -1,7 +1,7 @@
-"""Ends runs before they do by themselves: cancelled, displaced by another, or deleted.
+"""Cancelling, displacing and deleting runs.
 
-A pending run ends in place. A running one is its owner's: the request is written into its row, and the owner is
-notified after the commit (`shared/runs/signals.py`). Threads are locked before their runs, here as everywhere.
+A pending run ends in place. For a running run, the request is written into the row, and the owner is notified after the
+commit (`shared/runs/signals.py`). Threads are locked before their runs, here as everywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.threads import checkpoints, records, state
 from shared.user_code.filters import Filter
 
-# In an UPDATE: how a pending run ends. The numbers reserved are those of its log's last event.
+# SET clause that ends a pending run. The reserved event numbers are for the last event of the run's log.
 INTERRUPTED = (
     "status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,"
     " seq_reserved = seq_reserved + :reserved"
@@ -30,9 +30,9 @@ INTERRUPTED = (
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A run that was ended in place (`owner` None) or whose owner is to be notified.
+    """A run that was ended in place (`owner` is None) or whose owner must be notified.
 
-    `is_gone`: the row was deleted, so nobody else will end the run's event log.
+    `is_gone`: the row was deleted, so no owner will end the run's event log.
     """
 
     run_id: UUID
@@ -49,7 +49,7 @@ class Displaced:
 
 
 def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[RowMapping]:
-    """A thread's runs that have not ended, oldest first, held until the transaction ends."""
+    """Return a thread's live runs, oldest first. Locks them until the transaction ends."""
     return list(
         conn.execute(
             text(
@@ -72,9 +72,9 @@ def cancel_run(
     action: str = "interrupt",
     reason: str | None = None,
 ) -> Displaced:
-    """Ask for a run's end: a pending one ends in place, a running one when its owner has seen it.
+    """Cancel a run. A pending run ends in place, a running run when its owner sees the request.
 
-    Raises NotFound when there is no such run or it has ended.
+    Raises NotFound if the run does not exist or has ended.
     """
     records.lock(conn, deployment_id, thread_id)
     live = [row for row in live_runs(conn, deployment_id, thread_id) if row["run_id"] == run_id]
@@ -106,7 +106,7 @@ def cancel_runs(
     action: str = "interrupt",
     reason: str | None = None,
 ) -> list[Displaced]:
-    """The same for those of a thread's runs that are in one of these states; those that are not are left out."""
+    """Cancel the runs of a thread that are among `run_ids` and in one of these statuses. Ignores the others."""
     records.lock(conn, deployment_id, thread_id)
     wanted = [
         row
@@ -122,7 +122,10 @@ def cancel_runs(
 def live_by_thread(
     conn: Connection, deployment_id: UUID, statuses: Collection[RunStatus], filter: Filter | None = None
 ) -> dict[UUID, list[UUID]]:
-    """A deployment's runs in these states on threads that the filter lets through, by their thread; look only."""
+    """Return the ids of a deployment's live runs in these statuses, by thread id. Takes no locks.
+
+    Covers only threads that the filter lets through.
+    """
     visible, values = visibility.of_visible_threads(filter, "run")
     rows = conn.execute(
         text(
@@ -138,13 +141,13 @@ def live_by_thread(
 
 
 def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:
-    """End a live run: in place when it is pending, else by asking its owner."""
+    """End a live run: a pending run in place, a running run by a request to its owner."""
     key = {"run_id": row["run_id"], "action": action, "reason": reason}
     if row["status"] == RunStatus.RUNNING:
         conn.execute(
             text(
                 "UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"
-                " AND (cancel_requested IS NULL OR cancel_requested < :action)"  # a rollback wins, once
+                " AND (cancel_requested IS NULL OR cancel_requested < :action)"  # 'rollback' replaces 'interrupt'
             ),
             key,
         )
@@ -168,15 +171,16 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
 
 
 def _record_webhook(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
-    """A live run is about to be deleted: its webhook is called as for any other end."""
+    """Insert the webhook delivery of a live run that is about to be deleted."""
     if row["webhook"] is not None and row["status"] in LIVE_RUN_STATUSES:
         webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
 
 
 def _remove(conn: Connection, row: RowMapping) -> None:
-    """Take a run away with the checkpoints it has written; a live one as if it had never been.
+    """Delete a run and the checkpoints it has written. For a live run, also restore the thread's metadata.
 
-    Those of an ended run stay when others are alive: one of them may have begun at them already.
+    Keeps the checkpoints of an ended run while other runs of the thread are live: one of them may have started from
+    these checkpoints.
     """
     key = row["deployment_id"], row["thread_id"], row["run_id"]
     if row["status"] in LIVE_RUN_STATUSES:
@@ -189,9 +193,9 @@ def _remove(conn: Connection, row: RowMapping) -> None:
 
 
 def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:
-    """Delete a run with its checkpoints; the answer is the run when it was live. Raises NotFound.
+    """Delete a run with its checkpoints. Returns the run if it was live, else None. Raises NotFound.
 
-    The thread keeps its values. What a run leaves on its thread stays too, unless the run was live.
+    The thread keeps its values. The run's changes of the thread's metadata are undone only if the run was live.
     """
     records.lock(conn, deployment_id, thread_id)
     row = (
@@ -223,7 +227,7 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
 
 
 def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Displaced]:
-    """Delete a thread with all it has; the answer is the runs that were live. Raises NotFound."""
+    """Delete a thread with everything on it. Returns the runs that were live. Raises NotFound."""
     if not records.lock(conn, deployment_id, thread_id):
         raise records.missing(thread_id)
     live = live_runs(conn, deployment_id, thread_id)

@@ -1,8 +1,8 @@
-"""Claims runs: leases, giving a run back to the queue, and taking it over when its owner has died.
+"""Claims on runs: leases, returning a run to the queue, and taking it over when its owner has died.
 
-A claim raises `attempt` and takes a lease; everything the owner writes later names both, so that an owner
-who lost the lease changes nothing. Locks are always taken thread first, then run. Which runs may be claimed is
-said in `shared/runs/eligibility.py`, how they end in `shared/runs/finish.py`.
+A claim increments `attempt` and takes a lease. Every later write of the owner names the owner and the attempt, so an
+owner that lost its lease changes nothing. Locks are always taken thread first, then run. `shared/runs/eligibility.py`
+decides which runs may be claimed, `shared/runs/finish.py` ends them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shared.threads import checkpoint_reads, checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A run this process owns until its lease runs out, with all that executing it needs."""
+    """A run that this process owns until the lease expires, with everything needed to execute it."""
 
     run_id: UUID
     deployment_id: UUID
@@ -40,7 +40,7 @@ class Claimed:
     graph_id: str
     attempt: int
     owner: str
-    floor: int  # its events are numbered from floor + 1
+    floor: int  # events of this attempt are numbered from floor + 1
     temporary: bool
     metadata: dict[str, Any]
     input: bytes
@@ -49,37 +49,37 @@ class Claimed:
     deaths: int
     quarantine: int
     seconds_left: float
-    timeout_seconds: float | None = None  # its deployment's own limit
+    timeout_seconds: float | None = None  # set if the deployment has its own run timeout
     cancel_requested: str | None = None
     key_id: str = ""
-    limited: bool = False  # its deployment may run only so many at a time (shared/runs/deployment_limits.py)
-    key_limited: bool = False  # and so may its key (shared/runs/key_limits.py)
-    depth: int = 0  # how many runs are above it (shared/runs/nesting.py)
-    has_checkpoint: bool = False  # an earlier attempt got so far
+    limited: bool = False  # the deployment limits its concurrent runs (shared/runs/deployment_limits.py)
+    key_limited: bool = False  # the key limits its concurrent runs (shared/runs/key_limits.py)
+    depth: int = 0  # number of ancestor runs (shared/runs/nesting.py)
+    has_checkpoint: bool = False  # an earlier attempt stored a checkpoint
 
 
-Stored = list[bytes] | None  # a thread's newest checkpoint, as its graph host wants it
+Stored = list[bytes] | None  # a thread's newest checkpoint, in the format of the graph host
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Under which conditions an owner claims."""
+    """The terms of a claim: the owner, its lease and timeout, and the pool."""
 
     owner: str
     lease_seconds: float
     run_timeout_seconds: float
     pool: str | None = None  # only runs of this pool
-    some_key_is_limited: bool = True  # False: nobody need look whether a run's key is
+    some_key_is_limited: bool = True  # False: the claim skips the check for limited keys
 
 
 def _named(columns: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Columns of an answer, named as none of a table is."""
+    """Prefix the columns of a result with `kind`, so that their names differ from those of all table columns."""
     return {f"{kind}_{name}": type for name, type in columns.items()}
 
 
 _CLAIMED, _STORED = _named(CLAIMED_COLUMNS, "claimed"), _named(checkpoint_reads.NEWEST_COLUMNS, "stored")
-# Claimed runs, and after them the newest checkpoints of their threads. They are read when the runs are claimed: the
-# run before has ended by then.
+# Returns the claimed runs, then the newest checkpoints of their threads. The checkpoints are read after the claim: by
+# then the thread's previous run has ended.
 CLAIM_RUNS = Routine(
     name="claim_runs_1",
     parameters={
@@ -114,11 +114,11 @@ _CLAIM_RUNS = f"SELECT * FROM {CLAIM_RUNS.call}"
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
-    """Take eligible pending runs, with their threads' newest checkpoints, in one call.
+    """Claim eligible pending runs in one call. Returns `(run, newest checkpoint of its thread)` pairs.
 
-    Runs that others have are simply not in the answer. Raises UniqueViolation when a run of the same
-    thread is running after all (the unique index is the guarantee, the order of creation only the rule):
-    then claim one by one.
+    Omits runs that another owner has claimed. Raises UniqueViolation if another run of the same thread is running
+    in spite of the check for earlier runs: only the unique index guarantees one running run per thread. The caller
+    then claims the runs one by one.
     """
     which = {"ids": list(run_ids), "some_key_is_limited": terms.some_key_is_limited}
     parameters = CLAIM_RUNS.values({**_conditions(terms), **which})
@@ -136,16 +136,17 @@ def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Cla
 def claim_waiting(
     conn: Driver, pool: str, terms: Terms, *, limit: int, waited_seconds: float
 ) -> list[tuple[Claimed, Stored]]:
-    """The same for runs whose notification was lost (a message, or all of Redis) that have waited this long."""
+    """Claim runs that have waited for `waited_seconds` because their notification, or all of Redis, was lost."""
     return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
 
 
 def claim_round_robin(
     conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str], depth: int = 0
 ) -> list[tuple[Claimed, Stored]]:
-    """Take waiting runs of one depth round robin between keys, notified of or not: for a runner that cannot take all.
+    """Claim pending runs of one depth round robin between keys, for a runner without capacity for all of them.
 
-    `served` are the keys it took runs of, the longest ago first. Fewer than `limit`: no more wait.
+    Includes runs without a notification. `served` lists the keys whose runs the runner has claimed, least recent
+    first. A result shorter than `limit` means that no more runs are eligible.
     """
     which = {
         "pool": pool,
@@ -159,13 +160,13 @@ def claim_round_robin(
 
 
 def is_deleted(conn: Connection, run_id: UUID) -> bool:
-    """Whether there is no such run any more."""
+    """Return whether the run's row is gone."""
     found = conn.execute(text("SELECT FROM run WHERE run_id = :id"), {"id": run_id})
     return found.one_or_none() is None
 
 
 def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
-    """Claim by one of the statements of `shared/runs/eligibility.py`."""
+    """Claim runs with one of the statements of `shared/runs/eligibility.py`."""
     rows = list(query(conn, statement, {**_conditions(terms), **which}))
     keys = [(row["deployment_id"], row["thread_id"]) for row in rows if not row["temporary"]]
     return _taken(conn, terms, rows, checkpoint_reads.newest(conn, keys) if keys else {})
@@ -187,7 +188,7 @@ def _taken(
     again = [row["run_id"] for row in rows if row["attempt"] > 1]
     resumed = checkpoints.having_checkpoints(conn, again) if again else set()
     claimed = [_claimed(row, terms.owner, has_checkpoint=row["run_id"] in resumed) for row in rows]
-    claimed.sort(key=lambda run: run.run_id)  # rows come as the plan finds them: the oldest is to start first
+    claimed.sort(key=lambda run: run.run_id)  # the oldest run starts first; UPDATE returns rows unordered
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 
@@ -205,12 +206,12 @@ def _claimed(row: Row, owner: str, *, has_checkpoint: bool = False) -> Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a renewal says of one run that is still its owner's: whether somebody wants it stopped."""
+    """A run that is still its owner's after a renewal, with any request to cancel it."""
 
     attempt: int
     cancel_requested: str | None
     cancel_reason: str | None
-    renewed: bool = True  # False: something had it locked just now
+    renewed: bool = True  # False: another transaction had the row locked
 
 
 RENEW = text("""
@@ -232,14 +233,14 @@ SELECT *, false FROM mine WHERE run_id NOT IN (SELECT run_id FROM renewed)""")
 
 
 def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float) -> dict[UUID, Hold]:
-    """Prolong the leases of an owner's runs; runs not in the answer are no longer its own.
+    """Extend the leases of an owner's runs. The owner has lost the runs missing from the result.
 
-    A lease that has run out is not prolonged, even if nobody has taken the run over yet: an owner that was frozen
-    must not go on where others are about to.
+    An expired lease is not extended, even if no other process has taken the run over yet. Otherwise an owner that was
+    frozen could continue while another process takes over the run.
 
-    Runs that are locked are left as they are, to be asked for again. A commit of checkpoints and ends locks many
-    runs, in an order of its own: whoever waits for one of them while it has locked others is in a deadlock with it,
-    which PostgreSQL ends after a second; and whoever waits for one keeps the leases of the others waiting.
+    Locked rows are skipped (`renewed` is False) and renewed by a later call. A commit of checkpoints and ends locks
+    many runs in a different order. A renewal that waited for one of them while it holds locks on others would deadlock
+    with the commit, until PostgreSQL breaks the deadlock after a second. Waiting would also delay the other leases.
     """
     rows = conn.execute(RENEW, {"ids": list(run_ids), "owner": owner, "lease": lease_seconds})
     return {
@@ -248,7 +249,7 @@ def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_second
 
 
 def reserve(conn: Connection, run_id: UUID, *, owner: str, attempt: int, upto: int) -> bool:
-    """Reserve event numbers up to `upto`; False when the run is no longer the owner's."""
+    """Reserve event numbers up to `upto`. Returns False if the owner has lost the run."""
     done = conn.execute(
         text(
             "UPDATE run SET seq_reserved = greatest(seq_reserved, :upto) WHERE run_id = :run_id"
@@ -260,7 +261,7 @@ def reserve(conn: Connection, run_id: UUID, *, owner: str, attempt: int, upto: i
 
 
 def hold(conn: Connection, run: Claimed) -> bool:
-    """Keep the run as it is until the transaction ends; False when it is not its owner's any more."""
+    """Lock the run's row until the transaction ends. Returns False if the owner has lost the run."""
     query = text(
         "SELECT 1 FROM run WHERE run_id = :run_id AND owner = :owner AND attempt = :attempt"
         " AND status = 'running' FOR SHARE"
@@ -271,10 +272,11 @@ def hold(conn: Connection, run: Claimed) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """A run that goes back to the queue for another attempt.
+    """A run to return to the queue for another attempt.
 
-    `refund`: the attempt does not count against the limit. So it is when a runner stops in good order, and
-    when a host died that other runs were on; `quarantine` is then how strictly the run is kept apart next.
+    `refund`: the attempt does not count against the limit of attempts. Set when a runner shuts down in good order, and
+    when a host died that also executed other runs. In the second case `quarantine` is the level of isolation of the
+    run's next attempt.
     """
 
     run: Claimed
@@ -285,9 +287,9 @@ class Requeue:
 
 
 def give_back(conn: Connection | Driver, returns: Sequence[Requeue]) -> set[UUID]:
-    """Return runs to the queue; those that are back.
+    """Return runs to the queue. Returns the ids of the runs that were put back.
 
-    Not back is what is no longer the owner's, or what somebody wants stopped: that must be ended instead.
+    Skips runs that the owner has lost, and runs with a request to cancel them. The caller must end the latter.
     """
     parameters = {
         **_held([item.run for item in returns]),
@@ -300,7 +302,7 @@ def give_back(conn: Connection | Driver, returns: Sequence[Requeue]) -> set[UUID
 
 
 def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
-    """What tells whether runs are still their owner's, as columns."""
+    """Return the parameters that identify runs together with their owner and attempt, a list for each column."""
     return {
         "run_ids": [run.run_id for run in runs],
         "attempts": [run.attempt for run in runs],
@@ -308,16 +310,17 @@ def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
     }
 
 
-MOST_ATTEMPTS = 50  # that a run remembers
+MOST_ATTEMPTS = 50  # newest attempts that a run's row records
 LEASE_RAN_OUT = "its worker stopped renewing the lease"
 ANSWER_LOST = "its worker never learned of it"
 HANDED_OVER = "its worker stopped and handed it over"
 
 
 def lost(reason: str) -> str:
-    """In an UPDATE of running runs called r: their attempt is lost, for a reason that is SQL.
+    """Return the SET clause that records a lost attempt, for an UPDATE of running runs with the alias `r`.
 
-    While an attempt runs, `updated_at` is when it began: nothing else is written of it.
+    `reason` is an SQL expression. While an attempt runs, `updated_at` is the time at which it started: no other
+    statement updates it.
     """
     return f"""attempts = CASE WHEN jsonb_array_length(r.attempts) >= {MOST_ATTEMPTS} THEN r.attempts - 0
         ELSE coalesce(r.attempts, '[]') END || jsonb_build_object('attempt', r.attempt, 'worker', r.owner,
@@ -326,7 +329,7 @@ def lost(reason: str) -> str:
 
 _ABANDONED = lost(f"'{LEASE_RAN_OUT}'")
 
-# Whoever gives a run back, or takes it from an owner, notifies of it after the commit.
+# A process that returns a run to the queue notifies runners after the commit, so `notified_at` is set here.
 _PENDING_AGAIN = f"status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), {NOTIFIED_FIRST}"
 
 GIVE_BACK = f"""
@@ -343,11 +346,11 @@ WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner AND r.
 RETURNING r.run_id
 """
 
-Wish = tuple[str, str | None]  # what somebody wants done with a run: the action and the reason
+Wish = tuple[str, str | None]  # a request to cancel a run: the action and the reason
 
 
 def wishes_to_stop(conn: Driver, runs: Sequence[Claimed]) -> dict[UUID, Wish]:
-    """Which of these runs, as far as they are still their owner's, somebody wants stopped, and how."""
+    """Return the requests to cancel these runs, by run id. Omits runs that the owner has lost."""
     statement = """
 SELECT r.run_id, r.cancel_requested, r.cancel_reason
 FROM run r JOIN unnest(
@@ -358,7 +361,7 @@ WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
     return {row["run_id"]: (row["cancel_requested"], row["cancel_reason"]) for row in rows}
 
 
-SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it
+SETTLED_SECONDS = 2.0  # the response of a younger claim may still be on its way to the owner
 
 GIVE_BACK_UNKNOWN = text(f"""
 UPDATE run r SET {_PENDING_AGAIN}, {lost(f"'{ANSWER_LOST}'")}
@@ -369,9 +372,9 @@ RETURNING run_id, pool
 
 
 def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[Next]:
-    """Return an owner's runs to the queue that it knows nothing of; those to notify of.
+    """Return to the queue the owner's runs that are not in `known`. Returns the runs to notify of.
 
-    It claimed them by a statement that was carried out, but whose answer it never got.
+    The claim of such a run was committed, but the owner never received the response.
     """
     rows = conn.execute(GIVE_BACK_UNKNOWN, {"owner": owner, "known": list(known), "settled": SETTLED_SECONDS})
     return [Next(row.run_id, row.pool) for row in rows]
@@ -388,16 +391,16 @@ WHERE status = 'pending' AND attempt > 0 AND not_before > now() + interval '1 mi
 
 
 def shorten_leases(conn: Connection, *, lease_seconds: float) -> int:
-    """Let no lease end later than a lease that begins now, and no further attempt wait for long; how many.
+    """Shorten leases and retry delays that reach too far into the future. Returns the number of shortened leases.
 
-    When the database's clock is put back by an hour, a dead owner's lease would have an hour to go.
+    After the database's clock is set back by an hour, a dead owner's lease would otherwise last an hour longer.
     """
     conn.execute(SOONER)
     return conn.execute(SHORTEN, {"lease": lease_seconds}).rowcount
 
 
 def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:
-    """Running runs whose lease has run out, by thread; look only, the caller locks one at a time."""
+    """Return running runs whose lease has expired, earliest first. Takes no locks: the caller locks one at a time."""
     return list(
         conn.execute(
             text(
@@ -410,7 +413,7 @@ def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:
 
 
 def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> bool:
-    """Put a run whose lease has run out back in the queue; False when it must end instead."""
+    """Return a run with an expired lease to the queue. Returns False if the caller must end the run instead."""
     done = conn.execute(
         text(
             f"UPDATE run r SET {_PENDING_AGAIN}, deaths = deaths + 1, {_ABANDONED}"
@@ -423,7 +426,10 @@ def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> b
 
 
 def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
-    """Own a run whose lease has run out, in order to end it; the caller holds the thread's lock."""
+    """Become the owner of a run with an expired lease, in order to end it. The caller holds the thread's lock.
+
+    Returns None if the lease is not expired.
+    """
     row = (
         conn.execute(
             text(

@@ -1,7 +1,8 @@
-"""What a runner commits at once: the ends of runs, with their webhooks, and checkpoints; in one call of the database.
+"""Commits of a runner: ends of runs with their webhooks, and checkpoints, in one database function call.
 
-The statements are those of `shared/runs/finish.py` and `shared/threads/checkpoints.py`. In a function each of them sees
-what was committed before it began, as in a transaction: the threads' locks come first.
+The statements are those of `shared/runs/finish.py` and `shared/threads/checkpoints.py`. Each statement of the function
+has its own snapshot, as in a transaction: after the threads are locked, the next statement sees everything committed
+before.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ _COMMIT_TO_DISK = f"SELECT *, set_config('synchronous_commit', 'on', true) FROM 
 def commit(
     conn: Driver, ends: Sequence[Finish], writes: Sequence[Write], *, owner: str, to_disk: bool
 ) -> tuple[dict[UUID, Next | None], set[UUID]]:
-    """End one owner's runs that keep their threads, and store checkpoints: all or nothing.
+    """End an owner's runs that keep their threads, and store checkpoints, in one transaction.
 
-    The answer says what was ended and what comes next in each thread, and of which runs the checkpoints were
-    dropped. An end waits for the disk, and so does all else if `to_disk`.
+    Returns the next run of the thread (or None) for each ended run, and the ids of the runs whose checkpoints were
+    dropped because the owner has lost them. The commit waits for the disk if it ends runs or if `to_disk` is set.
     """
     parameters = {
         "owner": owner,

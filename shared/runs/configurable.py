@@ -1,17 +1,18 @@
-"""What a run's `configurable` holds, whose value of a key counts, and what its thread keeps of it.
+"""The `configurable` of a run: its entries, their precedence, and the part that the thread stores.
 
-Later lines hold:
+Later items override earlier ones:
 
-1. DEFAULTS: what the service says only where nobody else does. `user_id` names whom a caller acts for, by the
-   caller's own account; it proves nothing. Where the deployment's authorization found somebody, it is that user.
-2. What the assistant has there, and the run's own over it, each key as a whole.
-3. The run's identity: its ids, and who asked for it, whatever was written there.
-4. What the run's maker adds: a cron's id.
+1. DEFAULTS: values for keys that no other item sets. The default of `user_id` is the user that the deployment's
+   authorization returned. A caller may set `user_id` to any value, so it does not authenticate anyone.
+2. The entries of the assistant, then those of the run. An entry is replaced as a whole, not merged.
+3. The run's identity: its ids and its authenticated user.
+4. Entries added by the creator of the run, such as the id of a cron.
 5. The checkpoint to start from.
 
-Keys that begin with AUTH say who a caller was found to be. They are the service's alone, in `context` too. Those that
-begin with LIBRARY are the graph library's among graphs that call each other: with them a caller could have a run keep
-nothing, or take its input for an answer. Clients inside of a graph send them along.
+Keys that begin with AUTH describe the authenticated user. Only the service sets them, also in `context`. Keys that
+begin with LIBRARY are internal to the graph library, for graphs that call each other. Clients inside a graph send them
+along. They are removed: with them a caller could keep a run from storing checkpoints, or make it treat its input as the
+answer to an interrupt.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from shared.infra import tracing
 AUTH = "langgraph_auth_"
 LIBRARY = "__pregel_"
 DEFAULTS: Mapping[str, Any] = {"user_id": ""}
-IDS = ("run_id", "thread_id", "assistant_id")  # what nobody names but the service, in metadata too
-CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what addresses a checkpoint
+IDS = ("run_id", "thread_id", "assistant_id")  # set only by the service, also in metadata
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # the address of a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """What identifies a run, and who asked for it."""
+    """The ids of a run, and its authenticated user."""
 
     run_id: str
     thread_id: str
@@ -43,14 +44,14 @@ class RunIdentity:
     langgraph_request_id: str
 
 
-# Who asked for a run or a question when nobody was asked who it is.
+# The AUTH entries of a caller that no user code has authenticated.
 NOBODY: Mapping[str, Any] = {
     field.name: field.default for field in fields(RunIdentity) if field.name.startswith(AUTH)
 }
 
 
 def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What AUTH keys say of a user, by the document that the deployment's authorization gave; None: nobody was asked."""
+    """Return the AUTH entries for a user document of the deployment's authorization. None: no user code was called."""
     if user is None:
         return NOBODY
     return {
@@ -60,12 +61,12 @@ def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
     }
 
 
-# What a run has of its own there, and no other run made like it takes over.
+# Entries that belong to one run: a retry of the run does not copy them.
 OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS, *tracing.KEYS})
 
 
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """What an assistant or a caller has set, without what only the service or the graph library may say."""
+    """Return the entries without the keys that only the service or the graph library may set."""
     return {name: value for name, value in entries.items() if not name.startswith((AUTH, LIBRARY))}
 
 
@@ -75,7 +76,7 @@ def of_run(
     extras: Mapping[str, Any],
     checkpoint: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The `configurable` of a run; `entries` are the assistant's and the run's, as `given` leaves them."""
+    """Return the `configurable` of a run. `entries` are those of assistant and run, filtered by `given`."""
     return {**_defaults(vars(identity)), **entries, **vars(identity), **extras, **checkpoint}
 
 
@@ -84,9 +85,10 @@ def _defaults(auth: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a thread keeps of its newest run's config, and its assistant's: of `configurable` the assistant's alone.
+    """Return the config that a thread stores: the newest run's over the assistant's.
 
-    With it the thread's graph is made again where its state is read or updated.
+    Stores the `configurable` of the assistant only. The thread's graph is built with this config when the thread's
+    state is read or updated.
     """
     kept = {**assistants, **runs, "configurable": given(assistants.get("configurable", {}))}
     metadata = {key: value for key, value in kept.pop("metadata", {}).items() if key not in IDS}
@@ -96,6 +98,9 @@ def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[st
 def of_question(
     config: Mapping[str, Any], user: Mapping[str, Any] | None = None, **ids: Any
 ) -> dict[str, Any]:
-    """The config a graph is made with to read or update a thread's state: the thread's, as a run would get it."""
+    """Return the config to build a graph with for reading or updating a thread's state.
+
+    `config` is the config stored on the thread. Adds defaults, ids and AUTH entries like `of_run`.
+    """
     entries, auth = config.get("configurable", {}), of_user(user)
     return {**config, "configurable": {**_defaults(auth), **entries, **ids, **auth}}

@@ -1,7 +1,7 @@
-"""Creates runs: a pending row with all that executing the run needs frozen in.
+"""Creation of runs: a pending row that contains everything needed to execute the run.
 
-SQL is written out here because this is the path whose cost counts. A run on a thread is one statement; only what
-depends on other runs of its thread looks at them first, in a transaction.
+SQL is written out here because this path is critical for performance. Creating a run on a thread takes one statement.
+Only a request that depends on other runs of its thread needs a transaction, which reads those runs first.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BUSY = "Thread is already running a task. Wait for it to finish or choose a diff
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A run that was just created, and the runs it displaced."""
+    """A created run, and the runs it displaced."""
 
     run_id: UUID
     thread_id: UUID
     pool: str
     starts_at_once: bool
     row: Row
-    is_due: bool = True  # else it waits for its time, and nobody need hear of it before
+    is_due: bool = True  # False: it starts later, and no runner is notified before that
     displaced: Sequence[Displaced] = ()
 
 
@@ -55,14 +55,15 @@ def create_run(
     depth: int = 0,
     user: Mapping[str, Any] | None = None,
 ) -> Created:
-    """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
+    """Insert a pending run with its configuration frozen in. A run without a thread gets a new thread.
 
-    `user` is the document of whom the deployment's authorization found to ask for it, `depth` as in
+    `user` is the user document that the deployment's authorization returned for the caller. `depth` is defined in
     `shared/runs/nesting.py`.
 
-    Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
-    wanted; nothing serves yet), Invalid (unknown graph), TooMany. A request that depends on other runs of its
-    thread (`depends_on_thread`) needs a transaction: TypeError on the driver's connection, which has none.
+    Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread, a thread status that the
+    request excludes, or no serving revision yet), Invalid (unknown graph) or TooMany. A request that depends on other
+    runs of its thread (`depends_on_thread`) needs a transaction: raises TypeError on a driver's connection, which has
+    none.
     """
     asked: dict[str, Any] = {
         "thread_id": thread_id,
@@ -77,7 +78,7 @@ def create_run(
         try:
             return insert(conn, deployment, made, versions=remembered.versions, **bounds)
         except (TooMany, NotFound):
-            pass  # or its assistant is another by now: nothing was done
+            pass  # the remembered assistant may be outdated; nothing was inserted, so resolve it and insert again
     made = drafts.draft(request, assistants.resolve(conn, deployment, request.assistant_id), **asked)
     return insert(conn, deployment, made, **bounds)
 
@@ -93,10 +94,11 @@ def insert(
     filter: Filter | None = None,
     versions: str = "",
 ) -> Created:
-    """The rest of it, of what is to be made; a thread that is hidden by the filter is as if there were none.
+    """Insert a drafted run. Treats a thread hidden by the caller's filter as missing.
 
-    A filter needs a transaction. `versions`: nothing is inserted when the assistant has others by now, and TooMany
-    or NotFound says no more than that. Raises the same.
+    A filter requires a transaction. If `versions` is set and the assistant's versions have changed since, inserts
+    nothing and raises TooMany or NotFound: in this case the error does not tell the reason. Raises the errors of
+    `create_run`.
     """
     request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
     _require_visible(conn, deployment.id, thread_id, filter)
@@ -143,21 +145,24 @@ def _inserted(
     values: dict[str, Any],
     filter: Filter | None,
 ) -> Row | None:
-    """The run's row, on its thread or with it; None when the thread is full."""
+    """Insert the run's row, and its thread if that is missing. Returns None if the thread has too many pending runs."""
     row = None if draft.is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
     is_made = False
     if row is None and (draft.is_stateless or _may_make_thread(conn, deployment_id, draft)):
         row = query(conn, INSERT_WITH_THREAD, values).fetchone()
         is_made = row is not None
-    if row is None:  # somebody made the thread between two statements, or it is full
+    if row is None:  # another request created the thread between the two statements, or the thread is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
-    if not is_made:  # a stranger may have made it after it was looked for
+    if not is_made:  # another caller may have created the thread after the first visibility check
         _require_visible(conn, deployment_id, draft.thread_id, filter)
     return row
 
 
 def _of_temporary(draft: Draft) -> dict[str, Any]:
-    """The kwargs of a run whose thread goes with it: a user who comes later is let see it by what its thread said."""
+    """Return the kwargs of a temporary run, with its thread's metadata if an authenticated user created it.
+
+    The thread is deleted with the run. Later requests for the run are authorized by this copy of the metadata.
+    """
     if draft.identity.langgraph_auth_user is None:
         return draft.kwargs
     return {**draft.kwargs, THREAD_METADATA: draft.metadata}
@@ -170,7 +175,7 @@ def missing() -> NotFound:
 def _require_visible(
     conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, filter: Filter | None
 ) -> None:
-    """Raise NotFound for a thread that the filter hides; holds it."""
+    """Raise NotFound if the filter hides the thread. Locks the thread."""
     if not filter:
         return
     if not isinstance(conn, Connection):
@@ -187,7 +192,10 @@ FROM run WHERE run_id = %(run_id)s
 
 
 def made(conn: Driver, run_id: UUID) -> Created | None:
-    """A run whose creation got no answer, if it was carried out; whom it displaced learns of it later."""
+    """Return the run of an insert whose response was lost, or None if it was not inserted.
+
+    Leaves `displaced` empty: owners of displaced runs learn of the cancellation with the next renewal.
+    """
     row = query(conn, MADE, {"run_id": run_id}).fetchone()
     if row is None:
         return None
@@ -195,14 +203,14 @@ def made(conn: Driver, run_id: UUID) -> Created | None:
 
 
 def depends_on_thread(request: RunRequest) -> bool:
-    """Whether other runs, or the thread's status, decide what becomes of this one."""
+    """Return whether the request depends on other runs of the thread or on the thread's status."""
     return request.multitask_strategy != "enqueue" or request.if_thread_status is not None
 
 
 def _displace(
     conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest, run_id: UUID
 ) -> Sequence[Displaced]:
-    """Apply what the request says of other runs of its thread; those that make way for it."""
+    """Check the thread's status and apply the multitask strategy. Returns the runs that are displaced."""
     if not isinstance(conn, Connection):
         raise TypeError("a run that depends on other runs of its thread is created in a transaction")
     _require_status(conn, deployment_id, thread_id, request)
@@ -212,9 +220,9 @@ def _displace(
 
 
 def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest) -> None:
-    """Hold the thread; raises Conflict when its status is none of those that the caller counts on.
+    """Lock the thread. Raises Conflict if its status is not one of `if_thread_status`.
 
-    A thread that is yet to be made is idle.
+    A thread that does not exist yet counts as idle.
     """
     if request.if_thread_status is None:
         return
@@ -227,7 +235,7 @@ def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, requ
 
 
 def _may_make_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> bool:
-    """Whether the thread is absent and may be made; raises NotFound when it may not."""
+    """Return whether the thread is missing and may be created. Raises NotFound if it is missing and may not."""
     try:
         records.require(conn, deployment_id, draft.thread_id)
     except NotFound:
@@ -237,7 +245,7 @@ def _may_make_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draf
     return False
 
 
-# Of a run on a thread that somebody watches, the kwargs begin with this.
+# Prefix of the kwargs of a run on a watched thread: the run also streams the protocol's events.
 _JOINED = f'{{"joined":{dumps({"stream_mode": [PROTOCOL], "subgraphs": False})},'
 _INSERT_RUN = f"""
 INSERT INTO run (webhook, key_id, depth,
@@ -258,8 +266,8 @@ RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metad
           multitask_strategy, cancel_reason, revision_id, created_seq,
           (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
 """
-# Whether runs are ahead is read from the locked thread: other runs may be invisible to this statement.
-# A run that is to start later is not notified of: upkeep does so when its time has come.
+# The locked thread's status tells whether earlier runs are live: this statement's snapshot may lack other runs.
+# A run with a delayed start is inserted without a notification: upkeep notifies runners when the run is due.
 
 INSERT_ON_THREAD = (
     f"""
@@ -307,7 +315,7 @@ WITH t AS (
 def _apply_strategy(
     conn: Connection, deployment_id: UUID, thread_id: UUID, strategy: str, run_id: UUID
 ) -> list[Displaced]:
-    """Apply a strategy other than `enqueue` to the live runs of the thread, which stays locked."""
+    """Apply a strategy other than `enqueue` to the live runs of the thread. The thread stays locked."""
     if not records.lock(conn, deployment_id, thread_id):
         return []
     live = cancel.live_runs(conn, deployment_id, thread_id)
@@ -322,9 +330,9 @@ def _apply_strategy(
 def widen(
     conn: Connection, deployment_id: UUID, run_id: UUID, *, modes: Collection[str], subgraphs: bool
 ) -> dict[str, Any] | None:
-    """Let a run that has not started stream these modes too; its kwargs, None when it has started.
+    """Add stream modes to a run that has not started. Returns its kwargs, or None if it has started.
 
-    What is added stands under `joined`, which its creator does not see.
+    Stores the additions under `joined`, which the API does not show.
     """
     key = {"deployment_id": deployment_id, "run_id": run_id}
     kwargs = conn.execute(
@@ -352,5 +360,5 @@ def widen(
 
 
 def attempt_metadata(run_id: UUID, attempt: int) -> bytes:
-    """The data of the `metadata` event with which an attempt begins."""
+    """Return the data of the `metadata` event with which an attempt begins."""
     return dumps({"run_id": str(run_id), "attempt": attempt}).encode()

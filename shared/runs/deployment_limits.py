@@ -1,10 +1,10 @@
-"""What a deployment may take of its pool: its limits, and which of its runs may start under them.
+"""Limits of deployments: claiming runs of deployments with `max_concurrent_runs`.
 
-A deployment without `max_concurrent_runs` costs a claim nothing: those that have one are left out of the
-ordinary claims by a list that is usually empty. Runs of the others are claimed here, a deployment at a time:
-its row is locked while its running runs are counted, so the count is exact however many runners ask. Keys are
-served round robin, and of each key the oldest waiting run goes first. Who ends one of them claims the next.
-Runs of each depth are counted for themselves (`shared/runs/nesting.py`).
+Deployments without a limit cost nothing extra: ordinary claims exclude the limited deployments by a list that is
+usually empty. Runs of limited deployments are claimed here, one deployment at a time. The claim locks the deployment's
+row while it counts the running runs, so the count is exact with any number of runners. Keys are served round robin, and
+the oldest pending run of each key comes first. A runner that ends a run of a limited deployment claims the next. Runs
+of each depth are counted separately (`shared/runs/nesting.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ SELECT DISTINCT d.id, d.pool FROM lane l JOIN deployment d ON d.id = l.deploymen
 
 
 def move_stragglers(conn: Connection) -> int:
-    """The same for runs that were created or given back while their deployment moved; how many."""
+    """Move pending runs whose pool is not their deployment's pool. Returns how many.
+
+    Such runs were created or returned to the queue while the deployment moved to another pool.
+    """
     return sum(move_waiting(conn, row.id, row.pool) for row in conn.execute(STRAGGLERS).all())
 
 
@@ -49,7 +52,7 @@ WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND sta
 
 
 def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
-    """The limited deployments among those of these waiting runs that may start one: seen without a lock."""
+    """Return the limited deployments of these pending runs that are below their limit. Takes no locks."""
     return [row["id"] for row in query(conn, WITH_CAPACITY, {"ids": list(run_ids)})]
 
 
@@ -64,7 +67,10 @@ WHERE d.max_concurrent_runs
 
 
 def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[UUID]:
-    """The limited deployments that may start a run which has waited this long: for when no notification comes."""
+    """Return limited deployments below their limit with a run that has waited `waited_seconds`.
+
+    Their notifications may have been lost.
+    """
     return [row["id"] for row in query(conn, OVERLOOKED, {"pool": pool, "waited": waited_seconds})]
 
 
@@ -84,14 +90,14 @@ def claim(
     served: Sequence[str] = (),
     depth: int = 0,
 ) -> list[tuple[Claimed, Stored]]:
-    """Take a limited deployment's waiting runs of one depth, as many as its limit, and those of their keys, allow.
+    """Claim pending runs of one depth of a limited deployment, up to `most`, its limit and the limits of their keys.
 
-    Raises UniqueViolation as `claims.claim` does.
+    Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
         row = query(conn, LOCKED, {"id": deployment_id}).fetchone()
         if row is None or row["max_concurrent_runs"] is None:
-            return []  # deleted, or unlimited by now: an ordinary claim finds its runs
+            return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
         counted = query(conn, RUNNING, {"id": deployment_id, "depth": depth}).fetchone()
         capacity = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
         if min(capacity, most) <= 0:
@@ -132,6 +138,9 @@ RETURNING run_id, pool
 
 
 def to_notify(conn: Connection, deployment_id: UUID | None = None, *, limit: int = 200) -> list[Next]:
-    """Waiting runs of limited deployments with capacity, or of this one, to notify of; each is marked as notified."""
+    """Mark eligible runs of limited deployments with capacity as notified, and return them.
+
+    With `deployment_id`, covers that deployment only, whether or not the last notification was lost.
+    """
     rows = conn.execute(text(TO_NOTIFY), {"id": deployment_id, "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]

@@ -1,7 +1,7 @@
-"""Runs before they are made: what is frozen into one, what a deployment's authorization is asked about it, and what it
-may change.
+"""Drafts of runs: freezing the configuration into a run, and authorizing it before it is inserted.
 
-The handlers see a run as it will be, and what they leave is what is made: nobody looks its assistant up again.
+Authorization handlers see the run as it will be inserted, and it is inserted as they leave it. Its assistant is not
+looked up again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from shared.user_code.authorization import Ask
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What a caller asked for, already validated; defaults are the contract's."""
+    """A validated request for a run. Defaults are those of the API."""
 
     assistant_id: str
     input: Any = None
-    webhook: str | None = None  # an address that has been checked
+    webhook: str | None = None  # a validated URL
     command: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    own_metadata: dict[str, Any] = field(default_factory=dict)  # what the service says, over it
+    own_metadata: dict[str, Any] = field(default_factory=dict)  # set by the service; overrides `metadata`
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
     stream_mode: Sequence[str] = ("values",)
@@ -54,10 +54,10 @@ class RunRequest:
     strict_resume: bool = False
     langsmith_tracer: dict[str, str] = field(default_factory=dict)  # `project_name`, `example_id`
     if_thread_status: Sequence[str] | None = None  # refuse on a thread whose status is none of these
-    extras: dict[str, Any] = field(default_factory=dict)  # what the graph also finds in `configurable`
+    extras: dict[str, Any] = field(default_factory=dict)  # additional entries of `configurable`
 
 
-# A run's kwargs that hold what was asked for as it was: name → field of the request.
+# Kwargs of a run that are copied unchanged from the request: name → field of the request.
 AS_ASKED = {
     "stream_mode": "stream_mode",
     "interrupt_before": "interrupt_before",
@@ -72,7 +72,7 @@ AS_ASKED = {
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A run that is to be made, with all that will be frozen into it."""
+    """A run that is not yet inserted, with everything that will be frozen into it."""
 
     request: RunRequest
     assistant: Resolved
@@ -80,7 +80,7 @@ class Draft:
     run_id: UUID
     thread_id: UUID
     is_stateless: bool
-    kwargs: dict[str, Any]  # all that the graph host needs to know but the input
+    kwargs: dict[str, Any]  # everything the graph host needs, except the input
 
     @property
     def is_temporary(self) -> bool:
@@ -88,7 +88,7 @@ class Draft:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A run's own metadata: it may call its graph otherwise, but belongs to its assistant."""
+        """The run's own metadata. A request may override `graph_id`, but not `assistant_id`."""
         request, assistant = self.request, self.assistant
         asked = {**request.config.get("metadata", {}), "graph_id": assistant.graph_id, **request.metadata}
         return {**asked, **request.own_metadata, "assistant_id": str(assistant.assistant_id)}
@@ -103,7 +103,7 @@ def draft(
     request_id: str = "",
     user: Mapping[str, Any] | None = None,
 ) -> Draft:
-    """A run of this assistant; without a thread it gets one of its own."""
+    """Return the draft of a run of this assistant. Without `thread_id`, the run gets a new thread."""
     is_stateless = thread_id is None
     run_id, thread_id = run_id or uuid7(), thread_id or uuid7()
     if is_stateless:
@@ -124,7 +124,7 @@ def draft(
 def _kwargs(
     request: RunRequest, assistant: Resolved, identity: RunIdentity, *, temporary: bool
 ) -> dict[str, Any]:
-    """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
+    """Return everything the graph host needs, except the input. The run's configuration overrides the assistant's."""
     own = configurable.given(request.context or request.config.get("configurable", {}))
     context = {**configurable.given(assistant.context), **own}
     config = {**assistant.config, **request.config}
@@ -149,12 +149,15 @@ def _kwargs(
 
 
 def ask(draft: Draft) -> Ask:
-    """What is asked before a run is made; of an assistant of one's own, also whether it may be read."""
+    """Return the question for the authorization handler of `threads`, `create_run`.
+
+    If the draft `has_own_assistant`, the caller also asks whether the assistant may be read.
+    """
     return Ask("threads", "create_run", _value(draft))
 
 
 def has_own_assistant(draft: Draft) -> bool:
-    """Whether its assistant is somebody's; the default assistants of graphs are everybody's."""
+    """Return whether the run uses a created assistant. Every caller may use the default assistants of graphs."""
     if not draft.request.assistant_id:
         return False
     return draft.assistant.assistant_id != assistants.default_id(draft.assistant.graph_id)
@@ -177,9 +180,9 @@ def _value(draft: Draft) -> dict[str, Any]:
 
 
 def changed(draft: Draft, value: Mapping[str, Any]) -> Draft:
-    """The run as its handler left it: metadata, input, config and context; who asks for it nobody changes.
+    """Return the draft with the metadata, input, config and context that a handler left in `value`.
 
-    Raises ValueError for what can be no run.
+    Keeps the run's identity: a handler cannot change ids or the user. Raises ValueError if `value` is not a valid run.
     """
     metadata, kwargs = _object(value, "metadata"), _object(value, "kwargs")
     config, context = _object(kwargs, "config"), _object(kwargs, "context")
@@ -208,7 +211,7 @@ def _object(value: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def unknown(request: RunRequest) -> Resolved:
-    """What stands for the assistant of a run that cannot be made, while it is asked about."""
+    """Return a placeholder for an assistant that cannot be resolved, so that the handler can be asked about the run."""
     return Resolved(
         assistant_id=assistants.named_id(request.assistant_id),
         graph_id="",
@@ -223,7 +226,10 @@ def unknown(request: RunRequest) -> Resolved:
 def resolved(
     conn: Connection | Driver, deployment: DeploymentRef, request: RunRequest
 ) -> tuple[Resolved, Refused | None]:
-    """A run's assistant, or what stands for it and why there is none: whoever may not ask is not to learn that."""
+    """Return the run's assistant and None, or a placeholder and the error.
+
+    Authorization runs before the error is raised, so a caller without access cannot probe which assistants exist.
+    """
     try:
         return assistants.resolve(conn, deployment, request.assistant_id), None
     except Refused as error:

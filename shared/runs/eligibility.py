@@ -1,8 +1,8 @@
-"""Which pending runs are eligible, in which order they are claimed, and when one is notified of again.
+"""Eligibility of pending runs, the order in which they are claimed, and repeated notifications.
 
-A run waits for the earlier runs of its thread, for its time, and for a free slot: in its pool, under its
-deployment's limit (`shared/runs/deployment_limits.py`) and under its key's (`shared/runs/key_limits.py`).
-`shared/runs/claims.py` executes the statements that claim them.
+A run waits for the earlier runs of its thread, for its start time and for capacity: a slot in its pool, its
+deployment's limit (`shared/runs/deployment_limits.py`) and its key's limit (`shared/runs/key_limits.py`).
+`shared/runs/claims.py` executes the claim statements defined here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from shared.models import is_due, is_live, waiting_since
 
 
 def has_waited(alias: str) -> str:
-    """A pending run, called so in the statement, could have been claimed `waited` seconds ago."""
+    """Return SQL that is true for pending runs that have been waiting for `waited` seconds."""
     return f"{waiting_since(alias)} < now() - make_interval(secs => %(waited)s)"
 
 
-# OFFSET keeps the condition on a run's thread a look along the index: as a join it is planned by statistics, and
-# those of a quiet hour make it read all that waits, for each of them.
+# OFFSET 0 keeps the planner from turning the subquery into a join, so it stays an index lookup by thread. A join is
+# planned by statistics, and with statistics of a quiet hour its plan reads the whole backlog for each pending run.
 _ELIGIBLE = """{0}.cancel_requested IS NULL AND {due}
     AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
       AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
@@ -30,25 +30,26 @@ _ELIGIBLE = """{0}.cancel_requested IS NULL AND {due}
 
 
 def eligible(alias: str) -> str:
-    """A pending run, called so in the statement, that nothing but limits and full runners keep from starting."""
+    """Return SQL that is true for pending runs that may start, apart from limits and full runners."""
     return _ELIGIBLE.format(alias, due=is_due(alias), live=is_live("e"))
 
 
-# A notification from the future was sent before the clock was put back: it may have been lost as any other.
+# A notification with a time in the future was sent before the clock was set back. It counts as lost, too.
 _NOTIFICATION_LOST = """({0}.notified_at IS NULL OR {0}.notified_at NOT BETWEEN
     now() - make_interval(secs => least(2 * ({0}.notifications + 1), 30)) AND now() + interval '10 seconds')"""
 
 
 def notification_lost(alias: str) -> str:
-    """A pending run, called so in the statement, whose last notification nobody has followed for a while."""
+    """Return SQL that is true for pending runs whose last notification has had no effect for a while."""
     return _NOTIFICATION_LOST.format(alias)
 
 
-# In an UPDATE of runs that are notified of after the commit.
+# SET clauses for an UPDATE of runs, if runners are notified of them after the commit.
 NOTIFIED_AGAIN = "notified_at = now(), notifications = notifications + 1"
 NOTIFIED_FIRST = "notified_at = now(), notifications = 0"
 
-# Runs of these are claimed by shared/runs/deployment_limits.py and shared/runs/key_limits.py: here they would be in others' way.
+# Runs under a limit are claimed by shared/runs/deployment_limits.py and shared/runs/key_limits.py. In the statements
+# here, runs that a limit keeps waiting would take the place of runs that can start.
 _FREE_DEPLOYMENT = (
     "{0}.deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
 )
@@ -56,17 +57,17 @@ _FREE_KEY = "{0}.key_id NOT IN (SELECT id FROM api_key WHERE max_concurrent_runs
 
 
 def free_deployment(alias: str) -> str:
-    """A run, called so in the statement, of a deployment without limit."""
+    """Return SQL that is true for runs of deployments without a limit."""
     return _FREE_DEPLOYMENT.format(alias)
 
 
 def unlimited(alias: str) -> str:
-    """The same, and created with a key without limit."""
+    """Return SQL that is true for runs whose deployment and key both have no limit."""
     return f"{free_deployment(alias)} AND {_FREE_KEY.format(alias)}"
 
 
-# It starts now, and not when a transaction began that has waited for its deployment or its key since: whoever looks
-# at the times would find more runs at once than there may be.
+# The start is the time of the statement, not of the transaction, which may have waited for the lock of a deployment or
+# key. With the transaction's time, the recorded times would show more concurrent runs than the limit allows.
 _CLAIM = """
 UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
     lease_until = now() + make_interval(secs => %(lease)s), updated_at = statement_timestamp(),
@@ -94,8 +95,8 @@ def _claim(which: str, pending: str = "r.status = 'pending'") -> str:
     return _CLAIM.format(which=which, pending=pending, eligible=eligible("r"))
 
 
-# Who waits in a pool: each pair of deployment and key once. Found by leaping over the index, one leap a pair,
-# however many runs wait in each.
+# The distinct pairs of deployment and key with pending runs in a pool: the body of a recursive CTE named `lane`. A
+# loose index scan: one index lookup for each pair, however many runs wait in it.
 LANES = """
     (SELECT l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending' AND l.pool = {pool}
      ORDER BY l.deployment_id, l.key_id LIMIT 1)
@@ -105,7 +106,7 @@ LANES = """
           AND (m.deployment_id, m.key_id) > (l.deployment_id, l.key_id)
         ORDER BY m.deployment_id, m.key_id LIMIT 1) n
 """
-# The same of all pools.
+# The distinct triples of pool, deployment and key with pending runs, found like LANES.
 ALL_LANES = """
     (SELECT l.pool, l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending'
      ORDER BY l.pool, l.deployment_id, l.key_id LIMIT 1)
@@ -115,9 +116,10 @@ ALL_LANES = """
           AND (m.pool, m.deployment_id, m.key_id) > (l.pool, l.deployment_id, l.key_id)
         ORDER BY m.pool, m.deployment_id, m.key_id LIMIT 1) n
 """
-# Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
-# A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
-# limit is in no more rounds than it has capacity. Runs of one depth at a time (`shared/runs/nesting.py`).
+# Round robin: the oldest run of each key, then the second of each key. Within a round, the key served longest ago comes
+# first. The statement considers a few more runs than the limit, because other runners may be claiming the same runs. A
+# key with a limit takes part in as many rounds as it has capacity. One statement claims runs of one depth
+# (`shared/runs/nesting.py`).
 _ROUND_ROBIN = """r.run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({lanes}), ranked AS (
         SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS round
@@ -142,14 +144,15 @@ def _round_robin(of: str) -> str:
     return _claim(_ROUND_ROBIN.format(lanes=lanes, eligible=eligible("w"), of=of))
 
 
-# An array is made once: a subquery with LIMIT and FOR UPDATE may be run again for every row of a join.
+# ARRAY(…) is evaluated once. PostgreSQL may execute a plain subquery with LIMIT and FOR UPDATE once per row of a join.
 _WAITING = """r.run_id = ANY(ARRAY(
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND w.depth = 0 AND {which}
               AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
-# Created in the future: before the clock was put back.
+# A run with a time in the future was created before the clock was set back.
 _OVERLOOKED = f"{waiting_since('w')} NOT BETWEEN now() - make_interval(secs => %(waited)s) AND now()"
-# Not as the indexes of waiting runs have it: a plan that is kept would go through all that wait, for each that is claimed.
+# coalesce() keeps the planner from the partial indexes of pending runs. A cached generic plan would otherwise scan the
+# whole backlog for each claimed run.
 CLAIM = _claim(
     f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')} AND (NOT %(some_key_is_limited)s OR {_FREE_KEY.format('r')})",
     pending="coalesce(r.status, '') = 'pending'",
@@ -162,14 +165,14 @@ CLAIM_OF_KEY = _round_robin(f"l.key_id = %(key_id)s AND {free_deployment('l')}")
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The pending run that a finished run was in the way of."""
+    """A pending run that runners are to be notified of, such as the next run of a thread after one has ended."""
 
     run_id: UUID
     pool: str
 
 
 def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | None:
-    """The pending run of a thread that comes next."""
+    """Return the oldest pending run of a thread, or None."""
     row = conn.execute(
         text(
             "SELECT run_id, pool FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
@@ -181,13 +184,13 @@ def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | No
 
 
 def pools(conn: Connection) -> list[str]:
-    """The pools in which runs wait."""
+    """Return the pools with pending runs."""
     query = text(f"WITH RECURSIVE lane AS ({ALL_LANES}) SELECT DISTINCT pool FROM lane")
     return list(conn.execute(query).scalars())
 
 
-# Of each pair of deployment and key only its oldest: however many more wait, the look costs the same. Runners look for
-# nested runs themselves (`shared/runs/nesting.py`).
+# Considers only the oldest runs of each pair of deployment and key, so the cost does not grow with the backlog. Nested
+# runs are left out: runners poll for them (`shared/runs/nesting.py`).
 TO_NOTIFY = text(f"""
 UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({ALL_LANES}), eligible AS (
@@ -205,25 +208,29 @@ RETURNING run_id, pool
 
 
 def to_notify(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[Next]:
-    """Eligible runs, of all but these pools, whose last notification nobody acted on; each is marked as notified."""
+    """Mark eligible runs whose last notification had no effect as notified again, and return them.
+
+    Skips the runs of `full_pools`.
+    """
     rows = conn.execute(TO_NOTIFY, {"full_pools": list(full_pools), "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]
 
 
-# By itself PostgreSQL looks again when a tenth of all runs ever kept has changed.
+# Autovacuum analyzes the table only after a tenth of all stored runs has changed.
 IS_OUTDATED = text("""
 SELECT n_mod_since_analyze > 5000
     AND coalesce(greatest(last_analyze, last_autoanalyze), '-infinity') < now() - make_interval(secs => :pause)
 FROM pg_stat_user_tables WHERE relid = CAST('run' AS regclass)
 """)
-# A sample of 3,000 rows shows what waits, and other steps of upkeep are due: one of 30,000 takes up to seconds.
+# A sample of 3,000 rows is enough to estimate the backlog. The default of 30,000 rows takes up to seconds and would
+# delay the other steps of upkeep.
 COARSELY = text("SET LOCAL default_statistics_target = 10")
 
 
 def refresh_statistics(conn: Connection, *, pause_seconds: float = 60.0) -> bool:
-    """Let PostgreSQL learn how many runs wait, when it may be wrong about that; whether it had to.
+    """Analyze the run table if its statistics may be outdated. Returns whether it did.
 
-    Planned for none that wait, each claim reads all of them.
+    If the statistics show no pending runs, the plan of each claim reads the whole backlog.
     """
     is_outdated = bool(conn.execute(IS_OUTDATED, {"pause": pause_seconds}).scalar_one())
     if is_outdated:

@@ -1,7 +1,7 @@
-"""The end of a run's event log: its last event, and what is left to say where one of the two is gone.
+"""The end of a run's event log: the last event, and substitutes if the log or the run's row is missing.
 
-Where the log was lost, the row tells how the run ended. A temporary run's row goes when it ends; then its log
-tells, for as long as it is kept, what a reader who comes late must know of the run.
+If the log was lost, the row tells how the run ended. The row of a temporary run is deleted at its end. Until the log
+expires, its last event contains what a late reader needs to know of the run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
-ROLLBACK = "rollback"  # how a run ended that was taken away
-# The error of a cancelled run, by action: its name, and its message where no reason was given.
+ROLLBACK = "rollback"  # the status of a run that was cancelled and deleted
+# The error of a cancelled run, by action: its name, and its message if no reason was given.
 CANCEL_ERRORS = {
     ROLLBACK: ("UserRollback", "rollback requested"),
     "interrupt": ("UserInterrupt", "interrupt requested"),
@@ -36,19 +36,20 @@ CANCEL_ERRORS = {
 # The error that readers of a deleted run get.
 NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
-OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the graph host made it
+OUTPUT = b',"output":'  # in a last event, this key comes last, followed by the output as the graph host serialized it
+# Kwargs of a run that readers of its log need.
 FOLLOWED_BY = (
     "stream_mode",
     "subgraphs",
     "resumable",
     *read.HIDDEN,
-)  # of a run's kwargs, what its readers go by
+)
 
 
 def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:
-    """What a run's log ends with: how the run ended and, for whoever waits for it, its output in JSON.
+    """Return the last event of a run's log: the run's status and its JSON output, for callers that wait for the run.
 
-    `interrupted`: it leaves its thread so, whatever its own status.
+    `interrupted`: the run leaves its thread interrupted, whatever the run's own status.
     """
     head: dict[str, Any] = {"run_id": str(run.run_id), "status": str(status)}
     if interrupted:
@@ -64,7 +65,7 @@ def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = 
 
 
 def last_event_of_stopped(run_id: UUID, action: str, *, is_deleted: bool) -> bytes:
-    """What the log of a run ends with that no owner ends: it was pending, or is deleted."""
+    """Return the last event of a run whose log no owner ends: the run was pending, or is deleted."""
     status = ROLLBACK if action == ROLLBACK else RunStatus.INTERRUPTED
     output = OUTPUT_OF_DELETED if is_deleted else b"null"
     head = dumps({"run_id": str(run_id), "status": str(status)}).encode()
@@ -72,7 +73,7 @@ def last_event_of_stopped(run_id: UUID, action: str, *, is_deleted: bool) -> byt
 
 
 def with_error_of_deleted(batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
-    """A log's events; before the end of a run that is deleted comes the error for its readers."""
+    """Yield the batches of a log. Inserts the error for readers before the last event of a deleted run."""
     for batch in batches:
         if batch and batch[-1].is_last and output_of(batch[-1]) == OUTPUT_OF_DELETED:
             batch = [*batch[:-1], Event(0, 0, "error", dumps(NOT_FOUND).encode()), batch[-1]]
@@ -80,32 +81,32 @@ def with_error_of_deleted(batches: Iterable[list[Event]]) -> Iterator[list[Event
 
 
 def cancel_error(action: str, reason: str | None = None) -> dict[str, str]:
-    """The error of a run that was cancelled by this action, `interrupt` or `rollback`."""
+    """Return the error of a run that was cancelled by this action, `interrupt` or `rollback`."""
     name, message = CANCEL_ERRORS[action]
     return {"error": name, "message": reason or message}
 
 
 def output_of(last: Event) -> bytes:
-    """The output in a log's last event; empty where it has none."""
+    """Return the output in a log's last event, or empty bytes if it has none."""
     return last.data.partition(OUTPUT)[2][:-1]
 
 
 def head_of(last: Event) -> bytes:
-    """What a log's last event says beside the output, as JSON."""
+    """Return the JSON of a log's last event without the output."""
     head, is_with_output, _ = last.data.partition(OUTPUT)
     return head + b"}" if is_with_output else head
 
 
 def status_of(last: Event) -> str | None:
-    """How a run ended, by its log's last event; None where that was lost."""
+    """Return the run's status from the last event of its log, or None if that event was lost."""
     found: str | None = orjson.loads(head_of(last)).get("status")
     return found
 
 
 def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
-    """The row of a temporary run that has ended, as far as readers need it; None when nothing is known of it.
+    """Return the part of an ended temporary run's row that readers need, or None if its log does not have it.
 
-    Raises Unavailable.
+    Raises Unavailable if the log cannot be read.
     """
     try:
         last = events.newest(redis.events(run_id), run_id)
@@ -128,7 +129,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
 
 
 def extent(run_id: UUID) -> tuple[int, bool]:
-    """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
+    """Return the number of the log's newest event (0 if the log is empty) and whether the log has ended."""
     try:
         newest, end = redis.events(run_id).hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
     except RedisError:
@@ -137,10 +138,11 @@ def extent(run_id: UUID) -> tuple[int, bool]:
 
 
 def end_of_lost(deployment_id: UUID, run_id: UUID, last: int, *, end_alone: bool = False) -> RowEnd | None:
-    """The end of a log that was lost, made from the row, for who has its events up to number `last`.
+    """Return the end of a lost log, built from the run's row, for a reader that has its events up to number `last`.
 
-    None while the run lives. An owner notes in the row which number the end has: who has all before it lacks
-    nothing, though the owner was killed before it had written the end. `end_alone`: nothing before it is wanted.
+    Returns None while the run is live. An owner stores the number of the last event in the row. A reader that has all
+    events before that number misses nothing, even if the owner was killed before it wrote the last event. `end_alone`:
+    the reader needs only the end, so the function does not look for unsent events.
     """
     try:
         with connection() as conn:
@@ -154,14 +156,14 @@ def end_of_lost(deployment_id: UUID, run_id: UUID, last: int, *, end_alone: bool
     if 0 < row["seq_reserved"] - 1 <= last:
         return RowEnd([END_OF_LOG])
     is_held = not end_alone and _is_held(row)
-    lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
+    lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # a log without an end may lack more
     if row["status"] in FAILED and row["error"]:
         lost.append(Event(0, 0, "error", dumps(row["error"]).encode()))
     return RowEnd([*lost, END_OF_LOG], is_held=is_held, is_settled=not is_held and _is_settled(row))
 
 
 def _is_settled(row: Row) -> bool:
-    """Whether a run ended so long ago that what nobody holds has reached its log."""
+    """Return whether the run ended so long ago that all events in flight have reached its log."""
     if row["ended_at"] is None:
         return False
     try:
@@ -171,9 +173,9 @@ def _is_settled(row: Row) -> bool:
 
 
 def _is_held(row: Row) -> bool:
-    """Whether the owner of a run that has ended may still write its last events.
+    """Return whether the owner of an ended run may still write its last events.
 
-    It lives, has ended the run recently, and does not say that all events are sent.
+    True if the owner is alive, ended the run recently, and does not answer that all events are sent.
     """
     if row["owner"] is None or row["ended_at"] is None:
         return False
@@ -186,7 +188,10 @@ def _is_held(row: Row) -> bool:
 
 
 def _is_held_of_gone(run_id: UUID) -> bool:
-    """The same of a run whose row is gone: its log knows whose it is, unless nothing of it could be written yet."""
+    """Return whether the owner of a deleted run may still write its last events.
+
+    The log contains the owner, unless none of its events could be written yet.
+    """
     try:
         owner: Any = redis.events(run_id).hget(events.meta_key(run_id), "owner")
         if owner is None:
@@ -202,7 +207,7 @@ def _is_heard(owner: str) -> bool:
 
 
 def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
-    """The end of a run that has ended and has its row still; of the others, the log alone knows."""
+    """Return the end event of an ended run that has a row, else None."""
     try:
         with connection() as conn:
             row = read.get(conn, deployment_id, run_id)

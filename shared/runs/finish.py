@@ -1,6 +1,6 @@
-"""Ends runs for their owner: status, the thread's new state and the run that comes next, in one transaction.
+"""Ends of runs by their owner: status, the thread's new state and the thread's next run, in one transaction.
 
-Ends that somebody else asks for are in `shared/runs/cancel.py`.
+`shared/runs/cancel.py` has the ends that other processes request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shared.threads import checkpoints, records
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a run ended. JSON texts are stored as they are; `values` None keeps the thread's state."""
+    """The end of a run. JSON texts are stored unchanged. If `values` is None, the thread keeps its values."""
 
     run: Claimed
     status: RunStatus
@@ -36,15 +36,15 @@ class Finish:
     interrupts: str | None = None
     usage: str | None = None
     first_token_ago: float | None = None  # seconds since a model's first token was streamed
-    end_seq: int | None = None  # the number of its log's last event, where its owner writes that
+    end_seq: int | None = None  # number of the last event of its log, if the owner writes that event
 
 
 def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
-    """End runs of one owner and store their threads' state. Temporary runs go with their thread.
+    """End runs of one owner and store their threads' state. Deletes temporary runs with their threads.
 
-    The answer says what was ended and what comes next in each thread; runs not in it were not ours. The
-    caller holds the threads' locks (`threads.lock_all`): only then does the statement see every run that
-    was created meanwhile. An end waits for the disk, whatever the connection does otherwise.
+    Returns the next run of the thread (or None) for each ended run. The owner has lost the runs missing from the
+    result. The caller holds the threads' locks (`records.lock_all`): the statement would otherwise miss runs created
+    meanwhile. The commit waits for the disk, whatever the setting of the connection.
     """
     kept = [end for end in ends if not end.run.temporary]
     temporary = [end for end in ends if end.run.temporary]
@@ -66,7 +66,7 @@ def _finish_kept(conn: Connection | Driver, ends: Sequence[Finish], owner: str) 
 
 
 def kept_columns(ends: Sequence[Finish]) -> dict[str, Any]:
-    """What `FINISH` wants to know of ends of runs that keep their threads, a column each."""
+    """Return the parameters of `FINISH` for runs that keep their threads, a list for each column."""
     return {
         **_columns(ends),
         "thread_statuses": [end.thread_status and str(end.thread_status) for end in ends],
@@ -91,12 +91,12 @@ def _finish_temporary(
 
 
 def has_webhook(end: Finish) -> bool:
-    """Whether somebody is to be told of this end."""
+    """Return whether the run has a webhook."""
     return bool(end.run.kwargs.get("webhook"))
 
 
 def _columns(ends: Sequence[Finish]) -> dict[str, Any]:
-    """What every statement here wants to know of the ends, a column each."""
+    """Return the parameters that all statements in this module use, a list for each column."""
     return {
         "run_ids": [end.run.run_id for end in ends],
         "attempts": [end.run.attempt for end in ends],
@@ -122,17 +122,18 @@ _ENDS = {
     "end_seq": "CAST(%(end_seqs)s AS bigint[])",
 }
 
-# The parameters of `FINISH` beside the owner, and their types.
+# The parameters of `FINISH` except the owner, and their types.
 KEPT_COLUMNS = dict(re.findall(r"%\((\w+)\)s AS (\S+)\)", " ".join(_ENDS.values())))
 
 
 def _ends(*names: str) -> str:
-    """In a statement: a row for each end. What is not named is not sent."""
+    """Return a SELECT of one row for each end, with the named columns only."""
     arrays = ", ".join(_ENDS[name] for name in names)
     return f"SELECT * FROM unnest({arrays}) AS f({', '.join(names)})"
 
 
-# Not as the index of running runs has it: a plan that is kept would go through all that run, for each that ends.
+# coalesce() keeps the planner from the partial index of running runs. A cached generic plan would otherwise scan all
+# running runs for each run that ends.
 _IS_RUNNING = "coalesce(r.status, '') = 'running'"
 
 _FINISH = f"""
@@ -177,7 +178,7 @@ _COUNTED = ("run_id", "attempt", "status", "usage", "first_token_ago")
 
 
 def _of_temporary(*more: str) -> str:
-    """In a statement: temporary runs end, and go with their threads; `more` of each end is wanted."""
+    """Return the CTEs that end temporary runs and delete them with their threads. `more` names additional columns."""
     return f"""
 WITH f AS ({_ends(*_COUNTED, *more)}
 ), gone AS (
@@ -191,14 +192,15 @@ WITH f AS ({_ends(*_COUNTED, *more)}
 
 _GONE = "SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone"
 DELETE_TEMPORARY = f"{_of_temporary()}\n{_GONE}"
-# The same, with a row in the webhooks' outbox: one statement, since it may be a transaction of its own.
+# Deletes temporary runs and inserts their webhook deliveries in one statement, because the connection may be in
+# autocommit mode.
 DELETE_WITH_WEBHOOK = f"""
 {_of_temporary("error", "new_values")}, recorded AS ({webhooks.RECORD_TEMPORARY})
 {_GONE}"""
 
 
 def ended_before(conn: Driver, runs: Sequence[Claimed], *, owner: str) -> set[UUID]:
-    """Which of these runs have ended as this owner's, or are gone: for a commit whose answer was lost."""
+    """Return the runs that this owner has ended, or that are deleted. Used after a commit whose response was lost."""
     rows = query(
         conn,
         f"""
@@ -223,9 +225,9 @@ def roll_back(
     usage: str | None = None,
     first_token_ago: float | None = None,
 ) -> Next | None:
-    """Undo a running run as if it had never been, but for the thread's `error` and the figures; raises Fenced.
+    """Delete a running run and undo its effects, except for the thread's `error` and the figures.
 
-    The answer is the run that comes next in the thread.
+    Returns the next run of the thread, or None. Raises Fenced if the owner has lost the run.
     """
     records.lock(conn, run.deployment_id, run.thread_id)
     if run.kwargs.get("webhook"):

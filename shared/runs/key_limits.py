@@ -1,10 +1,9 @@
-"""How many of its runs an API key may have running at once, over all deployments, and which of them may start.
+"""Limits of API keys: claiming runs of keys with `max_concurrent_runs`, which counts runs of all deployments.
 
-A key without `max_concurrent_runs` costs a claim nothing: runners ask every few seconds whether there is any
-other. Of one that has it the row is locked while its running runs are counted (as with deployments:
-`shared/runs/deployment_limits.py`). A deployment that is limited too goes first:
-its runs are claimed there, as far as their keys have capacity. Runs of schedules are nobody's key's.
-Runs of each depth are counted for themselves (`shared/runs/nesting.py`).
+Keys without a limit cost nothing extra: runners check every few seconds whether any limited key exists. A claim locks
+the limited key's row while it counts the running runs, as `shared/runs/deployment_limits.py` does with deployments.
+Runs of a deployment that is limited too are claimed by that module, within the limits of their keys. Runs of crons
+belong to no key. Runs of each depth are counted separately (`shared/runs/nesting.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WHERE max_concurrent_runs IS NOT NULL
   AND id IN (SELECT key_id FROM run WHERE deployment_id = %(id)s AND status = 'pending' AND depth = %(depth)s)
 ORDER BY id FOR NO KEY UPDATE
 """
-# Those with capacity among some: what runs is counted without a lock.
+# Selects the limited keys below their limit. Counts running runs without a lock.
 _WITH_CAPACITY = """
 SELECT k.id FROM api_key k
 WHERE k.max_concurrent_runs IS NOT NULL AND k.id IN (SELECT w.key_id FROM run w WHERE {which}
@@ -55,7 +54,7 @@ OVERLOOKED = _WITH_CAPACITY.format(
 
 
 def are_there(conn: Connection) -> bool:
-    """Whether any key has a limit."""
+    """Return whether any key has a limit."""
     found = conn.execute(text("SELECT EXISTS (SELECT FROM api_key WHERE max_concurrent_runs IS NOT NULL)"))
     return bool(found.scalar_one())
 
@@ -68,7 +67,10 @@ def _running(conn: Driver, ids: Sequence[str], depth: int) -> dict[str, int]:
 
 
 def capacities_within(conn: Driver, deployment_id: UUID, *, depth: int = 0) -> dict[str, int]:
-    """Of the limited keys whose runs of this depth wait in a deployment: how many may start. Holds these keys."""
+    """Return how many runs each limited key with pending runs in a deployment may start. Locks these keys.
+
+    Counts runs of this depth only.
+    """
     rows = query(conn, LOCKED_WITHIN, {"id": deployment_id, "depth": depth})
     limits = {row["id"]: row["max_concurrent_runs"] for row in rows}
     running = _running(conn, list(limits), depth)
@@ -76,26 +78,26 @@ def capacities_within(conn: Driver, deployment_id: UUID, *, depth: int = 0) -> d
 
 
 def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[str]:
-    """The limited keys among those of these waiting runs that may start one: seen without a lock."""
+    """Return the limited keys of these pending runs that are below their limit. Takes no locks."""
     return [row["id"] for row in query(conn, WITH_CAPACITY, {"ids": list(run_ids)})]
 
 
 def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[str]:
-    """The limited keys that may start a run which has waited this long in this pool."""
+    """Return limited keys below their limit with a run in this pool that has waited `waited_seconds`."""
     return [row["id"] for row in query(conn, OVERLOOKED, {"pool": pool, "waited": waited_seconds})]
 
 
 def claim(
     conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int, depth: int = 0
 ) -> list[tuple[Claimed, Stored]]:
-    """Take a limited key's oldest waiting runs of one depth, as many as its limit allows.
+    """Claim the oldest pending runs of one depth of a limited key, up to `most` and its limit.
 
-    Raises UniqueViolation as `claims.claim` does.
+    Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
         row = query(conn, LOCKED, {"id": key_id}).fetchone()
         if row is None or row["max_concurrent_runs"] is None:
-            return []  # deleted, or unlimited by now: an ordinary claim finds its runs
+            return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
         capacity = min(row["max_concurrent_runs"] - _running(conn, [key_id], depth).get(key_id, 0), most)
         if capacity <= 0:
             return []
@@ -138,6 +140,9 @@ RETURNING run_id, pool
 
 
 def to_notify(conn: Connection, key_id: str | None = None, *, limit: int = 200) -> list[Next]:
-    """Waiting runs of limited keys with capacity, or of this one, to notify of; each is marked as notified."""
+    """Mark eligible runs of limited keys with capacity as notified, and return them.
+
+    With `key_id`, covers that key only, whether or not the last notification was lost.
+    """
     rows = conn.execute(TO_NOTIFY, {"id": key_id, "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]

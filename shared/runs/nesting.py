@@ -1,24 +1,25 @@
-"""Nested runs: runs that the code of another run creates, and capacity that keeps them from waiting for each other.
+"""Nested runs: runs created by the code of another run, and the separate capacity that prevents deadlocks among them.
 
-The client of the SDK in a graph host names the run that calls in the header HEADER. A run's depth is 0 when no run
-called it, else one more than its caller's. A call by a run of depth MAX_DEPTH is refused.
+The SDK client in a graph host sends the id of the calling run in the header HEADER. A run that no run created has depth
+0. A nested run's depth is one more than its caller's. A run of depth MAX_DEPTH cannot create runs.
 
-**Why nested runs cannot deadlock.** Whatever a run can wait for without a timeout has capacity for each depth, and runs
-of other depths never take it:
+**Why nested runs cannot deadlock.** Every resource that a run can wait for without a timeout has separate capacity for
+each depth, and runs of other depths never use it:
 
 - a runner's slots: `RUNYARD_RUNNER_SLOTS` for each depth (`workers/runner/runner.py`);
 - limits of deployments and keys, which count runs of the same depth (`deployment_limits.py`, `key_limits.py`);
-- graph hosts: one slot for each depth from 1 on beside `RUNYARD_MAX_HOSTS` (`workers/runner/host_pool.py`);
+- graph hosts: one slot for each depth from 1 on, in addition to `RUNYARD_MAX_HOSTS` (`workers/runner/host_pool.py`);
 - a graph host's threads: `RUNYARD_HOST_THREADS` for each depth (`workers/graph_host/threads.py`).
 
-So a run of depth n holds what runs of depth n wait for, and waits for runs of depth n + 1 alone. Runs of MAX_DEPTH call
-no run: they end and free what others of that depth wait for, so all runs of MAX_DEPTH end. By induction the same holds
-for each depth above. The argument needs one runner of the pool, and holds for several runners, pools and deployments: a
-depth is the same everywhere. It does not matter whether a run waits for a nested run, polls for it or never looks.
+A run of depth n therefore holds capacity that only runs of depth n wait for, and it waits only for runs of depth n + 1.
+Runs of MAX_DEPTH create no runs. They end and free their capacity, so all runs of MAX_DEPTH end. By induction, the runs
+of each lower depth end too. The argument needs at least one runner in the pool. It also holds for several runners,
+pools and deployments, because a depth has the same meaning everywhere. A run may wait for a nested run, poll for it or
+ignore it.
 
-All else that a run needs on the way (streams, requests at once, pending runs) is refused at its limit, so nothing
-waits for it. Outside of the argument are calls without HEADER, and a run on the thread of a run that waits for it:
-runs of a thread follow each other by contract. Both end with the run's timeout.
+All other limits (streams, concurrent requests, pending runs) refuse the request, so no run waits for them. The argument
+does not cover calls without HEADER, nor a run on the thread of a run that waits for it, because runs of a thread are
+executed one after the other. In both cases the run's timeout ends the wait.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ DEPTH = "SELECT depth + 1 AS depth FROM run WHERE run_id = %(id)s AND status = '
 
 
 def depth_below(conn: Connection | Driver, caller: UUID) -> int:
-    """The depth of a run that this run creates; 0 when the caller does not run.
+    """Return the depth of a run that the run `caller` creates, or 0 if `caller` is not running.
 
-    Raises Conflict for a caller of MAX_DEPTH.
+    Raises Conflict if the caller has depth MAX_DEPTH.
     """
     row = query(conn, DEPTH, {"id": caller}).fetchone()
     depth: int = 0 if row is None else row["depth"]
@@ -56,16 +57,16 @@ def depth_below(conn: Connection | Driver, caller: UUID) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WaitingDepth:
-    """What waits at one depth of a pool."""
+    """A depth of a pool with eligible nested runs, and the limits that apply to them."""
 
     depth: int
     has_unlimited: bool
-    deployments: Sequence[UUID]  # limited ones
-    keys: Sequence[str]  # limited ones, of runs in deployments without limit
+    deployments: Sequence[UUID]  # limited deployments
+    keys: Sequence[str]  # limited keys of runs in unlimited deployments
 
 
-# Each triple of depth, deployment and key is found by one leap over the index, however many runs wait in it. So the
-# runs of a limited deployment or key hide nobody else's.
+# A loose index scan: one index lookup for each triple of depth, deployment and key, however many runs wait in it. A
+# long queue of a limited deployment or key therefore does not hide the runs of others.
 _LANES = """
     (SELECT l.depth, l.deployment_id, l.key_id FROM run l
      WHERE l.status = 'pending' AND l.depth > 0 AND l.pool = %(pool)s
@@ -92,5 +93,5 @@ GROUP BY w.depth ORDER BY w.depth DESC
 
 
 def waiting(conn: Driver, pool: str) -> list[WaitingDepth]:
-    """The depths at which nested runs of a pool wait, the deepest first."""
+    """Return the depths at which nested runs of a pool wait, deepest first."""
     return [WaitingDepth(**row) for row in query(conn, WAITING, {"pool": pool})]

@@ -1,9 +1,9 @@
-"""Why a run waits: the queue it is in, its position there, and what a deployment's queue looks like.
+"""Queue positions: why a run waits, its position in the queue, and the state of a deployment's queue.
 
-All of it is read when somebody asks: nothing is written for it when runs come and go. A position in a pool's
-or a deployment's line counts the runs of other keys as far as round robin (`shared/runs/eligibility.py`) puts them
-before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED. Runs of
-each depth stand in a line of their own (`shared/runs/nesting.py`).
+Everything is computed on request; creating and ending runs writes nothing for it. The position in the queue of a pool
+or a deployment counts the runs of other keys that round robin (`shared/runs/eligibility.py`) starts earlier. It is too
+high if some of these runs wait for earlier runs of their threads, and it is counted up to MOST_COUNTED. Runs of each
+depth have a separate queue (`shared/runs/nesting.py`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ NOT_PICKED_UP = "not picked up yet"
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a run that is due meets: its deployment's limit, its key's, and its pool's runners."""
+    """The limits that apply to a due run: those of its deployment, its key and its pool's runners."""
 
     pool: str
     runners: int
     slots: int
-    busy: int  # runs of the pool that run
-    running: int  # of the deployment
+    busy: int  # running runs of the pool
+    running: int  # running runs of the deployment
     limit: int | None
     key_running: int = 0
     key_limit: int | None = None
 
     @property
     def reason(self) -> str:
-        """What keeps the first in line."""
+        """The reason why the first run of the queue waits."""
         if self.limit is not None and self.running >= self.limit:
             return DEPLOYMENT_LIMIT
         if self.key_limit is not None and self.key_running >= self.key_limit:
@@ -111,7 +111,7 @@ SELECT CAST(own.n + coalesce((SELECT sum(least(o.n, greatest(own.n - 1, 0))) FRO
 
 
 def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Runs of one thread as the API shows them: `queue` is there while a run waits."""
+    """Return runs of one thread as the API shows them. Pending runs have the field `queue`."""
     waits = of_runs(conn, deployment_id, rows)
     return [
         {**read.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
@@ -120,7 +120,7 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
 
 
 def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
-    """Of a thread's runs those that wait, each with its position in line (1 is next), its age and its reason."""
+    """Return position (1 is next), waiting time and reason of the pending runs among a thread's runs, by run id."""
     if not any(row["status"] == RunStatus.PENDING for row in rows):
         return {}
     live = list(
@@ -138,7 +138,10 @@ def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[
 
 
 def of_many(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
-    """The same for runs of any threads: of as many as may be asked about at once, each costs a look at its line."""
+    """Return position, waiting time and reason of pending runs of any threads, by run id.
+
+    Covers the first MOST_AT_ONCE pending runs, because each costs a query on its queue.
+    """
     of_threads: dict[UUID, list[Row]] = {}
     waiting = [row for row in rows if row["status"] == RunStatus.PENDING]
     for row in waiting[:MOST_AT_ONCE]:
@@ -156,10 +159,10 @@ def _said(run: RowMapping, position: int | None, reason: str) -> dict[str, Any]:
 
 
 def _first_of_thread(conn: Connection, deployment_id: UUID, run_id: UUID) -> tuple[int | None, str]:
-    """The position in line, and the reason, of a run that no other of its thread keeps waiting."""
+    """Return the queue position and the reason of a run that has no earlier live run on its thread."""
     row = conn.execute(CAPACITY_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
     if row is None:
-        return None, NOT_PICKED_UP  # it has just gone
+        return None, NOT_PICKED_UP  # the run was deleted meanwhile
     if row["due_at"] is not None:
         return None, f"not due before {row['due_at'].isoformat().replace('+00:00', 'Z')}"
     reason = _capacity(row).reason
@@ -219,9 +222,9 @@ def of_deployment(
     filter: Filter | None = None,
     metadata: Mapping[str, Any] = visibility.NO_METADATA,
 ) -> dict[str, Any]:
-    """What waits in a deployment, by reason, longest wait first; what runs, and where.
+    """Return a deployment's pending runs by reason, longest wait first, with its running runs and its pool.
 
-    Runs on threads that the filter hides, or without this metadata, are not counted, but in what the pool has to do.
+    Runs on threads that the filter hides or that lack `metadata` count only in the figures of the pool.
     """
     capacity = _capacity_at(conn, deployment.id, 0)
     visible, values = visibility.of_visible_threads(filter, "r", metadata)
@@ -252,7 +255,7 @@ def of_deployment(
 
 
 def _capacity_at(conn: Connection, deployment_id: UUID, depth: int) -> RowMapping:
-    """What runs of this depth meet in a deployment."""
+    """Return the limits that apply to a deployment's runs of this depth."""
     values = {"deployment_id": deployment_id, "depth": depth}
     return conn.execute(CAPACITY_OF_DEPLOYMENT, values).mappings().one()
 
@@ -260,7 +263,7 @@ def _capacity_at(conn: Connection, deployment_id: UUID, depth: int) -> RowMappin
 def _with_reasons(
     conn: Connection, deployment_id: UUID, groups: Sequence[RowMapping]
 ) -> Iterator[tuple[RowMapping, str]]:
-    """Each group of waiting runs with its reason; two statements for each depth at which runs wait."""
+    """Yield each group of pending runs with its reason. Executes two statements for each depth with pending runs."""
     for depth in sorted({group["depth"] for group in groups}):
         capacity = _capacity_at(conn, deployment_id, depth)
         at_depth = [group for group in groups if group["depth"] == depth]

@@ -1,4 +1,4 @@
-"""Runs as they are found and shown."""
+"""Reading runs, and their records in the API."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ COLUMNS = (
     " seq_reserved"
 )
 
-# Whether a run was created on the thread after a run, called `r`. Runs that were cancelled before they began do not count.
+# Whether a later run exists on the thread of the run with the alias `r`. Ignores runs cancelled before they started.
 IS_FOLLOWED = """
 EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_id = r.thread_id
         AND o.created_seq > r.created_seq AND NOT (o.status = 'interrupted' AND o.attempt = 0))"""
 
-# A run that ends at a question, or before a node with a breakpoint, has the status success. While its thread rests there:
-# `answer` if the thread has an open interrupt, else `resume`. An update of the thread's state changes `state_updated_at`.
+# A run that ends at an interrupt, or at a breakpoint of a node, has the status success. While the thread stays there,
+# `waits_for` is `answer` if the thread has an open interrupt, else `resume`. An update of the thread's state changes
+# `state_updated_at`.
 ANSWER, RESUME = "answer", "resume"
 WAITS_FOR = f"""
 CASE WHEN run.status = 'success' THEN (
@@ -36,18 +37,17 @@ CASE WHEN run.status = 'success' THEN (
       AND NOT {IS_FOLLOWED}) END AS waits_for"""
 SHOWN_COLUMNS = f"{COLUMNS}, {WAITS_FOR}"
 
-# A run with this among its stream modes also writes the protocol's events into its log; callers neither name it nor
-# see it.
+# An internal stream mode: the run also writes the protocol's events into its log. The API neither accepts nor shows it.
 PROTOCOL = "protocol"
-# What kwargs hold beside what was asked for: what readers have added, and what the thread of a temporary run said.
+# Kwargs that the API does not show: stream modes added by readers, and the thread's metadata of a temporary run.
 THREAD_METADATA = "thread_metadata"
 HIDDEN = ("joined", THREAD_METADATA)
 
-LATER = ("usage", "started_at", "ended_at")  # not asked for of a run that was just created
+LATER = ("usage", "started_at", "ended_at")  # missing in the row of a run that was just created
 
 
 def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
-    """How many runs of a deployment wait, counted up to `most`."""
+    """Return the number of a deployment's pending runs, counted up to `most`."""
     statement = (
         "SELECT count(*) AS n FROM (SELECT FROM run WHERE deployment_id = %(deployment_id)s"
         " AND status = 'pending' LIMIT %(most)s) AS waiting"
@@ -57,7 +57,7 @@ def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) 
 
 
 def record(row: Row) -> dict[str, Any]:
-    """A run as the API shows it."""
+    """Return a run as the API shows it."""
     return {
         "run_id": row["run_id"],
         "thread_id": row["thread_id"],
@@ -83,7 +83,7 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def get(conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None) -> RowMapping:
-    """One run; raises NotFound, also when it belongs to another thread."""
+    """Return a run. Raises NotFound if it is missing or belongs to another thread."""
     row = (
         conn.execute(
             text(
@@ -109,7 +109,7 @@ def list_of_thread(
     offset: int,
     status: str | None = None,
 ) -> list[RowMapping]:
-    """A thread's runs, newest first; raises NotFound when there is no such thread."""
+    """Return a thread's runs, newest first. Raises NotFound if the thread does not exist."""
     rows = (
         conn.execute(
             text(

@@ -1,11 +1,11 @@
-"""Runs that did not succeed: running one again from where it came to.
+"""Retries of failed runs.
 
-Another run continues from the failed one's last checkpoint, or from its input when it has none, with the same
-configuration and on what the deployment serves now: a revision that repairs the graph is what one waits
-for. The failed run stays as it is; the new one names it in its metadata.
+A new run continues from the failed run's last checkpoint, or from its input if it has no checkpoint. It has the same
+configuration and uses the revision that the deployment serves now, which may contain the fix. The failed run stays
+unchanged, and the new run's metadata names it.
 
-Why a thread that has moved on refuses: what came after the failed run was built on the state it left, and
-going on from further back would leave that out of the thread's newest state. Who wants this says so.
+A retry is refused if the thread has moved on since. Later runs were built on the state that the failed run left, and a
+retry from an older checkpoint would drop their results from the thread's newest state. `force` permits this.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from shared.runs.configurable import CHECKPOINT_KEYS, OWN
 from shared.runs.drafts import AS_ASKED, RunRequest
 from shared.threads import records
 
-RETRY_OF = "retry_of"  # in a run's metadata
+RETRY_OF = "retry_of"  # key in a run's metadata
 
 
 def of_failed(
     conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID, *, force: bool = False
 ) -> RunRequest:
-    """The run that is to be made to continue where this one ended; its thread stays as it is.
+    """Return the request for a run that continues where the failed run ended. Locks the thread.
 
-    Raises NotFound, and Conflict while the thread is busy, for a run that has not failed, and for a thread
-    that has moved on since; `force` permits the last: the new run then forks from the failed run's last
-    checkpoint.
+    Raises NotFound. Raises Conflict if the thread is busy, if the run has not failed, or if the thread has moved on
+    since. `force` permits the last case: the new run then forks from the failed run's last checkpoint.
     """
     records.lock(conn, deployment_id, thread_id)
     failed = read.get(conn, deployment_id, run_id, thread_id=thread_id)
@@ -53,7 +52,7 @@ def of_failed(
     return request
 
 
-# `newest` is the thread's; what another run, or a caller, wrote after this run's own is a move.
+# `newest` is the thread's newest checkpoint. The thread has moved on if another run or a caller wrote it later.
 LAST = text("""
 WITH root AS (
     SELECT checkpoint_id, run_id, created_at FROM checkpoint
@@ -71,7 +70,7 @@ FROM run r WHERE r.run_id = :run_id
 
 
 def _same(failed: Row, *, continues: bool) -> RunRequest:
-    """What was asked for then; `continues`: from a checkpoint instead of from the input."""
+    """Return the failed run's request. `continues`: without the input, to continue from a checkpoint."""
     kwargs = failed["kwargs"]
     configurable = kwargs["config"].get("configurable", {})
     checkpoint = {name: configurable[name] for name in CHECKPOINT_KEYS if name in configurable}

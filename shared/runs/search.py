@@ -1,8 +1,9 @@
-"""Finds runs of a deployment by their status and what else is known of them.
+"""Search for runs of a deployment by status and other properties.
 
-Runs that have all ended without success are listed the last to end first, and bound by when they ended: that is how
-one looks for what failed. With other statuses among them all are listed the newest first, and bound by when they were
-created, which their ids say (they are UUIDs of version 7): so a page costs the same however many runs there are.
+A search for unsuccessful statuses only lists runs by the time of their end, latest first, and `since` and `until` refer
+to that time: this order suits the search for failures. Any other search lists runs by the time of their creation,
+newest first, and `since` and `until` refer to that time. It uses the run ids for this (UUIDs of version 7), so the cost
+of a page does not depend on the number of runs.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from shared.models import (
 )
 from shared.runs import read
 
-CRON_ID = "cron_id"  # in the metadata of a cron's runs
-MOST_COUNTED = 10_000  # of runs that did not all fail
+CRON_ID = "cron_id"  # key in the metadata of a cron's runs
+MOST_COUNTED = 10_000  # bound of the total in searches that include other than unsuccessful statuses
 
 NO_VISIBILITY: tuple[str, dict[str, Any]] = ("true", {})
 _GIVEN = {
@@ -37,7 +38,7 @@ _GIVEN = {
     "graph_id": "graph_id = :graph_id",
     "error": f"{readable('error')} ->> 'error' = :error",
     "metadata": "metadata @> CAST(:metadata AS jsonb)",
-    # beside the metadata, in the words of an index
+    # repeats a condition of `metadata` with the expression of an index
     CRON_ID: f"metadata ? '{CRON_ID}' AND left(metadata ->> '{CRON_ID}', 36) = left(:{CRON_ID}, 36)",
 }
 _BY_END = {"since": "ended_at >= :since", "until": "ended_at < :until"}
@@ -46,7 +47,7 @@ _BY_ID = {"since": "run_id >= :since", "until": "run_id < :until"}
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The conditions of a search, and their values."""
+    """The SQL conditions of a search, and their values."""
 
     conditions: list[str]
     values: dict[str, Any]
@@ -64,10 +65,10 @@ def search(
     offset: int,
     visible: tuple[str, dict[str, Any]] = NO_VISIBILITY,
 ) -> tuple[list[RowMapping], int]:
-    """Runs that match every filter; and how many match in all, where not all have failed counted up to MOST_COUNTED.
+    """Return a page of the runs that match every filter, and the total number of matches.
 
-    Without a `status` it is those that ended without success. `visible` is a condition and its values: which runs the
-    caller may see.
+    The default of `status` is all unsuccessful statuses. If other statuses are included, the total is counted up to
+    MOST_COUNTED. `visible` is an SQL condition with its values that selects the runs visible to the caller.
     """
     statuses = [RunStatus(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES]
     failed_alone = set(statuses) <= set(UNSUCCESSFUL_RUN_STATUSES)
@@ -105,7 +106,7 @@ def _failed(conn: Connection, asked: _Search) -> tuple[list[RowMapping], int]:
 def _of_any_status(
     conn: Connection, asked: _Search, statuses: Collection[RunStatus]
 ) -> tuple[list[RowMapping], int]:
-    """Runs that have ended and runs that have not are found by an index each, of which creating a run pays for one."""
+    """Search live and ended runs separately. Each has its own index, so inserting a run updates only one of them."""
     places = [asked.where(*part) for part in _parts(set(statuses))]
     last = asked.values["offset"] + asked.values["limit"]
     found = " UNION ALL ".join(
@@ -117,7 +118,7 @@ def _of_any_status(
     )
     rows = conn.execute(page, {**asked.values, "last": last}).mappings().all()
     if len(rows) < asked.values["limit"] and (rows or not asked.values["offset"]):
-        return list(rows), asked.values["offset"] + len(rows)  # nothing is left to be counted
+        return list(rows), asked.values["offset"] + len(rows)  # this is the last page, so the total is known
     counted = " UNION ALL ".join(
         f"(SELECT 1 FROM run WHERE {where} LIMIT CAST(:most AS bigint))" for where in places
     )
@@ -127,7 +128,7 @@ def _of_any_status(
 
 
 def _parts(statuses: set[RunStatus]) -> list[tuple[str, ...]]:
-    """The conditions of those that are live, and of those that have ended, as far as either is wanted."""
+    """Return the conditions for live runs and for ended runs. Omits a half without any of the statuses."""
     live = set(LIVE_RUN_STATUSES)
     halves = [(is_live(), live), (has_ended(), set(RunStatus) - live)]
     return [
@@ -138,11 +139,11 @@ def _parts(statuses: set[RunStatus]) -> list[tuple[str, ...]]:
 
 
 def least_id(at: datetime) -> UUID:
-    """The least id of a run that was created then."""
+    """Return the smallest possible id of a run that was created at this time."""
     milliseconds = min(max(round(at.timestamp() * 1000), 0), 2**48 - 1)
     return UUID(int=(milliseconds << 80) | (7 << 76) | (1 << 63))
 
 
 def record(row: Any) -> dict[str, Any]:
-    """A run that was found as the API shows it: with its error, and in which attempt it is, or was."""
+    """Return a found run as the API shows it, with its error and the number of its newest attempt."""
     return {**read.record(row), "error": row["error"], "attempt": row["attempt"]}

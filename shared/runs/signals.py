@@ -1,4 +1,4 @@
-"""Publishes to a run's owner that it is cancelled or that a reader wants more of it, and ends the logs of ended runs."""
+"""Messages to the owners of running runs about cancellations and added stream modes, and ends of event logs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ WIDEN = "widen"
 
 
 def publish_cancels(stopped: Sequence[Displaced], retention_seconds: int) -> None:
-    """After the commit: a hint to the owner of each running run, an end of its log for each that is over.
+    """Notify the owners of running runs, and end the logs of ended runs. Call it after the commit.
 
-    Both may be lost: a renewal carries the wish too, and readers find the end in the row.
+    Both messages may be lost: the owner also sees the request when it renews the lease, and readers find the end in the
+    run's row.
     """
     for run in stopped:
         if run.owner is not None:
@@ -39,7 +40,7 @@ def _hint(run: Displaced, owner: str) -> None:
 
 
 def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
-    """A hint to the owner of a running run: a reader wants events of these modes, too."""
+    """Notify the owner of a running run that a reader also needs events of these stream modes."""
     message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
@@ -48,7 +49,7 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
 
 
 def _end_log(run: Displaced, retention_seconds: int) -> None:
-    """The next attempt, which nobody can claim any more, has the right to end the log."""
+    """End the run's log as the next attempt. No process can claim that attempt any more, so no owner conflicts."""
     events.close(
         run.run_id,
         attempt=run.attempt + 1,
@@ -60,6 +61,6 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
 
 
 def notify_next(next_run: Next | None) -> None:
-    """After the commit: notify of the run that may start where another one has ended."""
+    """Notify runners of a thread's next run after another run of the thread has ended. Call it after the commit."""
     if next_run is not None:
         broker.enqueue_run(next_run.pool, next_run.run_id)

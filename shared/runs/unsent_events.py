@@ -1,7 +1,7 @@
-"""Asking a runner whether it still has events to send of a run that has ended.
+"""Query to a runner whether it still has unsent events of an ended run.
 
-A runner sends the last events of a run after it has committed the end. Where the log lacks the end, they may still come,
-or the log was lost after them. Only the runner knows.
+A runner sends the last events of a run after it has committed the end. If the log lacks the end, these events may be
+unsent, or the log may have been lost after they were written. Only the runner knows.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from shared.infra.postgres import dumps
 
 log = logging.getLogger(__name__)
 
-ACTION = "unsent"  # of the control message
+ACTION = "unsent"  # action of the control message
 ANSWER_SECONDS = 1
-KEPT_SECONDS = 10  # an answer that nobody fetches
+KEPT_SECONDS = 10  # expiry of an answer that was not fetched
 YES, NO = b"1", b"0"
 
 
 def may_have(owner: str, run_id: UUID) -> bool:
-    """Whether a runner may still send events of this run; True when it does not answer."""
+    """Return whether a runner may still send events of this run. True if the runner does not answer."""
     answers = f"{redis.PREFIX}unsent:{uuid4().hex}"
     message = dumps({"run_id": str(run_id), "action": ACTION, "answers": answers})
     try:
@@ -36,7 +36,7 @@ def may_have(owner: str, run_id: UUID) -> bool:
 
 
 def answer(answers: str, has_unsent: bool) -> None:
-    """Answer a process that asks; it gives up by itself when the answer is lost."""
+    """Answer the query of another process, which times out if the answer is lost."""
     try:
         with redis.broker().pipeline(transaction=False) as pipeline:
             pipeline.lpush(answers, YES if has_unsent else NO)

@@ -1,4 +1,4 @@
-"""Which threads are not for whom a filter is: those that are there and hidden, unlike those that are not there yet."""
+"""Visibility of threads under a caller's filter. A hidden thread exists, in contrast to a thread not created yet."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def is_hidden(
     *,
     lock: bool = False,
 ) -> bool:
-    """Whether the thread is there, but not for this filter, or lacks this metadata.
+    """Return whether the thread exists, but the filter hides it or it lacks `metadata`.
 
-    `lock`: it stays as it is until the transaction ends.
+    `lock`: lock the thread until the transaction ends.
     """
     if not filter and not metadata:
         return False
@@ -41,7 +41,7 @@ def is_hidden(
 
 
 def is_let_through(conn: Connection, metadata: Mapping[str, Any], filter: Filter | None) -> bool:
-    """The same of the metadata of a thread that is gone."""
+    """Return whether the filter lets through the metadata of a thread that was deleted."""
     if not filter:
         return True
     condition, values = filters.condition(filter, "CAST(:metadata AS jsonb)")
@@ -51,7 +51,10 @@ def is_let_through(conn: Connection, metadata: Mapping[str, Any], filter: Filter
 def of_visible_threads(
     filter: Filter | None, owner: str, metadata: Mapping[str, Any] = NO_METADATA
 ) -> tuple[str, dict[str, Any]]:
-    """SQL that holds for the rows of a table whose threads are for this filter and have this metadata, and its values."""
+    """Return SQL, and its values, that is true for rows whose threads are visible and have `metadata`.
+
+    `owner` is the alias of the table with these rows.
+    """
     if not filter and not metadata:
         return "true", {}
     condition, values = _condition(filter, metadata, "visible.metadata")
@@ -65,7 +68,10 @@ def of_visible_threads(
 def of_threads_or_what_they_were(
     filter: Filter | None, metadata: Mapping[str, Any], *, owner: str, thread_id: str, said: str
 ) -> tuple[str, dict[str, Any]]:
-    """The same for rows that outlive their threads: `thread_id` and what was `said` of a thread are SQL."""
+    """Return SQL, and its values, that is true for rows with visible threads, where rows may outlive their threads.
+
+    `thread_id` and `said` are SQL expressions: the thread's id, and the metadata to use once the thread is deleted.
+    """
     if not filter and not metadata:
         return "true", {}
     condition, values = _condition(filter, metadata, "visible.metadata")

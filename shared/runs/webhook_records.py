@@ -1,6 +1,6 @@
-"""What became of webhooks: deliveries as they are found and shown, made once more, and forgotten.
+"""Records of webhook deliveries: search, repeated delivery, and removal of old ones.
 
-`shared/runs/webhooks.py` has the outbox itself. A delivery that is made again keeps its id, so that a receiver knows it.
+`shared/runs/webhooks.py` has the outbox itself. A repeated delivery keeps its id, so that the receiver recognizes it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def search(
     filter: Filter | None = None,
     metadata: Mapping[str, Any] = visibility.NO_METADATA,
 ) -> tuple[list[RowMapping], int]:
-    """A deployment's deliveries, newest first, and how many match; those of threads that the filter hides do not."""
+    """Return a page of a deployment's deliveries, newest first, and the number of matches.
+
+    Excludes deliveries of threads that the filter hides or that lack `metadata`.
+    """
     visible, values = _visible(filter, metadata)
     conditions = ["w.deployment_id = :deployment_id", visible]
     values |= {"deployment_id": deployment_id, "limit": limit, "offset": offset}
@@ -72,7 +75,7 @@ def search(
 
 
 def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Of a thread that went with its run, what the run says of it counts."""
+    """Return SQL, and its values, for visible deliveries. For deleted threads, uses the run's copy of the metadata."""
     said = f"coalesce(CAST({_RUN} -> 'kwargs' -> 'thread_metadata' AS jsonb), '{{}}')"
     return visibility.of_threads_or_what_they_were(
         filter, metadata, owner="w", thread_id=THREAD_ID, said=said
@@ -80,26 +83,26 @@ def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, d
 
 
 def record(row: Row) -> dict[str, Any]:
-    """A delivery as the API shows it."""
+    """Return a delivery as the API shows it."""
     return {**row, "url": shown_url(row["url"])}
 
 
 def shown_url(url: str) -> str:
-    """An address without what may be secret in it: who calls, and the values of its query."""
+    """Return the URL without its possibly secret parts: the user info and the values of the query."""
     parts = urlsplit(url)
     query = "&".join(f"{quote(name)}={HIDDEN}" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 
 
 def thread_of(conn: Connection, deployment_id: UUID, delivery_id: UUID) -> UUID | None:
-    """The thread of a delivery's run; None where there is no such delivery."""
+    """Return the thread id of a delivery's run, or None if the delivery does not exist."""
     statement = (
         f"SELECT {THREAD_ID} FROM webhook_delivery w WHERE w.delivery_id = :id AND w.deployment_id = :of"
     )
     return conn.execute(text(statement), {"id": delivery_id, "of": deployment_id}).scalar()
 
 
-# One that is being made at this moment goes on; any other begins its attempts anew, at once.
+# A delivery with an attempt in progress is left alone. Any other starts over with its first attempt, at once.
 _AGAIN = """
 UPDATE webhook_delivery w SET attempt = 0, due_at = now(), owner = NULL, ended_at = NULL
 WHERE w.delivery_id = :id AND w.deployment_id = :of AND (w.owner IS NULL OR w.due_at <= now()) AND {visible}
@@ -115,7 +118,7 @@ def make_again(
     filter: Filter | None = None,
     metadata: Mapping[str, Any] = visibility.NO_METADATA,
 ) -> None:
-    """Have a delivery made once more, whatever became of it; raises NotFound."""
+    """Schedule a delivery again, whatever its status. Raises NotFound."""
     visible, values = _visible(filter, metadata)
     values |= {"id": delivery_id, "of": deployment_id}
     if conn.execute(text(_AGAIN.format(visible=visible)), values).first() is not None:
@@ -127,7 +130,7 @@ def make_again(
         raise NotFound(f"Webhook delivery {delivery_id} not found.")
 
 
-# The deployments are found by stepping through the index from one to the next, and of each its oldest to be kept.
+# A loose index scan finds the deployments, and for each the oldest of its newest :most deliveries.
 REMOVE = text("""
 WITH RECURSIVE known AS (
     (SELECT deployment_id FROM webhook_delivery ORDER BY deployment_id LIMIT 1)
@@ -152,6 +155,6 @@ DELETE FROM webhook_delivery WHERE delivery_id IN (SELECT delivery_id FROM over)
 
 
 def remove_old(conn: Connection) -> int:
-    """Forget some of what was delivered, or given up, long ago or by deployments that have many; how many."""
+    """Delete a batch of ended deliveries that are old or exceed the number kept per deployment. Returns how many."""
     values = {"days": KEPT_DAYS, "most": KEPT_OF_DEPLOYMENT, "limit": REMOVED_AT_ONCE}
     return conn.execute(REMOVE, values).rowcount

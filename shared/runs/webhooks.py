@@ -1,8 +1,8 @@
-"""Webhooks: the addresses that are called when a run has ended, and the outbox of deliveries.
+"""Webhooks: validation of URLs that are called when a run has ended, and the outbox of deliveries.
 
-A run with a webhook leaves a row here in the transaction that ends it, whichever way it ends, with all that
-will be sent: the run may be gone a moment later. `workers/upkeep/webhook_deliveries.py` delivers, by claim and lease as runs
-are executed; what a receiver answers never changes the run. Runs without a webhook do not come here.
+The transaction that ends a run with a webhook inserts a delivery row, however the run ends. The row contains everything
+that will be sent, because the run may be deleted a moment later. `workers/upkeep/webhook_deliveries.py` claims
+deliveries with a lease, like runs, and sends them. The receiver's response never changes the run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from shared.infra.postgres import Driver, dumps, query
 from shared.runs import end_event
 
 LOC = ("body", "webhook")
-STEP = re.compile(
-    r"(?:^|[/\\])(?:\.|%2e){1,2}(?:[/\\?#]|$)|%2f|%5c", re.IGNORECASE
-)  # out of the deployment's paths
+# A path traversal that could leave the deployment's paths.
+STEP = re.compile(r"(?:^|[/\\])(?:\.|%2e){1,2}(?:[/\\?#]|$)|%2f|%5c", re.IGNORECASE)
 
 TRIES = 5
-# After each failed attempt, give or take a tenth: the last one is made within an hour of the first.
+# Pause after each failed attempt, varied by ±10 %. The last attempt is made within an hour of the first.
 RETRY_SECONDS = (10.0, 120.0, 600.0, 2400.0)
 LEASE_SECONDS = 30.0  # longer than any attempt takes
-AT_ONCE_PER_DEPLOYMENT = 8  # a receiver that does not answer must not hold up those of others
+AT_ONCE_PER_DEPLOYMENT = 8  # a slow receiver must not delay the deliveries of other deployments
 
 
-# What may be named as a webhook
+# Validation of webhook URLs
 
 
 def rules_of(conn: Connection, revision_id: UUID | None) -> dict[str, Any]:
-    """What a project's langgraph.json says of addresses; nothing when it says nothing."""
+    """Return the URL rules of the project's langgraph.json, or an empty mapping."""
     return _configured(conn, revision_id).get("url") or {}
 
 
@@ -48,20 +47,21 @@ def _configured(conn: Connection, revision_id: UUID | None) -> dict[str, Any]:
 
 
 def leads_back(url: str) -> bool:
-    """Whether it is a path at the deployment's own address."""
+    """Return whether the URL is a path at the deployment's own address."""
     return url.startswith("/")
 
 
 def own_url(service_url: str, deployment_name: str, path: str) -> str:
-    """A path at a deployment as an address."""
+    """Return the full URL of a path at a deployment."""
     return f"{service_url.rstrip('/')}{PATH_PREFIX}{deployment_name}{path}"
 
 
 def check(url: str, rules: Mapping[str, Any], *, own: Callable[[str], str] | None = None) -> None:
-    """Raises Invalid for an address that may not be called, here or by the project's rules; resolves its name.
+    """Raise Invalid if the operator's or the project's rules forbid the URL. Resolves the host name.
 
-    `own` makes an address of a path, which a project may allow (`disable_loopback: false`): its own rules are
-    not meant for it, the operator's are.
+    `own` turns a path at the deployment into a URL. Paths are accepted only if the project allows them
+    (`disable_loopback: false`). Of the project's rules, only the maximum length applies to a path; the operator's rules
+    apply in full.
     """
     if own is not None and leads_back(url) and not rules.get("disable_loopback", True):
         if STEP.search(url):
@@ -101,12 +101,12 @@ def _check_rules(url: str, scheme: str, host: str, port: int, rules: Mapping[str
 
 
 def _is_of(host: str, domain: str) -> bool:
-    """`*.example.com` stands for names below it, not for itself."""
+    """Return whether the host matches the domain. `*.example.com` matches subdomains, not `example.com` itself."""
     return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
 
 
 def _blocked(host: str) -> str | None:
-    """Why no call goes to this host, as far as its name alone says; None when its name is not why."""
+    """Return why calls to this host are blocked, or None. Looks at the host name or literal address, without DNS."""
     plain = host.strip("[]").rstrip(".").lower()
     if plain == "localhost" or plain.endswith(".localhost"):
         return "Webhook host blocked: localhost address"
@@ -126,13 +126,13 @@ def _refused(message: str) -> Invalid:
     return Invalid(message, loc=LOC)
 
 
-# What goes with each call
+# Request headers
 
 TEMPLATE = re.compile(r"\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
 
 def headers_of(conn: Connection, revision_id: UUID | None) -> dict[str, str]:
-    """The headers of a project's langgraph.json; variables of the deployment stand in them as templates."""
+    """Return the headers of the project's langgraph.json. Values may contain templates of environment variables."""
     return _configured(conn, revision_id).get("headers") or {}
 
 
@@ -167,7 +167,7 @@ RECORD_GOING = (
     )
     + "AND r.run_id = ANY(%(run_ids)s)"
 )
-# A part of the statement in shared/runs/finish.py that ends runs and deletes them: `f` says how they ended.
+# Part of the statement in shared/runs/finish.py that ends temporary runs and deletes them. `f` holds how they ended.
 _ERROR, _MESSAGE = end_event.CANCEL_ERRORS[end_event.ROLLBACK]
 _IS_ROLLED_BACK = "r.cancel_requested = 'rollback' AND f.status = 'interrupted'"
 RECORD_TEMPORARY = _INSERT.format(
@@ -184,14 +184,17 @@ RECORD_TEMPORARY = _INSERT.format(
 def record(
     conn: Connection | Driver, run_ids: Sequence[UUID], *, error: Mapping[str, Any] | None = None
 ) -> None:
-    """These runs have just ended, and stay; `error` goes with those that have none and did not succeed."""
+    """Insert deliveries for runs that have just ended and are kept.
+
+    `error` is sent for runs that did not succeed and have no error of their own.
+    """
     query(conn, RECORD, {"run_ids": list(run_ids), "error": None if error is None else dumps(error)})
 
 
 def record_going(
     conn: Connection | Driver, run_ids: Sequence[UUID], *, status: str, error: Mapping[str, Any]
 ) -> None:
-    """These runs are about to be deleted; after a rollback there are no values to be sent."""
+    """Insert deliveries for runs that are about to be deleted. With the status `rollback`, no values are sent."""
     query(conn, RECORD_GOING, {"run_ids": list(run_ids), "status": status, "error": dumps(error)})
 
 
@@ -200,12 +203,12 @@ def record_going(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One attempt at a delivery, ours until its lease runs out."""
+    """An attempt at a delivery, claimed by this process until the lease expires."""
 
     delivery_id: UUID
     deployment_id: UUID
     deployment_name: str
-    revision_id: UUID | None  # the one that serves now: its variables hold the secret
+    revision_id: UUID | None  # the active revision: its environment variables contain the secret
     run_id: UUID
     url: str
     status: str
@@ -216,8 +219,8 @@ class Delivery:
     owner: str
 
 
-# Those of each deployment that have waited longest, and no more than it may have at once. The deployments are
-# found by stepping through the index from one to the next, however much is due for each.
+# Claims the deliveries that have been due longest, and at most :share at once for each deployment. A loose index scan
+# finds the deployments, so the cost does not depend on the number of due deliveries.
 CLAIM = text("""
 WITH RECURSIVE late AS (
     (SELECT deployment_id FROM webhook_delivery WHERE ended_at IS NULL ORDER BY deployment_id LIMIT 1)
@@ -250,7 +253,7 @@ RETURNING w.delivery_id, w.deployment_id, d.name AS deployment_name, d.active_re
 
 
 def claim(conn: Connection, *, owner: str, limit: int) -> list[Delivery]:
-    """Take some deliveries that are due; those of a process that died are, when its lease is over."""
+    """Claim due deliveries. The deliveries of a process that died become due when their lease expires."""
     rows = conn.execute(
         CLAIM, {"owner": owner, "lease": LEASE_SECONDS, "share": AT_ONCE_PER_DEPLOYMENT, "limit": limit}
     )
@@ -268,7 +271,10 @@ WHERE delivery_id = :id AND owner = :owner AND attempt = :attempt AND ended_at I
 def settle(
     conn: Connection, delivery: Delivery, failure: str | None, *, response_status: int | None = None
 ) -> bool:
-    """What became of an attempt; False when it was the last one and failed. Nothing if it is not ours any more."""
+    """Record a delivery attempt. Returns False if it failed and no attempts are left.
+
+    Changes nothing if another process has claimed the delivery since.
+    """
     is_last = failure is not None and delivery.attempt >= TRIES
     retry = None if failure is None or is_last else RETRY_SECONDS[delivery.attempt - 1]
     conn.execute(
@@ -294,8 +300,8 @@ WHERE ended_at IS NULL AND due_at > now() + 2 * {_LONGEST}
 
 
 def shorten_pauses(conn: Connection) -> int:
-    """Let no attempt be due, and no lease of one end, later than if its pause or lease began now; how many.
+    """Shorten pauses and leases that reach too far into the future. Returns how many.
 
-    The database's clock may have been put back since (`claims.shorten_leases`).
+    They do if the database's clock was set back (`claims.shorten_leases`).
     """
     return conn.execute(SHORTEN, {"lease": LEASE_SECONDS, "pauses": list(RETRY_SECONDS)}).rowcount
