@@ -1,4 +1,4 @@
-"""What can be done with a thread's checkpoints as a whole: copy them, thin them out, measure what they take."""
+"""Operations on all checkpoints of a thread: copying, pruning, and measuring their size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shared.threads import checkpoints, records
 
 
 def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> Row:
-    """A new, idle thread with this one's metadata and checkpoints, but none of its runs; raises NotFound."""
+    """Insert an idle copy of a thread, with its metadata and checkpoints but without its runs. Raises NotFound."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
     source = (
         conn.execute(
@@ -52,7 +52,7 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID
 
 
 def _moved(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
-    """A state record whose places are in another thread."""
+    """Return a state record with another thread's id in its checkpoint references."""
     places = {name: _place(state[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
     tasks = [{**task, "checkpoint": _place(task["checkpoint"], thread_id)} for task in state["tasks"]]
     metadata = state["metadata"]
@@ -68,9 +68,10 @@ def _place(place: Mapping[str, Any] | None, thread_id: UUID) -> dict[str, Any] |
 def prune(
     conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID], *, strategy: str
 ) -> tuple[int, list[Displaced]]:
-    """Delete threads, or (`keep_latest`) all of their checkpoints but the newest; how many there were.
+    """Delete threads, or with `keep_latest` all of their checkpoints but the newest.
 
-    A thread with runs that have not ended keeps its checkpoints and does not count; `delete` stops them.
+    Returns the number of threads pruned, and the live runs of the deleted threads. Skips missing threads. `keep_latest`
+    also skips threads with live runs.
     """
     pruned, stopped = 0, []
     for thread_id in sorted(set(thread_ids)):
@@ -93,7 +94,7 @@ def _keep_latest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool
 
 
 def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
-    """Hold a thread; False when there is none, or it has runs that have not ended."""
+    """Lock a thread. Returns False if it does not exist or has live runs."""
     if not records.lock(conn, deployment_id, thread_id):
         return False
     live = text(
@@ -118,9 +119,9 @@ SELECT
 
 
 def storage(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any]:
-    """How many bytes a thread's checkpoints, channel values and pending writes take; raises NotFound.
+    """Return the size in bytes of a thread's checkpoints, channel values and pending writes. Raises NotFound.
 
-    Small channel values are inside their checkpoint and count there.
+    Small channel values are stored inside their checkpoint and count there.
     """
     records.require(conn, deployment_id, thread_id)
     row = conn.execute(STORAGE, {"deployment_id": deployment_id, "thread_id": thread_id}).one()

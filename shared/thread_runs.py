@@ -1,7 +1,7 @@
-"""Follows a thread's runs one after the other, for as long as a reader stays; what it shows of them is its kind's.
+"""Following the runs of a thread one after the other. Subclasses of ThreadReader decide what a reader gets.
 
-Runners publish a wake-up when a run's log begins, writers of state when it is written. It may be lost: the rows are
-looked at now and then anyway, in one statement for all readers of the process for whom nothing happens.
+Runners publish a wake-up when a run's log begins. Writers of a thread's state publish one when the state is written.
+Wake-ups may be lost, so idle readers also poll the rows: one statement polls for all idle readers of the process.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from shared.infra.postgres import connection
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0  # between two looks at the rows without a wake-up
-LOOKED_AT_ONCE = 1_000  # threads a statement
+LOOK_SECONDS = 10.0  # interval at which rows are polled without a wake-up
+LOOKED_AT_ONCE = 1_000  # threads per statement
 
 Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the rows say of a thread: its newest run's number, and the next run to follow."""
+    """The result of a poll of a thread: the number of its newest run, and the next run to follow."""
 
     last_run: int
-    run: Any  # its row, with `created_seq`; None: there is none yet
-    state_at: int = 0  # microseconds: when its state was last moved
+    run: Any  # the row of the next run, with `created_seq`; None: there is no next run yet
+    state_at: int = 0  # time of the last change of the thread's state, in microseconds
 
 
 @dataclass(eq=False, slots=True)
 class _Idle:
-    """A reader that waits for something to happen on its thread since the last look."""
+    """A reader that waits for a change of its thread since its last poll."""
 
     deployment_id: UUID
     thread_id: UUID
@@ -51,9 +51,9 @@ class _Idle:
 
 
 class _IdleReaders:
-    """Those of this process. One that is due looks for all that soon are, and wakes those whose threads have moved."""
+    """The idle readers of this process. A due reader polls for all that are due soon, and wakes those with changes."""
 
-    # A thread that is gone has moved too.
+    # A deleted thread counts as changed.
     MOVED = text("""
 SELECT known.number
 FROM unnest(CAST(:deployments AS uuid[]), CAST(:threads AS uuid[]), CAST(:runs AS bigint[]), CAST(:states AS bigint[]))
@@ -76,7 +76,7 @@ WHERE t.last_seq IS DISTINCT FROM known.last_seq
             del self._all[id(idle)]
 
     def look(self) -> None:
-        """Look for all that are due or soon are; what cannot be looked at now is due again in its time."""
+        """Poll the threads of all readers that are due now or soon. A failed poll is repeated after LOOK_SECONDS."""
         due = self._take_due()
         if not due:
             return
@@ -99,7 +99,7 @@ WHERE t.last_seq IS DISTINCT FROM known.last_seq
     def _take_due(self) -> list[_Idle]:
         now = time.monotonic()
         with self._lock:
-            soon = now + LOOK_SECONDS / 2  # so that those who came one by one are soon looked for together
+            soon = now + LOOK_SECONDS / 2  # readers that came one by one are soon polled together
             due = [idle for idle in self._all.values() if idle.due_at <= soon]
             due = sorted(due, key=lambda idle: idle.due_at)[:LOOKED_AT_ONCE]
             for idle in due:
@@ -111,17 +111,18 @@ _idle_readers = _IdleReaders()
 
 
 class ThreadReader(ABC, Generic[Shown]):
-    """One reader of one thread."""
+    """A reader of one thread."""
 
     def __init__(self, deployment_id: UUID, thread_id: UUID) -> None:
         self._deployment_id, self._thread_id = deployment_id, thread_id
-        self._after = 0  # all of this run, and of those before it, has been shown or is not to be
-        self._is_awaited = False  # the thread may still come to be
+        self._after = 0  # number of the last run that has been shown or skipped
+        self._is_awaited = False  # the thread may be created later
 
     def batches(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
-        """What there is to show, in batches, until the thread is gone; [] on each quiet spell.
+        """Yield what the reader gets, in batches, until the thread is deleted. Yields [] when nothing has happened.
 
-        `wake_ups` listens to the thread's channel. Raises Stopping when the process stops.
+        `wake_ups` listens to the thread's channel. `quiet_seconds()` is the longest wait before an empty batch. Raises
+        Stopping when the process shuts down.
         """
         while True:
             try:
@@ -150,20 +151,20 @@ class ThreadReader(ABC, Generic[Shown]):
 
     @abstractmethod
     def _look(self) -> Look | None:
-        """The thread now; None when there is none. Raises Unavailable."""
+        """Poll the thread. Returns None if it does not exist. Raises Unavailable."""
 
     def _between(self, look: Look) -> Sequence[list[Shown]]:
-        """What is to be shown before the next run."""
+        """Return batches to yield before the next run."""
         return ()
 
     @abstractmethod
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
-        """What is to be shown of one run, to its end."""
+        """Yield the batches of one run, to its end."""
 
     def _wait(
         self, look: Look, wake_ups: Reader, quiet_seconds: Callable[[], float]
     ) -> Iterator[list[Shown]]:
-        """Until there may be more than at this look."""
+        """Wait for a change since `look`. Yields [] when nothing has happened."""
         idle = _Idle(self._deployment_id, self._thread_id, look, wake_ups)
         _idle_readers.add(idle)
         try:
@@ -180,7 +181,7 @@ class ThreadReader(ABC, Generic[Shown]):
             _idle_readers.remove(idle)
 
     def _pause(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
-        """The same without a look to compare with: until it is time for the next."""
+        """Wait for a wake-up, or until the next poll is due. Yields [] when nothing has happened."""
         deadline = time.monotonic() + LOOK_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             notified, missed = wake_ups.take(min(quiet_seconds(), left))

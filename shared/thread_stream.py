@@ -1,8 +1,8 @@
-"""All runs of a thread as one stream that outlives them; also the thread's state each time it has moved.
+"""One continuous stream of all runs of a thread, optionally with the thread's state after each change.
 
-Runs of a thread follow one another, so their event logs do too. An id is `<run>-<event>`: the run's number in its
-thread and the event's number in its log; where states are sent, `-<time>` of the last one sent is added.
-`6-0` is the position after all of run 5.
+Runs of a thread are executed one after the other, and the stream contains their event logs in this order. An event id
+is `<run>-<event>`: the number of the run in its thread and the number of the event in the run's log. If the stream
+includes states, the id ends with `-<time>`, the time of the last state sent. `6-0` is the position after all of run 5.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 RUN_MODES, LIFECYCLE, STATE_UPDATE = MODES = ("run_modes", "lifecycle", "state_update")
 MAX_DIGITS = 17
 
-Keep = Callable[[str], str | None]  # an event's name in its log → its name for the reader; None: not for it
+Keep = Callable[[str], str | None]  # an event's name in its log → its name for the reader; None: omit it
 
 
 class ThreadEvent(NamedTuple):
-    """One event of the stream."""
+    """An event of the stream."""
 
     id: str
     name: str
@@ -53,11 +53,11 @@ class StreamPosition:
 
     run: int
     seq: int
-    state_at: int | None = None  # microseconds: the newest state it knows
+    state_at: int | None = None  # time of the newest state the reader has, in microseconds
 
     @classmethod
     def parse(cls, last_event_id: str | None) -> StreamPosition | None:
-        """None where nothing is to be replayed: no id, or none of ours."""
+        """Return the position of an event id. Returns None (no replay) if the id is missing or of another format."""
         said = (last_event_id or "").strip()
         if said in ("-", "-1", "0"):
             return cls(1, 0, 0)
@@ -68,8 +68,8 @@ class StreamPosition:
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
-# Runs after `known` are live or new when the stream begins; earlier ones are replayed only where they can be. Of the
-# run that the reader was `reading`, at least the end is sent.
+# Runs after `known` are live or new when the stream begins. Earlier runs are replayed only if they are resumable. The
+# run that the reader was `reading` is included in any case, so that at least its end is sent.
 LOOK = text(f"""
 SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs, r.seq_reserved
 FROM thread AS t LEFT JOIN LATERAL (
@@ -91,9 +91,9 @@ FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :threa
 
 
 class ThreadStream(ThreadReader[ThreadEvent]):
-    """One reader of one thread. `position` says from where; None means from now on.
+    """A reader of one thread, from `position`, or from now on if that is None.
 
-    `wanted` finds in a run's `kwargs` which of its events its creator asked for.
+    `wanted` returns, for a run's `kwargs`, the filter for the events that the run's creator requested.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         self._sends_states = STATE_UPDATE in modes
         self._position = position
         self._retention = retention_seconds
-        self._known = self._newest = 0  # see LOOK; the newest run there was when the stream began
+        self._known = self._newest = 0  # see LOOK; the newest run at the beginning of the stream
         self._state_at = 0
-        self._has_run = False  # the last look found a run to follow
+        self._has_run = False  # the last poll found a run to follow
 
     def open(self) -> None:
-        """Note where the stream begins; raises NotFound when there is no such thread."""
+        """Determine where the stream begins. Raises NotFound if the thread does not exist."""
         with connection() as conn:
             row = conn.execute(BEGIN, self._keys).one_or_none()
         if row is None:
@@ -141,14 +141,14 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         return Look(row.last_seq, row if row.run_id else None, _microseconds(row.state_updated_at))
 
     def _between(self, look: Look) -> Sequence[list[ThreadEvent]]:
-        """The state where it has moved, never before the run that has made it."""
+        """Return the state if it has changed, but never before the run that has changed it."""
         has_run, self._has_run = self._has_run, look.run is not None
         has_moved = look.state_at != self._state_at
         is_due = self._sends_states and has_moved and (has_run or look.run is None)
         return [self._state(look)] if is_due else ()
 
     def _state(self, look: Look) -> list[ThreadEvent]:
-        """The newest state; the rows may know a newer one than the look, which is then sent again."""
+        """Return the newest state. It may be newer than the one that `look` saw, and is then sent twice."""
         with connection() as conn:
             record = state.newest(conn, self._deployment_id, self._thread_id).record
         self._state_at = look.state_at
@@ -163,11 +163,11 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
             if not newest and after and run.status not in LIVE_RUN_STATUSES and run.seq_reserved <= after:
-                return  # the reader has seen the end of a log that is gone
-            if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
+                return  # the log is gone, and the reader has seen its end
+            if after is not None and newest:  # an empty log was lost, so its numbers were in use
                 after = min(after, newest)
             if is_whole and after == newest:
-                return  # the reader has seen its end
+                return  # the reader has seen the end
             seq = after or 0
             for batch in follow.follow(
                 reader,
@@ -184,7 +184,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
                 yield sent
 
     def _begin(self, run: Any) -> int | None:
-        """The number in the run's log to go on after; None means from now on."""
+        """Return the number of the event in the run's log after which to continue. None means from now on."""
         if run.created_seq > self._newest:
             return 0
         if self._position is not None and (run.kwargs["resumable"] or run.created_seq <= self._known):
@@ -215,12 +215,12 @@ def _microseconds(at: datetime) -> int:
 
 
 def channel(thread_id: UUID) -> bytes:
-    """The channel on which readers of a thread are notified that something has begun on it."""
+    """Return the channel on which readers of a thread are woken."""
     return f"{redis.PREFIX}thread:{thread_id}".encode()
 
 
 def notify(thread_id: UUID) -> None:
-    """After the commit: the thread's state was written, by no run."""
+    """Wake the readers of a thread after a commit that has written its state without a run."""
     try:
         redis.events(thread_id).publish(channel(thread_id), events.WAKE_UP)
     except RedisError as error:

@@ -1,6 +1,6 @@
-"""Threads: their records, their newest state, and the checkpoints behind it.
+"""Threads: records, newest state, and checkpoints.
 
     idle ──run created──► busy ──last run ends──► idle | interrupted | error
 
-A thread is `busy` while one of its runs is live; locks are taken thread first, then run.
+A thread is `busy` while one of its runs is live. Locks are taken thread first, then run.
 """

@@ -1,6 +1,6 @@
-"""Checkpoints as graph hosts get them: the newest with each run, and answers to what they ask.
+"""Reading checkpoints for graph hosts: the newest with each claimed run, and answers to their requests.
 
-`workers/graph_host/storage.py` describes questions and answers. A checkpoint is read whole, with its blobs
+`workers/graph_host/storage.py` describes requests and answers. A checkpoint is read whole, with its blobs
 and writes, and never decoded.
 """
 
@@ -17,13 +17,13 @@ from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, dumps
 from shared.threads import checkpoints
 
-# A list answer stops here, and says that there is more: frames have an upper bound.
+# Size at which a list answer is cut and marked as incomplete, because the size of a frame is limited.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 Key = tuple[UUID, UUID]
 
-# How a stored checkpoint is read: one row with its blobs and writes as arrays. The LIMIT says what the planner
-# does not know, that few blobs are wanted: without it, it may read all that the thread has ever had.
+# Selects a checkpoint as one row, with its blobs and writes as arrays. LIMIT 1 tells the planner that each lookup finds
+# one blob. Without it, the plan may read all blobs that the thread has ever had.
 _RECORD = """
 SELECT c.deployment_id, c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type, c.data,
        c.metadata::text, b.channels, b.versions, b.types, b.data, w.tasks, w.channels, w.types, w.data
@@ -72,14 +72,14 @@ NEWEST_COLUMNS = {
 
 
 def newest(conn: Connection | Driver, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
-    """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
+    """Return the newest root checkpoint of each (deployment, thread) that has one, in the format of `answer`."""
     parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
     own: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
     return by_thread(own.execute(NEWEST, parameters))
 
 
 def by_thread(rows: Iterable[Sequence[Any]]) -> dict[Key, list[bytes]]:
-    """The rows of `NEWEST`, as `answer` gives a checkpoint."""
+    """Return the checkpoints in rows of `NEWEST` by (deployment, thread), in the format of `answer`."""
     found = {}
     for row in rows:
         record, blobs = _record(row)
@@ -90,7 +90,10 @@ def by_thread(rows: Iterable[Sequence[Any]]) -> dict[Key, list[bytes]]:
 def answer(
     conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], *, thread_id: UUID | None
 ) -> list[bytes]:
-    """The parts that answer a host's ASK. It may touch only `thread_id`; None: any of the deployment."""
+    """Return the parts of the answer to a host's ASK frame.
+
+    The host may access only `thread_id`, or all threads of the deployment if that is None.
+    """
     op = _OPERATIONS.get(ask["op"])
     if op is None:
         return [orjson.dumps({"error": f"unknown operation '{ask['op']}'"})]
@@ -115,7 +118,7 @@ def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID
 
 
 def _page(rows: Sequence[Any], limit: int) -> list[bytes]:
-    """The answer of the first rows, up to `limit` of them and to MAX_ANSWER_BYTES."""
+    """Return the answer for the first rows, up to `limit` rows and MAX_ANSWER_BYTES."""
     records, parts, size = [], [], 0
     for row in rows[:limit]:
         record, blobs = _record(row)
@@ -127,7 +130,7 @@ def _page(rows: Sequence[Any], limit: int) -> list[bytes]:
     return [orjson.dumps({"items": records, "more": len(rows) > len(records)}), *parts]
 
 
-# A chain of parents ends where each of the channels is stored in a blob: what is older is in that value.
+# The chain of parents ends at a checkpoint with a blob for each of the channels: such a blob includes all older values.
 ANCESTORS = (
     """
 WITH RECURSIVE chain AS (
@@ -158,7 +161,7 @@ WITH RECURSIVE chain AS (
 
 
 def _ancestors(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
-    """A checkpoint and its ancestors, nearest first, with the blobs and writes of some channels."""
+    """Return a checkpoint and its ancestors, nearest first, with the blobs and writes of the requested channels."""
     limit = int(ask["limit"])
     parameters = {
         "deployment": deployment_id,

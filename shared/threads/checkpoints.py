@@ -1,9 +1,9 @@
-"""Checkpoints in PostgreSQL: written in bulk and fenced, thinned out, copied and removed, never decoded.
+"""Checkpoints in PostgreSQL: fenced writes in bulk, pruning, copying and deleting. Checkpoints are never decoded here.
 
-A host sends checkpoints as frames (`workers/graph_host/storage.py` describes their headers); here they
-become rows of `checkpoint`, `checkpoint_blob` and `checkpoint_write`. Many runs' frames are one statement: it
-locks the runs, and writes only what belongs to runs that are still their owner's. How hosts get them back is
-in `shared/threads/checkpoint_reads.py`.
+A host sends checkpoints as frames (`workers/graph_host/storage.py` describes their headers). They are stored as rows of
+`checkpoint`, `checkpoint_blob` and `checkpoint_write`. One statement stores the frames of many runs: it locks the runs,
+and writes only the frames of runs that still belong to their owner. `shared/threads/checkpoint_reads.py` reads
+checkpoints for hosts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shared.infra.postgres import Driver, dumps, query
 
 
 class ClaimedRun(Protocol):
-    """What a write must know of the run it is for."""
+    """The attributes of a run that a write needs."""
 
     @property
     def deployment_id(self) -> UUID: ...
@@ -37,7 +37,7 @@ class ClaimedRun(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One CHECKPOINT or WRITES frame of a run."""
+    """A CHECKPOINT or WRITES frame of a run."""
 
     deployment_id: UUID
     thread_id: UUID
@@ -49,7 +49,7 @@ class Write:
 
     @classmethod
     def of(cls, run: ClaimedRun, kind: int, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Write:
-        """A frame's content; ValueError when it is not of the run's own thread or not whole."""
+        """Return a frame of a run. Raises ValueError if it is incomplete or names another thread."""
         _check_frame(run.thread_id, head, blobs)
         return cls(run.deployment_id, run.thread_id, run.run_id, run.attempt, run.owner, head, blobs)
 
@@ -62,7 +62,10 @@ class Write:
         head: Mapping[str, Any],
         blobs: Sequence[bytes],
     ) -> Write:
-        """A frame that belongs to no run, but to an update of the thread's state; raises ValueError."""
+        """Return a frame of an update of the thread's state, without a run.
+
+        Raises ValueError if the frame is incomplete or names another thread.
+        """
         _check_frame(thread_id, head, blobs)
         return cls(deployment_id, thread_id, update_id, 0, "", head, blobs)
 
@@ -142,18 +145,18 @@ WRITE_COLUMNS = {
 
 
 def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()) -> set[UUID]:
-    """Store frames of running runs; the runs that are not their owner's any more, whose frames are dropped.
+    """Store frames of running runs. Returns the runs that their owner has lost; their frames are dropped.
 
-    `ending` names runs that their owner has ended earlier in the same transaction. A frame may come twice:
-    a checkpoint replaces itself, blobs and plain writes stay as they are, and of the library's special
-    writes (negative index: error, interrupt, resume) the newest holds.
+    `ending` names runs that their owner has ended earlier in the same transaction. A frame may be stored twice: a
+    checkpoint is replaced, blobs and plain writes are kept, and the graph library's special writes (negative index:
+    error, interrupt, resume) are replaced by the newest.
     """
     rows = query(conn, WRITE_OWNED, write_columns(writes, ending=ending))
     return {item.run_id for item in writes} - {row["run_id"] for row in rows}
 
 
 def write_columns(writes: Sequence[Write], *, ending: Sequence[UUID]) -> dict[str, list[Any]]:
-    """The parameters of the statement that stores frames of owned runs."""
+    """Return the parameters of `WRITE_OWNED`."""
     runs = {item.run_id: item for item in writes}
     return {
         "writing": list(runs),
@@ -165,12 +168,12 @@ def write_columns(writes: Sequence[Write], *, ending: Sequence[UUID]) -> dict[st
 
 
 def write_unfenced(conn: Connection, writes: Sequence[Write]) -> None:
-    """Store frames that belong to no run; whoever calls holds their thread."""
+    """Store frames that belong to no run. The caller holds the lock of their thread."""
     query(conn, _WRITE_ANY, {"writing": list({item.run_id for item in writes}), **_rows(writes)})
 
 
 def _rows(writes: Sequence[Write]) -> dict[str, list[Any]]:
-    """The frames as columns of the three tables."""
+    """Return the frames as columns of the three tables."""
     checkpoints: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     blobs: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     pending: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -235,13 +238,13 @@ DELETE FROM checkpoint_write AS own WHERE {_IN_THREADS} AND NOT EXISTS (
 
 
 def _sweep(conn: Connection, parameters: Mapping[str, Any]) -> None:
-    """Remove the blobs and writes that no checkpoint of the threads needs."""
+    """Delete the blobs and writes that no checkpoint of the threads refers to."""
     conn.exec_driver_sql(_NO_WRITE_WITHOUT_CHECKPOINT, dict(parameters))
     conn.exec_driver_sql(_NO_BLOB_WITHOUT_CHECKPOINT, dict(parameters))
 
 
 def delete_threads(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:
-    """Remove every checkpoint of the threads."""
+    """Delete all checkpoints of the threads, with their blobs and writes."""
     parameters = {"deployment": deployment_id, "threads": list(thread_ids)}
     for table in ("checkpoint", "checkpoint_blob", "checkpoint_write"):
         conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS}", parameters)
@@ -272,11 +275,11 @@ WHERE {_IN_THREADS} AND later.checkpoint_ns = line.checkpoint_ns
 
 
 def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
-    """Remove what a run has stored, as if it had never run; blobs nothing refers to go too.
+    """Delete the checkpoints and writes of a run, and blobs without references.
 
-    What later runs have stored, which builds on it, hangs from what was before the run then. Where they
-    hold a delta channel, whose value is rebuilt from the writes of all ancestors, the run's checkpoints stay
-    and are nobody's.
+    Checkpoints of later runs that descend from the run's checkpoints get the run's predecessor as parent. If they
+    contain a delta channel, whose value is rebuilt from the writes of all ancestors, the run's checkpoints are kept
+    without a run id instead.
     """
     parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
     if conn.exec_driver_sql(_IS_REBUILT_FROM_RUN, parameters).scalar_one():
@@ -289,7 +292,7 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
 
 
 def disown_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
-    """Keep what a run has stored, for later runs build on it, though the run goes."""
+    """Clear the run id of a run's checkpoints and writes, to keep them for later runs when the run is deleted."""
     parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
     for table in ("checkpoint", "checkpoint_write"):
         statement = f"UPDATE {table} SET run_id = NULL WHERE {_IN_THREADS} AND run_id = %(run)s"
@@ -299,7 +302,10 @@ def disown_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
 def delete_for_runs(
     conn: Connection, deployment_id: UUID, run_names: Sequence[str], *, thread_id: UUID | None
 ) -> None:
-    """Remove checkpoints by the run id in their metadata: what user code knows a checkpoint's run by."""
+    """Delete checkpoints by the run id in their metadata, which is the run id that user code sees.
+
+    Covers one thread, or all threads of the deployment if `thread_id` is None.
+    """
     parameters: dict[str, Any] = {"deployment": deployment_id, "runs": list(run_names), "thread": thread_id}
     own = "" if thread_id is None else " AND thread_id = %(thread)s"
     touched = conn.exec_driver_sql(
@@ -311,10 +317,10 @@ def delete_for_runs(
 
 
 def keep_latest(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:
-    """Remove all but the newest checkpoint of each namespace.
+    """Delete all but the newest checkpoint of each namespace.
 
-    A namespace whose newest checkpoint holds a delta channel keeps all: its value is rebuilt from the
-    writes of its ancestors.
+    A namespace whose newest checkpoint contains a delta channel keeps all checkpoints: the channel's value is rebuilt
+    from the writes of its ancestors.
     """
     parameters = {"deployment": deployment_id, "threads": list(thread_ids)}
     conn.exec_driver_sql(
@@ -332,9 +338,9 @@ WHERE old.deployment_id = kept.deployment_id AND old.thread_id = kept.thread_id
 
 
 def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> None:
-    """Give `target`, which exists, every checkpoint of `source` under the same ids.
+    """Copy every checkpoint of `source` to the existing thread `target`, with the same checkpoint ids.
 
-    Metadata that names its thread names the new one: it is shown, and filtered by.
+    Replaces the thread id in the metadata, because the API shows the metadata and filters by it.
     """
     renamed = "jsonb_set(metadata, '{thread_id}', to_jsonb(CAST(%(target)s AS text)), false)"
     parameters = {"deployment": deployment_id, "source": source, "target": target}
@@ -354,7 +360,7 @@ def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> N
 
 
 def require(conn: Connection, deployment_id: UUID, thread_id: UUID, place: Mapping[str, Any]) -> None:
-    """Raises NotFound when a thread has no checkpoint at a place; one without an id is its newest."""
+    """Raise NotFound if the thread has no checkpoint at `place`. A place without an id means the newest checkpoint."""
     checkpoint_id = place.get("checkpoint_id")
     if not checkpoint_id:
         return
@@ -372,7 +378,7 @@ SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND t
 
 
 def having_checkpoints(conn: Connection | Driver, run_ids: Sequence[UUID]) -> set[UUID]:
-    """Which of these runs have stored a checkpoint of their thread: they can go on from there."""
+    """Return the runs that have stored a root checkpoint. A new attempt can resume from it."""
     statement = """
 SELECT run.run_id FROM run
 WHERE run.run_id = ANY(%(runs)s) AND EXISTS (

@@ -1,9 +1,9 @@
-"""Threads: a conversation's record, its status, and its newest state.
+"""Records of threads: metadata, status and newest state.
 
 The newest state is stored with the thread when a run ends, so that reading it needs no user code.
 
-What searches and changes threads is put together from expressions over the model, since filters, order and changed
-columns are the caller's choice; what always is the same statement is text.
+Searches and updates are built from SQLAlchemy expressions, because the caller chooses filters, order and columns. Fixed
+statements are SQL text.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A thread that was asked for; `is_new` False: it was there."""
+    """A thread that was created, or that existed before (`is_new` is False)."""
 
     record: Row
     is_new: bool
 
 
 def record(row: Row) -> dict[str, Any]:
-    """A thread as the API shows it; `error` and `interrupts` appear with the first run that ends."""
+    """Return a thread as the API shows it. `error` and `interrupts` are missing until a first run has ended."""
     shown = {
         "thread_id": row["thread_id"],
         "created_at": row["created_at"],
@@ -90,7 +90,7 @@ def missing(thread_id: UUID) -> NotFound:
 
 
 def not_updated() -> NotFound:
-    """What changing a thread that is not there raises."""
+    """Return the error for updating a thread that does not exist."""
     return NotFound("Not Found")
 
 
@@ -116,7 +116,7 @@ def create(
     metadata: Mapping[str, Any] | None = None,
     if_exists: str = "raise",
 ) -> Made:
-    """A new thread, or the existing one with `do_nothing`; raises Conflict when the id is taken."""
+    """Insert a thread. If the id exists, returns that thread with `do_nothing`, else raises Conflict."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id or uuid7()}
     row = query(conn, CREATE, {**key, "metadata": dumps(metadata or {})}).fetchone()
     if row is not None:
@@ -127,7 +127,7 @@ def create(
 
 
 def get(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> Row:
-    """One thread's row; raises NotFound."""
+    """Return a thread's row. Raises NotFound."""
     row = query(conn, GET, {"deployment_id": deployment_id, "thread_id": thread_id}).fetchone()
     if row is None:
         raise missing(thread_id)
@@ -139,7 +139,7 @@ def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[*tuple[A
 
 
 def require(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> None:
-    """Raise NotFound when there is no such thread."""
+    """Raise NotFound if the thread does not exist."""
     statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
     if query(conn, statement, key).fetchone() is None:
@@ -147,10 +147,10 @@ def require(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> 
 
 
 def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
-    """Hold the thread until the transaction ends; False when it does not exist.
+    """Lock the thread until the transaction ends. Returns False if it does not exist.
 
-    NO KEY UPDATE, because who writes a run's checkpoints holds the run and then refers to the thread: a
-    full FOR UPDATE would stop it there, and wait for its run in turn.
+    Uses FOR NO KEY UPDATE. A transaction that writes checkpoints locks the run first, then the thread's key for the
+    foreign key check. It would deadlock with a full FOR UPDATE on the thread whose holder waits for the run.
     """
     query = _one(deployment_id, thread_id, THREAD.c.thread_id).with_for_update(key_share=True)
     return conn.execute(query).one_or_none() is not None
@@ -164,7 +164,7 @@ LOCK_ALL = (
 
 
 def lock_all(driver: Connection | Driver, keys: Sequence[tuple[UUID, UUID]]) -> None:
-    """Hold several threads, always in the same order."""
+    """Lock several threads until the transaction ends, always in the same order."""
     ids = {"deployment_ids": [key[0] for key in keys], "thread_ids": [key[1] for key in keys]}
     query(driver, LOCK_ALL, ids)
 
@@ -172,7 +172,7 @@ def lock_all(driver: Connection | Driver, keys: Sequence[tuple[UUID, UUID]]) -> 
 def update(
     conn: Connection, deployment_id: UUID, thread_id: UUID, *, metadata: Mapping[str, Any]
 ) -> RowMapping:
-    """Merge metadata at the top level; raises NotFound."""
+    """Merge metadata at the top level. Raises NotFound."""
     row = (
         conn.execute(
             update_table(THREAD)
@@ -189,7 +189,7 @@ def update(
 
 
 def remove(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
-    """Take a thread away; what belongs to it goes with it."""
+    """Delete a thread. Its runs, checkpoints and crons are deleted with it."""
     conn.execute(
         text("DELETE FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"),
         {"deployment_id": deployment_id, "thread_id": thread_id},
@@ -217,7 +217,7 @@ JSON_NULL = text("CAST('null' AS jsonb)")
 
 
 def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The places and values that a filter of values names; lists and empty objects are compared whole."""
+    """Yield `(path, value)` for each leaf of a filter of values. Lists and empty objects are leaves."""
     for key, value in wanted.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*path, key))
@@ -226,7 +226,10 @@ def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 
 def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
-    """Whether the values hold this at that place; only what is found there is parsed whole."""
+    """Return the condition that the thread's values contain `wanted` at `path`.
+
+    Only the value at the path is converted to jsonb, not the thread's whole values.
+    """
     found: Any = literal_column(readable("thread.values"), JSON())
     for key in path:
         found = found.op("->", return_type=JSON())(literal(key, Text))
@@ -245,9 +248,9 @@ def search(
     sort_order: str = "desc",
     **filters: Any,
 ) -> list[RowMapping]:
-    """Threads that match all filters (`ids`, `metadata`, `status`, `values`, `since`, `until`), and `visible`.
+    """Return threads that match all filters: `ids`, `metadata`, `status`, `values`, `since`, `until` and `visible`.
 
-    `since` and `until` bound when they were last updated, `visible` holds conditions.
+    `since` and `until` limit the time of the last update. `visible` is a list of SQL conditions.
     """
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
@@ -262,7 +265,7 @@ def search(
 
 
 def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **filters: Any) -> int:
-    """How many threads match all filters, counted up to `most`."""
+    """Return the number of threads that match all filters, counted up to `most`."""
     matching = select(THREAD.c.thread_id).where(*_matching(deployment_id, filters)).limit(most)
     return conn.execute(select(func.count()).select_from(matching.subquery())).scalar_one()
 
@@ -270,10 +273,11 @@ def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **f
 def total(
     conn: Connection, deployment_id: UUID, *, found: int, limit: int, offset: int, **filters: Any
 ) -> int:
-    """How many threads a search matches of which this page was `found`.
+    """Return the total number of matches of a search whose page has `found` threads.
 
-    Not counted when the page says it. Threads are counted exactly without end where an index alone tells;
-    those whose content is looked at, up to COUNTED beyond the page: counting 100,000 takes longer than finding.
+    The last page gives the total without a count. Otherwise, the count is exact if the filters need only an index.
+    Filters on the content of threads are counted up to COUNTED beyond the page: counting 100,000 threads takes longer
+    than the search itself.
     """
     if found < limit and (found or not offset):
         return offset + found
@@ -301,7 +305,7 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
 def settle(
     conn: Connection, deployment_id: UUID, thread_id: UUID, *, error: Mapping[str, Any] | None = None
 ) -> None:
-    """Show again what the runs that are left make of the thread; `error` where they leave none."""
+    """Recompute the thread's status and error from its remaining runs. `error` is the default if they left none."""
     conn.execute(
         SETTLE,
         {
@@ -332,8 +336,8 @@ WHERE t.deployment_id = g.deployment_id AND t.thread_id = g.thread_id AND NOT EX
 
 
 def restore_metadata(conn: Connection, run_id: UUID) -> None:
-    """Undo what a run's creation did to its thread's metadata and config; before the run is deleted.
+    """Undo the changes that a run's creation made to its thread's metadata and config. Call before deleting the run.
 
-    Where another run was created after it, that one's undoing restores it.
+    If a later run exists, this run's saved metadata is moved to the next run, and undoing that run restores it.
     """
     conn.execute(RESTORE_METADATA, {"run_id": run_id})

@@ -1,7 +1,8 @@
-"""A thread's state beside its runs: the newest one, and updates that came from no run.
+"""The newest state of a thread, and updates of the state that come from no run.
 
-The newest state is stored with the thread when a run ends or an update is made, so that reading it needs no
-user code. While a run works the checkpoints are ahead of it; then only a graph host can tell the state.
+The newest state is stored with the thread when a run ends or an update is stored, so that reading it needs no user
+code. While a run executes, the checkpoints are newer than the stored state, and only a graph host can compute the
+state.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class StaleUpdate(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """A thread's stored state; `is_behind`: its checkpoints know more."""
+    """A thread's stored state. `is_behind`: the thread has a newer checkpoint."""
 
     record: dict[str, Any]
     metadata: Mapping[str, Any]
     config: Mapping[str, Any]
-    checkpoint_id: str | None  # of the newest root checkpoint there is
-    checkpoint_metadata: Mapping[str, Any] | None = None  # its own
+    checkpoint_id: str | None  # of the newest root checkpoint
+    checkpoint_metadata: Mapping[str, Any] | None = None  # of the same checkpoint
 
     @property
     def is_behind(self) -> bool:
@@ -53,7 +54,7 @@ class Newest:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do at the newest checkpoint, whose stored state then needs no graph to be read."""
+        """Whether the newest checkpoint has no tasks left. Reading its state then needs no graph."""
         return self.checkpoint_id is not None and not self.is_behind and not self.record["tasks"]
 
     @property
@@ -74,7 +75,10 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 
 
 def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
-    """The newest state as the API shows it; of a thread without checkpoints, the empty one."""
+    """Return the newest state as the API shows it, or the empty state for a thread without checkpoints.
+
+    Raises NotFound.
+    """
     row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     if row is None:
         raise records.missing(thread_id)
@@ -116,10 +120,10 @@ def store_update(
     *,
     from_newest: bool,
 ) -> None:
-    """Store what a graph host made of an update: checkpoints and the thread's state, whole or not at all.
+    """Store a graph host's answer to an update: checkpoints and the thread's state, in the caller's transaction.
 
-    Raises NotFound, Conflict while the thread has runs that have not ended, and StaleUpdate when the update was
-    meant for the newest checkpoint (`from_newest`) and there is a newer one now.
+    Raises NotFound. Raises Conflict if the thread has live runs. Raises StaleUpdate if the update was based on the
+    newest checkpoint (`from_newest`) and a newer one exists now.
     """
     require_quiet(conn, deployment_id, thread_id)
     writes = list(_writes(deployment_id, thread_id, update_id, answer["written"], blobs))
@@ -140,7 +144,7 @@ def store_update(
 
 
 def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
-    """Hold the thread; raises NotFound, and Conflict while it has runs that have not ended."""
+    """Lock the thread. Raises NotFound. Raises Conflict if the thread has live runs."""
     if not records.lock(conn, deployment_id, thread_id):
         raise records.missing(thread_id)
     query = text(
@@ -159,7 +163,7 @@ def _writes(
     written: Sequence[tuple[int, Mapping[str, Any], int]],
     blobs: Sequence[bytes],
 ) -> Any:
-    """The frames a host wanted stored; ValueError when they are not of this thread or not whole."""
+    """Yield the frames of a host's answer. Raises ValueError if one is incomplete or names another thread."""
     at = 0
     for _, head, count in written:
         yield Write.of_thread(deployment_id, thread_id, update_id, head, blobs[at : at + count])

@@ -1,6 +1,6 @@
-"""How long a thread of a deployment lives that nobody has given a time: what the serving revision's project says.
+"""Default time to live of a deployment's threads, from the project of the active revision.
 
-It is written to the thread when it is made, so that another revision changes nothing of the threads there are.
+It is stored with the thread at its creation, so a later revision does not change existing threads.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ _CONFIGURED = """(SELECT revision.manifest -> 'checkpointer' -> 'ttl' ->> '{key}
 
 
 def default_minutes(deployment_id: str) -> str:
-    """SQL of a new thread's minutes; `deployment_id` is SQL too. NULL: for ever."""
+    """Return SQL for a new thread's time to live in minutes. NULL means unlimited. `deployment_id` is SQL, too."""
     return f"CAST({_CONFIGURED.format(key='default_ttl', deployment_id=deployment_id)} AS double precision)"
 
 
 def default_strategy(deployment_id: str) -> str:
-    """SQL of what becomes of it then, `delete` or `keep_latest`; NULL: nobody has said."""
+    """Return SQL for the action at the end of the time to live: `delete`, `keep_latest`, or NULL if not configured."""
     return _CONFIGURED.format(key="strategy", deployment_id=deployment_id)
