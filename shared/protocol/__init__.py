@@ -1,5 +1,5 @@
-"""Protocol v2: a thread's runs as one numbered sequence of events, and the commands that go with it.
+"""Protocol v2: a thread's runs as one numbered sequence of events, and the protocol's commands.
 
-It is a second view of the logs that runs have anyway. The rows and the logs say all of it: no process keeps anything
-that another one could not tell, and the numbers are the same after all of Redis was lost.
+The sequence is a second view of the runs' event logs. It is computed from rows and logs alone, so every process can
+serve every reader, and the numbers stay the same after all of Redis is lost.
 """

@@ -1,7 +1,7 @@
-"""Events of the protocol: as graph hosts store them in a run's log, and as they are known to whoever filters them.
+"""Events of the protocol, as graph hosts store them in a run's log and as filters see them.
 
-A stored one has a name that begins with MARK, then JSON: method, namespace, the tail of its id and the name of a
-custom event. Its data are the parameters that clients get. Nobody but the client reads them.
+The name of a stored event is MARK, followed by JSON: method, namespace, the tail of the event's id, and the name of a
+custom event. The data are the parameters for clients. The service itself does not read them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from shared.eventlog.events import MARK, Event
 from shared.infra.postgres import dumps
 from shared.protocol import position
 
-# Few heads differ, and each is read again for every stream of its thread. A custom event's name may be long.
+# Parsed heads are cached: there are few distinct heads, and every stream of a thread parses each of them again. Longer
+# names are not cached, because the name of a custom event may have any length.
 REMEMBERED_HEADS, MOST_REMEMBERED = 1024, 512
 
 Head = tuple[str, Sequence[str], str, str | None]
@@ -27,9 +28,9 @@ Head = tuple[str, Sequence[str], str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class ProtocolEvent:
-    """One event of a thread; `name` is that of a custom one, `params` JSON.
+    """An event of a thread. `name` is the name of a custom event, `params` is JSON.
 
-    One that stands in a log is the same for all readers in a process, and so are its `forms` on the wire.
+    All readers of a process share the event of a log, and its serialized `forms`.
     """
 
     seq: int
@@ -41,7 +42,7 @@ class ProtocolEvent:
     forms: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def form(self, name: str, make: Callable[[ProtocolEvent], bytes]) -> bytes:
-        """This form of it, made once."""
+        """Return the named form of the event, which `make` creates on the first call."""
         found = self.forms.get(name)
         if found is None:
             found = self.forms[name] = make(self)
@@ -50,7 +51,7 @@ class ProtocolEvent:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that a person who looks at a stream may want to know; clients do not see it."""
+    """A message for a person who inspects a stream. Clients ignore it."""
 
     text: str
 
@@ -60,7 +61,7 @@ EXPIRED = Note("history expired")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a stream ends."""
+    """The error with which a stream ends."""
 
     code: str
     message: str
@@ -70,12 +71,12 @@ Item = ProtocolEvent | Note | Failure
 
 
 def is_stored(name: str) -> bool:
-    """Whether a log's event of this name is the protocol's."""
+    """Return whether a log's event with this name belongs to the protocol."""
     return name.startswith(MARK)
 
 
 def stored_head(name: str) -> Head:
-    """Method, namespace, the tail of the id, and the name of a custom event."""
+    """Parse the name of a stored event into method, namespace, tail of the id, and name of a custom event."""
     return _known_head(name) if len(name) <= MOST_REMEMBERED else _head(name)
 
 
@@ -88,7 +89,7 @@ _known_head = lru_cache(REMEMBERED_HEADS)(_head)
 
 
 def stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
-    """An event of the log of a run, which is the thread's run of that number."""
+    """Return the protocol event of a log's event. `run` is the number of the run in its thread."""
     found: ProtocolEvent = event.once("protocol", lambda: _stored(event, run_id, run))
     return found
 
@@ -102,7 +103,7 @@ def _stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
 def made(
     run: Any, event: int, method: str, tail: str, data: Mapping[str, Any], at: datetime | None
 ) -> ProtocolEvent:
-    """An event of the root's that stands in no log; `run` is a row of one, and `at` None means now."""
+    """Return an event of the root graph that is not in a log. `run` is the run's row. `at` None means now."""
     milliseconds = round((at or datetime.now(UTC)).timestamp() * 1000)
     params = {"namespace": [], "timestamp": milliseconds, "data": data}
     id = f"synth:{run.run_id}:{tail}"

@@ -1,7 +1,7 @@
-"""That a run begins and how it ends, as the protocol says it: made from the run's row, for runs of whatever origin.
+"""Lifecycle events of runs in the protocol: start and end, built from the run's row, however the run was created.
 
-The row has changed before the log says so. Only what the row does not keep is taken from the log: that a run which
-came to a good end left its thread waiting for an answer.
+The row changes before the log does. Only one fact is taken from the log, because the row does not contain it: whether a
+successful run left its thread interrupted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from shared.protocol.events import ProtocolEvent, made
 from shared.runs import end_event
 from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
 
-REFUSED = "UnknownInterruptError"  # the error of a strict resume that fits no open interrupt
+REFUSED = "UnknownInterruptError"  # the error of a strict resume that matches no open interrupt
 
 _KWARGS = readable("r.kwargs")
-# `left_open`: the thread rests as this run left it, and waits.
+# `left_open`: the thread is interrupted, and no later run has started.
 ROW = text(f"""
 SELECT r.run_id, r.created_seq, r.graph_id, r.status, r.attempt, r.started_at, r.ended_at, r.error,
     {_KWARGS} -> 'command' -> 'resume' AS resume, {_KWARGS} ->> 'strict_resume' AS is_strict, t.interrupts,
@@ -38,12 +38,12 @@ WHERE r.deployment_id = :deployment_id AND r.run_id = :run_id
 
 
 def row(conn: Connection, deployment_id: UUID, run_id: UUID) -> Any | None:
-    """What is to be known of a run here; None when it was taken away."""
+    """Return the columns of a run that this module needs, or None if the run was deleted."""
     return conn.execute(ROW, {"deployment_id": deployment_id, "run_id": run_id}).one_or_none()
 
 
 def event_of(status: str, *, is_interrupted: bool) -> str:
-    """A run's status in the protocol's words."""
+    """Return the protocol's word for a run's status."""
     if status == RunStatus.PENDING:
         return "started"
     if status == RunStatus.RUNNING:
@@ -59,13 +59,13 @@ def running(run: Any, at: datetime | None) -> ProtocolEvent:
 
 
 def ended(row: Any, end: Event) -> ProtocolEvent:
-    """How a run has ended, by its row and its log's last event."""
+    """Return the end event of a run, from its row and the last event of its log."""
     is_open = row.left_open if end is END_OF_LOG else _head(end).get("interrupted")
     return _terminal(row, row.status, row.ended_at, is_open=bool(is_open), failure=_failure(row))
 
 
 def gone(run: Any, end: Event) -> ProtocolEvent:
-    """The same of a run whose row is gone: it was temporary, or it was rolled back."""
+    """Return the end event of a run without a row, which was temporary or rolled back."""
     head = _head(end)
     return _terminal(
         run, head.get("status", ROLLBACK), None, is_open=bool(head.get("interrupted")), failure={}
@@ -81,7 +81,7 @@ def _terminal(
 
 
 def requested(row: Any) -> list[ProtocolEvent]:
-    """What the run's thread waits for, where no log has it any more."""
+    """Return events for the open interrupts of the run's thread, for a run whose log was lost."""
     found = open_interrupts(row.interrupts) if row.left_open else {}
     return [
         made(
@@ -97,12 +97,12 @@ def requested(row: Any) -> list[ProtocolEvent]:
 
 
 def open_interrupts(stored: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What each open interrupt asks, by its id, from what is stored with a thread by task."""
+    """Return the value of each open interrupt by its id. `stored` is the thread's column, which is grouped by task."""
     return {one["id"]: one["value"] for of_task in (stored or {}).values() for one in of_task}
 
 
 def _head(end: Event) -> Mapping[str, Any]:
-    """What a log's last event says but the run's output, which may be large."""
+    """Return the content of a log's last event without the run's output, which may be large."""
     return orjson.loads(end_event.head_of(end))
 
 

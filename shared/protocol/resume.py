@@ -1,7 +1,7 @@
-"""What a command means for a thread as it is when the thread is locked: a run with input, or an answer to a question.
+"""Interpretation of commands on a locked thread: a run with input, or a resume that answers an interrupt.
 
-A thread that waits for an answer takes the next input as that answer. One that was cancelled, or stands at a
-breakpoint, asks nothing: input for it is input.
+An interrupted thread takes the next input as the answer to its open interrupt. A thread that was cancelled or stopped
+at a breakpoint has no open interrupt, and takes the input as input.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class NoSuchRun(NotFound):
 
 
 class NoSuchInterrupt(NotFound):
-    """Nothing waits for this answer."""
+    """No open interrupt has this id."""
 
 
 class NotStoredYet(NoSuchInterrupt):
-    """Nothing waits for this answer, but a run of the thread is running and may have published the question.
+    """No open interrupt has this id, but a running run of the thread may have published the interrupt.
 
-    Clients learn of a question from the event log, a moment before the end of the run is stored with it.
+    Clients get the interrupt from the event log, a moment before the end of the run is stored with it.
     """
 
     def __init__(self, message: str, run_id: UUID, ids: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ RUNNING = text("""
 SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND status = 'running'
 """)
 
-# A run that was cancelled before it began has asked nothing.
+# Prefers runs that have started: a run that was cancelled before its start has raised no interrupt.
 ASKED_BY = text("""
 SELECT assistant_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 ORDER BY attempt > 0 DESC, created_seq DESC LIMIT 1
@@ -65,9 +65,9 @@ ORDER BY attempt > 0 DESC, created_seq DESC LIMIT 1
 
 
 def of_input(conn: Connection, deployment_id: UUID, request: RunRequest, *, thread_id: UUID) -> RunRequest:
-    """The run that is to be made for this input: one that takes it as the answer to what the thread asks, if it asks.
+    """Return the request with its input turned into a resume command if the thread has an open interrupt.
 
-    From a checkpoint that is named it is always input. The thread stays as it is.
+    If the request names a checkpoint, its input stays input. Locks the thread.
     """
     thread = conn.execute(LOCKED, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     is_asked = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
@@ -84,10 +84,10 @@ def of_answers(
     *,
     thread_id: UUID,
 ) -> RunRequest:
-    """The run that is to be made of the assistant that asked: it gives these answers by interrupt.
+    """Return the request as a resume with `answers` (interrupt id → value), for the assistant of the interrupted run.
 
-    What is not answered stays open, and the thread as it is. Raises NoSuchRun, and NoSuchInterrupt for an id that is
-    unknown, or answered by a run that has not ended: NotStoredYet while a run of the thread is running.
+    Other interrupts stay open. Locks the thread. Raises NoSuchRun. Raises NoSuchInterrupt for an id that is unknown, or
+    that a live run already answers; if a run of the thread is running, raises its subclass NotStoredYet.
     """
     keys = {"deployment_id": deployment_id, "thread_id": thread_id}
     thread = conn.execute(LOCKED, keys).one_or_none()
@@ -105,7 +105,7 @@ def of_answers(
 
 
 def has_published(run_id: UUID, ids: Collection[str]) -> bool:
-    """Whether a run's log has a question for each of these interrupts; False while the log cannot be read."""
+    """Return whether a run's log contains all of these interrupts. Returns False if the log cannot be read."""
     try:
         names = list(logs.names(redis.events(run_id), run_id, f'{logs.MARK}["input.requested"'))
     except RedisError:
@@ -114,7 +114,7 @@ def has_published(run_id: UUID, ids: Collection[str]) -> bool:
 
 
 def is_running(conn: Connection, run_id: UUID) -> bool:
-    """Whether the run's end is still to be stored."""
+    """Return whether the run's end is not yet stored."""
     found = text("SELECT EXISTS (SELECT FROM run WHERE run_id = :id AND status = 'running')")
     return bool(conn.execute(found, {"id": run_id}).scalar_one())
 
@@ -128,7 +128,7 @@ def _open(thread: Any) -> set[str]:
 
 
 def _unanswered(waiting: set[str], resumes: Iterable[Any]) -> set[str]:
-    """What is left open by runs that have not ended; one that does not name what it answers leaves nothing."""
+    """Return the interrupts that no live run answers. A resume without interrupt ids answers all of them."""
     for resume in resumes:
         names = isinstance(resume, dict) and resume and resume.keys() <= waiting
         waiting = waiting - resume.keys() if names else set()

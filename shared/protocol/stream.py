@@ -1,8 +1,8 @@
-"""A thread's events as the protocol shows them, from a place on and for as long as the reader stays.
+"""Streams of a thread's events in the protocol, from a position on, for as long as the reader stays.
 
-Where a reader begins who names no place: clients take the first end of a run that they see for the end of the run they
-have just started. So nobody is shown a run that is over, but who can only want that one: the newest, for its content;
-and its end alone, as long as nobody who waits for it was given it.
+Readers without a position must not be shown old runs: clients take the first end of a run that they see for the end of
+the run that they have just started. If no run is live, a content reader therefore gets the newest run only. A reader
+that waits only for ends gets that run if a command created it and no other such reader was given its end.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from shared.user_code.filters import Filter
 
 log = logging.getLogger(__name__)
 
-KEPT_RUNS = 100  # what is further back is not replayed
-PAUSE_SECONDS = 1.0  # between two tries to reach a database that is away
-SETTLED_SECONDS = 5  # a log ends a moment after its row: longer than its writer may take
+KEPT_RUNS = 100  # older runs are not replayed
+PAUSE_SECONDS = 1.0  # pause before another attempt to reach the database
+SETTLED_SECONDS = 5  # longer than the owner takes to end the log after it has ended the row
 
 _OF_THREAD = "deployment_id = t.deployment_id AND thread_id = t.thread_id"
 
-# `by_protocol`: made by a command, so that whoever sent it waits for its end.
+# `by_protocol`: the run was created by a command, so the client that sent the command waits for its end.
 BEGIN = text(f"""
 SELECT t.last_seq, t.status, t.protocol_end_given, newest.created_seq AS newest, newest.by_protocol,
     (SELECT min(created_seq) FROM run WHERE {_OF_THREAD} AND {is_live()}) AS oldest_live,
@@ -72,7 +72,7 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 
 
 def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> int:
-    """The number of a thread's newest event; 0 where it has never had one."""
+    """Return the number of a thread's newest event, or 0 if it has none."""
     row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     if row is None or not row.last_seq:
         return 0
@@ -80,12 +80,12 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> int:
     return position.seq(row.last_seq, position.LAST if has_ended else end_event.extent(row.run_id)[0])
 
 
-Place = tuple[int, int]  # a run's number, and an event's in its log
+Place = tuple[int, int]  # the number of a run, and the number of an event in its log
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where a reader begins: with what comes after all of run `after`, and in the next run after event `event`."""
+    """The position at which a reader begins: after all of run `after` and after event `event` of the next run."""
 
     after: int
     event: int = position.NONE
@@ -93,12 +93,12 @@ class Begin:
 
     @property
     def seq(self) -> int:
-        """All that comes has a number above this one."""
+        """The number that all events of the reader are above."""
         return position.seq(self.after + 1, self.event)
 
 
 def begin(row: Any, since: Place | None, *, waits: bool) -> Begin:
-    """Where a reader of the thread of this row begins; `waits`: one that looks for the ends of runs alone."""
+    """Return the position at which a reader begins. `row` is the thread's row, `waits` marks a reader of ends only."""
     if since is not None:
         return _after(row, *since)
     if row.oldest_live is not None:
@@ -111,7 +111,7 @@ def begin(row: Any, since: Place | None, *, waits: bool) -> Begin:
 
 def _after(row: Any, run: int, event: int) -> Begin:
     if run > row.last_seq:
-        return Begin(row.last_seq)  # it names another thread's, or one's that was deleted
+        return Begin(row.last_seq)  # the position is that of another or a deleted thread
     if row.forgotten is not None and run <= row.forgotten:
         return Begin(row.forgotten, is_expired=True)
     return Begin(run) if event == position.LAST else Begin(run - 1, event)
@@ -119,18 +119,18 @@ def _after(row: Any, run: int, event: int) -> Begin:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What is read on by the same reader: all after this number, and whether for the ends of runs."""
+    """A stream that the same reader also serves: its position, and whether it waits for the ends of runs only."""
 
     seq: int
     waits: bool
 
 
 class ProtocolStream(ThreadReader[Item]):
-    """One reader of one thread. `since` is a number of the thread's events, None to begin where it makes sense.
+    """A reader of one thread. `since` is the number of an event of the thread; None selects a default (see `begin`).
 
-    `waits`: it looks for beginnings, ends and questions of runs alone. `awaits`: the thread may be made later.
-    `joined`: it also reads on for somebody who has come further, or less far. `filter`: a thread that it hides is
-    none, also when it is made later.
+    `waits`: the reader needs only starts, ends and interrupts of runs. `awaits`: the thread may be created later.
+    `joined`: another stream, at another position, that this reader also serves. `filter`: a thread that the filter
+    hides counts as missing, also if it is created later.
     """
 
     def __init__(
@@ -151,11 +151,12 @@ class ProtocolStream(ThreadReader[Item]):
         self._filter = filter
         self._begin = Begin(0)
         self._renew_at = 0.0
-        self._reader: Reader | None = None  # of the run that is followed now
-        self.begins_after = position.seq(1)  # the number that all it was opened for are above
+        self._reader: Reader | None = None  # reader of the log of the current run
+        # All events from `since` on are above this number. Events for `joined` alone are not.
+        self.begins_after = position.seq(1)
 
     def open(self) -> None:
-        """Note where the stream begins, and say that somebody watches; raises NotFound when there is no thread."""
+        """Determine where the stream begins, and mark the thread as watched. Raises NotFound if it does not exist."""
         with connection() as conn:
             if self._is_hidden(conn):
                 raise records.missing(self._thread_id)
@@ -180,7 +181,7 @@ class ProtocolStream(ThreadReader[Item]):
         return visibility.is_hidden(conn, self._deployment_id, self._thread_id, self._filter)
 
     def batches(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Item]]:
-        """Ends with a Failure when the thread is deleted, and never otherwise."""
+        """Yield batches of items. Ends only if the thread is deleted; the last item is then a Failure."""
         if self._begin.is_expired:
             yield [EXPIRED]
         for batch in super().batches(wake_ups, quiet_seconds):
@@ -189,12 +190,12 @@ class ProtocolStream(ThreadReader[Item]):
         yield [Failure("no_such_run", f"Thread {self._thread_id} was deleted")]
 
     def wake(self) -> None:
-        """End the wait for something new of a run: a quiet spell is over at once."""
+        """End the current wait for events of a run at once."""
         if self._reader is not None:
             self._reader.wake()
 
     def _renew(self) -> None:
-        """Say again that somebody watches; what was created before it was said is widened."""
+        """Mark the thread as watched again, and widen runs that were created before a mark."""
         if time.monotonic() < self._renew_at or (self._is_awaited and self._filter):
             return
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
@@ -229,7 +230,7 @@ class ProtocolStream(ThreadReader[Item]):
                 row = yield from self._row(run, reader)
                 yield from self._shown(run, view.lost(row), is_over=True)
                 return
-            if newest:  # a log that holds nothing was lost: its numbers were in use
+            if newest:  # an empty log was lost, so its numbers were in use
                 after = min(after, newest - is_whole)
             for batch in follow.follow(
                 reader,
@@ -243,7 +244,7 @@ class ProtocolStream(ThreadReader[Item]):
                 yield from self._shown(run, view.shown(batch, row), is_over=is_over)
 
     def _row(self, run: Any, reader: Reader) -> Generator[list[Item], None, Any]:
-        """The run's row as it is now; waits for a database that is away."""
+        """Return the run's current row. Waits while the database is away."""
         while True:
             try:
                 with connection() as conn:
@@ -256,7 +257,7 @@ class ProtocolStream(ThreadReader[Item]):
             yield []
 
     def _shown(self, run: Any, items: list[Item], *, is_over: bool) -> Iterator[list[Item]]:
-        """A batch; that an end is given is noted before: who has got it often leaves at once."""
+        """Yield a batch. Records beforehand that an end is given, because clients often disconnect after the end."""
         if is_over and self._gives_ends:
             try:
                 with connection() as conn:
@@ -267,7 +268,7 @@ class ProtocolStream(ThreadReader[Item]):
 
 
 def _is_lost(run_id: UUID) -> bool:
-    """Whether Redis answers, and has no log of this run."""
+    """Return whether Redis answers and has no log of this run."""
     try:
         return not logs.position(redis.events(run_id), run_id)
     except RedisError:
@@ -275,18 +276,21 @@ def _is_lost(run_id: UUID) -> bool:
 
 
 class _RunView:
-    """What the protocol shows of one run after an event of its log."""
+    """The protocol's view of one run, after an event of its log."""
 
     def __init__(self, run: Any, after: int) -> None:
         self._run, self._after = run, after
         self._has_begun = after >= position.FIRST
 
     def begins_in(self, batch: Sequence[Event]) -> bool:
-        """Whether it is first seen here that the run has begun."""
+        """Return whether this batch is the first to show that the run has started."""
         return not self._has_begun and any(map(_shows_beginning, batch))
 
     def shown(self, batch: Sequence[Event], row: Any) -> list[Item]:
-        """A batch of the log's events; `row` is the run's, as of after the last of them, or None when it is gone."""
+        """Return the items for a batch of the log's events.
+
+        `row` is the run's row, read after the last of these events, or None if the run is deleted.
+        """
         items: list[Item] = []
         for event in batch:
             if event is logs.EXPIRED:
@@ -300,7 +304,7 @@ class _RunView:
         return items
 
     def lost(self, row: Any) -> list[Item]:
-        """All that is left of a run whose log is gone."""
+        """Return the items for a run whose log is lost."""
         lacks = row is not None and row.attempt > 0
         return [*([EXPIRED] if lacks else []), *self._ending(end_event.END_OF_LOG, row)]
 
@@ -311,10 +315,10 @@ class _RunView:
         return [lifecycle.running(self._run, None if row is None else row.started_at)]
 
     def _ending(self, end: Event, row: Any) -> list[Item]:
-        """The end; where the log does not tell them, that the run had begun and what it asks.
+        """Return the items for the end of a run, with its start and its open interrupts if the log lacks them.
 
-        A run that was cancelled or deleted before it began ends without an event: clients would take the thread for
-        interrupted, though the run that they watch goes on or has completed.
+        A run that was cancelled or deleted before its start gets no end event. Clients would otherwise take the thread
+        for interrupted, although the run that they watch continues or has completed.
         """
         if row is None:
             has_begun = self._has_begun or end is end_event.END_OF_LOG

@@ -1,4 +1,4 @@
-"""Which graphs of a run have begun and how they ended, from its row and its log."""
+"""The tree of graphs of a run, with the status of each, from the run's row and log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thr
     AND (CAST(:run_id AS uuid) IS NULL OR run_id = :run_id) ORDER BY created_seq DESC LIMIT 1
 """)
 
-LIFECYCLE = f'{events.MARK}["lifecycle",'  # how the names of such events begin
+LIFECYCLE = f'{events.MARK}["lifecycle",'  # prefix of the names of lifecycle events
 
 Node = dict[str, Any]
 
 
 def of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID | None) -> Node:
-    """The tree of a run, by default of the thread's newest; raises NoSuchRun and Unavailable."""
+    """Return the tree of a run, by default the thread's newest. Raises NoSuchRun, or Unavailable without the log."""
     keys = {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
     found = conn.execute(WANTED, keys).scalar_one_or_none()
     row = None if found is None else lifecycle.row(conn, deployment_id, found)
@@ -38,7 +38,7 @@ def of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID 
 
 
 def _statuses(run_id: UUID) -> dict[tuple[str, ...], str]:
-    """The last that the log says of each graph inside, by namespace."""
+    """Return the newest status of each nested graph in the log, by namespace."""
     found: dict[tuple[str, ...], str] = {}
     try:
         for name in logs.names(redis.events(run_id), run_id, LIFECYCLE):
@@ -51,7 +51,7 @@ def _statuses(run_id: UUID) -> dict[tuple[str, ...], str]:
 
 
 def _hang_up(root: Node, statuses: dict[tuple[str, ...], str]) -> None:
-    """Put each graph under the nearest one around it."""
+    """Add each graph to the children of the nearest enclosing graph."""
     nodes: dict[tuple[str, ...], Node] = {(): root}
     for namespace in sorted(statuses, key=len):
         graph_name = namespace[-1].partition(":")[0]

@@ -1,7 +1,7 @@
-"""Who watches a thread by the protocol, as its row says it: runs on it then write what is to be seen.
+"""Marks for watched threads: runs on a thread that a protocol stream watches write the protocol's events.
 
-The row is what the creation of a run reads anyway. It says so for a while after a stream was opened, and streams that
-stay say it again.
+The mark is in the thread's row, which the creation of a run reads anyway. Opening a stream sets it for WATCHED_SECONDS,
+and open streams renew it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from shared.runs import create, signals
 from shared.runs.read import PROTOCOL
 
 WATCHED_SECONDS = 600
-SPARED_SECONDS = 60  # the row is not written again when it was a moment ago
+SPARED_SECONDS = 60  # a mark set less than this long ago is not written again
 RENEW_SECONDS = 120.0
 
-Keys = Mapping[str, UUID]  # of a thread
+Keys = Mapping[str, UUID]  # `deployment_id` and `thread_id`
 
 WATCH = text("""
 UPDATE thread SET protocol_until = now() + make_interval(secs => :watched)
@@ -30,7 +30,7 @@ WHERE deployment_id = :deployment_id AND thread_id = :thread_id
     AND coalesce(protocol_until < now() + make_interval(secs => :watched - :spared), true)
 """)
 
-# In a SELECT from run: it writes the protocol's events, for its own sake or for somebody else's.
+# Condition in a SELECT from run: the run writes the protocol's events, for its creator or for a reader that joined.
 HAS_PROTOCOL = f"""(CAST({readable("kwargs")} -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]'
     OR coalesce(CAST({readable("kwargs")} -> 'joined' -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]', false))"""
 
@@ -42,7 +42,7 @@ SELECT run_id, status, owner FROM run WHERE deployment_id = :deployment_id AND t
 
 @dataclass(frozen=True, slots=True)
 class Widened:
-    """A running run whose owner is to be notified, after the commit, that more of it is wanted."""
+    """A running run whose owner must be notified, after the commit, to write the protocol's events."""
 
     run_id: UUID
     owner: str
@@ -52,12 +52,15 @@ class Widened:
 
 
 def watch(conn: Connection, keys: Keys) -> None:
-    """Runs that are created on the thread in the next minutes write the protocol's events."""
+    """Mark the thread as watched: runs created in the next minutes write the protocol's events."""
     conn.execute(WATCH, {**keys, "watched": WATCHED_SECONDS, "spared": SPARED_SECONDS})
 
 
 def widen(conn: Connection, keys: Keys) -> list[Widened]:
-    """The same for runs that are there already: those that wait in full, running ones as far as they still can."""
+    """Add the protocol's events to the thread's live runs. Returns the running runs whose owners must be notified.
+
+    Pending runs will write all events, running runs those that are still to come.
+    """
     running = []
     for run in conn.execute(LACKING, keys).all():
         if run.status == RunStatus.PENDING:
@@ -68,7 +71,7 @@ def widen(conn: Connection, keys: Keys) -> list[Widened]:
 
 
 def note(keys: Keys) -> None:
-    """Somebody watches: for runs to come and those that are there, in a transaction of its own. Raises Unavailable."""
+    """Mark the thread as watched and widen its live runs, in a separate transaction. Raises Unavailable."""
     with connection() as conn:
         watch(conn, keys)
         widened = widen(conn, keys)
@@ -83,5 +86,5 @@ WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND protocol_end
 
 
 def end_given(conn: Connection, keys: Keys, run: int) -> None:
-    """Somebody who waits for ends of runs is given this one's: who comes later does not wait for it."""
+    """Record that a reader that waits for ends was given the end of this run. Later readers then do not get it."""
     conn.execute(END_GIVEN, {**keys, "run": run})
