@@ -1,4 +1,4 @@
-"""Numbered, append-only event logs in Redis, and following them live; knows neither runs nor builds.
+"""Numbered, append-only event logs in Redis, and following them live. Independent of runs and builds.
 
-One writer a log, fenced by its attempt; any number of readers, who find every event once and in order.
+Each log has one writer, fenced by its attempt, and any number of readers, which get every event once and in order.
 """

@@ -1,13 +1,13 @@
-"""A run's or a build's event log: numbered and append-only; `shared/eventlog/follow.py` follows it live.
+"""The event log of a run or a build: numbered and append-only. `shared/eventlog/follow.py` follows it live.
 
-The owner numbers events 1, 2, 3 … across attempts; numbers rise and may jump where an attempt begins.
-Each batch goes into a Redis stream and out on a channel in one script call that checks who writes and
-what came last, so that a call whose answer was lost can be repeated. Pub/sub may lose a message; a
-reader that misses a number reads the log.
+The owner numbers events 1, 2, 3 … across attempts. Numbers rise, and may jump at the start of an attempt. One script
+call appends a batch to a Redis stream and publishes it on a channel. The script checks the writer and the newest
+number, so a call whose response was lost can be repeated. Pub/sub may lose a message; a reader that misses a number
+reads the log.
 
-Why numbers are reserved ahead: an attempt starts at a number no client can have seen (`floor`, a block
-reserved in the row before use), even when Redis lost everything and the previous owner is dead. A reader
-that remembers a higher number would otherwise drop the new attempt's events as repeats.
+Numbers are reserved in advance: an attempt starts at a number that no client can have seen (`floor`, a block reserved
+in the row before use), even if Redis lost everything and the previous owner is dead. A reader that remembers a higher
+number would otherwise drop the new attempt's events as repeats.
 """
 
 from __future__ import annotations
@@ -30,38 +30,37 @@ from shared.infra.redis import PREFIX
 
 log = logging.getLogger(__name__)
 
-RESERVED = 500  # numbers an owner reserves in the row at a time
-KEPT_EVENTS = 20_000  # of one log, about; twice as many of one that has events of the protocol, too
+RESERVED = 500  # numbers that an owner reserves in the row at a time
+KEPT_EVENTS = 20_000  # approximate length of a log; twice as long if it also has events of the protocol
 RUNNING_EXPIRY_SECONDS = 24 * 3600
 PAGE = 500
 
 END = "end"  # the name of a log's last event
-MARK = "~"  # what the names of the protocol's events begin with: a reader sees either these or all others
-WAKE_UP = b"0 0 8\nwake-up\n"  # a message that says no more than: look
+MARK = "~"  # prefix of the names of the protocol's events: a reader gets either these or all others
+WAKE_UP = b"0 0 8\nwake-up\n"  # a message without data: readers look at the rows
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `data` is one line of JSON; `after` the number of the event before it in the log.
+    """An event. `data` is one line of JSON, `after` the number of the preceding event in the log.
 
-    All readers of a process are given the same one as it is published: what one makes of it to send, the others
-    find in `made`.
+    All readers of a process share the object of a published event. `made` caches values derived from it, such as its
+    serialized forms.
     """
 
     seq: int
     after: int
     name: str
     data: bytes
-    made: dict[Hashable, Any] | None = field(
-        default=None, compare=False, repr=False
-    )  # most are sent as they are
+    # None until the first derived value: most events are sent unchanged
+    made: dict[Hashable, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_last(self) -> bool:
         return self.name == END
 
     def once(self, kind: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` makes of this event alone, the same each time it is asked for."""
+        """Return the derived value of this kind, which `make` creates on the first call."""
         if self.made is None:
             object.__setattr__(self, "made", {})
         made: dict[Hashable, Any] = self.made  # type: ignore[assignment]
@@ -70,7 +69,7 @@ class Event:
         return made[kind]
 
 
-EXPIRED = Event(0, 0, "expired", b"")  # yielded where history is missing
+EXPIRED = Event(0, 0, "expired", b"")  # yielded in place of missing events
 
 
 def log_key(id: UUID) -> str:
@@ -86,11 +85,12 @@ def channel(id: UUID) -> bytes:
 
 
 # KEYS log, meta. ARGV channel, attempt, owner, floor ('' = already open), first seq, final, expiry, kept,
-# then one payload an event (name, line feed, JSON). Answers OK, LOST, FENCED, DONE or GAP.
-# An attempt that opens its own log again beyond what the log holds leaves a hole: the next entry must not
-# name the last one held as the one before it, or readers would not learn that history is missing.
-# What somebody watches by the protocol is in its log twice, in the words of either kind of reader.
-# To put off the expiry is a quarter of an append's work: every hundredth event does, and the ends of a log.
+# then one payload for each event (name, line feed, JSON). Returns OK, LOST, FENCED, DONE or GAP.
+# If an attempt reopens its own log with a floor above the newest event, events are missing in between. The next entry
+# then names the floor as its predecessor: with the newest stored event, readers would not notice the gap.
+# The log of a watched run has two versions of each event, one for each kind of reader, so it keeps twice as many.
+# Extending the expiry takes a quarter of an append's time. Only every hundredth event does it, and the first append of
+# an attempt and the last of a log.
 APPEND = """
 local meta = redis.call('HMGET', KEYS[2], 'attempt', 'owner', 'seq', 'tail', 'end', 'marked')
 local attempt, seq, tail = tonumber(meta[1]), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
@@ -138,7 +138,7 @@ OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 
 
 class WakeChannel(NamedTuple):
-    """A channel of wake-ups, and the id by which its server is found."""
+    """A channel of wake-ups, and the id that selects its Redis server."""
 
     id: UUID
     name: bytes
@@ -146,9 +146,9 @@ class WakeChannel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events to append in one call. `floor` opens the attempt; `final` says the last one ends the log.
+    """Events to append in one call. `floor` opens the attempt. `final`: the last event ends the log.
 
-    `wake_channel`: a channel whose readers are woken when an attempt is opened.
+    `wake_channel`: a channel whose readers are woken when the batch opens an attempt.
     """
 
     id: UUID
@@ -162,25 +162,26 @@ class Batch:
 
     @property
     def wakes(self) -> WakeChannel | None:
-        """The channel whose readers are to be woken."""
+        """The channel whose readers this batch wakes."""
         return None if self.floor is None else self.wake_channel
 
 
 def payload(name: str, data: bytes) -> bytes:
-    """An event as it is stored."""
+    """Return an event in the format of the log."""
     return name.encode() + b"\n" + data
 
 
 SCRIPT_SHA = hashlib.sha1(APPEND.encode(), usedforsecurity=False).hexdigest()
-PACKED_HEADS = 2_048  # of logs that are written
+PACKED_HEADS = 2_048  # cached command heads of logs that are being written
 
 
 def append(
     redis: Redis, batches: Sequence[Batch], *, retention_seconds: int, connection: OwnConnection | None = None
 ) -> list[str]:
-    """Append batches of any number of logs in one round-trip; one answer each. Raises RedisError.
+    """Append batches of any number of logs in one round trip. Returns an answer for each batch. Raises RedisError.
 
-    Repeating a call is harmless: events already in the log are skipped. `connection` is the caller's own.
+    Repeating a call is harmless: events already in the log are skipped. `connection` is a connection of the caller, to
+    use instead of the pool.
     """
     commands = [_command(batch, retention_seconds) for batch in batches]
     for batch in batches:
@@ -189,7 +190,7 @@ def append(
     send = partial(packed.send, redis) if connection is None else connection.send
     try:
         answers = send(commands)
-    except NoScriptError:  # a server that has just started does not know it yet
+    except NoScriptError:  # the server has restarted and does not have the script yet
         redis.script_load(APPEND)
         answers = send(commands)
     return [answer.decode() for answer in answers[: len(batches)]]
@@ -208,18 +209,18 @@ def _command(batch: Batch, retention_seconds: int) -> bytes:
 
 @lru_cache(PACKED_HEADS)
 def _head(id: UUID, attempt: int, owner: str) -> bytes:
-    """What all appends of an attempt begin with."""
+    """Return the start of the command, which is the same for all appends of an attempt."""
     script, keys = SCRIPT_SHA.encode(), (log_key(id).encode(), meta_key(id).encode())
     return pack(b"EVALSHA", script, b"2", *keys, channel(id), b"%d" % attempt, owner.encode())
 
 
 def is_elsewhere(channel: WakeChannel, redis: Redis) -> bool:
-    """Whether the channel is another server's."""
+    """Return whether the channel is on another Redis server."""
     return servers.has_several() and servers.events(channel.id) is not redis
 
 
 def wake(channel: WakeChannel) -> None:
-    """Wake the readers of a channel; they look for themselves when that fails."""
+    """Wake the readers of a channel. If this fails, they notice changes by polling."""
     try:
         servers.events(channel.id).publish(channel.name, WAKE_UP)
     except RedisError as error:
@@ -227,7 +228,7 @@ def wake(channel: WakeChannel) -> None:
 
 
 def append_all(batches: Sequence[Batch], *, retention_seconds: int) -> None:
-    """Append batches, each at its server. Raises RedisError when one was away, after all others have theirs."""
+    """Append each batch on its Redis server. If a server is away, raises RedisError after serving all others."""
     by_server: dict[Redis, list[Batch]] = {}
     for batch in batches:
         by_server.setdefault(servers.events(batch.id), []).append(batch)
@@ -244,9 +245,9 @@ def append_all(batches: Sequence[Batch], *, retention_seconds: int) -> None:
 def close(
     id: UUID, *, attempt: int, owner: str, floor: int, payloads: Sequence[bytes], retention_seconds: int
 ) -> None:
-    """End the log of something nobody executes any more; readers learn of it at once.
+    """End the log of a run or build that has no owner any more. Readers are notified at once.
 
-    A failure is logged only: readers also find out from the row (see `following.follow`).
+    A failure is only logged: readers also find the end in the row (see `follow.follow`).
     """
     batch = Batch(id, attempt, owner, floor + 1, payloads, floor=floor, final=True)
     try:
@@ -256,7 +257,7 @@ def close(
 
 
 def parse_message(data: bytes) -> list[Event]:
-    """The events of one published message."""
+    """Return the events of a published message."""
     events, at, end = [], 0, len(data)
     while at < end:
         start = data.index(b"\n", at) + 1
@@ -272,7 +273,7 @@ def _event(seq: int, after: int, stored: bytes) -> Event:
 
 
 def logged(redis: Redis, id: UUID, after: int) -> Iterator[Event]:
-    """The events the log holds after number `after`; raises RedisError."""
+    """Yield the log's events after number `after`. Raises RedisError."""
     key = log_key(id)
     while True:
         entries: Any = redis.xrange(key, min=f"0-{after + 1}", count=PAGE)
@@ -283,7 +284,7 @@ def logged(redis: Redis, id: UUID, after: int) -> Iterator[Event]:
             return
 
 
-# KEYS log. ARGV first id, how many, how a name begins. Answers the last id looked at, and the names that begin so.
+# KEYS log. ARGV first id, count, prefix. Returns the last id read, and the names with this prefix.
 NAMES = """
 local found, names = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2]), {}
 for _, entry in ipairs(found) do
@@ -297,7 +298,7 @@ return {#found > 0 and found[#found][1] or '', names}
 
 
 def names(redis: Redis, id: UUID, beginning: str) -> Iterator[str]:
-    """The names of the log's events that begin so, without their data, which stays there; raises RedisError."""
+    """Yield the names of the log's events that start with `beginning`, without transferring data. Raises RedisError."""
     after = 0
     while True:
         answer: Any = redis.eval(NAMES, 1, log_key(id), f"0-{after + 1}", PAGE, beginning)
@@ -309,7 +310,7 @@ def names(redis: Redis, id: UUID, beginning: str) -> Iterator[str]:
 
 
 def newest(redis: Redis, id: UUID) -> Event | None:
-    """The newest event the log holds; raises RedisError."""
+    """Return the log's newest event, or None if the log is empty. Raises RedisError."""
     entries: Any = redis.xrevrange(log_key(id), count=1)
     for entry_id, fields in entries:
         return _event(int(entry_id.partition(b"-")[2]), int(fields[b"a"]), fields[b"e"])
@@ -317,5 +318,5 @@ def newest(redis: Redis, id: UUID) -> Event | None:
 
 
 def position(redis: Redis, id: UUID) -> int:
-    """The number of the newest event, 0 when there is none; raises RedisError."""
+    """Return the number of the newest event, or 0 if the log is empty. Raises RedisError."""
     return int(redis.hget(meta_key(id), "seq") or 0)  # type: ignore[arg-type]

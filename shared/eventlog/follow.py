@@ -1,7 +1,7 @@
 """Following an event log live, without loss.
 
-Pub/sub may lose a message and Redis may lose the log; the row knows how a thing ended. `follow()` puts the
-three together.
+Pub/sub may lose a message, and Redis may lose the log. The database row of the run or build records how it ended.
+`follow()` combines the three.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from shared.infra.redis import events as server_of
 
 log = logging.getLogger(__name__)
 
-SELF_CHECK_SECONDS = 6.0  # a quiet reader looks whether it missed the very last message
-ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner could not publish any more
-AWAY_CHECK_SECONDS = 5.0  # … and while Redis is away, where the row says all that is wanted
+# An idle reader checks the log for a missed last message, and the row for an end that its owner could not publish.
+SELF_CHECK_SECONDS = 6.0
+ROW_CHECK_SECONDS = 15.0
+AWAY_CHECK_SECONDS = 5.0  # interval of checks of the row while Redis is away
 PAUSE_SECONDS = 0.2
-SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
-HELD_SECONDS = 30.0  # … and than it takes one to notice that it has been cut off from Redis for a while
+# After the row has ended, a reader waits this long for the end of the log: longer than a writer pauses, and if the
+# writer lives, longer than it takes to notice that it was cut off from Redis.
+SETTLE_SECONDS = 1.5
+HELD_SECONDS = 30.0
 
 
 class RowEnd(NamedTuple):
-    """The last events of a log, by the row.
+    """The last events of a log, built from the row.
 
-    `is_held`: its writer lives, and may have some that it could not send. `is_settled`: the row ended a while ago, and
-    no writer has any.
+    `is_held`: the writer lives and may have unsent events. `is_settled`: the row ended a while ago, and no writer has
+    unsent events.
     """
 
     events: Sequence[Event]
@@ -53,16 +56,15 @@ def follow(
     quiet_seconds: Callable[[], float],
     ended_by_row: Callable[[], Sequence[Event] | None] | None = None,
 ) -> Iterator[list[Event]]:
-    """A log's events in order from number `after`, in batches, to its last; [] on each quiet spell.
+    """Yield a log's events after number `after`, in order and in batches, to the end. Yields [] when nothing happens.
 
-    `after` None means from now on. `ended(last)` answers from the row, for a log that was lost: the end for who
-    has the events up to number `last`, or None while the thing lives. `quiet_seconds()` is how long to wait for
-    something new.
-    `ended_by_row` is for callers who need the end alone, not what led to it: it is asked while Redis is away.
-    Raises Stopping when the process stops first.
+    `after` None means from now on. `ended(last)` reads the row, for a log that was lost: it returns the end for a
+    reader that has the events up to number `last`, or None while the run or build is live. `quiet_seconds()` returns
+    the longest wait before an empty batch. `ended_by_row` is for callers that need only the end: it is called while
+    Redis is away. Raises Stopping if the process shuts down first.
 
-    The log is the truth. A message that is next in line is relayed as it is; on anything else (the
-    subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
+    The log is the source of truth. A published event that directly follows the last one is passed on. In all other
+    cases (confirmation of the subscription, a gap, a timeout), the reader reads the missing events from the log.
     """
     redis = server_of(id)
     reader.wait_confirmed(quiet_seconds())
@@ -97,14 +99,14 @@ def follow(
                 if fresh[-1].is_last:
                     return
             continue
-        yield []  # a heartbeat, and the caller's chance to notice a closed socket
+        yield []  # lets the caller send a heartbeat, and notice a closed socket
         if not checks.seconds_left and (final := _look(position, checks, row, ended)):
             yield list(final)
             return
 
 
 class _Position:
-    """How far a follower has come: to event `last`. `is_stale`: it must read on from the log."""
+    """The position of a follower, after event `last`. `is_stale`: it must continue from the log."""
 
     def __init__(self, redis: Redis, id: UUID, last: int, *, is_from_start: bool) -> None:
         self._redis = redis
@@ -114,13 +116,13 @@ class _Position:
         self.is_stale = False
 
     def catch_up(self) -> Iterator[list[Event]]:
-        """Pages of what the log holds beyond `last`; raises RedisError."""
+        """Yield pages of the log's events after `last`. Raises RedisError."""
         for page in _catch_up(self._redis, self._id, self.last, from_start=self._is_from_start):
             self.last = page[-1].seq or self.last
             yield page
 
     def advance(self, events: Sequence[Event]) -> list[Event]:
-        """Those of the published events that come next, up to a gap, which makes the position stale."""
+        """Return the published events that follow `last` without a gap. A gap makes the position stale."""
         fresh: list[Event] = []
         last = self.last
         for event in events:
@@ -135,12 +137,12 @@ class _Position:
         return fresh
 
     def newest(self) -> int | None:
-        """The number of the log's newest event, None when Redis does not answer."""
+        """Return the number of the log's newest event, or None if Redis does not answer."""
         return _newest(self._redis, self._id)
 
 
 def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequence[Event] | None:
-    """The last events of what ended in silence; else None, and the position is stale if the log has gone on."""
+    """Return the last events if the end was not published, else None. Marks the position stale if the log has more."""
     newest = position.newest()
     final = None
     if newest is None:
@@ -149,7 +151,7 @@ def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequ
         position.is_stale = True
     else:
         final = checks.ask(ended, position.last)
-        if final and (position.newest() or 0) > position.last:  # sent while the row was read
+        if final and (position.newest() or 0) > position.last:  # written while the row was read
             position.is_stale, final = True, None
     if not final:
         checks.again()
@@ -157,25 +159,25 @@ def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequ
 
 
 class _Checks:
-    """When a quiet reader looks for itself: at the log often, at the row seldom.
+    """The schedule on which an idle reader checks the log (often) and the row (seldom).
 
-    The row is believed when it has said for a while that all is over, and nothing was added meanwhile: the row
-    ends first, its log a moment later, and a writer that has just got Redis back may still hold the last events.
+    The end in the row counts only after it has been there for a while without additions to the log. The row ends first
+    and its log a moment later, and a writer that has just reconnected to Redis may still have the last events.
     """
 
     def __init__(self, is_new: bool) -> None:
         now = time.monotonic()
         self._next = now + (SELF_CHECK_SECONDS if is_new else 0)
         self._row_at = now + (ROW_CHECK_SECONDS if is_new else 0)
-        self._ended_with: int | None = None  # the row had ended when this was the log's last event …
-        self._ended_at = 0.0  # … and that was seen first
+        self._ended_with: int | None = None  # the log's last event when the row was found ended
+        self._ended_at = 0.0  # time at which this was first seen
 
     @property
     def seconds_left(self) -> float:
         return max(self._next - time.monotonic(), 0.0)
 
     def ask(self, ended: Ended, last: int) -> Sequence[Event] | None:
-        """The last events of what has ended by its row and adds nothing to its log; None otherwise."""
+        """Return the last events if the row has ended and the log does not grow any more, else None."""
         now = time.monotonic()
         if now < self._row_at:
             return None
@@ -192,13 +194,13 @@ class _Checks:
         return None
 
     def again(self) -> None:
-        """Look again in a while, sooner when the row has ended already."""
+        """Schedule the next check, earlier if the row has ended already."""
         pause = SELF_CHECK_SECONDS if self._ended_with is None else SETTLE_SECONDS
         self._next = time.monotonic() + pause
 
 
 class _Row:
-    """What the row alone says, asked now and then while Redis does not answer."""
+    """The end by the row alone, checked at intervals while Redis does not answer."""
 
     def __init__(self, ended: Callable[[], Sequence[Event] | None] | None) -> None:
         self._ended = ended
@@ -213,7 +215,7 @@ class _Row:
 
 
 def _newest(redis: Redis, id: UUID) -> int | None:
-    """The newest event's number, None when Redis does not answer."""
+    """Return the newest event's number, or None if Redis does not answer."""
     try:
         return position(redis, id)
     except RedisError:
@@ -221,9 +223,10 @@ def _newest(redis: Redis, id: UUID) -> int | None:
 
 
 def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterator[list[Event]]:
-    """Pages of what the log holds after `last`, with EXPIRED where something is missing; raises RedisError.
+    """Yield pages of the log's events after `last`, with EXPIRED in place of missing events. Raises RedisError.
 
-    A log that begins beyond 1 was lost, or an attempt was killed before it wrote anything: nothing tells which.
+    A log that starts at a number above 1 was lost, or an attempt was killed before it wrote anything. The two cases
+    cannot be told apart.
     """
     page: list[Event] = []
     for event in logged(redis, id, last):

@@ -1,6 +1,6 @@
-"""The process's one subscriber connection to Redis, shared by all who follow an event log.
+"""The process's single subscriber connection to Redis, shared by all readers of event logs.
 
-Each reader has a queue of its own, with a bound: who reads too slowly reads the log instead.
+Each reader has a bounded queue. A reader whose queue overflows reads the log instead.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from shared.infra import redis as servers
 from shared.infra.loops import forever
 from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
 
-QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
-# A wait as long as this has no timer of its own: to make one for each event is a fifth of what the event costs.
+QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # capacity of a reader's queue
+# Waits of at least this length have no timer: a periodic sweep ends them. A timer for each event would account for a
+# fifth of the event's cost.
 LONG_SECONDS = 2.0
-LOOK_SECONDS = 0.5  # between two looks for such waits that are over
+LOOK_SECONDS = 0.5  # interval of the sweep
 
 
 class Stopping(Exception):
-    """This process stops: whoever follows continues at another one."""
+    """Raised to a reader because this process shuts down. The client continues at another process."""
 
 
 class Reader:
-    """One follower's queue, filled by the hub. `stale` means: the log knows more than the queue."""
+    """A reader's queue, filled by the hub. `stale`: the log has events that the queue lacks."""
 
     __slots__ = (
         "_bytes", "_events", "_is_woken", "_lock", "_ready", "_waits_until",
@@ -41,12 +42,12 @@ class Reader:
 
     def __init__(self, channel: bytes, *, unseen: bool) -> None:
         self.channel = channel
-        self.is_new = unseen  # follows something that was not there when it came
-        self.unseen = unseen  # nothing can have been published before the first confirmation
+        self.is_new = unseen  # the run or build did not exist when the reader was created
+        self.unseen = unseen  # nothing can be published before the first confirmation
         self.confirmed = False
         self.stale = not unseen
         self.is_closed = False
-        self.is_looked_after = False  # its long waits are ended by `end_wait`
+        self.is_looked_after = False  # the hub's sweep calls `end_wait`
         self._waits_until = math.inf
         self._is_woken = False
         self._events: list[Event] = []
@@ -83,19 +84,19 @@ class Reader:
         self._ready.set()
 
     def close(self) -> None:
-        """The process stops: nothing is waited for any more."""
+        """End all waits, because the process shuts down."""
         self.is_closed = True
         self._ready.set()
 
     def wake(self) -> None:
-        """Let the follower look after something else: its next wait ends with nothing."""
+        """End the reader's current or next wait without events."""
         self._is_woken = True
         self._ready.set()
 
     def take(self, timeout_seconds: float) -> tuple[list[Event], bool]:
-        """What has arrived, waiting for something if there is nothing; and whether to read the log.
+        """Return the queued events, and whether to read the log. Waits up to `timeout_seconds` if there is neither.
 
-        Raises Stopping where it would have to wait and the hub has been closed.
+        Raises Stopping if it would have to wait and the hub is closed.
         """
         deadline = time.monotonic() + timeout_seconds
         while not self._has_something() and (left := deadline - time.monotonic()) > 0:
@@ -107,7 +108,7 @@ class Reader:
             self._ready.clear()
             events, self._events, self._bytes = self._events, [], 0
             stale, self.stale = self.stale, False
-            if not events and not stale:  # else the next call says so
+            if not events and not stale:  # otherwise the wake-up is kept for the next call
                 self._is_woken = False
         return events, stale
 
@@ -120,7 +121,7 @@ class Reader:
         self._waits_until = math.inf
 
     def end_wait(self, now: float) -> None:
-        """End a long wait whose time is over."""
+        """End a long wait whose timeout has passed."""
         if self._waits_until <= now:
             self._ready.set()
 
@@ -137,29 +138,28 @@ class Reader:
 
 
 class Hub:
-    """The process's one subscriber connection, shared by all its readers."""
+    """The process's single subscriber connection, shared by all its readers."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._readers: dict[bytes, set[Reader]] = {}
-        self._lock = threading.Lock()  # commands must be sent in the order in which readers come and go
+        self._lock = threading.Lock()  # keeps commands in the order in which readers are added and removed
         self._connection: Any = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def close(self) -> None:
-        """End every follower: the process stops."""
+        """End all readers, because the process shuts down."""
         self._is_closed = True
         for reader in self._all():
             reader.close()
 
     @contextmanager
     def reader(self, id: UUID, *, unseen: bool = False, at: bytes | None = None) -> Iterator[Reader]:
-        """A reader subscribed to the log's channel; it need not be confirmed yet.
+        """Yield a reader subscribed to the log's channel. The subscription may not be confirmed yet.
 
-        `unseen` says that nothing can be published before the subscription is confirmed (the row is
-        not there yet), so that the log need not be read first. `at` is another channel of what has this id, of
-        wake-ups alone.
+        `unseen`: nothing can be published before the subscription is confirmed, because the row does not exist yet. The
+        reader then does not read the log first. `at` is another channel on the same server, with wake-ups only.
         """
         reader = Reader(at or channel(id), unseen=unseen)
         self._add(reader)
@@ -172,7 +172,7 @@ class Hub:
 
     def _add(self, reader: Reader) -> None:
         with self._lock:
-            if self._thread is None:  # a start lets others run, who would start one more
+            if self._thread is None:  # under the lock: a start switches greenlets, which could start another
                 self._thread = keep_subscribed(
                     self._redis, self._follow, name="events-hub", until=lambda: self._is_closed
                 )
@@ -189,7 +189,7 @@ class Hub:
                 reader.confirm()
             readers.add(reader)
             if self._connection is None:
-                reader.unseen = False  # subscribed some time later: events may come before
+                reader.unseen = False  # the subscription comes later: events may be published before it
             elif len(readers) == 1:
                 self._send("SUBSCRIBE", reader.channel)
 
@@ -204,15 +204,15 @@ class Hub:
         """Send a command if there is a connection; the caller holds the lock."""
         connection = self._connection
         if connection is None:
-            return  # the listener subscribes to everything when it has connected
+            return  # the listener subscribes to all channels when it connects
         try:
             connection.send_command(*command)
         except (RedisError, OSError):
-            self._connection = None  # the listener's read fails too, and it reconnects
+            self._connection = None  # the listener's read fails as well, and it reconnects
             connection.disconnect()
 
     def _follow(self, connection: Any) -> None:
-        """Subscribe to all that has readers, and pass on what comes until the connection is lost."""
+        """Subscribe to all channels with readers, and dispatch messages until the connection is lost."""
         try:
             with self._lock:
                 self._connection = connection
@@ -260,7 +260,7 @@ class Hub:
 
 
 class Hubs(Hub):
-    """A hub for each server with event logs: one that is away holds up its own readers alone."""
+    """A hub for each Redis server with event logs. A server that is away affects only its own readers."""
 
     def __init__(self, redises: Sequence[Redis]) -> None:
         super().__init__(redises[0])
