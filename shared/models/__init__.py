@@ -1,7 +1,7 @@
-"""Every table and status word of the service, a file a resource.
+"""The tables and status values of the service, one file for each resource.
 
-Columns that hold what users sent and nobody queries are `json` (kept as sent); what is searched is
-`jsonb`. Everything below a deployment carries its `deployment_id`, or the id of its revision.
+Columns with user data that no query searches are `json`, which stores the text unchanged. Searched columns are `jsonb`.
+Each table below a deployment has its `deployment_id`, or the id of its revision.
 """
 
 from shared.models.assistants import ASSISTANT, ASSISTANT_VERSION

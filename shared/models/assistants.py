@@ -7,13 +7,13 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key
 
-# A named configuration of a graph; its content is in its versions.
+# A named configuration of a graph. The configuration itself is in the versions.
 ASSISTANT = Table(
     "assistant",
     METADATA,
     deployment_key(primary=True),
     column("assistant_id", Uuid, primary_key=True),
-    column("version", BigInteger, server_default="1"),  # the active one
+    column("version", BigInteger, server_default="1"),  # the active version
     column("last_version", BigInteger, server_default="1"),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),

@@ -1,4 +1,4 @@
-"""When the service was last backed up."""
+"""The time of the service's last backup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Boolean, Table
 
 from shared.models.base import METADATA, NOW, TIME, column
 
-# One row, for the figure of its age: written when a file is whole, not by a restore.
+# A single row, for the metric of the backup's age. Written when a backup file is complete, and not by a restore.
 LAST_BACKUP = Table(
     "last_backup",
     METADATA,

@@ -1,4 +1,4 @@
-"""What every table is made of."""
+"""Metadata, common types and column helpers of all tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTY = text("'{}'")
 
 
 def column(name: str, *arguments: Any, nullable: bool = False, **options: Any) -> Column[Any]:
-    """A column; unlike SQLAlchemy's it takes NULL only where that is said."""
+    """Return a column that is NOT NULL unless `nullable` is set, unlike SQLAlchemy's default."""
     return Column(name, *arguments, nullable=nullable, **options)
 
 

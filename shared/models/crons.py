@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, of_thread
 
-# A schedule that creates runs: see shared/crons.py.
+# A schedule that creates runs. See shared/crons.py.
 CRON = Table(
     "cron",
     METADATA,
@@ -16,9 +16,8 @@ CRON = Table(
     column("assistant_id", Uuid),
     column("thread_id", Uuid, nullable=True),
     column("user_id", Text),
-    column(
-        "auth_user", LargeBinary, nullable=True
-    ),  # whom its runs act for where the deployment has auth; encrypted
+    # the user of its runs, if the deployment has its own authorization; encrypted
+    column("auth_user", LargeBinary, nullable=True),
     column("schedule", Text),
     column("timezone", Text, nullable=True),
     column("end_time", TIME, nullable=True),

@@ -1,4 +1,4 @@
-"""Deployments, their revisions and secrets, and what revisions are built from and leave behind."""
+"""Deployments, revisions, previews and secrets, the source archives of revisions, their graphs and their log lines."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ DEPLOYMENT = Table(
     column("source_config", JSON, server_default=EMPTY),
     column("status", Text),
     column("pool", Text, server_default="default"),
-    # what it may take; NULL: what the runners' settings say. See shared/deployments/limits.py
+    # limits; NULL: the default of the runners' settings. See shared/deployments/limits.py
     column("max_concurrent_runs", BigInteger, nullable=True),
     column("hosts_per_runner", BigInteger, nullable=True),
     column("run_timeout_seconds", Double, nullable=True),
     column("memory_mb", BigInteger, nullable=True),
-    # what its runs may use: see shared/figures/budgets.py
+    # token budgets of its runs: see shared/figures/budgets.py
     column("max_tokens_per_day", BigInteger, nullable=True),
     column("max_run_tokens", BigInteger, nullable=True),
     column("agent_id", Text, nullable=True),
     column("agent_environment", Text, nullable=True),
     column("latest_revision_id", Uuid, nullable=True),
     column("active_revision_id", Uuid, nullable=True),
-    # shares of the revisions that new runs get; NULL: all get the active one. See shared/deployments/shares.py
+    # revisions and their shares of new runs; NULL: the active revision gets all. See shared/deployments/shares.py
     column("traffic", JSONB(none_as_null=True), nullable=True),
-    column(
-        "traffic_at", TIME, nullable=True
-    ),  # when what takes traffic, or is shown as a preview, changed last
+    # last change of the revisions that get traffic or have a preview
+    column("traffic_at", TIME, nullable=True),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
     column("deleted_at", TIME, nullable=True),
@@ -70,7 +69,7 @@ DEPLOYMENT = Table(
 )
 
 
-# One build of a deployment. `archive_digest` is set once its source has been uploaded.
+# A build of a deployment. `archive_digest` is set when its source has been uploaded.
 REVISION = Table(
     "revision",
     METADATA,
@@ -83,18 +82,18 @@ REVISION = Table(
     column("source_revision_config", JSON, server_default=EMPTY),
     column("archive_digest", Text, nullable=True),
     column("python_version", Text, nullable=True),
-    column("requirements", Text, nullable=True),  # the resolved set, one `name==version` a line
-    column("manifest", JSON, nullable=True),  # langgraph.json as it was read
-    # its authorization and routes, as its build found them: see shared/deployments/user_code.py
+    column("requirements", Text, nullable=True),  # resolved requirements, one `name==version` per line
+    column("manifest", JSON, nullable=True),  # the content of langgraph.json
+    # the project's authorization and routes, found by the build: see shared/deployments/user_code.py
     column("user_code", JSON(none_as_null=True), nullable=True),
-    # whose key asked for it, and which variables it set or unset: see shared/deployments/revision_changes.py
+    # the key that created it, and the variables it set or unset: see shared/deployments/revision_changes.py
     column("created_by", JSON(none_as_null=True), nullable=True),
     column("changes", JSON(none_as_null=True), nullable=True),
-    column("preview", Text, nullable=True),  # the preview it was made for; NULL: it is to serve
-    column("build_id", Uuid, nullable=True),  # the revision whose build it uses, when it is not its own
+    column("preview", Text, nullable=True),  # the preview it was created for; NULL: it is to serve
+    column("build_id", Uuid, nullable=True),  # another revision whose build it uses
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
-    # who builds it: see shared/deployments/revisions.py
+    # claim and lease of the builder: see shared/deployments/revisions.py
     column("attempt", BigInteger, server_default="0"),
     column("owner", Text, nullable=True),
     column("lease_until", TIME, nullable=True),
@@ -107,7 +106,7 @@ REVISION = Table(
 )
 
 
-# A name under which a revision has an address of its own; without one until its first is built.
+# A name under which a revision has a separate address. `revision_id` is NULL until its first revision is built.
 PREVIEW = Table(
     "preview",
     METADATA,
@@ -129,7 +128,7 @@ SECRET = Table(
 )
 
 
-# A place an archive may be put once, by whoever holds the token.
+# A path to which the holder of the token may upload an archive once.
 UPLOAD = Table(
     "upload",
     METADATA,
@@ -137,12 +136,12 @@ UPLOAD = Table(
     deployment_key(),
     column("token_hash", LargeBinary),
     column("expires_at", TIME),
-    column("digest", Text, nullable=True),  # set when the archive has arrived whole
+    column("digest", Text, nullable=True),  # set when the upload is complete
     column("created_at", TIME, server_default=NOW),
 )
 
 
-# An uploaded source archive by its SHA-256; the bytes are in `archive_chunk`.
+# An uploaded source archive. `digest` is its SHA-256, and the bytes are in `archive_chunk`.
 ARCHIVE = Table(
     "archive",
     METADATA,
@@ -161,7 +160,7 @@ ARCHIVE_CHUNK = Table(
 )
 
 
-# What a revision's graph looks like, taken once when it was built.
+# The drawings and schemas of a revision's graph, extracted once by the build.
 GRAPH = Table(
     "graph",
     METADATA,
@@ -169,7 +168,7 @@ GRAPH = Table(
     column("graph_id", Text, primary_key=True),
     column("description", Text, nullable=True),
     column("drawings", JSON),  # xray depth ("0", "1", … "all") → drawing
-    column("schemas", JSON),  # the six schemas of the contract
+    column("schemas", JSON),  # the six schemas that the API returns
     column("subgraphs", JSON),  # namespace → schemas, all depths
 )
 

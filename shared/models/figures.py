@@ -1,4 +1,4 @@
-"""Figures: a row for each run that has ended, and the sums they are folded into (shared/figures)."""
+"""Figures: a row for each ended run, and the sums into which these rows are folded (shared/figures)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def organization_key() -> Column[Any]:
     )
 
 
-# What is counted of a run, written by the statement that ends it; it goes when it is folded.
+# The counted values of a run, written by the statement that ends it, and deleted when they are folded.
 #
-# No foreign key: nothing may make the end of a run wait, and a deployment is kept until its rows are folded.
+# There is no foreign key, because its lock could make the end of a run wait. A deployment is kept until its rows are
+# folded.
 ENDED_RUN = Table(
     "ended_run",
     METADATA,
@@ -48,14 +49,14 @@ ENDED_RUN = Table(
 )
 
 
-# What one deployment's runs of one key came to in one step of time; every column but the key's can be added.
+# The sums of a deployment's runs of one key in one time step. All columns except the primary key can be added.
 #
-# `waits`, `durations` and `first_tokens` are histograms: bucket → how many (shared/figures/histograms.py).
+# `waits`, `durations` and `first_tokens` are histograms: bucket → count (shared/figures/histograms.py).
 FIGURE = Table(
     "figure",
     METADATA,
     organization_key(),
-    column("step_seconds", Integer, primary_key=True),  # 0: ever
+    column("step_seconds", Integer, primary_key=True),  # 0: all time
     column("at", TIME, primary_key=True),
     column("deployment_id", Uuid, primary_key=True),
     column("key_id", Text, primary_key=True),
@@ -77,7 +78,7 @@ FIGURE = Table(
 )
 
 
-# Tokens of one model within a day; the row without a model counts the runs, whichever models they called.
+# Tokens of one model on one day. The row with an empty model counts the runs, whichever models they called.
 DAILY_USAGE = Table(
     "daily_usage",
     METADATA,
@@ -94,7 +95,7 @@ DAILY_USAGE = Table(
 )
 
 
-# What the runs of a deployment or key with a budget have used on a day, also those that have not ended.
+# Tokens used on a day by the runs of a deployment or key with a budget, including live runs.
 SPENT_TOKENS = Table(
     "spent_tokens",
     METADATA,
@@ -105,7 +106,7 @@ SPENT_TOKENS = Table(
 )
 
 
-# How many builds ended so, and how long they took; every column but the key can be added.
+# The durations of builds by their final status. All columns except the primary key can be added.
 BUILD_FIGURE = Table(
     "build_figure",
     METADATA,

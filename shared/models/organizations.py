@@ -1,4 +1,4 @@
-"""Who uses the service: organizations, their API keys, and what requests under a key were answered."""
+"""Organizations, their API keys, and stored responses of requests with an idempotency key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORGANIZATION = Table(
 )
 
 
-# `id` is the public part of the key; of the rest only a SHA-256 is kept.
+# `id` is the public part of the key. Only the SHA-256 of the secret part is stored.
 API_KEY = Table(
     "api_key",
     METADATA,
@@ -30,20 +30,19 @@ API_KEY = Table(
     column("expires_at", TIME, nullable=True),
     column("revoked_at", TIME, nullable=True),
     column("last_used_at", TIME, nullable=True),
-    column(
-        "max_concurrent_runs", BigInteger, nullable=True
-    ),  # of the runs it creates; see shared/runs/key_limits.py
-    column("max_tokens_per_day", BigInteger, nullable=True),  # of the same; see shared/figures/budgets.py
+    # limits of the runs that it creates: see shared/runs/key_limits.py and shared/figures/budgets.py
+    column("max_concurrent_runs", BigInteger, nullable=True),
+    column("max_tokens_per_day", BigInteger, nullable=True),
     column("max_run_tokens", BigInteger, nullable=True),
     Index("ix_api_key_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
 )
 
 
-# What a request under an Idempotency-Key was answered (shared/access/idempotency.py); `answer` is encrypted.
+# The response to a request with an Idempotency-Key (shared/access/idempotency.py). `answer` is encrypted.
 IDEMPOTENT_ANSWER = Table(
     "idempotent_answer",
     METADATA,
-    column("id", LargeBinary, primary_key=True),  # SHA-256 of whose key it is, and the key
+    column("id", LargeBinary, primary_key=True),  # SHA-256 of the idempotency key and its owner
     column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
     column("digest", LargeBinary),  # SHA-256 of the request
     column("answer", LargeBinary),

@@ -1,4 +1,4 @@
-"""OAuth providers, the consents that were asked for, and the tokens that came of them."""
+"""OAuth providers, requests for consent, and the granted tokens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sqlalchemy import JSON, Boolean, Column, ForeignKey, Index, LargeBinary, Ta
 
 from shared.models.base import METADATA, NOW, TIME, column
 
-# Where users give consent, and who we are there; `client_secret` is encrypted.
+# A service at which users give consent, and the client registered there. `client_secret` is encrypted.
 OAUTH_PROVIDER = Table(
     "oauth_provider",
     METADATA,
     column("id", Uuid, primary_key=True),
     column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
-    column("provider_id", Text),  # its name within the organization, chosen by the caller
+    column("provider_id", Text),  # unique within the organization, chosen by the caller
     column("name", Text),
     column("client_id", Text),
     column("client_secret", LargeBinary, nullable=True),
@@ -26,7 +26,7 @@ OAUTH_PROVIDER = Table(
     column("token_endpoint_auth_method", Text),
     column("mcp_server_url", Text, nullable=True),
     column("is_dynamic_client", Boolean, server_default="false"),
-    column("issuer", Text, nullable=True),  # as discovery named it
+    column("issuer", Text, nullable=True),  # from discovery
     column("revocation_url", Text, nullable=True),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
@@ -38,7 +38,7 @@ def _provider_key() -> Column[Any]:
     return column("provider_key", Uuid, ForeignKey("oauth_provider.id", ondelete="CASCADE"))
 
 
-# What a user consented to: the tokens, encrypted. `agent_id` None: for all agents of the user.
+# A user's consent, with the encrypted tokens. If `agent_id` is NULL, it covers all agents of the user.
 OAUTH_GRANT = Table(
     "oauth_grant",
     METADATA,
@@ -52,7 +52,7 @@ OAUTH_GRANT = Table(
     column("access_token", LargeBinary),
     column("refresh_token", LargeBinary, nullable=True),
     column("expires_at", TIME, nullable=True),
-    column("refreshing_until", TIME, nullable=True),  # somebody asks for new tokens now
+    column("refreshing_until", TIME, nullable=True),  # lease of the process that refreshes the tokens
     column("account_label", Text, nullable=True),
     column("is_default", Boolean, server_default="false"),
     column("created_at", TIME, server_default=NOW),
@@ -62,7 +62,7 @@ OAUTH_GRANT = Table(
 )
 
 
-# A consent that was asked for; its id is the `auth_id`. See the states in shared/oauth/tokens.py.
+# A request for consent. Its id is the `auth_id`. shared/oauth/tokens.py has the states.
 OAUTH_REQUEST = Table(
     "oauth_request",
     METADATA,
@@ -71,13 +71,13 @@ OAUTH_REQUEST = Table(
     _provider_key(),
     column("status", Text, server_default="pending"),
     column("state_hash", LargeBinary, unique=True),  # SHA-256
-    column("verifier", LargeBinary, nullable=True),  # of PKCE, encrypted
+    column("verifier", LargeBinary, nullable=True),  # the PKCE code verifier, encrypted
     column("redirect_uri", Text),
     column("scopes", JSON),
     column("user_id", Text),
     column("agent_id", Text, nullable=True),
     column("is_default", Boolean),
-    column("is_another", Boolean),  # consent for one more account, beside those there are
+    column("is_another", Boolean),  # consent for one more account, in addition to existing grants
     column("grant_id", Uuid, nullable=True),
     column("error", Text, nullable=True),
     column("created_at", TIME, server_default=NOW),

@@ -1,4 +1,4 @@
-"""The status words of deployments, revisions, threads and runs, as the wire has them, and what SQL asks of them."""
+"""Status values of deployments, revisions, threads and runs, as the API has them, and SQL conditions on them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class DeploymentStatus(enum.StrEnum):
 
 
 def status_of_deployment(alias: str) -> str:
-    """The SQL expression for the status that callers see of a deployment, called so in the statement.
+    """Return the SQL expression for the status of a deployment that the API shows. `alias` is the table's alias.
 
-    A deployment is UNUSED, not READY, if it serves no revision and none is on its way.
+    A deployment is UNUSED, not READY, if it serves no revision and has no revision in progress.
     """
     ends = ", ".join(f"'{status}'" for status in sorted(REVISION_ENDS))
     return (
@@ -70,32 +70,35 @@ ENDED_RUN_STATUSES = (RunStatus.SUCCESS, *UNSUCCESSFUL_RUN_STATUSES)
 
 
 def is_live(alias: str | None = None) -> str:
-    """The SQL condition that a run, called so in the statement, has not ended."""
+    """Return the SQL condition that a run has not ended. `alias` is the alias of the run table."""
     return _is_one_of(LIVE_RUN_STATUSES, alias)
 
 
 def is_unsuccessful(alias: str | None = None) -> str:
-    """The SQL condition that a run, called so in the statement, has ended without success."""
+    """Return the SQL condition that a run has ended without success. `alias` is the alias of the run table."""
     return _is_one_of(UNSUCCESSFUL_RUN_STATUSES, alias)
 
 
 def has_ended(alias: str | None = None) -> str:
-    """The SQL condition that a run, called so in the statement, has ended."""
+    """Return the SQL condition that a run has ended. `alias` is the alias of the run table."""
     return _is_one_of(ENDED_RUN_STATUSES, alias)
 
 
 def is_due(alias: str) -> str:
-    """A pending run, or a waiting revision, called so in the statement, has no start time, or it has come."""
+    """Return the SQL condition that a pending run or waiting revision has no start time in the future."""
     return f"({alias}.not_before IS NULL OR {alias}.not_before <= now())"
 
 
 def waiting_since(alias: str) -> str:
-    """When a pending run, called so in the statement, was created, or was to start if that is later."""
+    """Return the SQL expression for the time since which a pending run waits: its creation or its later start time."""
     return f"coalesce({alias}.not_before, {alias}.created_at)"
 
 
 def _is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:
-    """Literals, not parameters: PostgreSQL uses a partial index only where it sees the index's own condition."""
+    """Return the SQL condition that a run has one of the statuses.
+
+    Uses literals instead of parameters: PostgreSQL uses a partial index only if the condition matches the index's own.
+    """
     column = "status" if alias is None else f"{alias}.status"
     words = ", ".join(f"'{status}'" for status in statuses)
     return f"{column} IN ({words})"

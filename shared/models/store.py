@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from shared.models.base import METADATA, TIME, column, deployment_key
 
-# A value under a namespace (`path`: each label followed by a dot) and a key: see shared/store.py.
+# A value under a namespace and a key. `path` is the namespace, with a dot after each label. See shared/store.py.
 STORE_ITEM = Table(
     "store_item",
     METADATA,

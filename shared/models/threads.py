@@ -8,15 +8,15 @@ from sqlalchemy.dialects.postgresql import JSONB
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, of_thread
 from shared.models.statuses import ThreadStatus
 
-# A thread with a time to live that was not thinned out since its last change, and when that time is over: an index
-# takes only what depends on no session's time zone.
+# Selects threads with a time to live that were not pruned since their last change, and computes when they expire. UTC
+# is explicit because an index expression must not depend on the session's time zone.
 EXPIRES = "ttl_minutes IS NOT NULL AND (swept_at IS NULL OR swept_at < updated_at)"
 EXPIRES_AT = (
     "((updated_at AT TIME ZONE 'UTC') + make_interval(secs => least(ttl_minutes, '50000000') * '60'))"
 )
 
 
-# A conversation. `state` is its newest state as the API shows it, without `values`.
+# A conversation. `state` is the newest state as the API shows it, without `values`.
 THREAD = Table(
     "thread",
     METADATA,
@@ -29,14 +29,14 @@ THREAD = Table(
     column("state", JSON(none_as_null=True), nullable=True),
     column("interrupts", JSON(none_as_null=True), nullable=True),
     column("error", JSON(none_as_null=True), nullable=True),
-    # status and error when nothing is live: what the last run that ended made them; NULL: as the state says
+    # status and error while no run is live, set by the last run that ended; a NULL status is derived from the state
     column("rest_status", Text, nullable=True),
     column("rest_error", JSON(none_as_null=True), nullable=True),
     column("last_seq", BigInteger, server_default="0"),  # created_seq of its newest run
-    # who watches it by the protocol: see shared/protocol/watching.py
+    # protocol streams that watch it: see shared/protocol/watching.py
     column("protocol_until", TIME, nullable=True),
     column("protocol_end_given", BigInteger, server_default="0"),
-    # how long after its last change it is deleted or thinned out: see shared/removal/expiry.py
+    # time after its last change until it is deleted or pruned: see shared/removal/expiry.py
     column("ttl_minutes", Double, nullable=True),
     column("ttl_strategy", Text, nullable=True),
     column("swept_at", TIME, nullable=True),
@@ -56,10 +56,10 @@ THREAD = Table(
 )
 
 
-# A thread's state after one step. `data` is opaque here: only graph hosts decode it.
+# A thread's state after one step. Only graph hosts decode `data`.
 #
-# Small channel values are inside `data`; large ones are in `checkpoint_blob`, by channel and version
-# as listed in `blobs`.
+# Small channel values are inside `data`. Large ones are in `checkpoint_blob`, and `blobs` lists their channels and
+# versions.
 CHECKPOINT = Table(
     "checkpoint",
     METADATA,
@@ -92,7 +92,7 @@ CHECKPOINT_BLOB = Table(
 )
 
 
-# What a task of the step after a checkpoint has written so far.
+# The writes of a task in the step after a checkpoint.
 CHECKPOINT_WRITE = Table(
     "checkpoint_write",
     METADATA,
@@ -102,7 +102,7 @@ CHECKPOINT_WRITE = Table(
     column("checkpoint_id", Text, primary_key=True),
     column("task_id", Text, primary_key=True),
     column("idx", BigInteger, primary_key=True),
-    column("run_id", Uuid, nullable=True),  # the run that wrote it first: a rollback takes it away
+    column("run_id", Uuid, nullable=True),  # the run that wrote it first; a rollback of the run deletes it
     column("channel", Text),
     column("type", Text),
     column("data", LargeBinary),

@@ -1,4 +1,4 @@
-"""Runner and builder processes, and which of them leads."""
+"""Runner and builder processes, and the leaders among them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from sqlalchemy import JSON, BigInteger, Boolean, Double, Table, Text, false
 from shared.models.base import METADATA, NOW, TIME, column
 
 HEARTBEAT_SECONDS = 5.0
-# Two heartbeats were missed, and the second has had half an interval to arrive late.
+# Time for two missed heartbeats, plus half an interval in which the second may arrive late.
 SILENT_SECONDS = 2.5 * HEARTBEAT_SECONDS
 
 
 def is_silent(alias: str | None = None) -> str:
-    """The SQL condition that a worker, called so in the statement, has missed two heartbeats."""
+    """Return the SQL condition that a worker has missed two heartbeats. `alias` is the alias of the worker table."""
     seen_at = "seen_at" if alias is None else f"{alias}.seen_at"
     return f"{seen_at} < now() - interval '{SILENT_SECONDS} seconds'"
 
 
-# A runner or builder process, by the name it has in leases; it says so itself every few seconds.
+# A runner or builder process. `id` is its name as an owner of leases. The process updates its row with each heartbeat.
 WORKER = Table(
     "worker",
     METADATA,
     column("id", Text, primary_key=True),
     column("kind", Text),  # runner or builder
-    column("pool", Text, nullable=True),  # a runner's
+    column("pool", Text, nullable=True),  # of a runner
     column("host_name", Text),
     column("pid", BigInteger),
     column("version", Text),
     column("isolation", BigInteger),
-    column("bounds_tasks", Boolean, server_default=false()),  # of user code, by the kernel
+    # the kernel limits the number of tasks, and the memory, of user code
+    column("bounds_tasks", Boolean, server_default=false()),
     column("bounds_memory", Boolean, server_default=false()),
     column("state", Text),  # ready or draining
     column("slots", BigInteger),
     column("running", BigInteger),
     column("ended_a_minute", BigInteger),
-    column("heard_seconds", Double),  # since the last message came through
+    column("heard_seconds", Double),  # since its last canary message came back
     column("hosts", JSON),
     column("drain_requested_at", TIME, nullable=True),  # by an operator
     column("started_at", TIME, server_default=NOW),
@@ -42,7 +43,7 @@ WORKER = Table(
 )
 
 
-# Which process does what only one at a time does: see shared/leadership.py.
+# The process that holds a role which only one process may have at a time. See shared/leadership.py.
 LEADER = Table(
     "leader",
     METADATA,
