@@ -1,12 +1,13 @@
-"""The database's history: `upgrade(url)` brings a database to the newest version of shared/models.
+"""Database migrations: `upgrade(url)` upgrades a database to the newest version of shared/models.
 
     python -m shared.migrations                 upgrade the database of DATABASE_URL
-    python -m shared.migrations new "subject"   write the next version from what the models have changed
+    python -m shared.migrations new "subject"   write the next version from the changes of the models
 
-Why no alembic.ini: the address is a setting like any other, and the rest never changes.
+There is no alembic.ini: the database URL is a setting of the service, and all other options are fixed.
 
-Processes of the release before go on while it works: each version is a transaction of its own that gives up a table
-that it cannot have at once, and is tried again. What a version may change is held by tests/unit/test_expanding.py.
+Processes of the previous release keep running during an upgrade. Each version is applied in a separate transaction. If
+the transaction cannot lock a table within seconds, it is rolled back and tried again. tests/unit/test_expanding.py
+checks which changes a version may contain.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from shared.migrations import online
 
 log = logging.getLogger(__name__)
 
-# Two starters that migrate at once take turns by this advisory lock.
+# Advisory lock that allows one process at a time to migrate.
 LOCK = 0x72756E79617264
 TRIES, PAUSE_SECONDS = 60, 1.0
 FOLDER = Path(__file__).parent
 FIRST = "0100"
-STATEMENT_TIMEOUT_SECONDS = 30  # of a session that a pooler lends
+STATEMENT_TIMEOUT_SECONDS = 30  # for sessions of a transaction pooler
 
-# Whoever waits for a table keeps all others from it that come after: so no longer than this, and then again. What else
-# the role may have set for the service's sessions is not for a migration, which takes as long as it takes.
+# A transaction that waits for a table's lock blocks all later queries on the table, so it waits for 3 seconds at most
+# and is then tried again. Other timeouts, which the role may have for the service's sessions, are disabled: a migration
+# may take long.
 LIMITS = "SET LOCAL lock_timeout = '3s'; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
 
@@ -55,8 +57,8 @@ class DevelopmentDatabase(Exception):
 def upgrade(url: str, *, pooler: str = "none") -> None:
     """Apply missing versions, prepare optional extensions, and create the default organization. Safe to repeat.
 
-    A database that a newer release has prepared is left as it is. Through a transaction pooler, where sessions cannot
-    be configured, the role gets the settings of our sessions. Raises DevelopmentDatabase.
+    Leaves a database of a newer release unchanged. A transaction pooler does not allow settings per session, so with
+    `pooler="transaction"` the role gets the service's session settings as defaults. Raises DevelopmentDatabase.
     """
     engine = _engine(url)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
@@ -86,16 +88,17 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
 
 
 def upgrade_in_transaction(connection: Connection, version: str) -> None:
-    """Apply what a version is missing, in the caller's transaction and where nobody else writes to the tables."""
+    """Apply missing versions up to `version` in the caller's transaction. No other process may write to the tables."""
     command.upgrade(config(connection, in_callers_transaction=True), version)
 
 
 @contextmanager
 def _alone(engine: Engine) -> Iterator[None]:
-    """While it lasts, nobody else migrates.
+    """Keep other processes from migrating during the block.
 
-    An index that is made concurrently waits for whoever has an older snapshot, as a query has until the next one of
-    its transaction: so the lock is asked for and not waited for, and no query is the last of its holder.
+    CREATE INDEX CONCURRENTLY waits for all transactions with an older snapshot. A query keeps its snapshot until the
+    next statement of its transaction. Processes therefore poll for the lock instead of waiting for it in a query, and
+    the holder's last statement is a SET, which takes no snapshot.
     """
     with engine.connect() as holder:
         while not holder.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": LOCK}).scalar_one():
@@ -106,26 +109,29 @@ def _alone(engine: Engine) -> Iterator[None]:
 
 
 def _version(connection: Connection) -> str | None:
-    """The version the database is at, None before its first."""
+    """Return the version of the database, or None before the first version."""
     found = MigrationContext.configure(connection).get_current_revision()
-    connection.rollback()  # Alembic must not take our transaction for one to work in
+    connection.rollback()  # otherwise Alembic would migrate inside this open transaction
     return found
 
 
 def _engine(url: str) -> Engine:
-    """It prepares no statement: one would stay in a pooler's session, under a name that others use too."""
+    """Return an engine that prepares no statements.
+
+    A prepared statement would stay in a pooler's session, under a name that other clients of the pooler use, too.
+    """
     return create_engine(driver_url(url), poolclass=NullPool, connect_args={"prepare_threshold": None})
 
 
 def _set_defaults(connection: Connection) -> None:
-    """Set for the role, in this database, what our sessions are to begin with."""
+    """Store the service's session settings as the role's defaults in this database."""
     database = connection.execute(text("SELECT quote_ident(current_database())")).scalar_one()
     for name, value in session_defaults(STATEMENT_TIMEOUT_SECONDS).items():
         connection.execute(text(f"ALTER ROLE CURRENT_USER IN DATABASE {database} SET {name} = '{value}'"))
 
 
 def is_current(url: str) -> bool:
-    """Whether nothing is left to apply."""
+    """Return whether the database has all versions."""
     engine = _engine(url)
     with engine.connect() as connection:
         applied = MigrationContext.configure(connection).get_current_heads()
@@ -133,7 +139,7 @@ def is_current(url: str) -> bool:
 
 
 def write_version(url: str, subject: str) -> None:
-    """Write the next version's file from the difference between models and an up-to-date database."""
+    """Write the file of the next version from the difference between the models and an up-to-date database."""
     engine = _engine(url)
     with engine.connect() as connection:
         number = f"{int(schema.needed()) + 1:04}"
@@ -141,12 +147,15 @@ def write_version(url: str, subject: str) -> None:
 
 
 def is_compared(_: object, name: str | None, kind: str, *__: object) -> bool:
-    """Whether a table belongs to shared/models; one that leans on an extension may be missing."""
+    """Return whether Alembic compares an object with shared/models.
+
+    Excludes the table of store vectors, which does not exist without an optional extension.
+    """
     return (kind, name) != ("table", store_vectors.NAME)
 
 
 def config(connection: Connection | None = None, *, in_callers_transaction: bool = False) -> Config:
-    """Alembic's configuration, for the given connection."""
+    """Return Alembic's configuration for the given connection."""
     made = Config()
     made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     made.set_main_option("path_separator", "os")

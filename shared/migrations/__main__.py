@@ -15,7 +15,7 @@ from shared.settings import Settings
 
 
 def main(arguments: list[str]) -> str | None:
-    """What went wrong, if anything."""
+    """Execute the command. Returns an error message, or None."""
     settings = Settings.from_env(os.environ)
     url = settings.database_url
     if url is None:

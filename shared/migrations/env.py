@@ -1,4 +1,4 @@
-"""Alembic's entry: each version in a transaction of its own, on the connection that shared.migrations hands over."""
+"""Alembic's entry point: applies each version in a separate transaction, on the connection from shared.migrations."""
 
 from __future__ import annotations
 

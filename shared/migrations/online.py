@@ -1,4 +1,4 @@
-"""Changes of tables that are in use, made without keeping anybody from writing to them."""
+"""Schema changes that do not block writes to the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from alembic import context, op
 
-# An index waits for transactions that began before it; one that never ends must not make it wait for ever.
+# CREATE INDEX CONCURRENTLY waits for older transactions. The timeout ends the wait for one that does not end.
 WAIT, AS_BEFORE = (
     "SET lock_timeout = '60s'; SET statement_timeout = 0",
     "RESET lock_timeout; RESET statement_timeout",
@@ -17,10 +17,10 @@ IN_CALLERS_TRANSACTION = "in_callers_transaction"  # attribute of Alembic's conf
 
 
 def create_index(name: str, table: str, columns: Sequence[Any], **options: Any) -> None:
-    """Create an index while rows are written; what an interrupted attempt left of it is made anew.
+    """Create an index while rows are written. Replaces the invalid index of an interrupted attempt.
 
-    Each is a transaction of its own, so that its migration may be carried out again from its beginning: all else
-    in it says `if_not_exists` or `if_exists`.
+    Runs outside the migration's transaction. A failed migration is executed again from its beginning, so all its other
+    operations must use `if_not_exists` or `if_exists`.
     """
     with _beside_writers() as concurrently:
         op.drop_index(name, table, if_exists=True, postgresql_concurrently=concurrently)
@@ -37,8 +37,8 @@ def drop_index(name: str, table: str) -> None:
 def _beside_writers() -> Iterator[bool]:
     """Leave the migration's transaction for the block. Yields whether an index can be changed concurrently.
 
-    In a transaction of the caller (`migrations.upgrade_in_transaction`) it cannot, and there nobody else writes to the
-    tables.
+    In a transaction of the caller (`migrations.upgrade_in_transaction`) it cannot, but no other process writes to the
+    tables then.
     """
     if context.config.attributes[IN_CALLERS_TRANSACTION]:
         yield False

@@ -1,4 +1,4 @@
-"""The functions that this release calls; a version of the database makes each of them."""
+"""The database functions that this release calls. A migration creates each of them."""
 
 from __future__ import annotations
 
