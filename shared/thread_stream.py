@@ -68,8 +68,8 @@ class StreamPosition:
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
-# Runs after `known` are live or new when the stream begins. Earlier runs are replayed only if they are resumable. The
-# run that the reader was `reading` is included in any case, so that at least its end is sent.
+# Runs after `known` are live or new when the stream begins. Earlier runs are included within the retention time if they
+# are resumable. The run that the reader was `reading` need not be resumable, so that at least its end is sent.
 LOOK = text(f"""
 SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs, r.seq_reserved
 FROM thread AS t LEFT JOIN LATERAL (

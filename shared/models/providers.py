@@ -48,7 +48,7 @@ OAUTH_GRANT = Table(
     column("user_id", Text),
     column("agent_id", Text, nullable=True),
     column("requested", JSON),
-    column("scopes", JSON),  # as granted
+    column("scopes", JSON),  # the granted scopes
     column("access_token", LargeBinary),
     column("refresh_token", LargeBinary, nullable=True),
     column("expires_at", TIME, nullable=True),

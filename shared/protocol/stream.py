@@ -2,7 +2,8 @@
 
 Readers without a position must not be shown old runs: clients take the first end of a run that they see for the end of
 the run that they have just started. If no run is live, a content reader therefore gets the newest run only. A reader
-that waits only for ends gets that run if a command created it and no other such reader was given its end.
+that waits only for ends gets that run if the thread is interrupted, or if a command created the run and no other such
+reader was given its end.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from shared.runs.read import IS_FOLLOWED
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
-KEY = "a2a"  # of the metadata
+KEY = "a2a"  # key in a run's metadata
 
 SUBMITTED, WORKING, COMPLETED = "submitted", "working", "completed"
 FAILED, CANCELED, INPUT_REQUIRED = "failed", "canceled", "input-required"

@@ -124,7 +124,7 @@ def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Cla
     parameters = CLAIM_RUNS.values({**_conditions(terms), **which})
     claimed: list[Row] = []
     stored = []
-    own: Any = conn  # the driver's types know literal statements only
+    own: Any = conn  # the driver's types accept literal statements only
     for row in own.execute(_CLAIM_RUNS, parameters):
         if row[0] is None:
             stored.append(row[len(_CLAIMED) :])
@@ -361,7 +361,7 @@ WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
     return {row["run_id"]: (row["cancel_requested"], row["cancel_reason"]) for row in rows}
 
 
-SETTLED_SECONDS = 2.0  # the response of a younger claim may still be on its way to the owner
+SETTLED_SECONDS = 2.0  # the response of a more recent claim may not have reached the owner yet
 
 GIVE_BACK_UNKNOWN = text(f"""
 UPDATE run r SET {_PENDING_AGAIN}, {lost(f"'{ANSWER_LOST}'")}
@@ -428,7 +428,7 @@ def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> b
 def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
     """Become the owner of a run with an expired lease, in order to end it. The caller holds the thread's lock.
 
-    Returns None if the lease is not expired.
+    Returns None if the run is no longer running or its lease is not expired.
     """
     row = (
         conn.execute(

@@ -90,7 +90,7 @@ def claim(
     served: Sequence[str] = (),
     depth: int = 0,
 ) -> list[tuple[Claimed, Stored]]:
-    """Claim pending runs of one depth of a limited deployment, up to `most`, its limit and the limits of their keys.
+    """Claim pending runs of one depth of a limited deployment, up to `most`, its limit and the limits of the keys.
 
     Raises UniqueViolation like `claims.claim`.
     """

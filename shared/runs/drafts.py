@@ -53,7 +53,7 @@ class RunRequest:
     feedback_keys: list[str] | None = None
     strict_resume: bool = False
     langsmith_tracer: dict[str, str] = field(default_factory=dict)  # `project_name`, `example_id`
-    if_thread_status: Sequence[str] | None = None  # refuse on a thread whose status is none of these
+    if_thread_status: Sequence[str] | None = None  # refuse the run if the thread has another status
     extras: dict[str, Any] = field(default_factory=dict)  # additional entries of `configurable`
 
 
@@ -145,7 +145,7 @@ def _kwargs(
     return kwargs
 
 
-# Authorization.
+# Authorization
 
 
 def ask(draft: Draft) -> Ask:

@@ -302,6 +302,6 @@ WHERE ended_at IS NULL AND due_at > now() + 2 * {_LONGEST}
 def shorten_pauses(conn: Connection) -> int:
     """Shorten pauses and leases that reach too far into the future. Returns how many.
 
-    They do if the database's clock was set back (`claims.shorten_leases`).
+    This happens if the database's clock was set back (`claims.shorten_leases`).
     """
     return conn.execute(SHORTEN, {"lease": LEASE_SECONDS, "pauses": list(RETRY_SECONDS)}).rowcount

@@ -54,7 +54,7 @@ class Newest:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the newest checkpoint has no tasks left. Reading its state then needs no graph."""
+        """Whether the stored state is current and has no tasks left. Reading the state then needs no graph."""
         return self.checkpoint_id is not None and not self.is_behind and not self.record["tasks"]
 
     @property
@@ -95,7 +95,10 @@ UPDATE thread SET state = NULL WHERE deployment_id = :deployment_id AND thread_i
 
 
 def forget(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
-    """Checkpoints were removed: where none is left the thread has no state any more, though it has values."""
+    """Clear the stored state of a thread without root checkpoints. The thread keeps its values.
+
+    Call it after deleting checkpoints.
+    """
     conn.execute(FORGET, {"deployment_id": deployment_id, "thread_id": thread_id})
 
 
