@@ -9,7 +9,7 @@ import typer
 
 from cli import doctor
 from cli.backups import backup
-from cli.deployments import deploy, deployments, env, logs, new, revisions, traffic
+from cli.deployments import deploy, deployments, env, limits, logs, new, revisions, traffic
 from cli.machine import dev, health_command, process, serving
 from cli.operating import browser, encryption, keys, orgs, top, usage, workers
 from cli.options import ServerCommand, new_app
@@ -33,6 +33,7 @@ app.command("abort", rich_help_panel=DEPLOY)(traffic.abort)
 app.command("previews", rich_help_panel=DEPLOY)(traffic.previews)
 app.command("interrupt", rich_help_panel=DEPLOY)(revisions.interrupt)
 app.command("delete", rich_help_panel=DEPLOY)(deployments.delete)
+app.command("limits", rich_help_panel=DEPLOY)(limits.limits)
 app.add_typer(env.app, name="env", rich_help_panel=DEPLOY)
 app.command("list", rich_help_panel=WATCH)(deployments.list_deployments)
 app.command("status", rich_help_panel=WATCH)(deployments.status)
@@ -43,7 +44,7 @@ app.command("run", rich_help_panel=WATCH)(run.command)
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
 app.command("doctor", cls=ServerCommand, rich_help_panel=OPERATE)(doctor.command)
-app.command("workers", rich_help_panel=OPERATE)(workers.command)
+app.add_typer(workers.app, name="workers", rich_help_panel=OPERATE)
 app.command("health", rich_help_panel=OPERATE)(health_command.command)
 app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.errors import NotFound
+from shared.errors import Conflict, NotFound
 from shared.infra.postgres import dumps
 from shared.models import is_live, is_silent, waiting_since
 
@@ -47,24 +47,31 @@ class Heartbeat:
 COLUMNS = tuple(Heartbeat.__dataclass_fields__)
 FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation", "bounds_tasks", "bounds_memory")
 RECORD_HEARTBEAT = text(
-    f"INSERT INTO worker ({', '.join(COLUMNS)}) VALUES ("
+    f"INSERT INTO worker ({', '.join(COLUMNS)}, drain_requested_at) VALUES ("
     + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
-    + ") ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
+    + ", CASE WHEN :is_drained THEN now() END) ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
     + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in (*FIXED, "state"))
     + f", state = CASE WHEN worker.drain_requested_at IS NULL THEN excluded.state ELSE '{DRAINING}' END"
     + " RETURNING drain_requested_at IS NOT NULL"
 )
 
 
-def record_heartbeat(conn: Connection, heartbeat: Heartbeat) -> bool:
-    """Store a worker's heartbeat. Returns whether an operator requested that it drains."""
-    values = {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts))}
+def record_heartbeat(conn: Connection, heartbeat: Heartbeat, *, is_drained: bool = False) -> bool:
+    """Store a worker's newest heartbeat. Returns whether an operator has drained the worker.
+
+    `is_drained` is what the worker knows: a row that upkeep removed during a long silence is inserted with it.
+    """
+    values = {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts)), "is_drained": is_drained}
     return bool(conn.execute(RECORD_HEARTBEAT, values).scalar_one())
 
 
 DRAIN = text(
     f"UPDATE worker SET state = '{DRAINING}', drain_requested_at = coalesce(drain_requested_at, now())"
     " WHERE id = :id"
+)
+RESUME = text(
+    f"UPDATE worker SET state = '{READY}', drain_requested_at = NULL"
+    f" WHERE id = :id AND (drain_requested_at IS NOT NULL OR state = '{READY}')"
 )
 
 
@@ -78,9 +85,18 @@ def has_runner(conn: Connection, pool: str) -> bool:
 
 
 def request_drain(conn: Connection, worker: str) -> None:
-    """Request that a worker drains. It learns of that with its next heartbeat. Raises NotFound."""
+    """Drain a worker until it ends or is resumed. The worker learns it with its next heartbeat. Raises NotFound."""
     if conn.execute(DRAIN, {"id": worker}).rowcount != 1:
         raise NotFound(f"Worker {worker} not found.")
+
+
+def resume(conn: Connection, worker: str) -> None:
+    """End a worker's drain. Raises NotFound; Conflict if the worker shuts down."""
+    if conn.execute(RESUME, {"id": worker}).rowcount == 1:
+        return
+    if conn.execute(text("SELECT FROM worker WHERE id = :id"), {"id": worker}).first() is None:
+        raise NotFound(f"Worker {worker} not found.")
+    raise Conflict(f"Worker {worker} shuts down and cannot be resumed.")
 
 
 def is_heard(conn: Connection, worker: str) -> bool:

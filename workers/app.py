@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import signal
+from functools import partial
 from typing import Any
 
 import gevent
@@ -79,7 +80,18 @@ def start(sender: Any, **_: Any) -> None:
 
     consumed = set(sender.app.amqp.queues.consume_from)
     is_runner = broker.runs_queue(settings.pool) in consumed
-    tasks.start(settings, is_runner=is_runner, slots=sender.controller.concurrency)
+    queue = broker.runs_queue(settings.pool) if is_runner else broker.BUILDS
+    tasks.start(
+        settings,
+        is_runner=is_runner,
+        slots=sender.controller.concurrency,
+        consume=partial(_consume, sender, queue),
+    )
+
+
+def _consume(consumer: Any, queue: str, is_wanted: bool) -> None:
+    """Start or stop consuming a queue, as Celery's remote control does: in the consumer's own loop."""
+    consumer.call_soon(consumer.add_task_queue if is_wanted else consumer.cancel_task_queue, queue)
 
 
 class SignalStep(StartStopStep):

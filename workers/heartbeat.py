@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -61,11 +60,6 @@ def send_canary(worker: str) -> None:
     celery_app.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
 
 
-def stop_in_good_order() -> None:
-    """Send SIGTERM to this process, as a supervisor would to stop it."""
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 class HeartbeatSender:
     """Sends this process's heartbeats, and canaries to itself."""
 
@@ -78,13 +72,13 @@ class HeartbeatSender:
         figures: Figures,
         is_full: Callable[[], bool],
         dies: Callable[[], None],
-        stops: Callable[[], None] = stop_in_good_order,
+        on_drain: Callable[[bool], None],
         send_canary: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`figures` returns the changing fields of a Heartbeat.
+        """`figures` returns the changing fields of a Heartbeat. `is_full`: no task can start, so no canary can return.
 
-        `is_full`: no task can start, so no canary can return.
+        `on_drain` is called with True when an operator drains this worker, and with False when its drain ends.
         """
         self._settings = settings
         self._kind = kind
@@ -92,14 +86,15 @@ class HeartbeatSender:
         self._figures = figures
         self._is_full = is_full
         self._dies = dies
-        self._stops = stops
+        self._on_drain = on_drain
         self._send_canary = send_canary
         self._clock = clock
         self._canary_at = clock()
         self._unanswered = 0
         self._rounds = 0
         self._sent_at: float | None = None
-        self.draining = False
+        self.draining = False  # to shut down
+        self._is_drained = False  # by an operator
         self._health = HealthSocket(settings.runtime_dir, kind, self.why_not_ready)
 
     def start(self) -> None:
@@ -122,7 +117,7 @@ class HeartbeatSender:
 
     def why_not_ready(self) -> str | None:
         """Return why this process should get no work, or None if it should."""
-        if self.draining:
+        if self.draining or self._is_drained:
             return "it drains"
         if self._sent_at is None:
             return "it has not reached the database yet"
@@ -159,16 +154,17 @@ class HeartbeatSender:
             isolation=self._isolation.level,
             bounds_tasks=self._isolation.bounds_tasks,
             bounds_memory=self._isolation.bounds_memory,
-            state=DRAINING if self.draining else READY,
+            state=DRAINING if self.draining or self._is_drained else READY,
             heard_seconds=round(self._clock() - self._canary_at, 1),
             **self._figures(),
         )
         with connection() as conn:
-            is_to_drain = fleet.record_heartbeat(conn, heartbeat)
+            is_drained = fleet.record_heartbeat(conn, heartbeat, is_drained=self._is_drained)
         self._sent_at = self._clock()
-        if is_to_drain and not self.draining:
-            log.info("an operator wants this process drained")
-            self._stops()
+        if is_drained != self._is_drained:
+            log.info("an operator has %s this worker", "drained" if is_drained else "resumed")
+            self._is_drained = is_drained
+            self._on_drain(is_drained)
 
     def check(self) -> None:
         """Send a canary in every second call. End the process if no canary returns."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
@@ -42,10 +43,10 @@ _heartbeats: HeartbeatSender | None = None
 _deliveries: Deliveries | None = None
 
 
-def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
+def start(settings: Settings, *, is_runner: bool, slots: int, consume: Callable[[bool], None]) -> None:
     """Start the runner or builder of this process, and its heartbeats, upkeep and deliveries.
 
-    `slots` tasks run at a time.
+    `slots` tasks run at a time. `consume` starts (True) or stops the consumer of runs or builds.
     """
     global _runner, _builder, _upkeep, _heartbeats, _deliveries
     encryption.configure(settings.encryption_keys)
@@ -68,6 +69,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
         figures=figures,
         is_full=lambda: messages.executing() >= slots,
         dies=_die,
+        on_drain=partial(_set_drained, consume),
     )
     _heartbeats.start()
     for tidy, pause, what in (
@@ -85,6 +87,15 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
 def _limits_of(revision_id: UUID) -> HostLimits:
     with connection() as conn:
         return limits.of_hosts(conn, [revision_id])[revision_id]
+
+
+def _set_drained(consume: Callable[[bool], None], is_drained: bool) -> None:
+    """Drain this worker for an operator, or resume it."""
+    if _runner is not None:
+        _runner.set_drained(is_drained)
+    if _builder is not None:
+        _builder.is_drained = is_drained
+    consume(not is_drained)
 
 
 def drain() -> None:

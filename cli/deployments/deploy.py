@@ -18,6 +18,16 @@ from cli.api.access import read_env
 from cli.api.client import Client
 from cli.api.ids import version
 from cli.deployments.following import WAIT_SECONDS, follow
+from cli.deployments.limits import (
+    HostsPerRunner,
+    MaxConcurrentRuns,
+    MaxRunTokens,
+    MaxTokensPerDay,
+    MemoryMb,
+    Pool,
+    RunTimeout,
+    given_limits,
+)
 from cli.deployments.project import CONFIG, Project, deployment_name, name_of, sendable
 from cli.deployments.report import Plain, PrintLine, Report, choose
 from cli.errors import BadUsage, CommandFailed, TimedOut
@@ -267,55 +277,13 @@ def command(
             metavar="NAME",
         ),
     ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option(help="The pool whose runners run it.", metavar="NAME", rich_help_panel="Scale"),
-    ] = None,
-    max_concurrent_runs: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Runs it has at a time; 0: no limit of its own.", metavar="N", rich_help_panel="Scale"
-        ),
-    ] = None,
-    hosts_per_runner: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Processes a runner keeps for it; 0: the runner's default.",
-            metavar="N",
-            rich_help_panel="Scale",
-        ),
-    ] = None,
-    run_timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Seconds a run may take; 0: the service's default.",
-            metavar="SECONDS",
-            rich_help_panel="Scale",
-        ),
-    ] = None,
-    memory_mb: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Memory of one process; 0: the service's default.",
-            metavar="MB",
-            rich_help_panel="Scale",
-        ),
-    ] = None,
-    max_tokens_per_day: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Tokens its runs may use a day; 0: no limit.", metavar="N", rich_help_panel="Scale"
-        ),
-    ] = None,
-    max_run_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Tokens each of its runs may use; 0: no limit.", metavar="N", rich_help_panel="Scale"
-        ),
-    ] = None,
+    pool: Pool = None,
+    max_concurrent_runs: MaxConcurrentRuns = None,
+    hosts_per_runner: HostsPerRunner = None,
+    run_timeout: RunTimeout = None,
+    memory_mb: MemoryMb = None,
+    max_tokens_per_day: MaxTokensPerDay = None,
+    max_run_tokens: MaxRunTokens = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the build.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
@@ -343,15 +311,14 @@ def command(
             raise BadUsage("--ref belongs to --git.")
         if prod and kind == "dev":
             raise BadUsage("--prod and --type dev contradict each other.")
-        limits = {
-            "max_concurrent_runs": max_concurrent_runs,
-            "hosts_per_runner": hosts_per_runner,
-            "run_timeout_seconds": run_timeout,
-            "memory_mb": memory_mb,
-            "max_tokens_per_day": max_tokens_per_day,
-            "max_run_tokens": max_run_tokens,
-        }
-        limits = {name: value for name, value in limits.items() if value is not None}
+        limits = given_limits(
+            max_concurrent_runs=max_concurrent_runs,
+            hosts_per_runner=hosts_per_runner,
+            run_timeout_seconds=run_timeout,
+            memory_mb=memory_mb,
+            max_tokens_per_day=max_tokens_per_day,
+            max_run_tokens=max_run_tokens,
+        )
         if preview and (pool or limits):
             raise BadUsage("--preview leaves the deployment's pool and limits as they are.")
         project = None if git else Project.read(directory, config)

@@ -15,7 +15,7 @@ from cli.api.client import Client
 from cli.api.ids import short, version
 from cli.api.statuses import status_style
 from cli.deployments.project import deployment_name, name_here
-from cli.errors import CommandFailed
+from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, Yes, confirm_deletion, open_client, sentences
 from cli.output import UNLIMITED, console, printable, when
 
@@ -26,24 +26,42 @@ Wide = Annotated[
     bool,
     typer.Option("--wide", "-w", help="Show full ids, and more; on a wide terminal that is the default."),
 ]
+NAME_FORMS = "Deployment: its name, its id or the end of its id"
+HERE = "Default: the name that `deploy` gives the project of this directory."
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="The deployment's name, its id, or the end of it. Default: the name that deploy gives it here.",
-        metavar="NAME|ID",
+        help=f"{NAME_FORMS}. {HERE}",
+        metavar="DEPLOYMENT",
         show_default=False,
     ),
 ]
 NameOrPreview = Annotated[
     str | None,
     typer.Argument(
-        help="The deployment: its name, its id, or the end of it; with `--PREVIEW` after it, that preview."
-        " Default: the name that deploy gives it here.",
-        metavar="NAME|ID",
+        help=f"{NAME_FORMS}; DEPLOYMENT--PREVIEW stands for a preview. {HERE}",
+        metavar="DEPLOYMENT",
         show_default=False,
     ),
 ]
+NameOption = Annotated[str | None, typer.Option("--name", "-n", hidden=True)]  # for older scripts
 PREVIEW_SIGN = "--"  # between the names of a deployment and its preview, as in the preview's address
+
+
+def one_name(name: str | None, option: str | None) -> str | None:
+    """The deployment, which was given as an argument or by an option. Raises BadUsage if it was given by both."""
+    if name and option:
+        raise BadUsage("The deployment is given twice: as an argument and by an option.")
+    return name or option
+
+
+def name_and(item: str | None, what: str, *, name: str | None, option: str | None) -> tuple[str | None, str]:
+    """The deployment and what follows it on the command line. One argument alone is what follows. Raises BadUsage."""
+    if item is None:
+        name, item = None, name
+    if item is None:
+        raise BadUsage(f"{what} is missing.")
+    return one_name(name, option), item
 
 
 def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
@@ -235,9 +253,7 @@ def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide
 
 
 def delete(
-    name: Annotated[
-        str, typer.Argument(help="The deployment's id, the end of it, or its name.", metavar="ID|NAME")
-    ],
+    name: Annotated[str, typer.Argument(help=f"{NAME_FORMS}.", metavar="DEPLOYMENT")],
     yes: Yes = False,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")

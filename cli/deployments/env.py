@@ -13,10 +13,10 @@ from cli.api.access import read_env
 from cli.api.client import Client
 from cli.api.ids import version
 from cli.deployments.deploy import run_to_end
-from cli.deployments.deployments import chosen
+from cli.deployments.deployments import Name, NameOption, chosen, existing, one_name
 from cli.deployments.following import WAIT_SECONDS
 from cli.deployments.report import choose
-from cli.deployments.served import Deployment, echo_json
+from cli.deployments.served import echo_json
 from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, new_app, open_client, sentences
 from cli.output import printable
@@ -32,11 +32,16 @@ Timeout = Annotated[
 
 @app.command("list")
 def list_variables(
-    name: Deployment = None, as_json: Json = False, url: Url = None, api_key: Key = None, org: Org = None
+    name: Name = None,
+    option: NameOption = None,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
 ) -> None:
     """List the names of a deployment's variables. Nobody can see their values."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        names = names_of(chosen(client, name))
+        names = names_of(chosen(client, one_name(name, option)))
         if as_json:
             echo_json(names)
         elif names:
@@ -51,18 +56,19 @@ def names_of(found: Mapping[str, Any]) -> list[str]:
 
 @app.command("set")
 def set_variables(
+    name: Name = None,
     assignments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="NAME=VALUE; NAME=- reads the value from stdin, so that no shell remembers it.",
-            metavar="NAME=VALUE …",
+            help="Variable and value; VARIABLE=- reads the value from stdin, which keeps it out of the shell's history.",
+            metavar="VARIABLE=VALUE…",
             show_default=False,
         ),
     ] = None,
     env_file: Annotated[
         Path | None, typer.Option(help="Set what this file sets, too.", metavar="FILE", show_default=False)
     ] = None,
-    name: Deployment = None,
+    option: NameOption = None,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_SECONDS,
     as_json: JsonLines = False,
@@ -77,6 +83,9 @@ def set_variables(
     with sentences(as_json=as_json):
         if env_file is not None and not env_file.is_file():
             raise BadUsage(f"{env_file} does not exist.")
+        if name is not None and "=" in name:
+            name, assignments = None, [name, *(assignments or [])]
+        name = one_name(name, option)
         changes: dict[str, str | None] = {
             **(read_env(env_file) if env_file else {}),
             **parsed(assignments or []),
@@ -103,9 +112,14 @@ def parsed(assignments: list[str]) -> dict[str, str]:
 @app.command("unset")
 def unset_variables(
     names: Annotated[
-        list[str], typer.Argument(help="The variables' names.", metavar="NAME …", show_default=False)
+        list[str],
+        typer.Argument(
+            help="Deployment and names of variables. Without a deployment: variables of this directory's deployment.",
+            metavar="[DEPLOYMENT] VARIABLE…",
+            show_default=False,
+        ),
     ],
-    name: Deployment = None,
+    option: NameOption = None,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_SECONDS,
     as_json: JsonLines = False,
@@ -118,11 +132,18 @@ def unset_variables(
     Exit codes are those of `deploy`.
     """
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = chosen(client, name)
+        found, names = _named(client, names, option)
         unknown = sorted(set(names) - set(names_of(found)))
         if unknown:
             raise CommandFailed(f"{found['name']} has no variable {', '.join(unknown)}.")
         change(client, found, dict.fromkeys(names), as_json=as_json, seconds=None if no_wait else timeout)
+
+
+def _named(client: Client, names: list[str], option: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The deployment and the variables: the first of several words is a deployment where one has that name."""
+    if option is None and len(names) > 1 and (found := existing(client, names[0])) is not None:
+        return found, names[1:]
+    return chosen(client, option), names
 
 
 def change(

@@ -15,17 +15,6 @@ from cli.deployments.deployments import PREVIEW_SIGN, chosen_with_preview
 from cli.errors import CommandFailed
 from cli.options import open_client
 
-Deployment = Annotated[
-    str | None,
-    typer.Option(
-        "--name",
-        "-n",
-        help="The deployment: its name, its id, or the end of it; with `--PREVIEW` after it, that preview."
-        " Default: what deploy makes of this directory.",
-        metavar="NAME|ID",
-        show_default=False,
-    ),
-]
 Thread = Annotated[
     str | None,
     typer.Option("--thread", "-t", help="The run's thread.", metavar="ID", show_default=False),

@@ -11,24 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from cli.api.access import find_url
-from cli.deployments.deployments import chosen
+from cli.deployments.deployments import NAME_FORMS, chosen, one_name
 from cli.deployments.served import echo_json
-from cli.errors import BadUsage
 from cli.options import Json, Key, Org, Url, open_client, sentences, settings
-
-Name = Annotated[
-    str | None,
-    typer.Argument(
-        help="The deployment whose page is meant, by its name or id.", metavar="NAME|ID", show_default=False
-    ),
-]
 
 
 def command(
-    name: Name = None,
-    deployment: Annotated[
-        str | None, typer.Option(help="The same.", metavar="NAME|ID", show_default=False)
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"{NAME_FORMS}. Default: the console's first page.", metavar="DEPLOYMENT", show_default=False
+        ),
     ] = None,
+    option: Annotated[str | None, typer.Option("--deployment", hidden=True)] = None,  # for older scripts
     print_only: Annotated[bool, typer.Option("--print", help="Print the address alone.")] = False,
     as_json: Json = False,
     url: Url = None,
@@ -40,14 +35,12 @@ def command(
     Prints the address, too; where no browser can be shown, that is all.
     """
     with sentences(as_json=as_json):
-        if name and deployment:
-            raise BadUsage("Name one deployment.")
-        meant = name or deployment
-        if meant is None:
+        name = one_name(name, option)
+        if name is None:
             found = {"url": f"{find_url(url, settings())}/"}
         else:
             with open_client(url, api_key, org) as client:
-                record = chosen(client, meant)
+                record = chosen(client, name)
                 found = {"name": record["name"], "url": page_of(client.url, record)}
         if as_json:
             echo_json(found)

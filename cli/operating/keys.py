@@ -26,15 +26,19 @@ from cli.options import (
 from cli.output import console, printable
 
 ROLES = {
-    "read": "look",
-    "run": "look and use deployments",
+    "read": "read everything",
+    "run": "also use deployments",
     "deploy": "also change deployments",
-    "admin": "also make keys",
-    "operator": "also manage organizations",
+    "admin": "also manage keys",
+    "operator": "also manage organizations and workers",
 }
+RIGHTS = ", ".join(f"{role} ({rights})" for role, rights in ROLES.items())
+LIMITS = ("max_concurrent_runs", "max_tokens_per_day", "max_run_tokens")
 DEFAULT_ORGANIZATION = "default"
 
-app = new_app("API keys: make, list, rename and revoke them.")
+app = new_app("Create, list, change and revoke API keys.")
+
+KeyId = Annotated[str, typer.Argument(help="Id of the key, or the key itself.", metavar="ID")]
 
 
 @app.command("create")
@@ -43,7 +47,7 @@ def create(
     role: Annotated[
         str,
         typer.Option(
-            help=f"What it may do: {', '.join(f'{role} ({rights})' for role, rights in ROLES.items())}.",
+            help=f"Role: {RIGHTS}.",
             metavar="ROLE",
         ),
     ] = "run",
@@ -65,8 +69,7 @@ def create(
 ) -> None:
     """Make an API key and print it: it cannot be shown again. The role goes to stderr."""
     with sentences(as_json=as_json):
-        if role not in ROLES:
-            raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
+        _check_role(role)
         if local or (has_server() and not url and _is_local_without_key(api_key)):
             key = _create_locally(name, role, days, find_tenant(org) or DEFAULT_ORGANIZATION)
             made = {"id": id_of(key), "name": name, "role": role, "key": key}
@@ -83,6 +86,11 @@ def create(
             err=True,
         )
         typer.echo(made["key"])
+
+
+def _check_role(role: str) -> None:
+    if role not in ROLES:
+        raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
 
 
 def _is_local_without_key(api_key: str | None) -> bool:
@@ -129,9 +137,65 @@ def list_keys(as_json: Json = False, url: Url = None, api_key: Key = None, org: 
         console().print(table)
 
 
-@app.command("rename")
+@app.command("update")
+def update(
+    key_id: KeyId,
+    name: Annotated[str | None, typer.Option(help="New name.", metavar="TEXT", show_default=False)] = None,
+    role: Annotated[str | None, typer.Option(help=f"New role: {RIGHTS}.", metavar="ROLE")] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=3650, help="Days from now until the key expires; 0: it does not expire.", metavar="N"
+        ),
+    ] = None,
+    max_concurrent_runs: Annotated[
+        int | None,
+        typer.Option(min=0, help="Runs at the same time, over all deployments; 0: no limit.", metavar="N"),
+    ] = None,
+    max_tokens_per_day: Annotated[
+        int | None,
+        typer.Option(min=0, help="Tokens of all its runs in a day (UTC); 0: no limit.", metavar="N"),
+    ] = None,
+    max_run_tokens: Annotated[
+        int | None, typer.Option(min=0, help="Tokens of one run; 0: no limit.", metavar="N")
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Change the name, the role, the expiry or the limits of an API key.
+
+    Options that are not given leave the key as it is. Role and expiry take effect within seconds. A key cannot change its
+    own role or expiry.
+    """
+    with sentences(as_json=as_json):
+        if role is not None:
+            _check_role(role)
+        body = {
+            "name": name,
+            "role": role,
+            "lifetime_days": days,
+            "max_concurrent_runs": max_concurrent_runs,
+            "max_tokens_per_day": max_tokens_per_day,
+            "max_run_tokens": max_run_tokens,
+        }
+        body = {field: value for field, value in body.items() if value is not None}
+        if not body:
+            raise BadUsage("Nothing to change: give --name, --role, --days or a limit.")
+        with open_client(url, api_key, org) as client:
+            row = client.send("PATCH", f"/v2/keys/{id_of(key_id)}", body)
+        if as_json:
+            typer.echo(json.dumps(row, indent=2))
+            return
+        limits = [f"{limit} {row[limit]}" for limit in LIMITS if row[limit]]
+        facts = ", ".join([f"role {row['role']}", state(row), *limits])
+        typer.echo(printable(f"Key {row['id']} ({row['name']}): {facts}."))
+
+
+@app.command("rename", hidden=True)  # for older scripts
 def rename(
-    key_id: Annotated[str, typer.Argument(help="The key's id, or the key itself.", metavar="ID")],
+    key_id: KeyId,
     name: Annotated[str, typer.Argument(help="What it shall be called.", metavar="NAME")],
     url: Url = None,
     api_key: Key = None,
@@ -145,7 +209,7 @@ def rename(
 
 @app.command("revoke")
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="The key's id, or the key itself.", metavar="ID")],
+    key_id: KeyId,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,

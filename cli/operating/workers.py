@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Group
@@ -15,27 +18,45 @@ from rich.text import Text
 
 from cli.api.client import Client
 from cli.api.ids import version
-from cli.options import Json, Key, Org, Url, open_client, sentences
+from cli.errors import BadUsage, CommandFailed, TimedOut
+from cli.options import Json, Key, Org, Url, new_app, open_client, sentences
 from cli.output import console, printable
 
 WATCH_SECONDS = 2.0
 STATE_STYLES = {"silent": "bold red", "draining": "yellow"}
 ISOLATION = {0: "none", 1: "other user", 2: "sandbox"}
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")]
+READY, DRAINING = "ready", "draining"
+
+app = new_app()
+
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until Ctrl-C.")]
+Worker = Annotated[
+    str | None,
+    typer.Argument(
+        help="Worker: HOST, HOST:PID, or the id that --json prints. HOST alone stands for all workers of that machine."
+        " Default: the only runner.",
+        metavar="WORKER",
+        show_default=False,
+    ),
+]
 
 
-def command(
+@app.callback(invoke_without_command=True, no_args_is_help=False)
+def show(
+    context: typer.Context,
     watch: Watch = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show pools, runners, builders and graph hosts.
+    """Show pools, runners, builders and graph hosts; drain and resume workers.
 
-    Of graph hosts an organization sees its own deployments', an operator's key all.
+    A key sees the graph hosts of its organization's deployments; an operator's key sees all graph hosts.
     """
+    if context.invoked_subcommand is not None:
+        return
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         if not watch:
             found = ask(client)
@@ -52,6 +73,115 @@ def command(
             while True:
                 time.sleep(WATCH_SECONDS)
                 live.update(shown(ask(client)), refresh=True)
+
+
+@app.command("drain")
+def drain(
+    worker: Worker = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
+        ),
+    ] = 0,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Drain a worker: it takes no new runs or builds, and finishes those that it has.
+
+    Other runners of the pool take the runs that wait. The worker stays drained until `runyard workers resume` or until
+    its process ends: a worker that starts is ready. It notices within five seconds. Needs an operator's key.
+    """
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        rows = _change(client, worker, "drain")
+        if wait:
+            _wait_until_idle(client, rows, wait)
+        _print_changed(_again(client, rows), DRAINING, as_json=as_json)
+        pools = client.get("/v2/workers")["pools"]
+        for pool in pools:
+            if not as_json and pool["runners"] and pool["runners"] == pool["draining"]:
+                typer.echo(
+                    f"No other runner serves the pool {pool['name']}: its new runs wait until one is resumed or started.",
+                    err=True,
+                )
+
+
+@app.command("resume")
+def resume(
+    worker: Worker = None,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """End the drain of a worker: it takes new runs or builds again. Needs an operator's key."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        rows = _change(client, worker, "resume")
+        _print_changed(_again(client, rows), READY, as_json=as_json)
+
+
+def _change(client: Client, worker: str | None, action: str) -> list[dict[str, Any]]:
+    """Drain or resume the workers that were named; their rows."""
+    rows = _named(ask(client)["workers"], worker)
+    for row in rows:
+        client.send("POST", f"/v2/workers/{quote(row['id'], safe='')}/{action}", repeat=True)
+    return rows
+
+
+def _named(rows: Sequence[dict[str, Any]], worker: str | None) -> list[dict[str, Any]]:
+    """The workers of an id or of the beginning of one, up to a colon. Raises CommandFailed."""
+    if worker is None:
+        found = [row for row in rows if row["kind"] == "runner"]
+        if len(found) > 1:
+            names = ", ".join(sorted(f"{row['host_name']}:{row['pid']}" for row in found))
+            raise BadUsage(f"There are {len(found)} runners; choose one: {printable(names)}.")
+    else:
+        found = [row for row in rows if f"{row['id']}:".startswith(f"{worker}:")]
+    if not found:
+        raise CommandFailed(f"There is no worker {worker or ''}".rstrip() + ". `runyard workers` lists them.")
+    return found
+
+
+def _again(client: Client, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The newest rows of these workers; those that have ended are missing."""
+    ids = {row["id"] for row in rows}
+    return [row for row in ask(client)["workers"] if row["id"] in ids]
+
+
+def _wait_until_idle(client: Client, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
+    """Wait until these workers execute nothing. Raises TimedOut.
+
+    A worker learns of its drain with the next heartbeat, and may claim work until then. So only its second heartbeat
+    after the request proves that it is idle.
+    """
+    give_up_at = time.monotonic() + seconds
+    silent: dict[str, float] = {}
+    heartbeats: Counter[str] = Counter()  # the one before the request included
+    while True:
+        now = _again(client, rows)
+        for row in now:
+            heartbeats[row["id"]] += row["silent_seconds"] < silent.get(row["id"], math.inf)
+            silent[row["id"]] = row["silent_seconds"]
+        busy = [row for row in now if row["running"] or heartbeats[row["id"]] <= 2]
+        if not busy:
+            return
+        if time.monotonic() > give_up_at:
+            names = ", ".join(f"{row['host_name']}:{row['pid']} ({row['running']} running)" for row in busy)
+            raise TimedOut(printable(f"Not idle after {seconds:g} s: {names}. The drain continues."))
+        time.sleep(WATCH_SECONDS)
+
+
+def _print_changed(rows: Sequence[Mapping[str, Any]], state: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(
+            json.dumps([{"id": row["id"], "state": row["state"], "running": row["running"]} for row in rows])
+        )
+        return
+    for row in rows:
+        busy = f", {row['running']} running" if state == DRAINING else ""
+        typer.echo(printable(f"{row['kind']} {row['host_name']}:{row['pid']}: {row['state']}{busy}"))
 
 
 def ask(client: Client) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
@@ -12,8 +14,16 @@ from rich.text import Text
 from cli.api.client import Client
 from cli.api.ids import is_part, short, with_part
 from cli.api.statuses import UNSUCCESSFUL_RUNS, run_state, run_state_style
-from cli.deployments.deployments import Wide, id_column, show_table
-from cli.deployments.served import Deployment, Limit, Thread, echo_json, served
+from cli.deployments.deployments import (
+    NameOption,
+    NameOrPreview,
+    Wide,
+    id_column,
+    name_and,
+    one_name,
+    show_table,
+)
+from cli.deployments.served import Limit, Thread, echo_json, served
 from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, new_app, sentences
 from cli.output import printable, when
@@ -25,8 +35,8 @@ ENDED = UNSUCCESSFUL_RUNS | {"success"}
 THREADS_SEARCHED = 50  # those that changed last: the API lists runs by thread
 SEARCHED = 1000
 
-Name = Annotated[
-    str, typer.Argument(help="The run's id, or the end of it.", metavar="RUN", show_default=False)
+RunId = Annotated[
+    str | None, typer.Argument(help="Run: its id or the end of it.", metavar="RUN", show_default=False)
 ]
 Status = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 Row = dict[str, Any]
@@ -66,13 +76,24 @@ def find(api: Client, text: str, thread: str | None) -> Row:
     return rows[0]
 
 
+@contextmanager
+def of_run(
+    url: str | None, key: str | None, org: str | None, name: str | None, run: str | None, option: str | None
+) -> Iterator[tuple[Client, str]]:
+    """The API of the deployment that was named, and the id or part of one that was given as the run."""
+    name, text = name_and(run, "RUN", name=name, option=option)
+    with served(url, key, org, name) as api:
+        yield api, text
+
+
 def path_of(row: Row) -> str:
     return f"/threads/{row['thread_id']}/runs/{row['run_id']}"
 
 
 @app.command("list")
 def list_runs(
-    name: Deployment = None,
+    name: NameOrPreview = None,
+    option: NameOption = None,
     thread: Thread = None,
     status: Annotated[Status | None, typer.Option(help="Only those that are so.", show_default=False)] = None,
     limit: Limit = 20,
@@ -83,7 +104,7 @@ def list_runs(
     org: Org = None,
 ) -> None:
     """List a deployment's runs, newest first: those of a thread, or of the threads that changed last."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
+    with sentences(as_json=as_json), served(url, api_key, org, one_name(name, option)) as api:
         if thread:
             rows = of_thread(api, thread_id_of(api, thread), limit=limit, status=status)
         else:
@@ -120,8 +141,9 @@ def error_of(row: Row) -> str:
 
 @app.command("show")
 def show(
-    run: Name,
-    name: Deployment = None,
+    name: NameOrPreview = None,
+    run: RunId = None,
+    option: NameOption = None,
     thread: Thread = None,
     as_json: Json = False,
     url: Url = None,
@@ -129,8 +151,8 @@ def show(
     org: Org = None,
 ) -> None:
     """Show a run: its status, what it was started with, and why it failed."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
-        row = find(api, run, thread)
+    with sentences(as_json=as_json), of_run(url, api_key, org, name, run, option) as (api, text):
+        row = find(api, text, thread)
         found = {**row, **api.get(path_of(row))}
         if found["status"] in UNSUCCESSFUL_RUNS:
             found["error"] = _failure(api, found).get("error")
@@ -162,9 +184,10 @@ def _failure(api: Client, row: Row) -> Row:
 
 @app.command("cancel")
 def cancel(
-    run: Name,
+    name: NameOrPreview = None,
+    run: RunId = None,
     rollback: Annotated[bool, typer.Option("--rollback", help="Remove it and all it has written.")] = False,
-    name: Deployment = None,
+    option: NameOption = None,
     thread: Thread = None,
     as_json: Json = False,
     url: Url = None,
@@ -172,8 +195,8 @@ def cancel(
     org: Org = None,
 ) -> None:
     """Cancel a run, and wait until it has ended."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
-        row = find(api, run, thread)
+    with sentences(as_json=as_json), of_run(url, api_key, org, name, run, option) as (api, text):
+        row = find(api, text, thread)
         if row["status"] in ENDED:
             raise CommandFailed(f"Run {row['run_id']} has ended already: {row['status']}.")
         action = "rollback" if rollback else "interrupt"
@@ -186,11 +209,12 @@ def cancel(
 
 @app.command("retry")
 def retry(
-    run: Name,
+    name: NameOrPreview = None,
+    run: RunId = None,
     force: Annotated[
         bool, typer.Option("--force", help="Also when its thread has changed since: fork from where it was.")
     ] = False,
-    name: Deployment = None,
+    option: NameOption = None,
     thread: Thread = None,
     as_json: Json = False,
     url: Url = None,
@@ -198,8 +222,8 @@ def retry(
     org: Org = None,
 ) -> None:
     """Run one that failed again, from its last checkpoint, on what serves now. It becomes a new run."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
-        row = find(api, run, thread)
+    with sentences(as_json=as_json), of_run(url, api_key, org, name, run, option) as (api, text):
+        row = find(api, text, thread)
         made = api.send("POST", f"{path_of(row)}/retry", {"force": force}, repeat=True)
         if as_json:
             echo_json(made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,8 +13,16 @@ from rich.text import Text
 from cli.api.client import Client
 from cli.api.ids import is_id, is_part, short, with_part
 from cli.api.statuses import run_style
-from cli.deployments.deployments import Wide, id_column, show_table
-from cli.deployments.served import Deployment, Limit, echo_json, served
+from cli.deployments.deployments import (
+    NameOption,
+    NameOrPreview,
+    Wide,
+    id_column,
+    name_and,
+    one_name,
+    show_table,
+)
+from cli.deployments.served import Limit, echo_json, served
 from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, Yes, confirm_deletion, new_app, sentences
 from cli.output import console, printable, when
@@ -24,8 +34,8 @@ app = new_app("List, show and delete the threads of a deployment.")
 SEARCHED = 1000  # how far back a part of an id is looked for
 SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # values may be large
 
-Name = Annotated[
-    str, typer.Argument(help="The thread's id, or the end of it.", metavar="THREAD", show_default=False)
+ThreadId = Annotated[
+    str | None, typer.Argument(help="Thread: its id or the end of it.", metavar="THREAD", show_default=False)
 ]
 Status = Literal["idle", "busy", "interrupted", "error"]
 
@@ -56,9 +66,25 @@ def thread_id_of(api: Client, text: str) -> str:
     return rows[0]["thread_id"]
 
 
+@contextmanager
+def of_thread(
+    url: str | None,
+    key: str | None,
+    org: str | None,
+    name: str | None,
+    thread: str | None,
+    option: str | None,
+) -> Iterator[tuple[Client, str]]:
+    """The API of the deployment that was named, and the id of the thread. Raises CommandFailed."""
+    name, text = name_and(thread, "THREAD", name=name, option=option)
+    with served(url, key, org, name) as api:
+        yield api, thread_id_of(api, text)
+
+
 @app.command("list")
 def list_threads(
-    name: Deployment = None,
+    name: NameOrPreview = None,
+    option: NameOption = None,
     status: Annotated[Status | None, typer.Option(help="Only those that are so.", show_default=False)] = None,
     limit: Limit = 20,
     wide: Wide = False,
@@ -68,7 +94,7 @@ def list_threads(
     org: Org = None,
 ) -> None:
     """List a deployment's threads, the last to change first."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
+    with sentences(as_json=as_json), served(url, api_key, org, one_name(name, option)) as api:
         rows = search(api, limit=limit, status=status)
         if as_json:
             echo_json(rows)
@@ -92,16 +118,17 @@ def _threads(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
 
 @app.command("show")
 def show(
-    thread: Name,
-    name: Deployment = None,
+    name: NameOrPreview = None,
+    thread: ThreadId = None,
+    option: NameOption = None,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
     """Show a thread: its status, its values, and what it waits for."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
-        found = api.get(f"/threads/{thread_id_of(api, thread)}")
+    with sentences(as_json=as_json), of_thread(url, api_key, org, name, thread, option) as (api, id):
+        found = api.get(f"/threads/{id}")
         if as_json:
             echo_json(found)
             return
@@ -123,9 +150,10 @@ def show(
 
 @app.command("history")
 def history(
-    thread: Name,
+    name: NameOrPreview = None,
+    thread: ThreadId = None,
     limit: Limit = 10,
-    name: Deployment = None,
+    option: NameOption = None,
     wide: Wide = False,
     as_json: Json = False,
     url: Url = None,
@@ -133,9 +161,8 @@ def history(
     org: Org = None,
 ) -> None:
     """List a thread's checkpoints, newest first."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
-        path = f"/threads/{thread_id_of(api, thread)}/history"
-        rows = api.send("POST", path, {"limit": limit}, repeat=True)
+    with sentences(as_json=as_json), of_thread(url, api_key, org, name, thread, option) as (api, id):
+        rows = api.send("POST", f"/threads/{id}/history", {"limit": limit}, repeat=True)
         if as_json:
             echo_json(rows)
         elif rows:
@@ -161,17 +188,17 @@ def _checkpoints(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
 
 @app.command("delete")
 def delete(
-    thread: Name,
+    name: NameOrPreview = None,
+    thread: ThreadId = None,
     yes: Yes = False,
-    name: Deployment = None,
+    option: NameOption = None,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
     """Delete a thread with its state and runs. It asks first."""
-    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
-        id = thread_id_of(api, thread)
+    with sentences(as_json=as_json), of_thread(url, api_key, org, name, thread, option) as (api, id):
         if not yes:
             confirm_deletion(f"thread {id}", "state and runs", as_json=as_json)
         api.send("DELETE", f"/threads/{id}")

@@ -17,6 +17,7 @@ import hmac
 import secrets
 import string
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +26,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from sqlalchemy import Connection, RowMapping, func, text
 from sqlalchemy.dialects.postgresql import insert
 
-from shared.errors import Forbidden, Invalid, NotFound
+from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.figures import budgets
 from shared.infra.postgres import connection
 from shared.models import API_KEY
@@ -79,10 +80,7 @@ def create(
     max_run_tokens: int | None = None,
 ) -> str:
     """Insert a key and return its text, which cannot be retrieved again. Raises Invalid."""
-    if role not in ROLES:
-        raise Invalid(f"role must be one of {', '.join(ROLES)}", loc=("body", "role"), kind="literal_error")
-    if role == OPERATOR and organization_id != DEFAULT_ORGANIZATION_ID:
-        raise Invalid("operators belong to the default organization", loc=("body", "role"))
+    _check_role(role, organization_id)
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(32)
     conn.execute(
@@ -107,6 +105,13 @@ def create_for(conn: Connection, caller: Caller, *, role: str, **options: Any) -
         raise Forbidden(f"A key with the role {caller.role} cannot make one with the role {role}")
     key = create(conn, caller.organization_id, role=role, **options)
     return key.split("_")[1], key
+
+
+def _check_role(role: str, organization_id: UUID) -> None:
+    if role not in ROLES:
+        raise Invalid(f"role must be one of {', '.join(ROLES)}", loc=("body", "role"), kind="literal_error")
+    if role == OPERATOR and organization_id != DEFAULT_ORGANIZATION_ID:
+        raise Invalid("operators belong to the default organization", loc=("body", "role"))
 
 
 LIMITS = ("max_concurrent_runs", *budgets.NAMES)
@@ -139,35 +144,42 @@ def name_of(conn: Connection, key_id: str) -> str:
     return key_id if found is None else found
 
 
-def change(
-    conn: Connection,
-    organization_id: UUID,
-    key_id: str,
-    *,
-    name: str | None = None,
-    **limits: int | None,
-) -> RowMapping:
-    """Set the values that are not None; 0 removes a limit. Raises NotFound."""
-    columns = ", ".join(
-        f"{limit} = nullif(coalesce(CAST(:{limit} AS bigint), {limit}), 0)" for limit in LIMITS
-    )
+def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, Any]) -> RowMapping:
+    """Set a key's `name`, `role`, `expires_at` (None: never) and LIMITS (0 takes one away).
+
+    Other processes accept the old role or expiry for CACHE_SECONDS. Raises NotFound; Forbidden if the old or the new
+    role is above the caller's; Conflict if the caller's key would change its own role or expiry.
+    """
+    row = get(conn, caller.organization_id, key_id)
+    if "role" in changes or "expires_at" in changes:
+        _check_rights(caller, row, changes)
+    values = {name: value or None if name in LIMITS else value for name, value in changes.items()}
     query = text(
-        f"UPDATE api_key SET name = coalesce(:name, name), {columns}"
+        f"UPDATE api_key SET {', '.join(f'{name} = :{name}' for name in values)}"
         f" WHERE id = :id AND organization_id = :organization_id RETURNING {COLUMNS}"
     )
-    values = {
-        "id": key_id,
-        "organization_id": organization_id,
-        "name": name,
-        **{limit: limits.get(limit) for limit in LIMITS},
-    }
-    row = conn.execute(query, values).mappings().one_or_none()
+    row = (
+        conn.execute(query, {**values, "id": key_id, "organization_id": caller.organization_id})
+        .mappings()
+        .one_or_none()
+    )
     if row is None:
         raise _missing(key_id)
-    if limits.get("max_tokens_per_day"):
+    if values.get("max_tokens_per_day"):
         budgets.begin(conn, (budgets.KEY, key_id))
     budgets.forget()
+    forget()
     return row
+
+
+def _check_rights(caller: Caller, row: RowMapping, changes: Mapping[str, Any]) -> None:
+    if row["id"] == caller.key_id:
+        raise Conflict("A key cannot change its own role or expiry. Make the change with another key.")
+    role = changes.get("role", row["role"])
+    _check_role(role, caller.organization_id)
+    for needed in (row["role"], role):
+        if not caller.may(needed):
+            raise Forbidden(f"A key with the role {caller.role} cannot change one with the role {needed}")
 
 
 def revoke(conn: Connection, organization_id: UUID, key_id: str) -> None:

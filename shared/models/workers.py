@@ -37,7 +37,7 @@ WORKER = Table(
     column("ended_a_minute", BigInteger),
     column("heard_seconds", Double),  # since its last canary message came back
     column("hosts", JSON),
-    column("drain_requested_at", TIME, nullable=True),  # requested by an operator
+    column("drain_requested_at", TIME, nullable=True),  # by an operator, until resumed
     column("started_at", TIME, server_default=NOW),
     column("seen_at", TIME, server_default=NOW),
 )

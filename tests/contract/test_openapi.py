@@ -69,6 +69,7 @@ CREATES_NOTHING = (
     "/traffic/abort",
     "/traffic/promote",
     "/push-token",
+    "/resume",
     "/v2/listeners",
     "/v2/auth/authenticate",
     "/v2/auth/callback/{provider_id}",

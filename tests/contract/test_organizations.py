@@ -106,6 +106,50 @@ def test_no_key_makes_one_that_may_do_more_than_itself(app: Flask) -> None:
     assert admin.post("/v2/keys", {"name": "same", "role": "admin"}).status_code == 201
 
 
+def test_a_key_is_given_another_role_and_expiry_but_not_by_itself(app: Flask, operator: ControlPlane) -> None:
+    admin = with_role(app, "admin")
+    mine: Any = admin.get("/v2/me").json
+    made: Any = admin.post("/v2/keys", {"name": "ci", "role": "deploy", "lifetime_days": 1}).json
+    path = f"/v2/keys/{made['id']}"
+    ci = ControlPlane(caller(app, made["key"]))
+    assert ci.get("/v2/keys").status_code == 403
+
+    changed: Any = admin.call("PATCH", path, {"role": "admin", "lifetime_days": 0}).json
+    assert (changed["role"], changed["expires_at"], changed["name"]) == ("admin", None, "ci")
+    assert ci.get("/v2/keys").status_code == 200
+    changed = admin.call("PATCH", path, {"role": "run", "expires_at": "2999-01-01T00:00:00Z"}).json
+    assert (changed["role"], changed["expires_at"][:4]) == ("run", "2999")
+    assert ci.get("/v2/keys").status_code == 403
+
+    above: Any = operator.post("/v2/keys", {"name": "ops", "role": "operator"}).json
+    own = "A key cannot change its own role or expiry. Make the change with another key."
+    for key_id, body, status, detail in (
+        (mine["key"]["id"], {"role": "read"}, 409, own),
+        (mine["key"]["id"], {"lifetime_days": 1}, 409, own),
+        (
+            made["id"],
+            {"role": "operator"},
+            403,
+            "A key with the role admin cannot change one with the role operator",
+        ),
+        (
+            above["id"],
+            {"role": "read"},
+            403,
+            "A key with the role admin cannot change one with the role operator",
+        ),
+    ):
+        refused: Any = admin.call("PATCH", f"/v2/keys/{key_id}", body)
+        assert (refused.status_code, refused.json) == (status, {"detail": detail}), body
+    for body in (
+        {"role": "boss"},
+        {"lifetime_days": 1, "expires_at": "2999-01-01T00:00:00Z"},
+        {"expires_at": "2000-01-01T00:00:00Z"},
+    ):
+        assert admin.call("PATCH", path, body).status_code == 422, body
+    assert admin.call("PATCH", f"/v2/keys/{mine['key']['id']}", {"name": "me"}).status_code == 200
+
+
 def test_an_operator_acts_for_the_organization_it_names(operator: ControlPlane) -> None:
     made: Any = operator.post("/v2/organizations", {"name": "acme"}).json
     for tenant in ("acme", made["id"]):

@@ -105,7 +105,9 @@ def test_a_worker_says_anew_what_it_does_and_goes(client: FlaskClient) -> None:
     assert seen(client)["workers"] == []
 
 
-def test_one_that_is_to_be_drained_says_so_at_once(client: FlaskClient, foreign_client: FlaskClient) -> None:
+def test_one_that_is_drained_or_resumed_is_shown_so_at_once(
+    client: FlaskClient, foreign_client: FlaskClient
+) -> None:
     heartbeat()
     heartbeat("other")
 
@@ -116,9 +118,20 @@ def test_one_that_is_to_be_drained_says_so_at_once(client: FlaskClient, foreign_
     states = {row["id"]: (row["state"], row["running"]) for row in seen(client)["workers"]}
     assert states == {"box:1:a": ("draining", 3), "other": ("ready", 0)}
     assert seen(client)["pools"][0]["slots"] == 100
-    missing = client.post("/v2/workers/nobody/drain")
-    assert (missing.status_code, missing.json) == (404, {"detail": "Worker nobody not found."})
-    assert foreign_client.post("/v2/workers/other/drain").status_code == 403
+
+    assert client.post("/v2/workers/box:1:a/resume").status_code == 202
+    assert {row["state"] for row in seen(client)["workers"]} == {"ready"}
+    assert seen(client)["pools"][0]["slots"] == 200
+    heartbeat("other", state="draining")  # its process shuts down
+    stopping = client.post("/v2/workers/other/resume")
+    assert (stopping.status_code, stopping.json) == (
+        409,
+        {"detail": "Worker other shuts down and cannot be resumed."},
+    )
+    for action in ("drain", "resume"):
+        missing = client.post(f"/v2/workers/nobody/{action}")
+        assert (missing.status_code, missing.json) == (404, {"detail": "Worker nobody not found."})
+        assert foreign_client.post(f"/v2/workers/other/{action}").status_code == 403
 
 
 def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:

@@ -153,15 +153,20 @@ def test_flower_shows_the_workers(observed: Stack) -> None:
         process.wait(20)
 
 
-def test_a_worker_is_drained_from_afar_and_another_takes_its_place(observed: Stack) -> None:
-    def builders() -> dict[str, str]:
-        found = observed.client.get("/v2/workers").json()["workers"]
-        return {worker["id"]: worker["state"] for worker in found if worker["kind"] == "builder"}
+def test_a_builder_that_an_operator_drained_consumes_no_builds_until_it_is_resumed(observed: Stack) -> None:
+    def builders() -> list[str]:
+        rows = observed.client.get("/v2/workers").json()["workers"]
+        return [row["id"] for row in rows if row["kind"] == "builder"]
 
-    (old,) = wait_until(builders, 20)
-    assert observed.client.post(f"/v2/workers/{old}/drain").status_code == 202
-    assert builders().get(old) in ("draining", None)
-    wait_until(lambda: old not in builders() and "ready" in builders().values(), 60)
+    def consumes_builds() -> bool:
+        return "'name': 'builds'" in celery(observed, "inspect", "active_queues").stdout
+
+    (builder,) = wait_until(builders, 60)
+    wait_until(consumes_builds, 60)
+    assert observed.runyard("workers", "drain", builder).returncode == 0
+    wait_until(lambda: not consumes_builds(), 60)
+    assert observed.runyard("workers", "resume", builder).returncode == 0
+    wait_until(consumes_builds, 60)
 
 
 def answer_to(stack: Stack, *arguments: str) -> bool:

@@ -35,28 +35,46 @@ def stack() -> Iterator[Stack]:
         yield own
 
 
-def stop_by_signal(stack: Stack, runner: int, worker: str) -> None:
+def drain_by_signal(stack: Stack, runner: int, worker: str) -> None:
     os.kill(runner, signal.SIGTERM)
 
 
-def stop_by_request(stack: Stack, runner: int, worker: str) -> None:
-    stack.client.post(f"/v2/workers/{worker}/drain").raise_for_status()
+def has_ended(stack: Stack, runner: int) -> bool:
+    """After a signal, the supervisor starts another runner."""
+    return not psutil.pid_exists(runner)
 
 
-@pytest.mark.parametrize("stop", [stop_by_signal, stop_by_request])
+def drain_by_request(stack: Stack, runner: int, worker: str) -> None:
+    assert stack.runyard("workers", "drain", worker).returncode == 0
+
+
+def is_idle_and_resumed(stack: Stack, runner: int) -> bool:
+    """After a request, the runner stays and executes nothing; then it is resumed."""
+    waited = stack.runyard("workers", "drain", "--wait", str(DRAIN_SECONDS))
+    assert (waited.returncode, "No other runner" in waited.stderr) == (0, True), waited.stderr
+    assert {row["status"] for row in rows(stack)} == {"success", "pending"}
+    assert stack.runyard("workers", "resume").returncode == 0
+    return psutil.pid_exists(runner)
+
+
+@pytest.mark.parametrize(
+    ("drain", "is_drained"),
+    [(drain_by_request, is_idle_and_resumed), (drain_by_signal, has_ended)],
+    ids=["request", "signal"],
+)
 def test_a_runner_that_drains_under_a_backlog_hands_nothing_over(
-    stack: Stack, stop: Callable[[Stack, int, str], None]
+    stack: Stack, drain: Callable[[Stack, int, str], None], is_drained: Callable[[Stack, int], bool]
 ) -> None:
     (runner,) = wait_until(lambda: stack.pids("runner"), 60)
     (worker,) = wait_until(lambda: [row["id"] for row in workers(stack) if row["pid"] == runner], 60)
     threads = counting.start(stack, BACKLOG, 4, 1.0)
     wait_until(lambda: len(rows(stack, "owner = %(id)s AND status = 'success'", id=worker)) >= SLOTS, 60)
 
-    stop(stack, runner, worker)
+    drain(stack, runner, worker)
     wait_until(lambda: [row["state"] for row in workers(stack) if row["id"] == worker] == ["draining"], 30)
     in_flight = [row["run_id"] for row in rows(stack, "status = 'running' AND owner = %(id)s", id=worker)]
     assert in_flight
-    wait_until(lambda: not psutil.pid_exists(runner), DRAIN_SECONDS + 30)
+    wait_until(lambda: is_drained(stack, runner), DRAIN_SECONDS + 30)
 
     left = rows(stack, "run_id = ANY(%(ids)s)", ids=in_flight)
     assert {(row["status"], row["attempt"], row["owner"]) for row in left} == {("success", 1, worker)}

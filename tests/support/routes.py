@@ -99,6 +99,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/v2/metrics/series"): Call("read"),
     ("GET", "/v2/metrics/overview"): Call("read"),
     ("POST", "/v2/workers/<worker_id>/drain"): Call("operator", foreign=403),
+    ("POST", "/v2/workers/<worker_id>/resume"): Call("operator", foreign=403),
     ("GET", "/v2/usage"): Call("read"),
     ("POST", "/v2/organizations"): Call("operator"),
     ("GET", "/v2/organizations/<organization_id>"): Call("read"),

@@ -30,7 +30,8 @@ class Stage:
         self.is_full = False
         self.is_away = False
         self.sent: Callable[[str], None] = lambda worker: None
-        self.ended = self.stopped = 0
+        self.ended = 0
+        self.drains: list[bool] = []
         self.sender = HeartbeatSender(
             dataclasses.replace(settings, worker="box:1:a"),
             kind="runner",
@@ -38,7 +39,7 @@ class Stage:
             figures=lambda: {"slots": 9, "running": 4},
             is_full=lambda: self.is_full,
             dies=self.die,
-            stops=self.stop,
+            on_drain=self.drains.append,
             send_canary=self.send,
             clock=lambda: self.now,
         )
@@ -50,10 +51,6 @@ class Stage:
 
     def die(self) -> None:
         self.ended += 1
-
-    def stop(self) -> None:
-        self.stopped += 1
-        self.sender.draining = True
 
     def live(self, seconds: float, *, hears: bool = False) -> None:
         """Go through the rounds of this time."""
@@ -141,14 +138,27 @@ def test_a_worker_consumes_a_queue_of_its_own_that_leaves_nothing_behind(redis_u
     assert (own.exchange.name, own.no_ack) == ("", True)
 
 
-def test_it_stops_in_good_order_when_an_operator_wants_it(stage: Stage, db: Engine) -> None:
+def test_it_drains_and_resumes_when_an_operator_says_so(stage: Stage, db: Engine) -> None:
     stage.sender.send()
-    assert stage.stopped == 0
+    assert stage.drains == []
     with connection() as conn:
         fleet.request_drain(conn, "box:1:a")
     stage.sender.send()
     stage.sender.send()
-    assert (stage.stopped, stage.ended) == (1, 0)
+    assert stage.drains == [True]
+    assert stage.sender.why_not_ready() == "it drains"
+
+    with connection() as conn:
+        fleet.leave(conn, "box:1:a")  # as upkeep does after a long silence
+    stage.sender.send()
+    assert stage.drains == [True]
+
+    with connection() as conn:
+        fleet.resume(conn, "box:1:a")
+    stage.sender.send()
+    assert stage.drains == [True, False]
+    assert stage.sender.why_not_ready() is None
+    assert stage.ended == 0
 
 
 @pytest.mark.usefixtures("db")

@@ -57,6 +57,14 @@ class KeyCreate(Schema):
 
 class KeyPatch(Schema):
     name = StrictString(min_length=1, max_length=255, allow_none=True)
+    role = OneOf(*ROLES, allow_none=True)
+    expires_at = TimeField(allow_none=True, metadata={"description": "In the future"})
+    lifetime_days = StrictInteger(
+        minimum=0,
+        maximum=MAX_LIFETIME_DAYS,
+        allow_none=True,
+        metadata={"description": "From now on; 0: the key does not expire. Not allowed with `expires_at`"},
+    )
     max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
     max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
     max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
@@ -188,7 +196,9 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
     now = clock.now()
     if at is not None and at <= now:
         raise Invalid("must be in the future", loc=("body", "expires_at"))
-    return at if days is None else now + timedelta(days=days)
+    if days is None:
+        return at
+    return now + timedelta(days=days) if days else None
 
 
 @bp.get("/v2/keys/<key_id>")
@@ -200,18 +210,28 @@ def get_key(key_id: str) -> Response:
 
 @bp.patch("/v2/keys/<key_id>")
 @operation(
-    "Change an API key's name or limit", role="admin", answer=schemas.API_KEY, body=KeyPatch, errors=(404,)
+    "Change an API key's name, role, expiry or limits",
+    role="admin",
+    answer=schemas.API_KEY,
+    body=KeyPatch,
+    errors=(404, 409),
 )
 def change_key(key_id: str) -> Response:
-    """Change a key's name or limits. 0 removes a limit.
+    """Change a key's name, role, expiry or limits. 0 removes a limit or the expiry.
 
-    Running runs are not stopped, but token limits apply to them too.
+    Token budgets also apply to running runs, other limits to new runs.
+
+    Role and expiry take effect within seconds. A key cannot change its own role or expiry, nor a key whose old or new
+    role is above its own.
     """
     body = {name: value for name, value in load(KeyPatch).items() if value is not None}
     if not body:
-        raise Invalid("name or a limit must be given")
+        raise Invalid("name, role, expires_at, lifetime_days or a limit must be given")
+    if "expires_at" in body or "lifetime_days" in body:
+        body["expires_at"] = _expiry(body)
+        body.pop("lifetime_days", None)
     with connection() as conn:
-        return jsonify(key_record(api_keys.change(conn, caller().organization_id, key_id, **body)))
+        return jsonify(key_record(api_keys.change(conn, caller(), key_id, body)))
 
 
 @bp.delete("/v2/keys/<key_id>")

@@ -28,14 +28,23 @@ def list_workers() -> Response:
 
 
 @bp.post("/v2/workers/<worker_id>/drain")
-@operation("Drain a worker, as SIGTERM does", role="operator", status=202, errors=(404,))
+@operation("Drain a worker", role="operator", status=202, errors=(404,))
 def drain_worker(worker_id: str) -> tuple[str, int]:
-    """Drain a worker. It is listed as draining at once, and starts to drain within seconds.
+    """Drain a worker: it takes no new runs or builds, and finishes those that it has.
 
-    A drained worker exits, and its supervisor may start another one.
+    It is listed as draining at once, notices within five seconds, and stays drained until it is resumed or exits.
     """
     with connection() as conn:
         fleet.request_drain(conn, worker_id)
+    return "", 202
+
+
+@bp.post("/v2/workers/<worker_id>/resume")
+@operation("End the drain of a worker", role="operator", status=202, errors=(404, 409))
+def resume_worker(worker_id: str) -> tuple[str, int]:
+    """The worker takes new runs or builds again within five seconds. A worker that shuts down cannot be resumed."""
+    with connection() as conn:
+        fleet.resume(conn, worker_id)
     return "", 202
 
 

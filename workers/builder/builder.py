@@ -36,6 +36,7 @@ from workers.runner.event_writer import Writers
 
 log = logging.getLogger(__name__)
 
+PASS_ON_SECONDS = 0.2
 NOTICE_SECONDS = 3.0  # after which a build that was interrupted stops
 
 
@@ -51,9 +52,14 @@ class Builder:
         self.writers = Writers(retention_seconds=settings.event_retention_seconds)
         self._at_work: set[greenlet] = set()
         self._is_stopping = False
+        self.is_drained = False  # by an operator
 
     def build(self, revision_id: UUID) -> None:
         """Build and deploy a revision that waits for it; returns at once when somebody else has it."""
+        if self.is_drained:  # the message reached this builder before its consumer had stopped
+            gevent.sleep(PASS_ON_SECONDS)
+            broker.enqueue_build(revision_id)
+            return
         try:
             with connection() as conn:
                 claimed = revisions.claim(

@@ -11,6 +11,7 @@ nested runs every second, and at once after a notification whose runs could not 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -69,7 +70,8 @@ class Runner:
             Budgets(),
         )
         self.user_code = UserCodeRunner(settings, hosts)
-        self.draining = False
+        self.draining = False  # to shut down
+        self._is_drained = False  # by an operator
         self._drains_until = time.monotonic()  # executions and requests in an app may take as long
         self._executions: dict[UUID, Execution] = {}
         self._busy: Counter[int] = Counter()  # executions by depth
@@ -108,6 +110,10 @@ class Runner:
         return self.services.hosts
 
     @property
+    def _takes_runs(self) -> bool:
+        return not (self.draining or self._is_drained)
+
+    @property
     def free_slots(self) -> int:
         """Slots for runs that no run called."""
         return self._free_slots(0)
@@ -123,7 +129,7 @@ class Runner:
     def notify(self, run_ids: Iterable[UUID]) -> None:
         """Execute those of these runs that are ours to claim; returns when they have ended."""
         self._notified_at = time.monotonic()
-        if self.draining:
+        if not self._takes_runs:
             self._pass_on(run_ids)
             return
         notified = list(run_ids)
@@ -151,14 +157,14 @@ class Runner:
         """A thread's next run may start: here if it is our pool's, else by a notification."""
         if following is None:
             return
-        if following.pool == self.settings.pool and not self.draining and self.free_slots > 0:
+        if following.pool == self.settings.pool and self._takes_runs and self.free_slots > 0:
             self._group.spawn(self.notify, [following.run_id])
         else:
             broker.enqueue_run(following.pool, following.run_id)
 
     def _start_next_of(self, line: LimitedId) -> None:
         """A run of a limited deployment or key has ended: the next one starts, here if a slot is free."""
-        if not self.draining and self.free_slots > 0:
+        if self._takes_runs and self.free_slots > 0:
             self._claim(lambda: self._claiming.of([line], self.free_slots), 0)
             return
         try:
@@ -177,7 +183,7 @@ class Runner:
         """No notification for a while: look for waiting runs. Redis away delays runs, no more."""
         quiet = time.monotonic() - self._notified_at > OVERLOOKED_SECONDS
         most = self.free_slots
-        if not self.draining and most > 0 and quiet:
+        if self._takes_runs and most > 0 and quiet:
             overlooked = partial(self._claiming.overlooked, most, waited_seconds=OVERLOOKED_SECONDS)
             self._claim_in_group(overlooked, most)
 
@@ -203,7 +209,9 @@ class Runner:
         A draining runner claims those that its own runs may wait for: where no other runner is, those would wait until
         the drain ends, and call the same runs again elsewhere.
         """
-        return not self.draining or (self._busy[depth - 1] > 0 and self._drain_seconds_left > 0)
+        if self.draining and self._drain_seconds_left <= 0:
+            return False
+        return self._takes_runs or self._busy[depth - 1] > 0
 
     def _claim_in_group(
         self, claim: Callable[[], Taken], slots: int, depth: int = 0
@@ -259,7 +267,7 @@ class Runner:
                 self._ended.append(time.monotonic())
                 if run.depth:
                     self._may_have_nested.set()
-            if self._has_backlog and not self.draining and self.free_slots > 0:
+            if self._has_backlog and self._takes_runs and self.free_slots > 0:
                 self._claim_backlog(self.free_slots)
                 return
             if run.limited and not run.depth:
@@ -371,8 +379,17 @@ class Runner:
         for revision_id in revision_ids:
             self.hosts.warm(revision_id)
 
+    def set_drained(self, is_drained: bool) -> None:
+        """Drain this runner for an operator, or resume it.
+
+        A drained runner claims only nested runs of those that run here. Its hosts still answer graph queries and calls
+        of a deployment's own routes.
+        """
+        self._is_drained = is_drained
+        self._notified_at = -math.inf  # resumed, it looks for waiting runs at once
+
     def drain(self) -> None:
-        """Take nothing new but nested runs of those that run here; after a while hand over what still runs."""
+        """Shut down in good order: take nothing new but nested runs of those that run here; after a while hand over what still runs."""
         if self.draining:
             return
         self.draining = True

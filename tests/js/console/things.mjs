@@ -321,7 +321,7 @@ scenario("workers are shown live, and draining one is asked about first", async 
   await page.getByRole("region", { name: "Graph hosts" }).getByRole("link", { name: deployments.shelf }).first().waitFor();
   await page.getByRole("region", { name: "Pools" }).getByText("default").waitFor();
   await runners.getByRole("button", { name: /^Drain/ }).first().click();
-  await dialog(page).getByText("It claims nothing more.").waitFor();
+  await dialog(page).getByText("The runner claims no new runs").waitFor();
   await check();
   await button(dialog(page), "Cancel").click();
   await isInert(page);
@@ -339,7 +339,7 @@ scenario("a key that may only look is offered no change, and refused one", async
     await page.goto(`${it.url}/#${path}`);
     await row(page, text).first().waitFor();
     const offered = await page.locator("main button").allTextContents();
-    const changes = offered.filter((one) => /^(New|Change|Delete|Revoke|Retry|Pause|Continue|Drain|Act here|Rename|From an)/.test(one));
+    const changes = offered.filter((one) => /^(New|Change|Delete|Revoke|Retry|Pause|Continue|Drain|Resume|Act here|Rename|From an)/.test(one));
     assert.deepEqual(changes, [], path);
   }
   await page.goto(`${it.url}/#/keys`);

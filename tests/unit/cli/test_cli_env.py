@@ -39,10 +39,10 @@ def kept(server: ControlPlane) -> ControlPlane:
 
 
 def test_variables_are_listed_by_name_alone_and_unset(kept: ControlPlane) -> None:
-    assert runyard(kept, "env", "list", "-n", "app").stdout.split() == ["A", "B"]
+    assert runyard(kept, "env", "list", "app").stdout.split() == ["A", "B"]
     assert json.loads(runyard(kept, "env", "list", "-n", "app", "--json").stdout) == ["A", "B"]
 
-    ran = runyard(kept, "env", "unset", "A", "-n", "app", "--no-wait")
+    ran = runyard(kept, "env", "unset", "app", "A", "--no-wait")
     assert ran.exit_code == 0, ran.output
     assert "v2 of app: no A" in ran.stdout
     assert kept.body(PATCH) == {"secret_changes": [{"name": "A", "value": None}]}
@@ -50,7 +50,7 @@ def test_variables_are_listed_by_name_alone_and_unset(kept: ControlPlane) -> Non
 
 def test_variables_are_set_and_the_revision_is_followed(kept: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "more.env").write_text("C=3\nD=4\n")
-    words = ["env", "set", "-n", "app", "C=x=y", "KEY=-", "--env-file", "more.env", "--json"]
+    words = ["env", "set", "app", "C=x=y", "KEY=-", "--env-file", "more.env", "--json"]
     ran = runyard(kept, *words, input="from stdin\n")
     assert ran.exit_code == 0, ran.output
     assert kept.body(PATCH) == {
@@ -73,9 +73,19 @@ def test_what_cannot_be_meant_changes_nothing(kept: ControlPlane) -> None:
         (["set", "--env-file", "none"], 2, "none does not exist"),
         (["unset", "A", "Z"], 1, "app has no variable Z"),
     ):
-        ran = runyard(kept, "env", *words, "-n", "app")
+        ran = runyard(kept, "env", words[0], "app", *words[1:])
         assert (ran.exit_code, says in ran.stderr) == (code, True), f"{words}: {ran.stderr}"
     assert PATCH not in kept.asked
+
+
+def test_older_scripts_name_the_deployment_of_variables_by_an_option(kept: ControlPlane) -> None:
+    ran = runyard(kept, "env", "set", "C=1", "--name", "app", "--no-wait")
+    assert ran.exit_code == 0, ran.output
+    ran = runyard(kept, "env", "unset", "A", "B", "-n", "app", "--no-wait")
+    assert ran.exit_code == 0, ran.output
+    assert kept.body(PATCH) == {
+        "secret_changes": [{"name": "A", "value": None}, {"name": "B", "value": None}]
+    }
 
 
 # open

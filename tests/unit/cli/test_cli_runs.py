@@ -70,7 +70,27 @@ def served(server: ControlPlane) -> ControlPlane:
 
 
 def typed(server: ControlPlane, *words: str) -> Result:
-    return runyard(server, *words, "-n", "app")
+    """The command with its deployment."""
+    return runyard(server, *words[:2], "app", *words[2:])
+
+
+def test_the_deployment_is_an_argument_and_one_argument_alone_is_the_run_or_thread(
+    served: ControlPlane,
+) -> None:
+    for words in (
+        ["runs", "show", "app", RUN],
+        ["runs", "show", RUN, "--name", "app"],
+        ["threads", "show", T, "-n", "app"],
+    ):
+        assert runyard(served, *words).exit_code == 0, words
+    for words, says in (
+        (["runs", "show", "-n", "app"], "RUN is missing."),
+        (["threads", "delete"], "THREAD is missing."),
+        (["runs", "list", "app", "-n", "app"], "The deployment is given twice"),
+        (["runs", "show", "app", RUN, "-n", "app"], "The deployment is given twice"),
+    ):
+        ran = runyard(served, *words)
+        assert (ran.exit_code, says in ran.stderr) == (2, True), f"{words}: {ran.output}"
 
 
 def test_the_newest_runs_are_those_of_the_threads_that_changed_last(served: ControlPlane) -> None:

@@ -118,6 +118,26 @@ def test_a_draining_runner_takes_nothing(b: Bench) -> None:
 
 
 @within(bench)
+def test_a_runner_that_an_operator_drained_finishes_what_it_has_and_takes_nothing_until_resumed(
+    b: Bench,
+) -> None:
+    running = b.start("sleeps", stream_mode=["custom"])
+    b.wait_for_event(running, b"asleep")
+    b.runner.set_drained(True)
+    waiting, nested = b.create("echo"), b.create("echo", depth=1)
+    b.runner.notify([waiting])
+    b.wait(nested)
+    b.runner._claim_overlooked()
+    assert [b.status(run_id) for run_id in (running, nested, waiting)] == ["running", "success", "pending"]
+    assert str(waiting) in [id for _, _, id in b.notified], "other runners are notified of it"
+
+    b.runner.set_drained(False)
+    gevent.spawn(b.runner.notify, [waiting])
+    b.wait(waiting)
+    assert (b.status(waiting), b.row(waiting)["attempt"]) == ("success", 1)
+
+
+@within(bench)
 def test_a_runner_that_closes_gives_its_runs_back(b: Bench) -> None:
     run_id = b.start("sleeps", stream_mode=["custom"])
     b.wait_for_event(run_id, b"asleep")

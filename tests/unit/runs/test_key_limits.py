@@ -192,5 +192,6 @@ def test_where_no_key_is_limited_nobody_looks_at_keys(app: DeploymentRef) -> Non
     with driver() as conn:
         assert {run.run_id for run, _ in claims.claim(conn, made, blind)} == set(made), "it was told so"
     with connection() as conn:
-        api_keys.change(conn, DEFAULT_ORGANIZATION_ID, limited, max_concurrent_runs=0)
+        caller = api_keys.Caller(DEFAULT_ORGANIZATION_ID, "default", "other", "admin")
+        api_keys.change(conn, caller, limited, {"max_concurrent_runs": 0})
         assert not key_limits.are_there(conn)

@@ -16,7 +16,7 @@ export const title = () => "Workers";
 
 export default function WorkersPage() {
   const found = useResource((signal) => control("GET", "/v2/workers", { signal }), [], { every: LOOK_AGAIN_MS });
-  const drain = (/** @type {any} */ worker) => askAndDrain(worker, found.reload);
+  const act = (/** @type {any} */ worker) => (worker.state === "draining" ? resume : askAndDrain)(worker, found.reload);
   const workers = found.data?.workers ?? [];
   const of = (/** @type {string} */ kind) => workers.filter((/** @type {any} */ worker) => worker.kind === kind);
   const hosts = workers.flatMap((/** @type {any} */ worker) => worker.hosts.map((/** @type {any} */ host) => ({ ...host, worker: worker.id })));
@@ -31,10 +31,10 @@ export default function WorkersPage() {
           <${Table} label="Pools" rows=${found.data.pools} rowKey=${(/** @type {any} */ pool) => pool.name} columns=${POOLS}
             empty=${html`<${Empty} title="No pools" text="A pool appears with its first runner, deployment or run." />`} /><//>
         <${Section} title="Runners">
-          <${Table} label="Runners" rows=${of("runner")} rowKey=${idOf} columns=${columns("runner", drain)}
+          <${Table} label="Runners" rows=${of("runner")} rowKey=${idOf} columns=${columns("runner", act)}
             empty=${html`<${Empty} title="No runner" text="Runs wait until one is started: the line “runner” of the Procfile does it." />`} /><//>
         <${Section} title="Builders">
-          <${Table} label="Builders" rows=${of("builder")} rowKey=${idOf} columns=${columns("builder", drain)}
+          <${Table} label="Builders" rows=${of("builder")} rowKey=${idOf} columns=${columns("builder", act)}
             empty=${html`<${Empty} title="No builder" text="Revisions wait until one is started: the line “builder” of the Procfile does it." />`} /><//>
         <${Section} title="Graph hosts">
           <${Table} label="Graph hosts" rows=${hosts} rowKey=${(/** @type {any} */ host) => `${host.worker} ${host.pid}`} columns=${HOSTS}
@@ -42,6 +42,9 @@ export default function WorkersPage() {
           ${hidden > 0 && html`<p class="quiet">${count(hidden)} more of other organizations.</p>`}<//>`}
     <//>`;
 }
+
+/** @type {Record<string, string>} */
+const ACTIONS = { ready: "Drain", draining: "Resume" };
 
 const idOf = (/** @type {any} */ worker) => worker.id;
 
@@ -67,8 +70,8 @@ const POOLS = [
   { title: "Hosts", key: "hosts", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.hosts) },
 ];
 
-/** @param {"runner" | "builder"} kind @param {(worker: any) => void} drain */
-function columns(kind, drain) {
+/** @param {"runner" | "builder"} kind @param {(worker: any) => void} act */
+function columns(kind, act) {
   const load = [
     { title: "Pool", key: "pool", cell: (/** @type {any} */ worker) => worker.pool },
     { title: "Running", key: "running", align: RIGHT, cell: (/** @type {any} */ worker) => `${count(worker.running)} of ${count(worker.slots)}` },
@@ -84,7 +87,7 @@ function columns(kind, drain) {
     { title: "Since", key: "since", cell: (/** @type {any} */ worker) => html`<${Ago} at=${worker.started_at} />` },
     ...(can("operator") ? [{
       title: "", key: "actions", align: RIGHT,
-      cell: (/** @type {any} */ worker) => worker.state === "ready" && html`<${Button} kind="plain" label="Drain ${worker.id}" onClick=${() => drain(worker)}>Drain<//>`,
+      cell: (/** @type {any} */ worker) => ACTIONS[worker.state] && html`<${Button} kind="plain" label="${ACTIONS[worker.state]} ${worker.id}" onClick=${() => act(worker)}>${ACTIONS[worker.state]}<//>`,
     }] : []),
   ];
 }
@@ -125,11 +128,18 @@ function memoryOf(host) {
 /** @param {any} worker @param {() => void} reload */
 async function askAndDrain(worker, reload) {
   const text = worker.kind === "runner"
-    ? "It claims nothing more. Its runs go on for a while, then another runner continues what is left from the last checkpoint, and it stops."
-    : "It gives its builds back at once, and stops.";
-  const more = html`<p>${text}</p><p>A supervisor may start it again.</p>`;
+    ? "The runner claims no new runs and finishes those that it has. Other runners of the pool claim the runs that wait."
+    : "The builder claims no new builds and finishes those that it has.";
+  const more = html`<p>${text}</p><p>It stays drained until it is resumed or its process ends.</p>`;
   if (!(await ask({ title: `Drain ${worker.id}?`, text: more, action: "Drain", kind: "danger" }))) return;
   await control("POST", `/v2/workers/${encodeURIComponent(worker.id)}/drain`);
   notify(`${worker.id} drains.`);
+  reload();
+}
+
+/** @param {any} worker @param {() => void} reload */
+async function resume(worker, reload) {
+  await control("POST", `/v2/workers/${encodeURIComponent(worker.id)}/resume`);
+  notify(`${worker.id} takes new work.`);
   reload();
 }
