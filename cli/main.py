@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-from cli import doctor
+from cli import completion, doctor
+from cli.api import contexts
 from cli.backups import backup
 from cli.deployments import deploy, deployments, env, limits, logs, new, revisions, traffic
 from cli.machine import dev, health_command, process, serving
-from cli.operating import browser, encryption, keys, orgs, top, usage, workers
+from cli.operating import browser, encryption, keys, login, orgs, top, usage, workers
 from cli.options import ServerCommand, new_app
 from cli.runs import run, runs, threads
 from shared import __version__
 
-app = new_app()
+app = new_app(completion=True)
 
-SERVE, DEPLOY, WATCH, OPERATE = "Run the service", "Deploy", "Look and run", "Operate"
+SERVE, DEPLOY, WATCH = "Run the service", "Deploy", "Run and inspect"
+CONNECT, OPERATE = "Connect to a service", "Operate"
 
 app.command("up", cls=ServerCommand, rich_help_panel=SERVE)(serving.up)
 app.command("dev", cls=ServerCommand, rich_help_panel=SERVE)(dev.command)
@@ -43,6 +45,9 @@ app.command("open", rich_help_panel=WATCH)(browser.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
+app.command("login", rich_help_panel=CONNECT)(login.login)
+app.command("logout", rich_help_panel=CONNECT)(login.logout)
+app.command("contexts", rich_help_panel=CONNECT)(login.list_contexts)
 app.command("doctor", cls=ServerCommand, rich_help_panel=OPERATE)(doctor.command)
 app.add_typer(workers.app, name="workers", rich_help_panel=OPERATE)
 app.command("health", rich_help_panel=OPERATE)(health_command.command)
@@ -66,6 +71,15 @@ def about(
     show_version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            help="Service that `runyard login` kept under this name (RUNYARD_CONTEXT); `local`: none of them.",
+            metavar="CONTEXT",
+            autocompletion=completion.context_names,
+        ),
+    ] = None,
 ) -> None:
     """Build, serve and run agent graphs on your own machines.
 
@@ -73,6 +87,7 @@ def about(
     RUNYARD_API_KEY (environment, then .env), then the one `runyard up` keeps for itself, then
     LANGGRAPH_HOST_API_KEY, LANGSMITH_API_KEY and LANGCHAIN_API_KEY if it begins with `ryd_`.
     """
+    contexts.requested.set(context)
 
 
 if __name__ == "__main__":

@@ -54,12 +54,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
 
 
-def new_app(help: str = "") -> typer.Typer:
-    """A group of commands; without `help`, its callback's docstring says what it is for."""
+def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:
+    """A group of commands; without `help`, its callback's docstring says what it is for. `completion`: of shells."""
     return typer.Typer(
         help=help or Default(None),
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completion,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",  # paragraphs flow to the width of the terminal
         context_settings={"help_option_names": ["--help", "-h"]},

@@ -1,4 +1,4 @@
-"""Find the service's address, an API key and the organization in options, variables and files.
+"""Find the service's address, an API key and the organization in options, variables, contexts and files.
 
 A variable is looked for in the process environment and in `local`: what the project's `.env` (or the `env` of
 its configuration) sets. Our own names come first, then those of `langgraph deploy`, in the order it has.
@@ -22,7 +22,9 @@ import typer
 from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
-from cli.errors import CommandFailed
+from cli.api import contexts
+from cli.api.contexts import Context
+from cli.errors import BadUsage, CommandFailed
 from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
@@ -52,12 +54,35 @@ def _mention_line(path: Path, line: int) -> None:
 
 
 def find_url(url: str | None, settings: Settings) -> str:
-    """The service's address: given, from the environment, where `runyard up` last listened, or this machine's."""
+    """The service's address. Raises CommandFailed for a context that does not exist or contradicts RUNYARD_URL.
+
+    The first of: the option, RUNYARD_URL, the context that was requested by name, LANGGRAPH_HOST_URL, the current context,
+    where `runyard up` last listened, this machine.
+    """
     named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
-    given = url or (settings.url if named else os.environ.get("LANGGRAPH_HOST_URL"))
+    given = url or (settings.url if named else None)
+    if given:
+        _check_requested(given, "--url" if url else "RUNYARD_URL")
+    if not given and not contexts.requested_by_name():
+        given = os.environ.get("LANGGRAPH_HOST_URL")
+    if not given and (context := contexts.selected()):
+        given = context.url
     if not given and not any(os.environ.get(name) for name in (*names_of("listen_host"), *names_of("port"))):
         given = _kept(settings, KEPT_URL)
     return (given or settings.url).rstrip("/")
+
+
+def _check_requested(url: str, source: str) -> None:
+    """Raise BadUsage if `--context` names another service than the address that goes before it."""
+    if (
+        (name := contexts.requested.get())
+        and (context := contexts.selected())
+        and context.url != url.rstrip("/")
+    ):
+        raise BadUsage(
+            f"--context {name} is the service {context.url}, but {source} is {url}, which takes precedence."
+            f" Give only one of them."
+        )
 
 
 @dataclass(frozen=True)
@@ -73,8 +98,8 @@ def find_key(
 ) -> ApiKey:
     """Return the API key for the service at `url`. Raises CommandFailed when there is none.
 
-    `--api-key` and RUNYARD_API_KEY may hold a key of any form. The key that `runyard up` keeps is sent to that
-    service only. The variables of `langgraph deploy` come last and must hold a key of a runyard service.
+    `--api-key` and RUNYARD_API_KEY may hold a key of any form. The key of the selected context and the key that
+    `runyard up` keeps are sent to their own service only. The variables of `langgraph deploy` come last and must hold a key of a runyard service.
     """
     project = ".env" if local is None else "the project's variables"
     local = read_env() if local is None else local
@@ -83,6 +108,9 @@ def find_key(
         (settings.api_key, "RUNYARD_API_KEY of the environment"),
         (local.get("RUNYARD_API_KEY"), f"RUNYARD_API_KEY of {project}"),
     ]
+    context = contexts.selected() if not any(text for text, _ in explicit) else None
+    if context and context.url == url.rstrip("/"):
+        explicit.append((context.key, context.source))
     if _is_kept_service(url, settings):
         explicit.append((_kept(settings, KEPT_KEY), str(settings.data_dir / KEPT_KEY)))
     for text, source in explicit:
@@ -95,7 +123,7 @@ def find_key(
         if text.startswith(KEY_PREFIX) and text.isascii() and text.isprintable():
             return ApiKey(text, source)
         withheld.append(source)
-    raise CommandFailed(_no_key(url, settings, withheld))
+    raise CommandFailed(_no_key(url, settings, withheld, context))
 
 
 def _peer_keys(local: Mapping[str, str], project: str) -> Iterator[tuple[str, str]]:
@@ -129,18 +157,20 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, "localhost" if parts.hostname in THIS_MACHINE else parts.hostname, port
 
 
-def _no_key(url: str, settings: Settings, withheld: list[str]) -> str:
+def _no_key(url: str, settings: Settings, withheld: list[str], context: Context | None) -> str:
     """Return the error text for a call without a key: the sources that were not used, and what to set."""
     reasons = [f"No API key for {url}."]
     if withheld:
         sources = " and ".join(dict.fromkeys(withheld))
         reasons.append(f"Not sent: {sources}, since a key of runyard begins with {KEY_PREFIX}.")
+    if context:
+        reasons.append(f"Not sent: the key of {context.source}, since it belongs to {context.url}.")
     if _kept(settings, KEPT_KEY):
         reasons.append(f"Not sent: {settings.data_dir / KEPT_KEY}, since it belongs to another address.")
     return " ".join(
         (
             *reasons,
-            "Set RUNYARD_API_KEY in the environment or in .env, or pass --api-key.",
+            "Set RUNYARD_API_KEY in the environment or in .env, pass --api-key, or keep a key with `runyard login`.",
             "In the folder where `runyard up` was started, the key that it keeps there is used,",
             "and `runyard keys create` makes others.",
         )

@@ -10,6 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from cli import completion
 from cli.api.addresses import address_in
 from cli.api.client import Client
 from cli.api.ids import short, version
@@ -34,6 +35,7 @@ Name = Annotated[
         help=f"{NAME_FORMS}. {HERE}",
         metavar="DEPLOYMENT",
         show_default=False,
+        autocompletion=completion.deployment_names,
     ),
 ]
 NameOrPreview = Annotated[
@@ -42,6 +44,7 @@ NameOrPreview = Annotated[
         help=f"{NAME_FORMS}; DEPLOYMENT--PREVIEW stands for a preview. {HERE}",
         metavar="DEPLOYMENT",
         show_default=False,
+        autocompletion=completion.deployment_names,
     ),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", "-n", hidden=True)]  # for older scripts
@@ -253,7 +256,12 @@ def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide
 
 
 def delete(
-    name: Annotated[str, typer.Argument(help=f"{NAME_FORMS}.", metavar="DEPLOYMENT")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=f"{NAME_FORMS}.", metavar="DEPLOYMENT", autocompletion=completion.deployment_names
+        ),
+    ],
     yes: Yes = False,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")

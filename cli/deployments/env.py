@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.api.access import read_env
 from cli.api.client import Client
 from cli.api.ids import version
@@ -117,6 +118,7 @@ def unset_variables(
             help="Deployment and names of variables. Without a deployment: variables of this directory's deployment.",
             metavar="[DEPLOYMENT] VARIABLE…",
             show_default=False,
+            autocompletion=completion.deployment_names,
         ),
     ],
     option: NameOption = None,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.api.access import find_url
 from cli.deployments.deployments import NAME_FORMS, chosen, one_name
 from cli.deployments.served import echo_json
@@ -20,7 +21,10 @@ def command(
     name: Annotated[
         str | None,
         typer.Argument(
-            help=f"{NAME_FORMS}. Default: the console's first page.", metavar="DEPLOYMENT", show_default=False
+            help=f"{NAME_FORMS}. Default: the console's first page.",
+            metavar="DEPLOYMENT",
+            show_default=False,
+            autocompletion=completion.deployment_names,
         ),
     ] = None,
     option: Annotated[str | None, typer.Option("--deployment", hidden=True)] = None,  # for older scripts

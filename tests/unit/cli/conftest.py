@@ -15,8 +15,16 @@ from tests.support.control_plane import ControlPlane
 from tests.support.databases import fresh
 
 FOREIGN = (
-    *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "LANGGRAPH_HOST_URL"),
-    *("RUNYARD_LISTEN_HOST", "RUNYARD_HOST", "RUNYARD_PORT"),
+    *(
+        "RUNYARD_API_KEY",
+        "RUNYARD_URL",
+        "RUNYARD_ORG",
+        "RUNYARD_CONTEXT",
+        "RUNYARD_LISTEN_HOST",
+        "RUNYARD_HOST",
+        "RUNYARD_PORT",
+        "LANGGRAPH_HOST_URL",
+    ),
     *(
         "LANGGRAPH_HOST_API_KEY",
         "LANGSMITH_API_KEY",
@@ -33,6 +41,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr("cli.api.client.PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("cli.deployments.following.POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)

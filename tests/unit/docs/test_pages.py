@@ -98,7 +98,7 @@ def test_every_file_link_and_setting_that_a_page_names_exists(page: Path) -> Non
     settings_named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
 
     # Of the command line, of the GitLab job and of the tests
-    of_others = {"RUNYARD_ORG", "RUNYARD_PACKAGE", shared_stack.URL, shared_stack.KEY}
+    of_others = {"RUNYARD_ORG", "RUNYARD_CONTEXT", "RUNYARD_PACKAGE", shared_stack.URL, shared_stack.KEY}
     assert settings_named - of_others <= {name for field in VARIABLES for name in names_of(field)}
 
 

@@ -1,0 +1,175 @@
+"""`runyard login`, `logout`, `contexts`: the services on other machines that this user works with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from cli import completion
+from cli.api import contexts
+from cli.api.access import KEY_PREFIX, THIS_MACHINE, ApiKey
+from cli.api.client import Client
+from cli.api.contexts import LOCAL, Context
+from cli.errors import BadUsage
+from cli.options import Json, sentences
+from cli.output import console, printable
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="Context. Default: the selected one.",
+        metavar="CONTEXT",
+        show_default=False,
+        autocompletion=completion.context_names,
+    ),
+]
+
+
+def login(
+    url: Annotated[
+        str, typer.Argument(help="Address of the service, https://runyard.example.com.", metavar="URL")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help="Name of the context. Default: the host in URL.",
+            metavar="CONTEXT",
+            show_default=False,
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            help="API key; `-` reads it from stdin. Default: a prompt without echo.",
+            metavar="KEY",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check an API key against a service and keep both as a context, which becomes the current one.
+
+    Other commands then use this service and its key. `--url` and `--api-key`, RUNYARD_URL and RUNYARD_API_KEY take
+    precedence. The key is kept in a file that only its owner can read, and is sent to this address only.
+    """
+    with sentences(as_json=as_json):
+        address = _checked_url(url)
+        name = name or urlsplit(address).netloc
+        if not contexts.NAME.fullmatch(name) or name == LOCAL:
+            raise BadUsage(
+                f"{name!r} cannot be the name of a context: use letters, digits, `.`, `_`, `:` and `-`; `{LOCAL}` is taken."
+            )
+        kept = contexts.load()
+        context = Context(name, address, _read_key(api_key))
+        with Client(address, ApiKey(context.key, "this login" if api_key is None else "--api-key")) as client:
+            me = client.get("/v2/me")
+        contexts.save(kept.with_context(context))
+        facts = {
+            "context": name,
+            "url": address,
+            "role": me["role"],
+            "organization": me["organization"]["name"],
+        }
+        if as_json:
+            typer.echo(json.dumps(facts, indent=2))
+            return
+        typer.echo(
+            printable(
+                f"Logged in to {address} with the role {me['role']} in the organization {facts['organization']}."
+                f" {name} is the current context."
+            )
+        )
+
+
+def _checked_url(text: str) -> str:
+    """The address without a slash at its end. Raises BadUsage unless it is one a service can have."""
+    refusal = f"{printable(text)!r} is not the address of a service: it must begin with http:// or https://."
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises for text that is no port
+    except ValueError:
+        raise BadUsage(refusal) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadUsage(refusal)
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise BadUsage("The address must not contain a user, a password, a query or a fragment.")
+    if parts.scheme == "http" and parts.hostname not in THIS_MACHINE:
+        typer.echo("Warning: with http:// the API key travels unencrypted.", err=True)
+    return text.rstrip("/")
+
+
+def _read_key(text: str | None) -> str:
+    """The key from the option, stdin or a prompt. Raises BadUsage for text that is no key of a runyard service."""
+    if text == "-":
+        text = sys.stdin.readline()
+    elif text is None:
+        if not sys.stdin.isatty():
+            raise BadUsage("There is no terminal to ask for the key: pass it on stdin with --api-key -.")
+        text = typer.prompt("API key", hide_input=True)
+    key = str(text).strip()
+    if not key.startswith(KEY_PREFIX) or not key.isascii() or not key.isprintable():
+        raise BadUsage(
+            f"This is not a key of a runyard service, which begins with {KEY_PREFIX}. Nothing was sent or kept."
+        )
+    return key
+
+
+def logout(name: Name = None, as_json: Json = False) -> None:
+    """Delete a context with its key from this machine. The key remains valid: `runyard keys revoke` ends it."""
+    with sentences(as_json=as_json):
+        kept = contexts.load()
+        if name is None:
+            name = contexts.requested_by_name() or kept.current
+        if name is None or name == LOCAL:
+            raise BadUsage("No context is selected. `runyard contexts` lists them.")
+        context = kept.get(name)
+        contexts.save(kept.without(name))
+        typer.echo(
+            json.dumps({"context": name, "deleted": True}) if as_json else f"Deleted {name} ({context.url})."
+        )
+
+
+def list_contexts(
+    use: Annotated[
+        str | None,
+        typer.Option(
+            "--use",
+            help=f"Make this context the current one; `{LOCAL}`: none, commands use the service of `runyard up`.",
+            metavar="CONTEXT",
+            autocompletion=completion.context_names,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the contexts that `runyard login` created, or choose the current one."""
+    with sentences(as_json=as_json):
+        kept = contexts.load()
+        if use is not None:
+            kept = kept.using(use)
+            contexts.save(kept)
+        rows: list[dict[str, Any]] = [
+            {"name": name, "url": context.url, "is_current": name == kept.current}
+            for name, context in sorted(kept.by_name.items())
+        ]
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+        elif use is not None:
+            typer.echo(f"{use} is the current context." if kept.current else "No context is current.")
+        elif not rows:
+            typer.echo("There are no contexts. `runyard login URL` creates one.")
+        else:
+            table = Table("", "Context", "Address", box=None, pad_edge=False)
+            for row in rows:
+                table.add_row(
+                    "*" if row["is_current"] else "",
+                    Text(printable(row["name"])),
+                    Text(printable(row["url"])),
+                )
+            console().print(table)

@@ -1,0 +1,209 @@
+"""`runyard login`, `logout`, `contexts` and `--context`: where the key is kept, and to which address it is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli import completion
+from cli.main import app
+from tests.support import control_plane as fake
+from tests.support.control_plane import ControlPlane, Held, record
+from tests.support.greened import constants
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+KEY, OTHER_KEY = "ryd_abcdefgh_prod", "ryd_abcdefgh_stage"
+ME = {
+    "role": "deploy",
+    "organization": {"id": "o", "name": "default"},
+    "key": None,
+    "version": "0.2.0",
+    "dev": False,
+}
+LIST = "GET /v2/deployments"
+
+
+@pytest.fixture
+def prod(server: ControlPlane) -> ControlPlane:
+    server.answers |= {"GET /v2/me": [(200, ME)], LIST: [(200, {"resources": [record()]})]}
+    return server
+
+
+@pytest.fixture
+def stage() -> Iterator[ControlPlane]:
+    with fake.serving() as server:
+        server.answers |= {"GET /v2/me": [(200, ME)], LIST: [(200, {"resources": []})]}
+        yield server
+
+
+def call(*words: str, input: str | None = None, **variables: str) -> Result:
+    return CliRunner().invoke(app, words, input=input, env=variables)
+
+
+def log_in(server: ControlPlane, name: str, key: str) -> None:
+    ran = call("login", server.url, "--name", name, "--api-key", "-", input=f"{key}\n")
+    assert ran.exit_code == 0, ran.output
+    assert key not in ran.output
+    assert f"role deploy in the organization default. {name} is the current context." in ran.stdout
+    assert server.header("GET /v2/me", "X-Api-Key") == [key]
+    server.asked.clear()
+    server.headers.clear()
+
+
+def keys_sent(server: ControlPlane) -> list[str | None]:
+    """The keys of the calls since the last look."""
+    found = server.header(LIST, "X-Api-Key")
+    server.asked.clear()
+    server.headers.clear()
+    return found
+
+
+def file() -> Path:
+    return Path(os.environ["XDG_CONFIG_HOME"], "runyard", "contexts.json")
+
+
+def test_a_login_is_kept_for_its_owner_alone_and_used_until_another(
+    prod: ControlPlane, stage: ControlPlane
+) -> None:
+    log_in(prod, "prod", KEY)
+    log_in(stage, "stage", OTHER_KEY)
+    assert stat.S_IMODE(file().stat().st_mode) == 0o600
+    assert [path.name for path in file().parent.iterdir()] == ["contexts.json"], "no draft is left"
+
+    for words, variables, server, key in (
+        (("list",), {}, stage, OTHER_KEY),
+        (("--context", "prod", "list"), {}, prod, KEY),
+        (("list",), {"RUNYARD_CONTEXT": "prod"}, prod, KEY),
+        (("--context", "stage", "list"), {"RUNYARD_CONTEXT": "prod"}, stage, OTHER_KEY),
+        (("list",), {"RUNYARD_URL": prod.url, "RUNYARD_API_KEY": "ryd_mine"}, prod, "ryd_mine"),
+        (("list", "--url", prod.url, "--api-key", "ryd_given"), {"RUNYARD_URL": stage.url}, prod, "ryd_given"),
+        (("list",), {"RUNYARD_API_KEY": "ryd_mine"}, stage, "ryd_mine"),
+        (("--context", "prod", "list"), {"LANGGRAPH_HOST_URL": stage.url}, prod, KEY),
+        (("list",), {"LANGGRAPH_HOST_URL": prod.url, "LANGGRAPH_HOST_API_KEY": "ryd_peer"}, prod, "ryd_peer"),
+    ):  # fmt: skip
+        ran = call(*words, **variables)
+        assert ran.exit_code == 0, f"{words} {variables}: {ran.output}"
+        assert (keys_sent(prod), keys_sent(stage)) == (([key], []) if server is prod else ([], [key])), words
+
+    assert call("contexts", "--use", "prod").stdout == "prod is the current context.\n"
+    rows = json.loads(call("contexts", "--json").stdout)
+    assert rows == [
+        {"name": "prod", "url": prod.url, "is_current": True},
+        {"name": "stage", "url": stage.url, "is_current": False},
+    ]
+    assert KEY not in call("contexts").output
+
+    assert call("logout", "stage").exit_code == 0
+    assert call("logout").stdout == f"Deleted prod ({prod.url}).\n"
+    assert json.loads(file().read_text()) == {"current": None, "contexts": {}}
+
+
+def test_a_key_of_a_context_goes_to_its_address_only_and_is_named_when_refused(
+    prod: ControlPlane, stage: ControlPlane
+) -> None:
+    log_in(prod, "prod", KEY)
+    for words, variables in ((("list", "--url", stage.url), {}), (("list",), {"RUNYARD_URL": stage.url})):
+        ran = call(*words, **variables)
+        assert ran.exit_code == 1
+        assert f"Not sent: the key of the context prod, since it belongs to {prod.url}." in ran.stderr
+    ran = call("--context", "prod", "list", RUNYARD_URL=stage.url, RUNYARD_API_KEY=OTHER_KEY)
+    assert ran.exit_code == 2
+    assert f"--context prod is the service {prod.url}, but RUNYARD_URL is {stage.url}" in ran.stderr
+    assert stage.asked == prod.asked == []
+
+    prod.answers[LIST] = [(401, {"detail": "Unknown API key"})]
+    assert "does not accept the API key from the context prod" in call("list").stderr
+    assert KEY not in call("list").output
+
+
+def test_the_service_of_this_directory_is_the_context_local(
+    prod: ControlPlane, stage: ControlPlane, tmp_path: Path
+) -> None:
+    log_in(prod, "prod", KEY)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "url").write_text(stage.url)
+    (tmp_path / "data" / "admin.key").write_text("ryd_kept")
+    assert call("--context", "local", "list").exit_code == 0
+    assert (keys_sent(prod), keys_sent(stage)) == ([], ["ryd_kept"])
+    assert call("contexts", "--use", "local").stdout == "No context is current.\n"
+    assert call("list").exit_code == 0
+    assert (keys_sent(prod), keys_sent(stage)) == ([], ["ryd_kept"])
+
+
+def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
+    no_key = "This is not a key of a runyard service, which begins with ryd_. Nothing was sent or kept."
+    for words, typed, code, says in (
+        ([prod.url, "--api-key", "lsv2_pt_x"], None, 2, no_key),
+        ([prod.url, "--api-key", "-"], "lsv2_pt_x\n", 2, no_key),
+        ([prod.url], None, 2, "There is no terminal to ask for the key"),
+        (["prod.example", "--api-key", KEY], None, 2, "must begin with http:// or https://"),
+        (["http://prod:x", "--api-key", KEY], None, 2, "must begin with http:// or https://"),
+        (["https://me:pw@prod", "--api-key", KEY], None, 2, "must not contain a user"),
+        ([prod.url, "--name", "local", "--api-key", KEY], None, 2, "cannot be the name of a context"),
+    ):
+        ran = call("login", *words, input=typed)
+        assert (ran.exit_code, says in ran.stderr) == (code, True), f"{words}: {ran.output}"
+    assert prod.asked == []
+    prod.answers["GET /v2/me"] = [(401, {"detail": "Unknown API key"})]
+    assert call("login", prod.url, "--api-key", KEY).exit_code == 1
+    assert not file().exists()
+
+    for words, says in (
+        (["--context", "nope", "list"], "There is no context 'nope'. `runyard contexts` lists them"),
+        (["contexts", "--use", "nope"], "There is no context 'nope'"),
+        (["logout"], "No context is selected."),
+    ):
+        ran = call(*words)
+        assert (ran.exit_code, says in ran.stderr) == (2, True), ran.output
+    file().parent.mkdir(parents=True)
+    file().write_text('{"contexts": []}')
+    assert f"{file()} does not have the form that `runyard login` writes." in call("list").stderr
+
+
+def complete(words: str, **variables: str) -> list[str]:
+    """The words that bash is offered after these; nothing goes to stderr."""
+    asked = {"_RUNYARD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    ran = CliRunner().invoke(app, [], env=asked | variables, prog_name="runyard")
+    assert ran.stderr == ""
+    return ran.stdout.split()
+
+
+def test_a_shell_completes_commands_options_deployments_and_contexts(
+    prod: ControlPlane, tmp_path: Path
+) -> None:
+    prod.answers[LIST] = [
+        (
+            200,
+            {
+                "resources": [
+                    record(name="app"),
+                    record(name="apple"),
+                    record(name="my-app"),
+                    record(name="app$(x)"),
+                ]
+            },
+        )
+    ]
+    log_in(prod, "prod", KEY)
+    for words, expected in (
+        ("runyard previ", ["previews"]),
+        ("runyard status --wi", ["--wide"]),
+        ("runyard status ap", ["app", "apple"]),
+        ("runyard --context prod runs list m", ["my-app"]),
+        ("runyard --context p", ["prod"]),
+        ("runyard contexts --use ", ["prod"]),
+    ):
+        assert complete(words) == expected, words
+    with constants(completion, LIMIT_SECONDS=0.2):
+        prod.answers[LIST] = [(200, Held(b""))]
+        assert complete("runyard status ap") == [], "the service does not answer in time"
+    (tmp_path / ".env").write_text("not a variable")
+    assert complete("runyard status ap", RUNYARD_URL="http://127.0.0.1:9") == []
+    assert complete("runyard --context nope status ap") == []
