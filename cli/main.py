@@ -83,9 +83,12 @@ def about(
 ) -> None:
     """Build, serve and run agent graphs on your own machines.
 
-    Commands find the service at --url, RUNYARD_URL, or where `runyard up` last listened, and their key in
-    RUNYARD_API_KEY (environment, then .env), then the one `runyard up` keeps for itself, then
-    LANGGRAPH_HOST_API_KEY, LANGSMITH_API_KEY and LANGCHAIN_API_KEY if it begins with `ryd_`.
+    The address of the service is the first of: --url, RUNYARD_URL, the context in --context or RUNYARD_CONTEXT,
+    LANGGRAPH_HOST_URL, the current context of `runyard login`, the address where `runyard up` last listened.
+
+    The API key is the first of: --api-key, RUNYARD_API_KEY of the environment, then of .env, the key of the context, the
+    key that `runyard up` keeps in this directory; then LANGGRAPH_HOST_API_KEY, LANGSMITH_API_KEY and LANGCHAIN_API_KEY
+    if they begin with `ryd_`. The keys of a context and of `runyard up` are sent to their own address only.
     """
     contexts.requested.set(context)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.models import Default
 
 from cli.api.access import find_key, find_tenant, find_url
@@ -23,14 +23,14 @@ from shared.settings import BadSetting, Settings
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", help="Where the service is (RUNYARD_URL).", metavar="URL", rich_help_panel="Service"
+        "--url", help="Address of the service (RUNYARD_URL).", metavar="URL", rich_help_panel="Service"
     ),
 ]
 Key = Annotated[
     str | None,
     typer.Option(
         "--api-key",
-        help="An API key (RUNYARD_API_KEY; see `runyard --help`).",
+        help="API key (RUNYARD_API_KEY; `runyard --help` lists other sources).",
         metavar="KEY",
         rich_help_panel="Service",
     ),
@@ -39,19 +39,32 @@ Org = Annotated[
     str | None,
     typer.Option(
         "--org",
-        help="The organization to act in, for a key that may act in several (RUNYARD_ORG).",
+        help="Organization, for a key that may act in several (RUNYARD_ORG).",
         metavar="NAME",
         rich_help_panel="Service",
     ),
 ]
 ConfigFile = Annotated[
     str,
-    typer.Option("--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"),
+    typer.Option("--config", "-c", help="Configuration file, relative to the directory.", metavar="FILE"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Answer every confirmation with yes.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
+
+
+def _type_in_help(param: TyperOption | TyperArgument, ctx: Any) -> str | None:
+    """The column of types in a help page: nothing beside a flag, nor beside an argument whose name is its form."""
+    is_clear = param.is_flag if isinstance(param, TyperOption) else param.metavar is not None
+    return None if is_clear else _type_column[type(param)](param, ctx)
+
+
+# Typer's help with Rich prints `<bool>` beside a flag and `<str>` beside an argument; its plain help prints neither.
+_type_column: dict[type, Callable[[Any, Any], str | None]] = {
+    kind: kind.display_type_rich for kind in (TyperOption, TyperArgument)
+}
+TyperOption.display_type_rich = TyperArgument.display_type_rich = _type_in_help  # type: ignore[method-assign]
 
 
 def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:

@@ -18,7 +18,7 @@ PassphraseFile = Annotated[
     Path | None,
     typer.Option(
         "--passphrase-file",
-        help="A file with a passphrase: the encryption keys are in the backup, sealed with it.",
+        help="File with a passphrase that seals the encryption keys into the backup.",
         metavar="FILE",
         show_default=False,
     ),
@@ -27,20 +27,21 @@ PassphraseFile = Annotated[
 
 def backup(
     target: Annotated[
-        Path, typer.Argument(help="The file to write, or a directory for a file named after the time.")
+        Path,
+        typer.Argument(help="File to write, or directory for a file named after the time.", metavar="FILE"),
     ] = Path(),
     passphrase_file: PassphraseFile = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Write nothing: read this backup, and say whether it can be restored."),
+        typer.Option("--check", help="Read this backup and check that it can be restored; write nothing."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a backup of the service, which may run meanwhile: all that PostgreSQL holds, as of one moment.
+    """Write a backup of the service's database, as of one moment, while the service runs.
 
-    Deployments with their archives, threads, runs, stores, crons, API keys, OAuth clients and secrets. Secrets stay
-    encrypted: keep the keys elsewhere, or seal them into the backup with --passphrase-file.
+    The backup holds deployments with their archives, threads, runs, stores, crons, API keys, OAuth clients and secrets.
+    Secrets stay encrypted: keep the keys elsewhere, or seal them into the backup with --passphrase-file.
     """
     with sentences(as_json=as_json):
         if check:
@@ -94,26 +95,26 @@ def _check(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="The backup.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="Backup.", metavar="FILE")],
     passphrase_file: PassphraseFile = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Remove what the database holds. Asks first.")
+        bool,
+        typer.Option("--replace", help="Delete the content of the database first, after a confirmation."),
     ] = False,
     yes: Yes = False,
     paused: Annotated[
         bool,
         typer.Option(
             "--paused",
-            help="For a copy beside the original: crons are off, runs that had not ended are ended, webhooks are not"
-            " sent.",
+            help="Disable crons, end unfinished runs and send no webhooks: for a copy beside the original.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Restore a backup into an empty service: that of DATABASE_URL, else of the data directory. It must be stopped.
+    """Restore a backup into the empty database of a stopped service: of DATABASE_URL, else of the data directory.
 
-    It is one transaction: interrupted, or refused, nothing has changed. Runs that had not ended when the backup was
-    made go on when the service starts.
+    The restore is one transaction: if it fails or is interrupted, nothing has changed. Runs that had not ended when the
+    backup was made continue when the service starts.
     """
     with sentences(as_json=as_json):
         _restore(file, settings(), passphrase_file, replace=replace, yes=yes, paused=paused, as_json=as_json)

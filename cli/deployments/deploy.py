@@ -229,25 +229,35 @@ def _revision(found: dict[str, Any]) -> str:
 
 def command(
     directory: Annotated[
-        Path, typer.Argument(help="The project's directory. Default: this one.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Directory of the project. Default: this one.", metavar="DIRECTORY", show_default=False
+        ),
     ] = Path("."),
     name: Annotated[
         str | None,
-        typer.Option("--name", "-n", help="The deployment's name. Default: the directory's.", metavar="NAME"),
+        typer.Option(
+            "--name", "-n", help="Name of the deployment. Default: the directory's name.", metavar="NAME"
+        ),
     ] = None,
     prod: Annotated[bool, typer.Option("--prod", help="The same as --type prod.")] = False,
     kind: Annotated[
         Literal["dev", "prod"] | None,
-        typer.Option("--type", help="The type of a new deployment. Default: dev.", show_default=False),
+        typer.Option(
+            "--type",
+            help="Label of a new deployment, which `list --wide` shows and the API filters by; it changes nothing else."
+            " Default: dev.",
+            show_default=False,
+        ),
     ] = None,
     deployment_id: Annotated[
-        str | None, typer.Option(help="Update this deployment, whatever its name is.", metavar="ID")
+        str | None, typer.Option(help="Id of the deployment to update, instead of its name.", metavar="ID")
     ] = None,
     config: ConfigFile = CONFIG,
     env_file: Annotated[
         Path | None,
         typer.Option(
-            help="The file with the deployment's variables. Default: `env` of the configuration, or .env.",
+            help="File with the deployment's variables. Default: `env` of the configuration, else .env.",
             metavar="FILE",
         ),
     ] = None,
@@ -255,7 +265,7 @@ def command(
         str | None,
         typer.Option(
             "--git",
-            help="Deploy this repository instead of a directory. The service fetches it.",
+            help="Address of a repository to deploy instead of a directory. The service fetches it.",
             metavar="URL",
             rich_help_panel="From git",
         ),
@@ -264,7 +274,7 @@ def command(
         str | None,
         typer.Option(
             "--ref",
-            help="A branch, a commit, or refs/tags/TAG. Default: the repository's.",
+            help="Branch, commit, or refs/tags/TAG. Default: the repository's default branch.",
             metavar="REF",
             rich_help_panel="From git",
         ),
@@ -273,7 +283,7 @@ def command(
         str | None,
         typer.Option(
             "--preview",
-            help="Deploy beside what serves, at an address of its own, under this name; it gets no other runs.",
+            help="Deploy a preview of this name: a revision at its own address, without traffic of the deployment.",
             metavar="NAME",
         ),
     ] = None,
@@ -284,27 +294,27 @@ def command(
     memory_mb: MemoryMb = None,
     max_tokens_per_day: MaxTokensPerDay = None,
     max_run_tokens: MaxRunTokens = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the build.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Exit when the build has started.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
+        float,
+        typer.Option(
+            min=0.1, help="Seconds to wait for the revision to serve; then exit 3.", metavar="SECONDS"
+        ),
     ] = WAIT_SECONDS,
-    no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing; fail instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the address alone.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON lines alone: one object for each event.")
-    ] = False,
+    no_input: Annotated[bool, typer.Option("--no-input", help="Fail instead of asking a question.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the address.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each event.")] = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Deploy a project directory, and wait until it serves.
+    """Deploy a project directory and wait until it serves.
 
-    Finds the deployment by its name and updates it in place, or creates it. Variables of the project's .env
-    become its secrets; no .env file is ever uploaded. Shows the build log while it builds, and at last the
-    address.
+    The command creates the deployment of that name or updates it. It sends the variables of the project's .env as
+    secrets and uploads no .env file. It prints the build log and then the address.
 
-    Exit codes: 0 deployed (or on its way, with --no-wait) · 1 failed, skipped, interrupted or refused ·
-    2 wrong usage · 3 not deployed within --timeout · 130 Ctrl-C; the build goes on.
+    Exit codes: 0 deployed (with --no-wait: accepted) · 1 failed, skipped, interrupted or refused · 2 wrong usage ·
+    3 not deployed within --timeout · 130 Ctrl-C; the build continues.
     """
     with sentences(as_json=as_json):
         if git is None and ref is not None:

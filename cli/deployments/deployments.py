@@ -25,7 +25,7 @@ WIDE = 120  # columns that full ids need
 
 Wide = Annotated[
     bool,
-    typer.Option("--wide", "-w", help="Show full ids, and more; on a wide terminal that is the default."),
+    typer.Option("--wide", "-w", help="Print full ids and more columns. Default on a wide terminal."),
 ]
 NAME_FORMS = "Deployment: its name, its id or the end of its id"
 HERE = "Default: the name that `deploy` gives the project of this directory."
@@ -114,14 +114,16 @@ def existing(client: Client, name: str) -> dict[str, Any] | None:
 
 
 def list_deployments(
-    name_contains: Annotated[str, typer.Option(help="Only names with this text.", metavar="TEXT")] = "",
+    name_contains: Annotated[
+        str, typer.Option(help="Only deployments whose name contains this text.", metavar="TEXT")
+    ] = "",
     wide: Wide = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """List the deployments, newest first."""
+    """List deployments, newest first."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         rows = list(client.deployments(name_contains=name_contains))
         if as_json:
@@ -164,7 +166,7 @@ def status(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show how a deployment stands: its address, its newest revisions, and which of them serves."""
+    """Show the status of a deployment: address, limits, traffic and newest revisions."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         found = chosen(client, name)
         rows = list(client.revisions(found["id"], limit=REVISIONS_SHOWN))
@@ -264,14 +266,14 @@ def delete(
     ],
     yes: Yes = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")
+        bool, typer.Option("--if-exists", help="Succeed if there is no deployment of this name.")
     ] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Delete a deployment with its threads, runs and logs. It asks first."""
+    """Delete a deployment with its threads, runs and logs, after a confirmation."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         # A name that is not there must not be taken for the end of another deployment's id.
         found = existing(client, name) if if_exists else client.require(name)

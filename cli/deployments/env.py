@@ -22,12 +22,15 @@ from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, new_app, open_client, sentences
 from cli.output import printable
 
-app = new_app("List, set and unset the variables of a deployment.")
+app = new_app("List, set and remove variables of a deployment.")
 
-JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, as `deploy` does.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it serves.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object for each event, as `deploy` does.")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Exit without waiting until it serves.")]
 Timeout = Annotated[
-    float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
+    float,
+    typer.Option(min=0.1, help="Seconds to wait for the revision to serve; then exit 3.", metavar="SECONDS"),
 ]
 
 
@@ -40,7 +43,7 @@ def list_variables(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """List the names of a deployment's variables. Nobody can see their values."""
+    """List the names of a deployment's variables. Their values cannot be read."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         names = names_of(chosen(client, one_name(name, option)))
         if as_json:
@@ -67,7 +70,8 @@ def set_variables(
         ),
     ] = None,
     env_file: Annotated[
-        Path | None, typer.Option(help="Set what this file sets, too.", metavar="FILE", show_default=False)
+        Path | None,
+        typer.Option(help="Also set the variables of this file.", metavar="FILE", show_default=False),
     ] = None,
     option: NameOption = None,
     no_wait: NoWait = False,
@@ -77,7 +81,7 @@ def set_variables(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Set variables of a deployment; the others stay. A new revision serves with them.
+    """Set variables of a deployment in a new revision. Other variables keep their values.
 
     Exit codes are those of `deploy`.
     """
@@ -129,7 +133,7 @@ def unset_variables(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Remove variables of a deployment; the others stay. A new revision serves without them.
+    """Remove variables of a deployment in a new revision. Other variables keep their values.
 
     Exit codes are those of `deploy`.
     """

@@ -33,37 +33,40 @@ def command(
     name: NameOrPreview = None,
     kind: Annotated[
         Literal["deploy", "build"],
-        typer.Option("--type", help="What it says while it serves, or while it was built."),
+        typer.Option("--type", help="Log of the serving deployment, or of a build."),
     ] = "deploy",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines as they come, until Ctrl-C.")
+    ] = False,
     level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] | None,
-        typer.Option(help="This level and above.", case_sensitive=False, show_default=False),
+        typer.Option(help="Only lines of this level and above.", case_sensitive=False, show_default=False),
     ] = None,
     query: Annotated[
-        str | None, typer.Option("--query", help="Only lines with this text.", metavar="TEXT")
+        str | None, typer.Option("--query", help="Only lines that contain this text.", metavar="TEXT")
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            help="From this time on: 2026-01-31T12:00:00, or an age like 15m, 2h, 3d.", metavar="TIME"
+            help="Only lines since this time: 2026-01-31T12:00:00, or an age such as 15m, 2h, 3d.",
+            metavar="TIME",
         ),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Up to this time.", metavar="TIME")] = None,
+    until: Annotated[str | None, typer.Option(help="Only lines up to this time.", metavar="TIME")] = None,
     revision: Annotated[
         str | None,
         typer.Option(
-            help="Of this revision alone: v3, its id, or the end of it. Default for --type build: the newest.",
+            help="Only lines of this revision: v3, its id or the end of its id. Default for --type build: the newest.",
             metavar="REVISION",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(help="How many of the newest lines.", min=1, metavar="N")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    limit: Annotated[int, typer.Option(help="Number of lines, the newest.", min=1, metavar="N")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")] = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show a deployment's log lines, oldest first."""
+    """Show log lines of a deployment, oldest first."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         filters = {
             "level": level,

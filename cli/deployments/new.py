@@ -25,14 +25,16 @@ GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
 def command(
     directory: Annotated[
         Path | None,
-        typer.Argument(help="Where to make it; must be empty or not there yet.", show_default=False),
+        typer.Argument(
+            help="Directory to create. It may exist if it is empty.", metavar="DIRECTORY", show_default=False
+        ),
     ] = None,
     template: Annotated[
-        str, typer.Option("--template", "-t", help="What to begin with; see --list.", metavar="NAME")
+        str, typer.Option("--template", "-t", help="Template to copy; --list prints them.", metavar="NAME")
     ] = DEFAULT,
     list_only: Annotated[bool, typer.Option("--list", help="List the templates.")] = False,
 ) -> None:
-    """Make a starter project that deploys as it is: no key of a model provider is needed."""
+    """Create a starter project. It needs no key of a model provider."""
     with sentences():
         if list_only:
             for name, text in templates().items():

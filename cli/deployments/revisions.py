@@ -23,13 +23,13 @@ ALL = 100_000
 
 Revision = Annotated[
     str | None,
-    typer.Argument(help="A revision: v3, its id, or the end of it.", metavar="REVISION", show_default=False),
+    typer.Argument(help="Revision: v3, its id or the end of its id.", metavar="REVISION", show_default=False),
 ]
 
 
 def revisions(
     name: Name = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many of the newest.", metavar="N")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of revisions.", metavar="N")] = 20,
     wide: Wide = False,
     as_json: Json = False,
     url: Url = None,
@@ -50,19 +50,24 @@ def revisions(
 def rollback(
     name: Name = None,
     revision: Revision = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until it serves.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Exit without waiting until it serves.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
+        float,
+        typer.Option(
+            min=0.1, help="Seconds to wait for the revision to serve; then exit 3.", metavar="SECONDS"
+        ),
     ] = WAIT_SECONDS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, as `deploy` does.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each event, as `deploy` does.")
+    ] = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Let an earlier revision serve again: by default the DEPLOYED one before the active one.
+    """Serve an earlier revision again. Default: the DEPLOYED revision before the active one.
 
-    Nothing is built again. It becomes a new revision with the source and secrets of the old one. Exit codes are
-    those of `deploy`.
+    The command creates a new revision with the source and secrets of the old one, without a build. Exit codes are those
+    of `deploy`.
     """
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         found, revision = meant(client, name, revision)
@@ -82,12 +87,12 @@ def interrupt(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Stop a revision that is on its way: by default the newest. What serves goes on serving."""
+    """Stop a revision that is being built or deployed. Default: the newest. The active revision continues to serve."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         found, revision = meant(client, name, revision)
         target = find(client, found, revision) if revision else client.newest_revision(found["id"])
         if target["status"] in REVISION_ENDS:
-            raise CommandFailed(f"Revision {label(target)} is not on its way: it is {target['status']}.")
+            raise CommandFailed(f"Revision {label(target)} has ended: it is {target['status']}.")
         ended = client.interrupt(found["id"], target["id"])
         if as_json:
             typer.echo(json.dumps(ended, indent=2))

@@ -17,9 +17,15 @@ from cli.options import open_client
 
 Thread = Annotated[
     str | None,
-    typer.Option("--thread", "-t", help="The run's thread.", metavar="ID", show_default=False),
+    typer.Option(
+        "--thread",
+        "-t",
+        help="Thread of the run: its id or the end of its id.",
+        metavar="ID",
+        show_default=False,
+    ),
 ]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.", metavar="N")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Largest number of rows.", metavar="N")]
 
 
 @contextmanager

@@ -26,7 +26,7 @@ SHARE = re.compile(r"(?P<revision>[^=]+)=(?P<percent>\d{1,3})%?")
 Shares = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Revisions and their percentages, v4=10; what is left goes to the one that serves.",
+        help="Revisions and their percentages, v4=10. The active revision gets the rest.",
         metavar="REVISION=PERCENT…",
         show_default=False,
     ),
@@ -41,10 +41,9 @@ def traffic(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show which revisions new runs get, or split them: `runyard traffic chat v4=10`.
+    """Show how new runs are split over revisions, or change the split: `runyard traffic chat v4=10`.
 
-    A thread stays with its revision as long as the percentages let it. `promote` and `abort` end a split, and so does
-    the next deploy.
+    A thread keeps its revision as long as the percentages allow it. `promote`, `abort` and the next deploy end a split.
     """
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         if name is not None and "=" in name:
@@ -76,16 +75,16 @@ def promote(
     revision: Revision = None,
     preview: Annotated[
         str | None,
-        typer.Option("--preview", help="The revision that this preview shows.", metavar="NAME"),
+        typer.Option("--preview", help="Promote the revision of this preview.", metavar="NAME"),
     ] = None,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Let a revision serve alone that was deployed before: by default the one that a split is about.
+    """Send all new runs to one deployed revision. Default: the other revision of a split between two.
 
-    Nothing is built. A runner has a process of it before runs go there, so that none of them waits for a start.
+    Nothing is built. A runner starts a process of the revision before it gets runs, so no run waits for a start.
     """
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         found, revision = meant(client, name, revision)
@@ -114,7 +113,7 @@ def _meant_to_serve(client: Client, found: dict[str, Any], revision: str | None,
 def abort(
     name: Name = None, as_json: Json = False, url: Url = None, api_key: Key = None, org: Org = None
 ) -> None:
-    """End a split: the revision that serves gets all new runs again."""
+    """End a split: the active revision gets all new runs again."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         found = chosen(client, name)
         ended = client.send("POST", f"/v2/deployments/{found['id']}/traffic/abort", repeat=True)
@@ -125,14 +124,12 @@ def previews(
     name: Name = None,
     delete: Annotated[
         str | None,
-        typer.Option(
-            "--delete", help="Delete this preview; its revision gets no address.", metavar="PREVIEW"
-        ),
+        typer.Option("--delete", help="Delete this preview and its address.", metavar="PREVIEW"),
     ] = None,
     if_exists: Annotated[
         bool,
         typer.Option(
-            "--if-exists", help="With --delete: succeed where there is no such preview or deployment."
+            "--if-exists", help="With --delete: succeed if the preview or the deployment does not exist."
         ),
     ] = False,
     as_json: Json = False,
@@ -140,7 +137,7 @@ def previews(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """List a deployment's previews with their addresses, or delete one. `deploy --preview` makes them."""
+    """List the previews of a deployment, or delete one. `runyard deploy --preview` creates them."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         if if_exists and delete is None:
             raise BadUsage("--if-exists belongs to --delete.")

@@ -22,10 +22,10 @@ STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILS: "bold red"}
 
 
 def command(as_json: Json = False) -> None:
-    """Check settings, servers, keys, disk and isolation, and print what is missing.
+    """Check settings, servers, keys, disk and isolation, and print what to do about each problem.
 
-    It looks with this shell's environment, so call it with that of the processes. It starts nothing and changes
-    nothing. Exit code 1 when something would fail; warnings are none.
+    The checks use the environment of this shell: call the command with that of the processes. It starts and changes
+    nothing. Exit code 1: the service would fail. Warnings do not change the exit code.
     """
     with sentences():
         found = list(examine(os.environ))

@@ -35,9 +35,9 @@ DATA_DIR = ".runyard"
 NO_KEY = "No key is needed from this machine."
 CONSOLE = "/o/"  # where it is also when the project's own app has the root
 STUDIO = "https://smith.langchain.com"
-PEER = "Taken for the sake of `langgraph dev`"
-BLOCKING = "Nothing to allow: calls that block are no error here."
-DEBUGGING = "Without effect: graphs run in processes of their own, which no debugger can enter."
+PEER = "Accepted for compatibility with `langgraph dev`"
+BLOCKING = "No effect: blocking calls are always allowed."
+DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
 # The service is dev's own: what the shell says of another one does not hold for it.
 FOREIGN = (
     *("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_DATABASE_POOLER"),
@@ -62,43 +62,52 @@ FOREIGN = (
 
 def command(
     directory: Annotated[
-        Path, typer.Argument(help="The project's directory. Default: this one.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Directory of the project. Default: this one.", metavar="DIRECTORY", show_default=False
+        ),
     ] = Path("."),
-    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="The port to serve at.")] = PORT,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.", metavar="PORT")
+    ] = PORT,
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen on. From other machines a key is needed.", metavar="ADDRESS"
+            help="Address to listen on. Requests from other machines need a key.", metavar="ADDRESS"
         ),
     ] = HOST,
     config: ConfigFile = CONFIG,
     env_file: Annotated[
         Path | None,
         typer.Option(
-            help="The file with the project's variables. Default: `env` of the configuration, or .env.",
+            help="File with the project's variables. Default: `env` of the configuration, else .env.",
             metavar="FILE",
         ),
     ] = None,
-    no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the files.")] = False,
+    no_reload: Annotated[
+        bool, typer.Option("--no-reload", help="Do not deploy again when a file changes.")
+    ] = False,
     n_jobs_per_worker: Annotated[
         int | None,
-        typer.Option(min=1, help="How many runs it may have at a time.", metavar="N", show_default=False),
+        typer.Option(min=1, help="Runs at the same time.", metavar="N", show_default=False),
     ] = None,
     studio: Annotated[
-        bool, typer.Option("--studio", help="Let Studio's pages, shown on this machine, in without a key.")
+        bool,
+        typer.Option("--studio", help="Accept requests of Studio's pages on this machine without a key."),
     ] = False,
-    studio_url: Annotated[str, typer.Option(help="Where Studio is.", metavar="URL")] = STUDIO,
+    studio_url: Annotated[str, typer.Option(help="Address of Studio.", metavar="URL")] = STUDIO,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where threads and environments are kept. Default: .runyard in the directory.", metavar="DIR"
+            help="Directory for threads and environments. Default: .runyard in the project.", metavar="DIR"
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what the service's processes log.")
+        bool, typer.Option("--verbose", "-v", help="Print the logs of the service's processes.")
     ] = False,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="As it is: no browser is opened.", rich_help_panel=PEER)
+        bool,
+        typer.Option("--no-browser", help="No effect: no browser is opened anyway.", rich_help_panel=PEER),
     ] = False,
     allow_blocking: Annotated[
         bool, typer.Option("--allow-blocking", help=BLOCKING, rich_help_panel=PEER)
@@ -110,12 +119,11 @@ def command(
         bool, typer.Option("--wait-for-client", help=DEBUGGING, rich_help_panel=PEER)
     ] = False,
 ) -> None:
-    """Serve one project at the root of a port, and deploy it again whenever a file changes.
+    """Serve one project at the root of a port, and deploy it again when a file changes.
 
-    The whole service runs, with a database of its own in the project's .runyard,
-    so that threads are still there next time. No API key is needed from this
-    machine. While a change does not build, the last version goes on serving.
-    A project that does not build with --no-reload ends it with exit code 1.
+    The whole service runs, with its own database in the project's .runyard, which keeps threads until the next start.
+    Requests from this machine need no API key. When a change does not build, the last version continues to serve. With
+    --no-reload, a project that does not build ends the command with exit code 1.
     """
     with sentences():
         project = Project.read(directory, config)

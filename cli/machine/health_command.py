@@ -12,24 +12,28 @@ from cli.options import sentences
 
 
 def command(
-    kind: Annotated[str, typer.Argument(help="web, runner, builder, beat or database.", show_default=False)],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="Process: web, runner, builder or beat; or database.", metavar="PROCESS", show_default=False
+        ),
+    ],
     ready: Annotated[
-        bool, typer.Option("--ready", help="Should it be given work? Else: does its loop turn?")
+        bool, typer.Option("--ready", help="Check readiness for work instead of liveness.")
     ] = False,
     pid: Annotated[
-        int | None, typer.Option("--pid", help="Of several, this process alone.", show_default=False)
+        int | None,
+        typer.Option("--pid", help="Check only the process with this id.", metavar="PID", show_default=False),
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", help="Seconds to try again until it is well.", min=0, metavar="SECONDS")
+        float, typer.Option("--wait", help="Seconds to repeat a failed check.", min=0, metavar="SECONDS")
     ] = 0,
 ) -> None:
-    """Tell whether this machine's processes of a kind are well; exit code 1 when one is not, or there is none.
+    """Check liveness or readiness of this machine's processes. Exit code 1: a check failed or no process was found.
 
-    It asks no server: liveness says that a process's own loop turns. Ready is a
-    web that reaches a database with its tables, a runner or builder that neither
-    drains nor is cut off from the database, and a beat that notifies. `database`
-    is the one of DATABASE_URL, with the tables of this release: what a process
-    waits for before it starts.
+    A process is live while its event loop responds; the check contacts no server. A web process is ready when it
+    reaches a database with its tables, a runner or builder when it reaches the database and does not drain, a beat
+    when it sends notifications. `database` checks that DATABASE_URL has the tables of this release.
     """
     with sentences():
         if kind not in health.KINDS:

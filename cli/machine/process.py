@@ -20,13 +20,18 @@ SERVING = ("database_url", "redis_url", "encryption_keys")
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="release, web, runner, builder or beat.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Process: release, web, runner, builder or beat.", metavar="PROCESS", show_default=False
+        ),
+    ],
 ) -> None:
-    """Become one process of the service: for containers, systemd and Kubernetes.
+    """Execute one process of the service, for containers, systemd and Kubernetes.
 
-    `release` prepares the database and ends; it goes first. The others serve until
-    they are sent SIGTERM. Servers and keys are those of the settings: nothing is
-    made here, as `runyard up` does. The process keeps its id.
+    Start `release` first: it migrates the database and ends. The other processes serve until SIGTERM. The settings name
+    the servers and keys; unlike `runyard up`, this command creates none. The command replaces itself by the process, which
+    keeps the process id.
     """
     with sentences():
         line = line_of(name)

@@ -28,15 +28,18 @@ def command(
         ),
     ] = None,
     option: Annotated[str | None, typer.Option("--deployment", hidden=True)] = None,  # for older scripts
-    print_only: Annotated[bool, typer.Option("--print", help="Print the address alone.")] = False,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the address without opening a browser.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Open the console, or a deployment's page in it. It asks for an API key, but for `runyard dev`'s.
+    """Open the console, or a deployment's page in it, in a browser.
 
-    Prints the address, too; where no browser can be shown, that is all.
+    The command prints the address. Without a display it opens no browser. The console asks for an API key, but not under
+    `runyard dev`.
     """
     with sentences(as_json=as_json):
         name = one_name(name, option)

@@ -13,12 +13,12 @@ from cli.machine import embedded
 from cli.options import Json, ServerCommand, Yes, new_app, sentences, settings
 from shared.settings import Settings
 
-app = new_app("The key that secrets are encrypted with: change it while the service runs.")
+app = new_app("Create, list and rotate the keys that encrypt secrets.")
 
 
 @app.command("new-key", cls=ServerCommand)
 def new_key() -> None:
-    """Make an encryption key: put before the others in secret.key, or printed for RUNYARD_ENCRYPTION_KEYS."""
+    """Create an encryption key, first in secret.key; with RUNYARD_ENCRYPTION_KEYS it is printed."""
     with sentences():
         from cli.machine import local  # brings the whole database layer along; few commands need it
 
@@ -39,7 +39,7 @@ def new_key() -> None:
 
 @app.command("list", cls=ServerCommand)
 def list_keys(as_json: Json = False) -> None:
-    """Show the fingerprints of the keys there are, the one that encrypts first: backups name the keys they need so."""
+    """List the fingerprints of the encryption keys, as backups name them. The first key encrypts."""
     with sentences(as_json=as_json):
         from cli.backups.keys import fingerprint
         from cli.machine import local  # see new_key()
@@ -53,9 +53,10 @@ def rotate(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Encrypt every stored secret with the first key, so that the others can be taken away.
+    """Encrypt every stored secret with the first key, so that the other keys can be removed.
 
-    The service may go on meanwhile; cut off, call it again. Exit code 1: something is left to do.
+    The service may run meanwhile. If the command is interrupted, call it again. Exit code 1: secrets with other keys are
+    left.
     """
     with sentences(as_json=as_json):
         from cli.machine import local  # see new_key()

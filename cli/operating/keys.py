@@ -43,7 +43,7 @@ KeyId = Annotated[str, typer.Argument(help="Id of the key, or the key itself.", 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Option(help="What the key is for.", metavar="TEXT")] = "cli",
+    name: Annotated[str, typer.Option(help="Name of the key.", metavar="TEXT")] = "cli",
     role: Annotated[
         str,
         typer.Option(
@@ -52,14 +52,17 @@ def create(
         ),
     ] = "run",
     days: Annotated[
-        int | None, typer.Option(min=1, max=3650, help="Let it end after so many days.", metavar="N")
+        int | None,
+        typer.Option(
+            min=1, max=3650, help="Days until the key expires. Default: it does not expire.", metavar="N"
+        ),
     ] = None,
     local: Annotated[
         bool,
         typer.Option(
             "--local",
-            help="Make it in the service's database, on its own machine. So it is also without any key, unless --url"
-            " or RUNYARD_URL names another machine.",
+            help="Create it in the database of the service on this machine, without the API. Default if there is no key,"
+            " unless --url or RUNYARD_URL names another machine.",
         ),
     ] = False,
     as_json: Json = False,
@@ -67,7 +70,7 @@ def create(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Make an API key and print it: it cannot be shown again. The role goes to stderr."""
+    """Create an API key and print it. It cannot be shown again. The role is printed on stderr."""
     with sentences(as_json=as_json):
         _check_role(role)
         if local or (has_server() and not url and _is_local_without_key(api_key)):
@@ -114,7 +117,7 @@ def _create_locally(name: str, role: str, days: int | None, organization: str) -
 
 @app.command("list")
 def list_keys(as_json: Json = False, url: Url = None, api_key: Key = None, org: Org = None) -> None:
-    """List the organization's API keys, newest first; their secrets are nowhere kept."""
+    """List the API keys of the organization, newest first, without their secrets."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         rows = list(client.every("/v2/keys"))
         if as_json:
@@ -196,12 +199,12 @@ def update(
 @app.command("rename", hidden=True)  # for older scripts
 def rename(
     key_id: KeyId,
-    name: Annotated[str, typer.Argument(help="What it shall be called.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="New name.", metavar="NAME")],
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Give an API key another name."""
+    """Rename an API key."""
     with sentences(), open_client(url, api_key, org) as client:
         client.send("PATCH", f"/v2/keys/{id_of(key_id)}", {"name": name})
         typer.echo(f"Key {id_of(key_id)} is now called {name}.")
@@ -215,7 +218,7 @@ def revoke(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """End an API key for good: within seconds it is refused everywhere."""
+    """Revoke an API key. The service refuses it within seconds; this cannot be undone."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         client.send("DELETE", f"/v2/keys/{id_of(key_id)}")
         typer.echo(json.dumps({"revoked": id_of(key_id)}) if as_json else f"Revoked {id_of(key_id)}.")

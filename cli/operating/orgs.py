@@ -15,19 +15,19 @@ from cli.operating.keys import day
 from cli.options import Json, Key, Url, Yes, confirm_deletion, new_app, open_client, sentences
 from cli.output import console, printable
 
-app = new_app("Organizations: make, list, rename and delete them. It takes an operator's key.")
+app = new_app("Create, list, rename and delete organizations. Needs an operator's key.")
 
-Which = Annotated[str, typer.Argument(help="The organization's name or id.", metavar="NAME|ID")]
+Which = Annotated[str, typer.Argument(help="Organization: its name or id.", metavar="NAME|ID")]
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Letters, digits, `.`, `_` and `-`.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name: letters, digits, `.`, `_` and `-`.", metavar="NAME")],
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
 ) -> None:
-    """Make an organization. `runyard keys create --org NAME --role admin` then makes its first key."""
+    """Create an organization. `runyard keys create --org NAME --role admin` then creates its first key."""
     with sentences(as_json=as_json), open_client(url, api_key) as client:
         made = client.send("POST", "/v2/organizations", {"name": name})
         if as_json:
@@ -55,11 +55,11 @@ def list_organizations(as_json: Json = False, url: Url = None, api_key: Key = No
 @app.command("rename")
 def rename(
     which: Which,
-    name: Annotated[str, typer.Argument(help="Its new name.", metavar="NEW_NAME")],
+    name: Annotated[str, typer.Argument(help="New name.", metavar="NEW_NAME")],
     url: Url = None,
     api_key: Key = None,
 ) -> None:
-    """Give an organization another name; its id and its keys stay."""
+    """Rename an organization. Its id and its keys stay."""
     with sentences(), open_client(url, api_key) as client:
         client.send("PATCH", f"/v2/organizations/{chosen(client, which)['id']}", {"name": name})
         typer.echo(f"Renamed to {name}.")
@@ -73,7 +73,7 @@ def delete(
     url: Url = None,
     api_key: Key = None,
 ) -> None:
-    """Delete an organization with its deployments, threads, runs and keys."""
+    """Delete an organization with its deployments, threads, runs and keys, after a confirmation."""
     with sentences(as_json=as_json), open_client(url, api_key) as client:
         found = chosen(client, which)
         if not yes:

@@ -31,15 +31,15 @@ BUSIEST, RUNS_OF_EACH = 5, 10  # deployments whose runs are asked for
 
 
 def command(
-    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show live what runs and waits, in pools and deployments; `q` ends it.
+    """Show running and waiting runs of pools and deployments, live; `q` exits.
 
-    What deployments did is of the last hour. Without a terminal each look is printed below the one before.
+    The figures of deployments cover the last hour. Without a terminal, each refresh is printed below the one before.
     """
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         if as_json:

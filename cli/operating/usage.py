@@ -24,19 +24,21 @@ HEADS = {"runs": "runs", "input_tokens": "input", "output_tokens": "output", "to
 
 def command(
     by: Annotated[
-        str, typer.Option(help="Any of day, key, deployment and model, between commas.", metavar="LIST")
+        str, typer.Option(help="Groups, separated by commas: day, key, deployment, model.", metavar="LIST")
     ] = "deployment,model",
     since: Annotated[
         str | None,
-        typer.Option(help="The first day: one like 2026-01-31, or so long ago (30d).", metavar="TIME"),
+        typer.Option(
+            help="First day: 2026-01-31, or an age such as 30d. Default: 30 days ago.", metavar="TIME"
+        ),
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show which tokens runs used, and what they cost by RUNYARD_MODEL_PRICES: of the last 30 days, until today."""
+    """Show the tokens that runs used and their cost by RUNYARD_MODEL_PRICES."""
     with sentences(as_json=as_json):
         wanted = {"by": ",".join(_dimensions(by))}
         if since is not None:

@@ -37,7 +37,7 @@ def command(
     said: Annotated[
         str | None,
         typer.Argument(
-            help="What to run it with: JSON, or text that becomes a message. `-`: read it from stdin.",
+            help="Input of the run: JSON, or text that becomes a message; `-` reads it from stdin.",
             metavar="INPUT",
             show_default=False,
         ),
@@ -45,39 +45,43 @@ def command(
     assistant: Annotated[
         str | None,
         typer.Option(
-            "--assistant", "-a", help="An assistant's id or a graph's. Default: the only graph.", metavar="ID"
+            "--assistant",
+            "-a",
+            help="Id of an assistant or of a graph. Default: the only graph.",
+            metavar="ID",
         ),
     ] = None,
     thread: Annotated[
         str | None,
-        typer.Option("--thread", "-t", help="Go on with this thread. Default: a new one.", metavar="ID"),
+        typer.Option("--thread", "-t", help="Thread to continue. Default: a new thread.", metavar="ID"),
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", help="Answer the thread's question, with JSON or text.", metavar="ANSWER"),
+        typer.Option(
+            "--resume", help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
+        ),
     ] = None,
     stream_mode: Annotated[
         list[str] | None,
         typer.Option(
             "--stream-mode",
             "-m",
-            help="What to stream; may be given several times. Default: messages-tuple, updates, custom.",
+            help="Stream mode; may be repeated. Default: messages-tuple, updates, custom.",
             metavar="MODE",
         ),
     ] = None,
-    subgraphs: Annotated[bool, typer.Option("--subgraphs", help="Stream what subgraphs do too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON line.")] = False,
+    subgraphs: Annotated[bool, typer.Option("--subgraphs", help="Also stream events of subgraphs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each event.")] = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Start a run and watch it stream. Ctrl-C cancels it.
+    """Start a run and print its events as they stream. Ctrl-C cancels the run.
 
-    Tokens are shown as they come, then what each step changed. A run that asks
-    something ends with the question: answer with --thread and --resume.
+    The command prints tokens as they come, then the changes of each step. A run that stops at a question prints it:
+    answer with --thread and --resume.
 
-    Exit codes: 0 it succeeded, or waits for an answer · 1 it failed ·
-    2 wrong usage · 130 cancelled by Ctrl-C.
+    Exit codes: 0 the run succeeded or waits for an answer · 1 it failed · 2 wrong usage · 130 Ctrl-C cancelled it.
     """
     with sentences(as_json=as_json):
         body = _body(said, resume, thread)

@@ -29,14 +29,15 @@ from cli.options import Json, Key, Org, Url, new_app, sentences
 from cli.output import printable, when
 from cli.runs.threads import print_facts, search, thread_id_of
 
-app = new_app("List, show, cancel and retry the runs of a deployment.")
+app = new_app("List, show, cancel and retry runs of a deployment.")
 
 ENDED = UNSUCCESSFUL_RUNS | {"success"}
 THREADS_SEARCHED = 50  # those that changed last: the API lists runs by thread
 SEARCHED = 1000
 
 RunId = Annotated[
-    str | None, typer.Argument(help="Run: its id or the end of it.", metavar="RUN", show_default=False)
+    str | None,
+    typer.Argument(help="Run: its id or the end of its id. Required.", metavar="RUN", show_default=False),
 ]
 Status = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 Row = dict[str, Any]
@@ -95,7 +96,9 @@ def list_runs(
     name: NameOrPreview = None,
     option: NameOption = None,
     thread: Thread = None,
-    status: Annotated[Status | None, typer.Option(help="Only those that are so.", show_default=False)] = None,
+    status: Annotated[
+        Status | None, typer.Option(help="Only runs of this status.", show_default=False)
+    ] = None,
     limit: Limit = 20,
     wide: Wide = False,
     as_json: Json = False,
@@ -103,7 +106,7 @@ def list_runs(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """List a deployment's runs, newest first: those of a thread, or of the threads that changed last."""
+    """List runs of a deployment, newest first: of one thread, or of the threads that changed last."""
     with sentences(as_json=as_json), served(url, api_key, org, one_name(name, option)) as api:
         if thread:
             rows = of_thread(api, thread_id_of(api, thread), limit=limit, status=status)
@@ -150,7 +153,7 @@ def show(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show a run: its status, what it was started with, and why it failed."""
+    """Show a run: its status, input and error."""
     with sentences(as_json=as_json), of_run(url, api_key, org, name, run, option) as (api, text):
         row = find(api, text, thread)
         found = {**row, **api.get(path_of(row))}
@@ -186,7 +189,9 @@ def _failure(api: Client, row: Row) -> Row:
 def cancel(
     name: NameOrPreview = None,
     run: RunId = None,
-    rollback: Annotated[bool, typer.Option("--rollback", help="Remove it and all it has written.")] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Also delete the run and its checkpoints.")
+    ] = False,
     option: NameOption = None,
     thread: Thread = None,
     as_json: Json = False,
@@ -194,7 +199,7 @@ def cancel(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Cancel a run, and wait until it has ended."""
+    """Cancel a run and wait until it has ended."""
     with sentences(as_json=as_json), of_run(url, api_key, org, name, run, option) as (api, text):
         row = find(api, text, thread)
         if row["status"] in ENDED:
@@ -212,7 +217,10 @@ def retry(
     name: NameOrPreview = None,
     run: RunId = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also when its thread has changed since: fork from where it was.")
+        bool,
+        typer.Option(
+            "--force", help="Fork the thread at the run's last checkpoint if the thread has changed since."
+        ),
     ] = False,
     option: NameOption = None,
     thread: Thread = None,
@@ -221,7 +229,7 @@ def retry(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Run one that failed again, from its last checkpoint, on what serves now. It becomes a new run."""
+    """Retry a failed run from its last checkpoint, as a new run on the active revision."""
     with sentences(as_json=as_json), of_run(url, api_key, org, name, run, option) as (api, text):
         row = find(api, text, thread)
         made = api.send("POST", f"{path_of(row)}/retry", {"force": force}, repeat=True)

@@ -29,13 +29,16 @@ from cli.output import console, printable, when
 from cli.runs.messages import message_of
 from cli.runs.transcript import as_text, shortened
 
-app = new_app("List, show and delete the threads of a deployment.")
+app = new_app("List, show and delete threads of a deployment.")
 
 SEARCHED = 1000  # how far back a part of an id is looked for
 SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # values may be large
 
 ThreadId = Annotated[
-    str | None, typer.Argument(help="Thread: its id or the end of it.", metavar="THREAD", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Thread: its id or the end of its id. Required.", metavar="THREAD", show_default=False
+    ),
 ]
 Status = Literal["idle", "busy", "interrupted", "error"]
 
@@ -85,7 +88,9 @@ def of_thread(
 def list_threads(
     name: NameOrPreview = None,
     option: NameOption = None,
-    status: Annotated[Status | None, typer.Option(help="Only those that are so.", show_default=False)] = None,
+    status: Annotated[
+        Status | None, typer.Option(help="Only threads of this status.", show_default=False)
+    ] = None,
     limit: Limit = 20,
     wide: Wide = False,
     as_json: Json = False,
@@ -93,7 +98,7 @@ def list_threads(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """List a deployment's threads, the last to change first."""
+    """List threads of a deployment, the last changed first."""
     with sentences(as_json=as_json), served(url, api_key, org, one_name(name, option)) as api:
         rows = search(api, limit=limit, status=status)
         if as_json:
@@ -126,7 +131,7 @@ def show(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show a thread: its status, its values, and what it waits for."""
+    """Show a thread: its status, values and open questions."""
     with sentences(as_json=as_json), of_thread(url, api_key, org, name, thread, option) as (api, id):
         found = api.get(f"/threads/{id}")
         if as_json:
@@ -160,7 +165,7 @@ def history(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """List a thread's checkpoints, newest first."""
+    """List the checkpoints of a thread, newest first."""
     with sentences(as_json=as_json), of_thread(url, api_key, org, name, thread, option) as (api, id):
         rows = api.send("POST", f"/threads/{id}/history", {"limit": limit}, repeat=True)
         if as_json:
@@ -197,7 +202,7 @@ def delete(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Delete a thread with its state and runs. It asks first."""
+    """Delete a thread with its state and runs, after a confirmation."""
     with sentences(as_json=as_json), of_thread(url, api_key, org, name, thread, option) as (api, id):
         if not yes:
             confirm_deletion(f"thread {id}", "state and runs", as_json=as_json)

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from itertools import islice
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from typer.core import TyperArgument
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli import options
 from cli.api.client import Client
+from cli.deployments.deployments import NAME_FORMS
 from cli.deployments.logs import Log
 from cli.machine.procfile import PROJECT
 from cli.main import app
@@ -420,14 +424,33 @@ def test_a_key_needs_a_running_database_and_a_bad_setting_stops_the_command(
     assert "RUNYARD_PORT must be a number" in ran.output
 
 
-def test_every_command_says_what_it_does() -> None:
-    listed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
-    for command in app.registered_commands:
-        assert str(command.name) in listed
-        assert command.callback is not None
-        assert command.callback.__doc__
-        shown = CliRunner().invoke(app, [str(command.name), "--help"])
+def commands(found: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A command, and those in it, with the words that call them."""
+    yield path, found
+    for name, command in getattr(found, "commands", {}).items():
+        yield from commands(command, *path, name)
+
+
+def test_every_command_has_a_help_page_in_which_flags_have_no_type() -> None:
+    pages = dict(commands(get_command(app)))
+    assert {("deploy",), ("runs", "show"), ("workers", "drain"), ("contexts",)} <= set(pages)
+    for path, command in pages.items():
+        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
         assert shown.exit_code == 0, shown.output
+        assert command.help, path
+        assert "<bool>" not in shown.output, path
+        assert command.help.split(".")[0].replace("`", "").split()[0] in shown.output, path
+        for name, inner in getattr(command, "commands", {}).items():
+            assert inner.hidden or name in shown.output, f"{name} of {path}"
+
+
+def test_every_command_about_a_deployment_takes_it_as_an_argument_with_the_same_help() -> None:
+    for path, command in commands(get_command(app)):
+        for param in command.params:
+            if param.name in ("name", "option", "deployment") and path != ("deploy",):
+                is_named = isinstance(param, TyperArgument) and param.metavar == "DEPLOYMENT"
+                is_other = param.hidden or path[0] in ("keys", "orgs", "login", "logout", "process")
+                assert is_other or (is_named and str(param.help).startswith(NAME_FORMS)), path
 
 
 # A light installation: the packages of requirements-cli.lock, without those of the extra `server`
@@ -435,6 +458,7 @@ def test_every_command_says_what_it_does() -> None:
 
 IMPORTING = """
 import sys
+from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 
 class Absent(MetaPathFinder):

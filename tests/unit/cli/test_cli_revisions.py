@@ -85,7 +85,7 @@ def test_an_interrupt_is_for_what_is_on_its_way(server: ControlPlane) -> None:
     interrupt = f"POST /v2/deployments/{D}/revisions/{rows[0]['id']}/interrupt"
     server.answers[interrupt] = [(200, {**rows[0], "status": "INTERRUPTED"})]
     assert "is INTERRUPTED" in runyard(server, "interrupt", "app").stdout
-    assert "is not on its way" in runyard(server, "interrupt", "app", "v1").stderr
+    assert "v1 has ended: it is DEPLOYED" in runyard(server, "interrupt", "app", "v1").stderr
 
 
 def test_a_delete_asks_where_somebody_can_answer_and_a_script_deletes_what_may_be_gone(
