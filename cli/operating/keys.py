@@ -26,8 +26,8 @@ from cli.options import (
 from cli.output import console, printable
 
 ROLES = {
-    "read": "read everything",
-    "run": "also use deployments",
+    "read": "read",
+    "run": "read and use deployments",
     "deploy": "also change deployments",
     "admin": "also manage keys",
     "operator": "also manage organizations and workers",

@@ -95,7 +95,7 @@ def run_up(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
     made = stack.cli("keys", "create", "--name", "ci")
-    assert "with the role run: it may look and use deployments" in made.stderr
+    assert "with the role run: it may read and use deployments" in made.stderr
     answer = httpx.get(f"{stack.url}/v2/deployments", headers={"X-Api-Key": made.stdout.strip()})
     assert answer.status_code == 200
 
