@@ -312,7 +312,7 @@ scenario("an organization is made, acted in, and deleted once its name is typed"
   await row(page, `${name}-2`).waitFor({ state: "detached" });
 });
 
-scenario("workers are shown live, and draining one is asked about first", async (it) => {
+scenario("workers are shown live, draining one is asked about first, and one that drains can be resumed", async (it) => {
   const { page, open, deployments, check } = it;
   await open("/workers");
   const runners = page.getByRole("region", { name: "Runners" });
@@ -324,6 +324,12 @@ scenario("workers are shown live, and draining one is asked about first", async 
   await dialog(page).getByText("The runner claims no new runs").waitFor();
   await check();
   await button(dialog(page), "Cancel").click();
+  const builders = page.getByRole("region", { name: "Builders" });
+  await builders.getByRole("button", { name: /^Drain/ }).click();
+  await button(dialog(page), "Drain").click();
+  await builders.getByText("draining").waitFor();
+  await builders.getByRole("button", { name: /^Resume/ }).click();
+  await builders.getByText("ready").waitFor();
   await isInert(page);
 });
 
