@@ -54,10 +54,10 @@ def _mention_line(path: Path, line: int) -> None:
 
 
 def find_url(url: str | None, settings: Settings) -> str:
-    """The service's address. Raises CommandFailed for a context that does not exist or contradicts RUNYARD_URL.
+    """The service's address. Raises BadUsage for a context that does not exist or contradicts the address.
 
-    The first of: the option, RUNYARD_URL, the context that was requested by name, LANGGRAPH_HOST_URL, the current context,
-    where `runyard up` last listened, this machine.
+    The first of: the option, RUNYARD_URL, the context that was requested by name, LANGGRAPH_HOST_URL, the current
+    context, where `runyard up` last listened, this machine.
     """
     named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
     given = url or (settings.url if named else None)
@@ -67,9 +67,19 @@ def find_url(url: str | None, settings: Settings) -> str:
         given = os.environ.get("LANGGRAPH_HOST_URL")
     if not given and (context := contexts.selected()):
         given = context.url
+        if not contexts.requested_by_name() and _kept(settings, KEPT_URL) not in (None, given):
+            _mention_context(context)
     if not given and not any(os.environ.get(name) for name in (*names_of("listen_host"), *names_of("port"))):
         given = _kept(settings, KEPT_URL)
     return (given or settings.url).rstrip("/")
+
+
+@cache  # a command may look for the address twice
+def _mention_context(context: Context) -> None:
+    typer.echo(
+        f"Using {context.source}, {context.url}. `runyard --context local` uses the service of this directory.",
+        err=True,
+    )
 
 
 def _check_requested(url: str, source: str) -> None:
@@ -99,7 +109,8 @@ def find_key(
     """Return the API key for the service at `url`. Raises CommandFailed when there is none.
 
     `--api-key` and RUNYARD_API_KEY may hold a key of any form. The key of the selected context and the key that
-    `runyard up` keeps are sent to their own service only. The variables of `langgraph deploy` come last and must hold a key of a runyard service.
+    `runyard up` keeps are sent to their own service only. The variables of `langgraph deploy` come last and must hold
+    a key of a runyard service.
     """
     project = ".env" if local is None else "the project's variables"
     local = read_env() if local is None else local

@@ -71,11 +71,11 @@ class Contexts:
 def path() -> Path:
     """The file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "runyard" / "contexts.json"
+    return Path(os.path.expanduser(folder), "runyard", "contexts.json")
 
 
 def load() -> Contexts:
-    """The contexts of the file; none without a file. Raises CommandFailed."""
+    """The contexts of the file; none without a file that this user can read. Raises CommandFailed."""
     file = path()
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -84,8 +84,8 @@ def load() -> Contexts:
             for name, entry in content["contexts"].items()
         }
         current = content.get("current")
-    except FileNotFoundError:
-        return Contexts()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return Contexts()  # a process of another user may have the HOME of this one
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

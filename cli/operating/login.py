@@ -16,7 +16,7 @@ from cli.api import contexts
 from cli.api.access import KEY_PREFIX, THIS_MACHINE, ApiKey
 from cli.api.client import Client
 from cli.api.contexts import LOCAL, Context
-from cli.errors import BadUsage
+from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, sentences
 from cli.output import console, printable
 
@@ -70,6 +70,8 @@ def login(
         context = Context(name, address, _read_key(api_key))
         with Client(address, ApiKey(context.key, "this login" if api_key is None else "--api-key")) as client:
             me = client.get("/v2/me")
+        if not isinstance(me, dict) or "role" not in me:
+            raise CommandFailed(f"{address} does not answer as a runyard service. Nothing was kept.")
         contexts.save(kept.with_context(context))
         facts = {
             "context": name,

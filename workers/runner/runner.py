@@ -389,7 +389,10 @@ class Runner:
         self._notified_at = -math.inf  # resumed, it looks for waiting runs at once
 
     def drain(self) -> None:
-        """Shut down in good order: take nothing new but nested runs of those that run here; after a while hand over what still runs."""
+        """Shut down in good order: take nothing new but nested runs of those that run here.
+
+        What still runs after the drain is handed over.
+        """
         if self.draining:
             return
         self.draining = True

@@ -130,7 +130,13 @@ def test_the_service_of_this_directory_is_the_context_local(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "url").write_text(stage.url)
     (tmp_path / "data" / "admin.key").write_text("ryd_kept")
-    assert call("--context", "local", "list").exit_code == 0
+    ran = call("list")
+    assert (ran.exit_code, keys_sent(prod)) == (0, [KEY])
+    assert (
+        f"Using the context prod, {prod.url}. `runyard --context local` uses the service of this directory."
+        in ran.stderr
+    )
+    assert call("--context", "local", "list").stderr == ""
     assert (keys_sent(prod), keys_sent(stage)) == ([], ["ryd_kept"])
     assert call("contexts", "--use", "local").stdout == "No context is current.\n"
     assert call("list").exit_code == 0
@@ -153,6 +159,8 @@ def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
     assert prod.asked == []
     prod.answers["GET /v2/me"] = [(401, {"detail": "Unknown API key"})]
     assert call("login", prod.url, "--api-key", KEY).exit_code == 1
+    prod.answers["GET /v2/me"] = [(200, {"hello": "world"})]
+    assert "does not answer as a runyard service" in call("login", prod.url, "--api-key", KEY).stderr
     assert not file().exists()
 
     for words, says in (
