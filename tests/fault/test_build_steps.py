@@ -21,7 +21,7 @@ from sqlalchemy import text
 
 from cli.machine.procfile import PROJECT
 from shared.deployments import logs, revisions
-from shared.infra import encryption
+from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
@@ -201,6 +201,19 @@ def test_a_builder_that_stops_gives_its_revision_back_at_once(world: World) -> N
     assert case.active == case.serving
     builder.build(case.revision_id)
     assert case.row["status"] == "AWAITING_BUILD", "a builder that stops takes nothing more"
+
+
+@greened
+def test_a_builder_that_an_operator_drained_passes_its_messages_on(world: World) -> None:
+    case, notified = Case(world), []
+    broker.notifier.notify = lambda *message: notified.append(message)  # type: ignore[method-assign]
+    builder = Builder(case.settings)
+    builder.is_drained = True
+
+    builder.build(case.revision_id)
+
+    assert case.row["status"] == "AWAITING_BUILD"
+    assert [(queue, id) for _, queue, id in notified] == [(broker.BUILDS, case.revision_id)]
 
 
 def _said(case: Case, message: str) -> bool:
