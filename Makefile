@@ -99,9 +99,9 @@ vendor: install
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header --upgrade
 lock:
-	@$(COMPILE) pyproject.toml --extra server -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra server --extra otel -o requirements.lock
 	@$(COMPILE) pyproject.toml -c requirements.lock -o requirements-cli.lock
-	@$(COMPILE) pyproject.toml --extra server --extra dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra server --extra otel --extra dev -c requirements.lock -o requirements-dev.lock
 
 # The same commit gives the same bytes: times in the archives are the commit's, not the clock's.
 OUT := dist

@@ -11,11 +11,12 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 
 from shared.errors import Unavailable
 from shared.infra import broker, postgres, subscriptions
 from shared.infra import redis as shared_redis
+from tests.support.backups import Service, text_of
 from tests.support.machines import certificates
 from tests.support.machines.network import HOST, Network, PostgresTlsEnd, TlsEnd
 from workers import celery_app
@@ -102,6 +103,25 @@ def test_clients_of_postgresql_trust_the_authority_they_were_given(
     with pytest.raises(Unavailable), postgres.connection():
         pass
     dispose()
+
+
+def test_a_backup_is_made_over_tls_without_a_program_of_postgresql(
+    db: Engine, database_at: str, presented: tuple[Path, ssl.SSLContext], stranger: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.backup"
+
+    made = Service(database_at + quote(str(presented[0])), tmp_path).runyard("backup", file, env={"PATH": ""})
+
+    assert made.exit_code == 0, text_of(made)
+    assert Service("", tmp_path).runyard("backup", "--check", file).exit_code == 0
+
+    refused = Service(database_at + quote(str(stranger)), tmp_path).runyard(
+        "backup", tmp_path / "other.backup"
+    )
+
+    assert refused.exit_code == 1
+    assert "certificate verify failed" in text_of(refused)
+    assert list(tmp_path.glob("*other*")) == []
 
 
 def dispose() -> None:

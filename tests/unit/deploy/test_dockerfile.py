@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cli.machine.procfile import PROJECT, read
 from deploy import sbom
@@ -80,6 +81,19 @@ def test_whatever_it_installs_has_a_digest() -> None:
     for text in installing:
         assert "--require-hashes" in text or text.endswith("--no-deps /src/dist/*.whl")
     assert not [step.text for step in FINAL.all("RUN") if "pip" in step.text]
+
+
+def test_it_has_the_exporter_of_traces_and_the_client_programs_of_the_postgresql_that_compose_starts() -> (
+    None
+):
+    locked = set(re.findall(r"^([\w.-]+)(?:\[.*?\])?==", sbom.LOCK.read_text(), re.MULTILINE))
+    extra = {re.split("[><=]", name)[0] for name in PYPROJECT["project"]["optional-dependencies"]["otel"]}
+    assert extra <= locked
+
+    server = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]["postgres"]["image"]
+    [install] = [step.text for step in FINAL.all("RUN") if "apt-get" in step.text]
+    assert "postgresql-client-${POSTGRES}" in install
+    assert re.search(rf":(pg)?{FINAL.variables['POSTGRES']}\b", server)
 
 
 def test_it_is_no_root_and_can_only_write_its_data() -> None:
