@@ -86,6 +86,13 @@ class Settings:
         "`postgresql://…`; not set: `runyard up` starts its own PostgreSQL in the data directory",
         is_secret=True,
     )
+    database_direct_url: str | None = setting(
+        "DATABASE_DIRECT_URL",
+        None,
+        "`postgresql://…` of PostgreSQL itself, for migrations, backups and restores, where DATABASE_URL leads to PgBouncer",
+        is_secret=True,
+        shown="`DATABASE_URL`",
+    )
     redis_url: str | None = setting(
         "REDIS_URL",
         None,
@@ -151,6 +158,12 @@ class Settings:
         "http://127.0.0.1:8123",
         "where clients, the command line and deployments' addresses find the service",
         shown="`http://HOST:PORT`",
+    )
+    internal_url: str = setting(
+        "RUNYARD_INTERNAL_URL",
+        "http://127.0.0.1:8123",
+        "where runners find `web`, for `get_client()` without an address in graphs: set it where `RUNYARD_URL` does not lead to `web` from a runner, as between containers",
+        shown="`RUNYARD_URL`",
     )
     app_domain: str | None = setting(
         "RUNYARD_APP_DOMAIN",
@@ -425,6 +438,8 @@ class Settings:
         settings = cls(**values)  # type: ignore[arg-type]
         if "url" not in values:
             settings = dataclasses.replace(settings, url=f"http://{settings.listen_host}:{settings.port}")
+        if "internal_url" not in values:
+            settings = dataclasses.replace(settings, internal_url=settings.url)
         settings._check()
         return settings
 

@@ -27,7 +27,13 @@ def look(settings: Settings) -> dict[str, Any]:
         best, reasons = sandbox.best(settings)
     except BadSetting as error:
         return {**found, "refusal": str(error)}
-    return {**found, "level": best.level, "meaning": sandbox.MEANINGS[best.level], "reasons": reasons}
+    return {
+        **found,
+        "level": best.level,
+        "meaning": sandbox.MEANINGS[best.level],
+        "reasons": reasons,
+        "advice": sandbox.advice(settings),
+    }
 
 
 def pythons(settings: Settings) -> list[str]:

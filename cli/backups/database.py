@@ -49,7 +49,7 @@ def of_service(settings: Settings, *, alone: bool = False) -> Iterator[str]:
     `alone`: the service must be stopped, and cannot be started within the block where its servers are embedded.
     """
     if settings.database_url is not None:
-        yield settings.database_url
+        yield settings.database_direct_url or settings.database_url
         return
     if not alone and _is_running(settings.data_dir):
         yield embedded.postgres_url(settings.data_dir)

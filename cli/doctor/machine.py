@@ -242,7 +242,7 @@ def user_code(settings: Settings, environment: Mapping[str, str]) -> Iterator[Fi
     except ValueError as error:
         yield fails("isolation", str(error), "The line above tells what is missing.")
         return
-    yield isolation(found, settings)
+    yield isolation(found)
     yield ok("interpreters", f"Python {', '.join(found['pythons'])}; uv {found['uv']}")
 
 
@@ -265,7 +265,7 @@ def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dic
     return json.loads(done.stdout)
 
 
-def isolation(found: Mapping[str, Any], settings: Settings) -> Finding:
+def isolation(found: Mapping[str, Any]) -> Finding:
     """The level, and what would raise it."""
     name = "isolation"
     if found["refusal"]:
@@ -273,12 +273,4 @@ def isolation(found: Mapping[str, Any], settings: Settings) -> Finding:
     text = f"level {found['level']}: {found['meaning']}"
     if reasons := "; ".join(found["reasons"]):
         text += f" ({reasons})"
-    if found["level"] == 2:
-        return ok(name, text)
-    if settings.isolation == "none":
-        return warning(name, text, "Set RUNYARD_ISOLATION=auto, unless all that is deployed here is yours.")
-    if sys.platform != "linux":
-        return warning(name, text, "A sandbox needs Linux: run here only what you trust.")
-    return warning(
-        name, text, "Level 2 needs a working bubblewrap: install bwrap, or allow user namespaces (sysctl)."
-    )
+    return ok(name, text) if found["level"] == 2 else warning(name, text, found["advice"])

@@ -40,7 +40,7 @@ BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
 # The service is dev's own: what the shell says of another one does not hold for it.
 FOREIGN = (
-    *("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_DATABASE_POOLER"),
+    *("DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_DATABASE_POOLER"),
     *(
         "REDIS_URL",
         "REDIS_BROKER_URL",
@@ -48,6 +48,7 @@ FOREIGN = (
         *names_of("listen_host"),
         "RUNYARD_PORT",
         "RUNYARD_URL",
+        "RUNYARD_INTERNAL_URL",
         "RUNYARD_DATA_DIR",
     ),
     *(

@@ -13,7 +13,11 @@ PROJECT = Path(__file__).resolve().parents[2]  # a clone, or the `app` of what i
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
 # Addresses and keys that a process never uses: what it does not have, nobody takes from it.
-WITHHELD = {"beat": ("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS")}
+WITHHELD = {
+    "beat": (
+        "DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS",
+    )
+}  # fmt: skip
 
 
 UNDER_HONCHO = "HONCHO_PROCESS_NAME"  # honcho sets it: its `release` waits, where ours has to end

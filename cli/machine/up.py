@@ -192,7 +192,7 @@ def _start_servers(settings: Settings, supervisor: Supervisor, started: list[Chi
     if settings.database_url is None:
         server = embedded.postgres(settings.data_dir)
         waiting.append((server, supervisor.start(_program(server, settings.data_dir, lock))))
-        settings = replace(settings, database_url=server.url)
+        settings = replace(settings, database_url=server.url, database_direct_url=None)
         started.append(waiting[-1][1])
     for server, child in waiting:
         _await_server(supervisor, server, child)
@@ -258,6 +258,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
     """What the processes start with: ours, and every address and key that has been settled."""
     own = {
         "DATABASE_URL": settings.database_url or "",
+        "DATABASE_DIRECT_URL": settings.database_direct_url or "",
         "REDIS_URL": settings.redis_url or "",
         "RUNYARD_DATA_DIR": str(settings.data_dir),
         "RUNYARD_CACHE_DIR": str(settings.cache_dir),

@@ -17,10 +17,16 @@ from pathlib import Path
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 MACOS_OPEN_FILES = 10_240  # OPEN_MAX: macOS refuses more, though it reports no limit
 TASKS = Path("/proc/self/task")
+CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 def is_linux() -> bool:
     return sys.platform == "linux"
+
+
+def is_in_container() -> bool:
+    """Whether Docker, Podman or Kubernetes has started this process."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ or any(mark.exists() for mark in CONTAINER_MARKS)
 
 
 def prctl(option: int, value: int) -> None:

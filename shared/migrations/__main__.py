@@ -17,7 +17,7 @@ from shared.settings import Settings
 def main(arguments: list[str]) -> str | None:
     """Execute the command. Returns an error message, or None."""
     settings = Settings.from_env(os.environ)
-    url = settings.database_url
+    url = settings.database_direct_url or settings.database_url
     if url is None:
         return "DATABASE_URL must name the database to migrate"
     match arguments:

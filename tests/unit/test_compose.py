@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from shared.settings import VARIABLES, Settings
 
 PROJECT = Path(__file__).parents[2]
 SERVERS = {"postgres", "redis"}
+USER_CODE = {"runner", "builder"}
 PROCESSES = [line.name for line in read(PROJECT / "Procfile")]
 VARIABLE = re.compile(r"\$\{(\w+)(?::(?P<rule>[-?])(?P<text>[^}]*))?\}")
 
@@ -46,11 +48,44 @@ def test_a_process_is_a_line_of_the_procfile_in_the_image_with_its_settings_and_
     service = compose["services"][process]
 
     assert service["command"] == f"runyard process {process}"
-    assert set(service["environment"]) == set(VARIABLES.values())
+    assert service["env_file"] == [{"path": ".env", "required": False}]
+    unset = {"RUNYARD_DEV_DEPLOYMENT", "RUNYARD_DEV_ORIGIN", "POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert set(service["environment"]) <= set(VARIABLES.values()) | unset
+    assert {service["environment"][name] for name in unset} == {""}
     assert all(not service["environment"][name] for name in WITHHELD.get(process, ()))
     assert (PROJECT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
     assert service["read_only"] is True
-    assert f"data:{service['environment']['RUNYARD_DATA_DIR']}" in service["volumes"]
+    [volume] = service["volumes"]
+    assert volume.partition(":")[2] == service["environment"]["RUNYARD_DATA_DIR"]
+    assert volume.partition(":")[0] in compose["volumes"]
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_only_processes_with_user_code_are_root_and_none_gains_a_right(
+    compose: dict[str, Any], process: str
+) -> None:
+    service = compose["services"][process]
+
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert (service.get("user"), "cap_add" in service) == (
+        ("0:0", True) if process in USER_CODE else (None, False)
+    )
+
+
+def test_level_2_allows_the_calls_of_bubblewrap_to_processes_with_user_code_that_are_no_root() -> None:
+    text = (PROJECT / "deploy" / "sandbox.yml").read_text()
+    services = yaml.safe_load(text.replace("!reset", ""))["services"]
+    profile = json.loads((PROJECT / "deploy" / "seccomp.json").read_text())
+    [rule] = profile["syscalls"]
+
+    assert set(services) == USER_CODE
+    for service in services.values():
+        assert (service["user"], service["cap_add"]) == ("10001:10001", [])
+        assert "seccomp=deploy/seccomp.json" in service["security_opt"]
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    assert not {"clone", "clone3", "unshare", "mount", "umount2", "pivot_root"} & set(rule["names"])
+    assert {"bpf", "keyctl", "io_uring_setup", "kexec_load", "perf_event_open"} <= set(rule["names"])
 
 
 @pytest.mark.parametrize("process", sorted(set(PROCESSES) - {RELEASE}))
@@ -81,6 +116,7 @@ def test_the_service_accepts_what_it_is_given(compose: dict[str, Any]) -> None:
     assert (settings.api_key, settings.pool) == ("three", "default")
     assert settings.encryption_keys == (operator["RUNYARD_ENCRYPTION_KEYS"],)
     assert f"{settings.listen_host}:{settings.port}" == "0.0.0.0:8123"
+    assert settings.internal_url == "http://web:8123"
     for name in operator:
         assert name in (PROJECT / "docker-compose.yml").read_text().partition("\nname:")[0]
 

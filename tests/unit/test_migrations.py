@@ -138,7 +138,8 @@ def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.Log
 
 
 def _start(url: str, code: Path = ROOT, *, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "DATABASE_URL": url}
+    """Migrate past a pooler that is unreachable."""
+    environment = {**os.environ, "DATABASE_URL": "postgresql://127.0.0.1:9/x", "DATABASE_DIRECT_URL": url}
     return subprocess.Popen(
         [sys.executable, "-m", "shared.migrations"], cwd=code, env=environment, stderr=stderr
     )

@@ -27,7 +27,9 @@ def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pyt
 
     assert Settings.from_env({"RUNYARD_PORT": "9000"}).url == "http://127.0.0.1:9000"
     given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
-    assert given.url == "https://agents.example"
+    assert (given.url, given.internal_url) == ("https://agents.example", "https://agents.example")
+    inside = {"RUNYARD_URL": "https://agents.example", "RUNYARD_INTERNAL_URL": "http://web:8123"}
+    assert Settings.from_env(inside).internal_url == "http://web:8123"
 
 
 def test_a_variable_that_was_renamed_is_read_by_both_names_the_new_one_first() -> None:

@@ -89,10 +89,11 @@ def settle(settings: Settings) -> Isolation:
         settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
     log.log(
         logging.WARNING if reasons or level == 0 else logging.INFO,
-        "isolation level %d: %s%s",
+        "isolation level %d: %s%s%s",
         level,
         MEANINGS[level],
         f" ({'; '.join(reasons)})" if reasons else "",
+        f". {advice(settings)}" if level < 2 else "",
     )
     log.info(
         "processes of user code: %s",
@@ -112,7 +113,10 @@ def best(settings: Settings) -> tuple[Isolation, list[str]]:
         reason = _why_impossible(found, settings)
         if reason is None:
             return found, list(dict.fromkeys(reasons))
-        reasons.append(f"user {settings.sandbox_user} cannot run user code here: {reason}")
+        if found.has_namespace:
+            reasons.append("programs of user code get no user namespaces of their own")
+        else:
+            reasons.append(f"user {settings.sandbox_user} cannot run user code here: {reason}")
     raise AssertionError("unreachable: the last candidate always works")
 
 
@@ -160,6 +164,21 @@ MEANINGS = {
     1: "user code runs as another user, without capabilities",
     2: "user code runs in a sandbox of its own (bubblewrap)",
 }
+
+
+def advice(settings: Settings) -> str:
+    """What raises the level on this machine, as a sentence."""
+    if settings.isolation == "none":
+        return "Set RUNYARD_ISOLATION=auto, unless all that is deployed here is yours."
+    if not system.is_linux():
+        return "A sandbox needs Linux: run here only what you trust."
+    if system.is_in_container():
+        return (
+            "In a container level 1 needs root with the capabilities that docker-compose.yml lists, and level 2 the"
+            " security options of deploy/sandbox.yml or deploy/kubernetes/components/sandbox: see Isolation in"
+            " docs/operating.md."
+        )
+    return "Level 2 needs a working bubblewrap: install bwrap, or allow user namespaces (sysctl)."
 
 
 def level(settings: Settings) -> int:

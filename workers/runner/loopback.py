@@ -53,7 +53,7 @@ class Loopbacks:
     """The requests of this runner's hosts to their own deployments."""
 
     def __init__(self, settings: Settings) -> None:
-        self._address = urlsplit(settings.url)
+        self._address = urlsplit(settings.internal_url)
         self._open: Counter[Host] = Counter()
 
     def begin(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:

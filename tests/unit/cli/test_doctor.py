@@ -34,6 +34,7 @@ LEVEL_0 = {
     "level": 0,
     "meaning": "as this user",
     "reasons": ["no bwrap"],
+    "advice": "Install bwrap.",
     "refusal": "",
     "uv": "1",
     "pythons": [],
@@ -357,10 +358,11 @@ def test_the_way_out_shows_no_password() -> None:
 
 
 def test_a_level_below_the_sandbox_says_what_would_raise_it() -> None:
-    found = machine.isolation(LEVEL_0, Settings())
+    found = machine.isolation(LEVEL_0)
 
     assert (found.state, "no bwrap" in found.found) == (State.WARNING, True)
-    assert machine.isolation({**LEVEL_0, "refusal": "require"}, Settings()).state is State.FAILS
+    assert found.advice == "Install bwrap."
+    assert machine.isolation({**LEVEL_0, "refusal": "require"}).state is State.FAILS
 
 
 def test_the_machine_is_asked_for_its_level_and_its_pythons_and_nothing_is_made(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cli.machine import embedded
+from shared.infra import system
 from shared.settings import BadSetting, Settings
 from tests.support.levels import LEVELS, NOT_A_USER
 from workers.isolation import sandbox
@@ -236,7 +237,17 @@ sandbox.settle(Settings.from_env(os.environ))
 """
 
 
-def test_all_that_is_lacking_here_is_said_in_one_line(folder: Path) -> None:
+def test_advice_fits_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(system, "CONTAINER_MARKS", (tmp_path,))
+    assert "deploy/sandbox.yml" in sandbox.advice(Settings())
+
+    monkeypatch.setattr(system, "CONTAINER_MARKS", ())
+    assert "install bwrap" in sandbox.advice(Settings())
+    assert "RUNYARD_ISOLATION=auto" in sandbox.advice(Settings(isolation="none"))
+
+
+def test_all_that_is_lacking_here_and_what_to_do_is_said_in_one_line(folder: Path) -> None:
     environment = {**LEVELS[0], "RUNYARD_BWRAP": "/no/such/bwrap", "RUNYARD_DATA_DIR": str(folder / "data")}
 
     done = subprocess.run(
@@ -248,6 +259,7 @@ def test_all_that_is_lacking_here_is_said_in_one_line(folder: Path) -> None:
     )
 
     (line,) = done.stdout.splitlines()
+    assert line.endswith(sandbox.advice(Settings.from_env(environment)))
     assert line.startswith("isolation level 0: user code runs as this user")
     assert "/no/such/bwrap does not work here" in line
     assert (f"there is no user {NOT_A_USER!r}" in line) is (os.geteuid() == 0)

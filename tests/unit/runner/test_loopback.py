@@ -86,7 +86,9 @@ def served(world: World) -> Iterator[tuple[Scene, Service, UUID]]:
     service = Service()
     threading.Thread(target=service.serve_forever, daemon=True).start()
     try:
-        with scene(world, url=f"http://127.0.0.1:{service.server_port}") as s:
+        with scene(
+            world, url="https://public.invalid", internal_url=f"http://127.0.0.1:{service.server_port}"
+        ) as s:
             assert deployment.active_revision_id is not None
             s.revision = deployment.active_revision_id
             yield s, service, deployment.id
