@@ -16,7 +16,7 @@ PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-load
 SUITE := -m "not release" $(PARALLEL)
 FAST := tests/contract tests/unit
 
-.PHONY: help install run demo test test-fast test-release test-times coverage soak check format lock dist sbom docs pictures vendor clean
+.PHONY: help install run demo test test-fast test-release test-times coverage soak check format lock dist sbom docs chart pictures vendor clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
@@ -31,7 +31,7 @@ help:
 	@echo "make vendor   write the console's libraries anew, from their lock file"
 	@echo "make pictures  take the pictures of the console for the docs anew"
 	@echo "make dist     the wheel and the source distribution, in dist;  make sbom  what they are made of, as CycloneDX"
-	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make clean  remove what was made"
+	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make chart  write deploy/helm;  make clean  remove what was made"
 
 install: $(STAMP)
 
@@ -85,6 +85,9 @@ format: install
 
 docs: install
 	@$(BIN)/python -m docs.settings
+
+chart: install
+	@$(BIN)/python -m deploy.chart
 
 # Of the console, by the scenarios of the suite.
 pictures: install

@@ -150,6 +150,7 @@ def test_all_steps_run_but_those_that_need_another_machine(image: Image) -> None
     assert (modules / "app" / "web" / "static" / "console" / "index.html").is_file()
     [about] = modules.parent.glob("runyard-*.dist-info")
     assert {path.name for path in (about / "licenses").iterdir()} == {"LICENSE", "NOTICE"}
+    assert (modules.parent / "opentelemetry" / "exporter" / "otlp" / "proto" / "http").is_dir()
     assert list((modules / "app" / "web").rglob("*.pyc")), "what cannot be written later is compiled now"
 
 

@@ -32,13 +32,13 @@ def checks(program: str) -> list[str]:
     return [name for name in names if name.startswith("check_")]
 
 
-def installed() -> Path:
-    """The interpreter of an environment with these clients."""
-    place = CACHE / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
+def installed(lock: Path = LOCK) -> Path:
+    """The interpreter of an environment with what a lock file names: these clients."""
+    place = CACHE / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     if not place.exists():
         fresh = CACHE / f"{place.name}.{os.getpid()}"
         _uv("venv", "--quiet", "--relocatable", "--python", sys.executable, fresh)
-        _uv("pip", "sync", "--quiet", "--python", fresh / "bin" / "python", "--require-hashes", LOCK)
+        _uv("pip", "sync", "--quiet", "--python", fresh / "bin" / "python", "--require-hashes", lock)
         try:
             fresh.rename(place)
         except OSError:

@@ -6,8 +6,11 @@ The manifests are read as `kubectl kustomize` renders them.
 from __future__ import annotations
 
 import platform
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,17 +22,20 @@ import yaml
 
 from cli.machine import health
 from cli.machine.procfile import WITHHELD, read
+from deploy import chart
 from shared.settings import VARIABLES, Settings
+from workers.isolation import sandbox
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 NEWEST = kubernetes_validate.latest_version()
 OVERLAYS = ("overlays/trial", "overlays/production")
+WITHOUT_SCHEMA = ("keda.sh", "gateway.networking.k8s.io")  # resources that others define
 RENDERED = ("base", "pools/gpu", *OVERLAYS)
 PROCESSES = {line.name for line in read()}
 DRAINING = {"web", "runner", "builder"}
 USES = {  # which process talks to whom
-    "postgres": {"release", "web", "runner", "builder"},
+    "postgres": {"release", "web", "runner", "builder", "backup"},
     "redis": {"web", "runner", "builder", "beat"},
     "internet": {"web", "runner", "builder"},
 }
@@ -37,9 +43,16 @@ PORTS = {"postgres": 5432, "redis": 6379}
 GIVEN_BY_YOU = {  # keys of Secrets that docs/kubernetes.md has made
     "runyard": {
         "DATABASE_URL", "REDIS_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "POSTGRES_PASSWORD", "REDIS_PASSWORD",
+        "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "REDIS_BROKER_URL", "REDIS_EVENTS_URL",
     },
     "runyard-scaler": {"api-key"},
 }  # fmt: skip
+OPTIONAL = {  # keys that may be missing, and who uses them
+    "DATABASE_READ_URL": {"web"},
+    "DATABASE_DIRECT_URL": {"release", "backup"},
+    "REDIS_BROKER_URL": {"web", "runner", "builder", "beat"},
+    "REDIS_EVENTS_URL": {"web", "runner", "builder"},
+}
 Manifest = dict[str, Any]
 
 pytestmark = pytest.mark.skipif(
@@ -51,6 +64,20 @@ pytestmark = pytest.mark.skipif(
 @cache
 def rendered(folder: str) -> list[Manifest]:
     return render(FOLDER / folder)
+
+
+@cache
+def with_components(*names: str, base: str = "overlays/production") -> list[Manifest]:
+    """An overlay of somebody's own: one of ours, and components."""
+    with tempfile.TemporaryDirectory() as place:
+        copied = Path(shutil.copytree(FOLDER, Path(place) / "kubernetes"))
+        own = copied / "own"
+        own.mkdir()
+        components = [f"../components/{name}" for name in names]
+        own.joinpath("kustomization.yaml").write_text(
+            yaml.safe_dump({"resources": [f"../{base}"], "components": components})
+        )
+        return render(own)
 
 
 def render(folder: Path) -> list[Manifest]:
@@ -65,8 +92,9 @@ def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
     """The component and the pod of everything that has one."""
-    for manifest in of_kind(manifests, "Deployment", "StatefulSet", "Job"):
-        template = manifest["spec"]["template"]
+    for manifest in of_kind(manifests, "Deployment", "StatefulSet", "Job", "CronJob"):
+        spec = manifest["spec"]
+        template = spec["jobTemplate"]["spec"]["template"] if "jobTemplate" in spec else spec["template"]
         yield template["metadata"]["labels"]["app.kubernetes.io/component"], template
 
 
@@ -83,7 +111,7 @@ def labels_match(selector: Manifest, labels: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("folder", RENDERED)
 def test_the_newest_schema_allows_every_manifest(folder: str) -> None:
-    checked = [manifest for manifest in rendered(folder) if "keda.sh" not in manifest["apiVersion"]]
+    checked = [m for m in rendered(folder) if not m["apiVersion"].startswith(WITHOUT_SCHEMA)]
 
     assert checked
     for manifest in checked:
@@ -106,6 +134,7 @@ def test_its_processes_get_known_settings_and_only_the_keys_that_they_use(overla
         assert names <= set(VARIABLES.values())
         assert not names & set(WITHHELD.get(process, ()))
         assert ("RUNYARD_API_KEY" in names) == (process == "web")
+        assert names & set(OPTIONAL) == {name for name, users in OPTIONAL.items() if process in users}
         assert ("DATABASE_URL" in names) == (process in USES["postgres"])
         assert ("REDIS_URL" in names) == (process in USES["redis"])
         assert container["envFrom"] == [{"configMapRef": {"name": configuration["metadata"]["name"]}}]
@@ -117,7 +146,9 @@ def test_its_processes_get_known_settings_and_only_the_keys_that_they_use(overla
         for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
             for variable in container.get("env", ()):
                 reference = variable.get("valueFrom", {}).get("secretKeyRef")
-                assert reference is None or reference["key"] in GIVEN_BY_YOU[reference["name"]]
+                if reference is not None:
+                    assert reference["key"] in GIVEN_BY_YOU[reference["name"]]
+                    assert reference.get("optional", False) == (reference["key"] in OPTIONAL)
     assert all(key in docs for keys in GIVEN_BY_YOU.values() for key in keys)
 
 
@@ -149,7 +180,7 @@ def test_pods_drain_are_probed_wait_for_tables_and_are_restricted_as_they_need(f
 
     for process, pod in ours(rendered(folder)):
         waits = [container["args"] for container in pod["spec"].get("initContainers", ())]
-        is_waiting = process in USES["postgres"] - {"release"}
+        is_waiting = process in USES["postgres"] - {"release", "backup"}
         assert waits == ([["runyard", "health", "database", "--wait", "600"]] if is_waiting else [])
 
     for process, pod in pods(rendered(folder)):
@@ -167,11 +198,12 @@ def test_pods_drain_are_probed_wait_for_tables_and_are_restricted_as_they_need(f
             if process in PROCESSES:
                 assert context["readOnlyRootFilesystem"]
                 assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}
-        assert all("emptyDir" in volume for volume in spec.get("volumes", ()))
+        kept = [volume["name"] for volume in spec.get("volumes", ()) if "emptyDir" not in volume]
+        assert kept == (["backups"] if process == "backup" else [])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_selectors_find_what_they_are_for_and_web_takes_no_connection_from_pods_of_the_namespace(
+def test_selectors_find_what_they_are_for_and_web_takes_connections_of_labelled_namespaces(
     overlay: str,
 ) -> None:
     manifests = rendered(overlay)
@@ -197,9 +229,14 @@ def test_selectors_find_what_they_are_for_and_web_takes_no_connection_from_pods_
         for source in rule["from"]
     ]
 
-    assert [set(source) for source in sources] == [{"namespaceSelector"}]
-    (rule,) = sources[0]["namespaceSelector"]["matchExpressions"]
-    assert "runyard" not in rule["values"]
+    labelled = {"namespaceSelector": {"matchLabels": {"runyard/calls-web": "true"}}}
+    own = [source for source in sources if source != labelled]
+    assert len(sources) - len(own) == 1
+    if overlay == "overlays/trial":  # with components/internal
+        (source,) = own
+        assert source["podSelector"]["matchExpressions"][0]["values"] == ["runner"]
+    else:
+        assert own == []
 
 
 def allowed(manifests: list[Manifest], process: str) -> list[Manifest]:
@@ -223,7 +260,8 @@ def test_a_process_reaches_what_it_needs_and_no_more(overlay: str, process: str)
     reached = {port["port"] for rule in rules for port in rule.get("ports", ())}
     everywhere = [rule for rule in rules if "ports" not in rule]
 
-    assert reached == {53, *(PORTS[server] for server in PORTS if process in USES[server])}
+    inside = {8123} if overlay == "overlays/trial" and process == "runner" else set()  # components/internal
+    assert reached == {53, *inside, *(PORTS[server] for server in PORTS if process in USES[server])}
     assert len(everywhere) == (1 if process in USES["internet"] else 0)
     for rule in everywhere:
         (four, six) = (peer["ipBlock"] for peer in rule["to"])
@@ -244,13 +282,61 @@ def test_servers_of_the_trial_take_our_pods_alone_and_redis_evicts_nothing() -> 
     assert args[args.index("--maxmemory-policy") + 1] == "noeviction"
 
 
-def test_streams_pass_the_ingress_at_once_and_for_long() -> None:
+def test_streams_pass_the_ingress_or_the_gateway_at_once_and_for_long() -> None:
     (ingress,) = of_kind(rendered("overlays/production"), "Ingress")
     said = {name.rpartition("/")[2]: value for name, value in ingress["metadata"]["annotations"].items()}
 
-    assert said["proxy-buffering"] == "off"
-    assert int(said["proxy-read-timeout"]) >= 3600
-    assert int(said["proxy-body-size"].removesuffix("m")) * 1024**2 >= Settings().max_archive_bytes
+    assert "ingressClassName" not in ingress["spec"]
+    assert said["proxy-buffering"] == "False"
+    assert int(said["proxy-read-timeout"].removesuffix("s")) >= 3600
+    assert int(said["client-max-body-size"].removesuffix("m")) * 1024**2 >= Settings().max_archive_bytes
+
+    (route,) = of_kind(with_components("gateway"), "HTTPRoute")
+    (service,) = of_kind(rendered("base"), "Service")
+    (rule,) = route["spec"]["rules"]
+
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    assert rule["backendRefs"] == [
+        {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}
+    ]
+    assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/"}}]
+
+
+def test_a_backup_is_made_every_night_for_the_alert_and_web_is_scaled_by_processor() -> None:
+    manifests = rendered("overlays/production")
+    (backup,) = of_kind(manifests, "CronJob")
+    (claim,) = of_kind(manifests, "PersistentVolumeClaim")
+    pod = backup["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    minute, hour, *rest = backup["spec"]["schedule"].split()
+    assert (minute.isdecimal(), hour.isdecimal(), rest) == (True, True, ["*", "*", "*"])
+    command = container["args"][-1].partition(" && ")[0].split()
+    assert command[:2] == ["runyard", "backup"]
+    assert {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}[command[2]] == "backups"
+    assert pod["volumes"][-1]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert "RunyardBackupOld" in (FOLDER.parent / "grafana" / "alerts.yml").read_text()
+
+    (autoscaler,) = of_kind(manifests, "HorizontalPodAutoscaler")
+    (web,) = (m for m in of_kind(manifests, "Deployment") if m["metadata"]["name"] == "web")
+    assert autoscaler["spec"]["scaleTargetRef"]["name"] == "web"
+    assert "replicas" not in web["spec"]
+    (budget,) = (m for m in of_kind(manifests, "PodDisruptionBudget") if m["metadata"]["name"] == "web")
+    assert autoscaler["spec"]["minReplicas"] > budget["spec"]["maxUnavailable"]
+
+
+def test_every_pod_of_ours_trusts_a_private_authority_with_its_component() -> None:
+    for process, pod in pods(with_components("authority")):
+        spec = pod["spec"]
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            assert {"name": "authority", "mountPath": "/etc/ssl/runyard", "readOnly": True} in container[
+                "volumeMounts"
+            ], process
+        variables = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
+        assert variables["SSL_CERT_FILE"] == variables["REQUESTS_CA_BUNDLE"] == "/etc/ssl/runyard/ca.pem"
+        assert {"name": "authority", "configMap": {"name": "runyard-authority"}} in spec["volumes"]
+    assert any(Path("/etc/ssl/runyard").is_relative_to(shown) for shown in sandbox.ETC)
 
 
 def test_runners_are_scaled_by_what_waits_in_their_pool() -> None:
@@ -278,16 +364,8 @@ def test_runners_are_scaled_by_what_waits_in_their_pool() -> None:
     assert reference["key"] in GIVEN_BY_YOU[reference["name"]]
 
 
-def test_a_sandbox_is_for_runners_and_builders_alone(tmp_path: Path) -> None:
-    copied = tmp_path / "kubernetes"
-    subprocess.run(["cp", "-r", FOLDER, copied], check=True)
-    own = copied / "overlays" / "own"
-    own.mkdir()
-    own.joinpath("kustomization.yaml").write_text(
-        yaml.safe_dump({"resources": ["../trial"], "components": ["../../components/sandbox"]})
-    )
-
-    manifests = render(own)
+def test_a_sandbox_is_for_runners_and_builders_alone() -> None:
+    manifests = with_components("sandbox", base="overlays/trial")
 
     for manifest in manifests:
         kubernetes_validate.validate(manifest, NEWEST, strict=True)
@@ -296,6 +374,26 @@ def test_a_sandbox_is_for_runners_and_builders_alone(tmp_path: Path) -> None:
     for name, pod in pods(manifests):
         profile = pod["spec"]["containers"][0]["securityContext"].get("seccompProfile")
         assert (profile is not None) == (name in sandboxed)
+
+
+def test_the_chart_is_generated_from_these_manifests_and_has_a_value_for_each_expression() -> None:
+    for name, text in chart.files().items():
+        assert (chart.CHART / name).read_text() == text, "run `make chart`"
+    templates = {f"templates/{path.name}" for path in (chart.CHART / "templates").iterdir()}
+    assert templates | {"Chart.yaml"} == set(chart.files())
+
+    values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
+    expressions = set(re.findall(r"\.Values\.([\w.]+)", "".join(chart.files().values())))
+
+    assert expressions == set(_paths(values))
+
+
+def _paths(values: Manifest, above: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _paths(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
 
 
 def test_dashboard_and_alerts_come_as_config_maps_that_are_small_enough_to_be_applied() -> None:
