@@ -86,16 +86,20 @@ def isolate(identity: Identity) -> None:
 
 
 def _enter_namespace(maps: Mapping[str, str]) -> None:
-    """A new user namespace; whom it knows is written by a child that stays outside, as only root there may."""
+    """A new user namespace; whom it knows is written by a child that stays outside, as only root there may.
+
+    Not by gevent's functions: its `fork` would start an event loop, and its `close` leaves the file open until a loop
+    runs, so that the child waited for the end of the pipe forever.
+    """
     ours = os.getpid()
     is_entered, enter = os.pipe()
-    writer = posix.fork()  # not gevent's, which would start an event loop
+    writer = posix.fork()
     if writer == 0:
         _write_maps(ours, is_entered, enter, maps)
     _check(_libc.unshare(CLONE_NEWUSER), "unshare")
     os.write(enter, b"x")
-    os.close(enter)
-    os.close(is_entered)
+    posix.close(enter)
+    posix.close(is_entered)
     _, status = posix.waitpid(writer, 0)
     if status != 0:
         raise OSError(os.waitstatus_to_exitcode(status), "the user namespace could not be set up")
@@ -104,7 +108,7 @@ def _enter_namespace(maps: Mapping[str, str]) -> None:
 def _write_maps(pid: int, is_entered: int, enter: int, maps: Mapping[str, str]) -> None:
     code = 0
     try:
-        os.close(enter)
+        posix.close(enter)
         if os.read(is_entered, 1):
             for name, content in maps.items():
                 with open(f"/proc/{pid}/{name}", "w") as file:

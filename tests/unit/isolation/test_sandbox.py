@@ -265,6 +265,27 @@ def test_all_that_is_lacking_here_and_what_to_do_is_said_in_one_line(folder: Pat
     assert (f"there is no user {NOT_A_USER!r}" in line) is (os.geteuid() == 0)
 
 
+REFUSED = """
+from gevent import monkey
+monkey.patch_all()
+import subprocess
+from workers.isolation import confinement
+confinement._libc.unshare = lambda flags: -1  # as in a container with Docker's defaults
+try:
+    subprocess.run(["true"], preexec_fn=lambda: confinement.isolate(confinement.Identity(1, 1)))
+except OSError as error:
+    print(error.args[1])
+"""
+
+
+def test_a_refused_user_namespace_ends_the_child_also_under_gevent() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout == "unshare\n"
+
+
 @pytest.mark.parametrize("program", ["", "/no/such/bwrap", "/bin/false"])
 def test_a_sandbox_can_be_demanded(program: str, tmp_path: Path) -> None:
     settings = Settings.from_env(
