@@ -1,1 +1,1 @@
-"""One run from claim to end event: claimed, executed in a graph host, committed, its end published."""
+"""Execution of runs, from the claim of a run to its end event, in graph hosts."""

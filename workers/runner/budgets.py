@@ -1,6 +1,6 @@
-"""The budgets of tokens that a runner's runs count for: which there are, and what has been used of them.
+"""Token budgets of deployments and keys, as one runner knows them, and the tokens used of them.
 
-A runner asks every second which budgets there are, so that a run of a deployment and key without one costs nothing.
+A runner reads all budgets once per second. A run whose deployment and key have no budget therefore costs no query.
 """
 
 from __future__ import annotations
@@ -13,36 +13,39 @@ from shared.runs.claims import Claimed
 
 
 class Budgets:
-    """What one runner knows of all budgets."""
+    """The runner's copy of all budgets."""
 
     def __init__(self) -> None:
         self._known: dict[Account, Budget] = {}
 
     def learn(self) -> None:
-        """Ask which there are, and what was used of them."""
+        """Read all budgets and the tokens used of them today."""
         with driver() as conn:
             self._known = budgets.listed(conn)
 
     def refusal(self, run: Claimed) -> str | None:
-        """Why a run may not begin; None when it may."""
+        """Return the reason why a run must not begin; None if it may."""
         for account, budget in self._of(run):
             if budget.is_used_up and budget.max_tokens_per_day is not None:
                 return budgets.exceeded(account, budget.max_tokens_per_day)
         return None
 
     def over(self, run: Claimed, used: int) -> str | None:
-        """Why a run that has used so many tokens must stop; None when it may go on."""
+        """Return the reason why a run that has used so many tokens must stop; None if it may continue."""
         for account, budget in self._of(run):
             if budget.max_run_tokens is not None and used > budget.max_run_tokens:
                 return budgets.exceeded_by_run(account, budget.max_run_tokens, used)
         return None
 
     def counts_days_of(self, run: Claimed) -> bool:
-        """Whether what this run uses must be added up."""
+        """Whether the tokens of this run count towards a daily budget."""
         return any(budget.max_tokens_per_day is not None for _, budget in self._of(run))
 
     def spend(self, run: Claimed, tokens: int) -> str | None:
-        """Add what a run has used; why it must stop, None when it may go on, as when the database is away."""
+        """Add the tokens that a run has used to its daily budgets.
+
+        Returns the reason why the run must stop, or None if it may continue. An unreachable database stops no run.
+        """
         reason = None
         for account, budget in self._of(run):
             most = budget.max_tokens_per_day

@@ -1,13 +1,14 @@
-"""How a runner claims runs: those it is notified of, or, with a backlog, round robin between keys.
+"""Claiming runs: the runs of a notification or, with a backlog, runs in round robin between keys.
 
-Notifications say nothing about the order. A runner with a free slot for each claims what it is
-notified of; one that has turned runs away claims waiting runs round robin between keys, so that nobody waits
-behind all that somebody else has queued. Each runner remembers the keys it served: no claim writes a row for it.
-What has a limit is claimed a deployment or a key at a time (`shared/runs/deployment_limits.py`, `shared/runs/key_limits.py`).
-Nested runs are claimed a depth at a time (`shared/runs/nesting.py`).
+Notifications carry no order. A runner with a free slot for each notified run claims exactly those runs. A runner
+that had no slot for some of them claims waiting runs in round robin between keys, so that one key's queue does not
+delay the runs of other keys. Each runner remembers in memory which keys it has served, so a claim writes no row for it.
+Limited runs are claimed one deployment or key at a time (`shared/runs/deployment_limits.py`,
+`shared/runs/key_limits.py`). Nested runs are claimed one depth at a time (`shared/runs/nesting.py`).
 
-The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep notifies again. What
-was claimed by a statement whose answer was lost, nobody knows here: the runner looks for it.
+If the database is unreachable, or another run of the same thread has just started elsewhere, nothing is claimed and
+upkeep notifies again. If the answer of a claim is lost, the claimed runs are unknown here. `unanswered_at` records
+the time, and the runner searches for them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from shared.runs.nesting import WaitingDepth
 
 log = logging.getLogger(__name__)
 
-MAX_SERVED = 1_000  # keys that are remembered
-AT_ONCE = 50  # runs that are claimed unasked
+MAX_SERVED = 1_000  # remembered keys
+AT_ONCE = 50  # most runs of one claim that no notification names
 
 Taken = list[tuple[Claimed, Stored]]
 LimitedId = UUID | str  # a limited deployment, or a limited key
@@ -40,21 +41,24 @@ T = TypeVar("T")
 
 
 class Claiming:
-    """Claims for one runner: which runs, of which keys, in which order."""
+    """Claims runs for one runner, and remembers which keys it served."""
 
     def __init__(self, pool: str, terms: Terms) -> None:
         self._pool = pool
         self._terms = terms
-        self._served: dict[str, None] = {}  # keys, by when a run of theirs was claimed, the longest ago first
+        self._served: dict[str, None] = {}  # keys in the order of their latest claims, the oldest first
         self._limited_first = False
-        self.unanswered_at = -math.inf  # when a claim was last left without an answer
+        self.unanswered_at = -math.inf  # monotonic time of the latest claim whose answer was lost
 
     def learn(self, *, some_key_is_limited: bool) -> None:
-        """Look at keys only where one has a limit."""
+        """Set whether any API key has a limit. Without one, claims skip the check of keys."""
         self._terms = dataclasses.replace(self._terms, some_key_is_limited=some_key_is_limited)
 
     def notified(self, run_ids: Sequence[UUID], most: int) -> Taken:
-        """Those of these runs that are ours to take; of limited lines what is first in them, `most` in all."""
+        """Claim the eligible ones of these runs, at most `most` runs in all.
+
+        For runs that a limit held back, the oldest waiting runs of the same deployment or key are claimed instead.
+        """
         taken = self._free(run_ids)
         if len(taken) < len(run_ids):
             left = list(set(run_ids) - {run.run_id for run, _ in taken})
@@ -80,7 +84,7 @@ class Claiming:
             return []
 
     def of(self, lines: Iterable[LimitedId], most: int, depth: int = 0) -> Taken:
-        """The first of each of these limited deployments and keys, as many as they have capacity for."""
+        """Claim the first waiting runs of these limited deployments and keys, as many as their limits allow."""
         taken: Taken = []
         for line in lines:
             taken += self._of(line, most - len(taken), depth)
@@ -101,11 +105,11 @@ class Claiming:
         )
 
     def nested_waiting(self) -> list[WaitingDepth]:
-        """The depths at which nested runs wait."""
+        """Return the depths at which nested runs wait, the deepest first."""
         return self._tried(lambda conn: nesting.waiting(conn, self._pool))
 
     def nested(self, waiting: WaitingDepth, most: int) -> Taken:
-        """Nested runs of one depth, `most` in all."""
+        """Claim at most `most` nested runs of one depth."""
         most = min(most, AT_ONCE)
         taken: Taken = []
         if waiting.has_unlimited:
@@ -113,7 +117,7 @@ class Claiming:
         return taken + self.of([*waiting.deployments, *waiting.keys], most - len(taken), waiting.depth)
 
     def round_robin(self, most: int) -> Taken:
-        """Waiting runs, notified of or not. Those with a limit and those without go first alternately."""
+        """Claim at most `most` waiting runs. Limited and unlimited runs take turns at going first."""
         most = min(most, AT_ONCE)
         self._limited_first = not self._limited_first
         steps = [self._limited_round_robin, self._free_round_robin]
@@ -137,7 +141,7 @@ class Claiming:
         return self.of(lines, most)
 
     def overlooked(self, most: int, *, waited_seconds: float) -> Taken:
-        """Runs that have waited this long without a notification that reached a runner."""
+        """Claim runs that have waited this long because no notification of them has reached a runner."""
         taken: Taken = self._tried(
             lambda conn: claims.claim_waiting(
                 conn, self._pool, self._terms, limit=min(most, AT_ONCE), waited_seconds=waited_seconds

@@ -1,11 +1,10 @@
-"""Checkpoints and ends of runs, committed together: one transaction for all runs that wait for one.
+"""Group commit of checkpoints and ends of runs: one transaction serves all runs that wait for one.
 
-So are returns to the queue: when a host dies, all that were on it go back at once.
+Returns to the queue are committed the same way: when a host dies, all its runs are requeued at once.
 
-Frames of a run are written in the order in which they came. A run with `durability: sync` waits for each
-of its checkpoints; the others only lend them here, and a short run's checkpoints and its end travel in
-the same commit. Everything is fenced: what a run that is no longer ours wanted to write is dropped, and
-its execution is fenced.
+The frames of a run are written in the order in which they arrive. A run with `durability: sync` waits for each of its
+checkpoints. Other runs do not wait, so the checkpoints and the end of a short run are often in the same commit. Every
+write is fenced: if another attempt owns the run, the write is dropped and the execution is fenced.
 """
 
 from __future__ import annotations
@@ -32,29 +31,31 @@ from shared.threads.checkpoints import Write
 
 log = logging.getLogger(__name__)
 
-LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for others to commit with
-RETRY_SECONDS = (0.05, 1.0)  # the first pause while the database is away, and the longest
+LINGER_SECONDS = 0.02  # longest delay of a checkpoint that no run waits for, to commit it with others
+RETRY_SECONDS = (0.05, 1.0)  # the first and the longest pause while the database is unreachable
 
 
 class Owner(Protocol):
-    """What a run's execution offers to the committer."""
+    """The interface of a run's execution that the committer uses."""
 
     run: Claimed
 
     def fence(self, why: str) -> None:
-        """The run is not ours any more."""
+        """Handle the loss of the lease: another attempt may own the run."""
 
     def written(self, ask: int) -> None:
-        """A checkpoint the graph waits for is stored."""
+        """Handle the commit of a checkpoint that the graph waits for."""
 
     def unwritable(self, error: Exception) -> None:
-        """A checkpoint cannot be stored, now or ever."""
+        """Handle a checkpoint that the database refuses permanently."""
 
 
 @dataclass(slots=True)
 class CommitEntry:
-    """One thing to commit: a frame of a run, its end, its return to the queue, or none of these: who waits
-    for all before it."""
+    """One entry to commit: a checkpoint frame of a run, its end, or its return to the queue.
+
+    An entry with none of these only waits for the run's earlier entries.
+    """
 
     owner: Owner
     write: Write | None = None
@@ -62,7 +63,7 @@ class CommitEntry:
     end: Finish | None = None
     back: Requeue | None = None
     result: AsyncResult | None = field(default=None)
-    retried: bool = False  # an earlier commit's answer was lost: it may have been carried out
+    retried: bool = False  # the answer of an earlier commit was lost: that commit may have succeeded
 
     @property
     def waits_only(self) -> bool:
@@ -70,7 +71,7 @@ class CommitEntry:
 
 
 class Committer:
-    """Collects what runs want stored and commits it in batches, in order."""
+    """Collects the writes of runs and commits them in batches, in order."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -82,25 +83,25 @@ class Committer:
         )
 
     def store(self, owner: Owner, write: Write, ask: int) -> None:
-        """Store a checkpoint or its writes; `ask` not 0: `owner.written(ask)` follows."""
+        """Queue a checkpoint or its writes. Unless `ask` is 0, `owner.written(ask)` is called after the commit."""
         self._entries.append(CommitEntry(owner, write=write, ask=ask))
         if ask:
             self._urgent.set()
         self._wake.set()
 
     def finish(self, owner: Owner, end: Finish) -> Next | None:
-        """Store a run's end after everything it stored before.
+        """Store a run's end after its earlier writes. Returns the thread's run that may start next.
 
-        Raises Fenced, or RunyardError when the database refuses what is to be stored.
+        Raises Fenced, or RunyardError if the database refuses the data.
         """
         return cast("Next | None", self._enter(CommitEntry(owner, end=end)))
 
     def settle(self, owner: Owner) -> Wish | None:
-        """Return when everything this run stored before is committed or refused; whether it is to be stopped."""
+        """Wait until the run's earlier writes are committed or refused. Returns the requested cancellation, or None."""
         return cast("Wish | None", self._enter(CommitEntry(owner)))
 
     def give_back(self, owner: Owner, back: Requeue) -> bool:
-        """Return a run to the queue; False when it is not this owner's any more, or to be stopped."""
+        """Return a run to the queue. Returns False if this owner has lost it or its cancellation is requested."""
         return cast("bool", self._enter(CommitEntry(owner, back=back)))
 
     def _enter(self, entry: CommitEntry) -> object:
@@ -127,7 +128,7 @@ class Committer:
                 entry.retried = True
             self._entries[:0] = batch
             raise
-        except Exception:  # out of the others' way: a bug here must not stop every run of the process
+        except Exception:  # drop this batch: a bug here must not block every run of the process
             for entry in batch:
                 self._fail(entry, Fenced())
             raise
@@ -140,7 +141,7 @@ class Committer:
             self._commit_one_by_one(batch)
 
     def _commit_one_by_one(self, batch: Sequence[CommitEntry]) -> None:
-        """Push the run whose data the database refuses out of the others' way."""
+        """Commit each run separately, so that only the run whose data the database refuses fails."""
         by_owner: dict[int, list[CommitEntry]] = {}
         for entry in batch:
             by_owner.setdefault(id(entry.owner), []).append(entry)
@@ -151,7 +152,7 @@ class Committer:
                 self._refuse(entries, error)
 
     def _refuse(self, entries: Sequence[CommitEntry], error: DatabaseError) -> None:
-        """The database will not have this; nothing of the run that came later may be stored either."""
+        """Fail these entries of a run, and drop its later writes, which must not be stored without the refused ones."""
         owner = entries[0].owner
         log.warning("run %s: what it wants to store is refused: %s", owner.run.run_id, error)
         owner.unwritable(error)
@@ -160,7 +161,7 @@ class Committer:
             self._fail(entry, RunyardError(f"the database refuses it: {error}"))
 
     def _commit_together(self, batch: Sequence[CommitEntry]) -> None:
-        """Locks, ends, checkpoints: in the order in which locks are taken everywhere."""
+        """Commit a batch and answer its entries. Takes locks in the global order: threads, ends, checkpoints."""
         writes = [entry.write for entry in batch if entry.write is not None]
         ends = [entry.end for entry in batch if entry.end is not None]
         backs = [entry.back for entry in batch if entry.back is not None]
@@ -177,7 +178,7 @@ class Committer:
     def _store(
         self, conn: Driver, ends: Sequence[Finish], writes: Sequence[Write], *, to_disk: bool
     ) -> tuple[dict[UUID, Next | None], set[UUID]]:
-        """All or nothing; a statement by itself is a transaction."""
+        """Store ends and checkpoints atomically. Opens a transaction only if more than one statement is needed."""
         kept = [end for end in ends if not end.run.temporary]
         temporary = [end for end in ends if end.run.temporary]
         if not kept and not writes:
@@ -191,11 +192,11 @@ class Committer:
     def _done_before(
         self, conn: Driver, batch: Sequence[CommitEntry], done: Mapping[UUID, Next | None]
     ) -> dict[UUID, Next | None]:
-        """Ends that an earlier commit carried out, whose answer was lost."""
+        """Return the ends that an earlier commit has stored although its answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
         found = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
-        return dict.fromkeys(found)  # upkeep notifies of what comes next
+        return dict.fromkeys(found)  # None: the threads' next runs are unknown here; upkeep notifies of them
 
     @staticmethod
     def _answer_waiting(

@@ -1,7 +1,8 @@
-"""Lines of user code and of its hosts, on their way to the deployment's log.
+"""Writing of deployment logs: the lines of user code and of its graph hosts.
 
-Whoever writes continues at once; one greenlet stores what has gathered. A host that writes more than its allowance
-loses lines, which the deployment's log says; a database that is away costs lines beyond a bound, which ours says.
+A writer never waits; one greenlet stores the collected lines. A host that writes more than its allowance loses lines,
+and the deployment's log states how many. While the database is unreachable, lines beyond MOST_LINES are dropped, and
+the runner's own log states how many.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ SETTLE_SECONDS = 2.0  # how long a run's end waits for its lines
 RETRY_SECONDS = (1.0, 1.0)
 BURST_LINES, LINES_A_SECOND = 10_000, 200
 REPORT_SECONDS = 1.0
-REMEMBERED_REVISIONS = 1_000  # whose allowance for lines about ends of runs is kept
+REMEMBERED_REVISIONS = 1_000  # revisions whose allowance for lines about ended runs is kept
 
 
 class Allowance:
-    """How many lines one host may write: some at once, and then so many a second."""
+    """The rate limit of one host's lines: BURST_LINES at once, then LINES_A_SECOND per second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.dropped = 0
@@ -46,7 +47,7 @@ class Allowance:
         self._seen_at = clock()
 
     def take(self) -> bool:
-        """Whether one more line may be written; after one that may not none may, until that has been reported."""
+        """Whether one more line may be written. After the first refused line, refuse all until `report` is called."""
         now = self._clock()
         self._left = min(BURST_LINES, self._left + (now - self._seen_at) * LINES_A_SECOND)
         self._seen_at = now
@@ -57,13 +58,13 @@ class Allowance:
         return True
 
     def report(self) -> int:
-        """How many lines were dropped; others may be written again."""
+        """Return the number of dropped lines, and allow lines again."""
         dropped, self.dropped = self.dropped, 0
         return dropped
 
 
 class DeployLog:
-    """The process's one writer of deployment logs."""
+    """The writer of deployment logs. A process has one."""
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
@@ -71,15 +72,15 @@ class DeployLog:
         self._clock = RisingClock()
         self._wake = Signal()
         self._urgent = Signal()
-        self._unstored: Counter[UUID | None] = Counter()  # lines by run
-        self._settled: dict[UUID, Signal] = {}  # runs whose end waits for their lines
+        self._unstored: Counter[UUID | None] = Counter()  # number of lines by run
+        self._settled: dict[UUID, Signal] = {}  # set when all lines of the run are stored
         self._of_ends = functools.lru_cache(REMEMBERED_REVISIONS)(functools.partial(self.of, secrets=()))
         self._greenlet = gevent.spawn(
             forever, self._store, self._wait, what="storing deployment logs", retry=RETRY_SECONDS
         )
 
     def of(self, deployment_id: UUID, revision_id: UUID, secrets: Iterable[str]) -> Output:
-        """A function that takes lines of one revision; its secret values are masked."""
+        """Return a function that writes lines of one revision and masks these secret values."""
         mask = masker(secrets)
         allowance = Allowance()
 
@@ -106,17 +107,17 @@ class DeployLog:
         return write
 
     def add_end(self, run: Claimed, status: str, seconds: float) -> None:
-        """Add the line that a run leaves when it ends."""
+        """Write the line that states how a run ended."""
         how = f"run {run.run_id} of {run.graph_id!r}: {status} after {seconds:.2f} s, attempt {run.attempt}"
         self._of_ends(run.deployment_id, run.revision_id)("INFO", how, run.run_id)
 
     def hurry(self, run_id: UUID) -> None:
-        """Begin to store a run's lines now, if there are any."""
+        """Store the waiting lines now if any of them are of this run."""
         if self._unstored[run_id]:
             self._urgent.set()
 
     def settle(self, run_id: UUID) -> None:
-        """Return when a run's lines are stored, or after SETTLE_SECONDS."""
+        """Wait until a run's lines are stored, at most SETTLE_SECONDS."""
         if self._unstored[run_id]:
             settled = self._settled.setdefault(run_id, Signal())
             settled.wait(SETTLE_SECONDS)

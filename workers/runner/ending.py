@@ -1,6 +1,6 @@
-"""Each way in which an attempt can end: by its outcome, and by whether somebody wanted it stopped.
+"""The end of an attempt, decided from its outcome and from a request to stop it.
 
-`of()` only decides; `workers/runner/execution.py` carries it out.
+`of()` only decides; `workers/runner/execution.py` carries the decision out.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.runs.finish import Finish
 from workers.runner import quarantine
 
-BUDGET = "budget"  # why a run is stopped that may use no more tokens
-RETRY_SECONDS = (1.0, 5.0)  # after the first and second death that counts
+BUDGET = "budget"  # the action of a stop because a token budget is used up
+RETRY_SECONDS = (1.0, 5.0)  # delay after the first and the second death that counts
 
 
 class Stop(NamedTuple):
-    """Why a run is to stop: interrupt, rollback, or one of the runner's own reasons, timeout and handover."""
+    """A request to stop a run. `action` is interrupt or rollback, or the runner's own timeout, handover or budget."""
 
     action: str
     reason: str | None = None
 
 
 def _seconds(value: Any) -> float | None:
-    """A duration that a host names; None for what is none."""
+    """Return a duration sent by a host; None if it is not a finite, non-negative float."""
     return value if isinstance(value, float) and 0 <= value < math.inf else None
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a host says of a run in its DONE frame; without fields: it has said nothing."""
+    """The content of a host's DONE frame. Without fields: the host has sent none."""
 
     status: str | None = None
     thread_status: ThreadStatus = ThreadStatus.IDLE
@@ -72,16 +72,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The run is over, and its row and its thread say how."""
+    """End the run with this status of the run and of its thread."""
 
     status: RunStatus
-    thread_status: ThreadStatus | None  # None: the thread is left as it was before the run
+    thread_status: ThreadStatus | None  # None: the thread stays as it was before the run
     error: dict[str, Any] | None = None
     done: Done = Done()
-    is_announced: bool = False  # the error is an event too, which the host could not write
+    is_announced: bool = False  # the runner writes the error as an event, since the host could not
 
     def finish(self, run: Claimed, *, end_seq: int) -> Finish:
-        """The same for the database; `end_seq` is the number that the log's last event will have."""
+        """Return this end as the database stores it. `end_seq` is the number of the last event in the run's log."""
         done = self.done
         return Finish(
             run,
@@ -97,7 +97,10 @@ class End:
         )
 
     def last_event(self, run: Claimed) -> bytes:
-        """The same for the log; whoever waits for a run without an answer gets its error."""
+        """Return the last event of the run's log.
+
+        A client that waits for the run receives the answer or, if a failed run has none, its error.
+        """
         answer = self.done.answer
         if answer is None:
             has_failed = self.error is not None and self.status is not RunStatus.INTERRUPTED
@@ -108,7 +111,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """The run is undone as if it had never been; whoever waits for it still gets what it had come to."""
+    """Remove the run and its effects. A client that waits for the run still receives its last answer."""
 
     error: dict[str, Any]
     done: Done = Done()
@@ -116,18 +119,18 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Another attempt continues from the last checkpoint, here or elsewhere."""
+    """Return the run to the queue. Another attempt continues from the last checkpoint, here or elsewhere."""
 
     why: str | None = None
     delay_seconds: float = 0.0
     death: str | None = None
-    refund: bool = True  # this attempt does not count as a death of the run's doing
-    level: int | None = None  # of its quarantine from now on
+    refund: bool = True  # this attempt does not count as a death caused by the run
+    level: int | None = None  # the run's new quarantine level
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The run is somebody else's: nothing of it is written any more."""
+    """Write nothing more of the run, since another attempt may own it."""
 
     reason: RunyardError
 
@@ -143,7 +146,7 @@ def of(
     max_attempts: int,
     timeout_seconds: float,
 ) -> Ending:
-    """How an attempt with this outcome ends. A run that was over before it was to stop is over."""
+    """Decide how an attempt with this outcome ends. A run that ended before it could be stopped keeps its end."""
     match outcome:
         case Fenced():
             return Drop(outcome)
@@ -177,7 +180,7 @@ def of(
 
 
 def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: float) -> Ending:
-    """How a run ends that stops because somebody wants it to; `done` is what its host still said."""
+    """Decide how a run ends on a request to stop it. `done` is the host's DONE frame, if one arrived."""
     match stop.action:
         case "handover":
             return GiveBack()
@@ -200,12 +203,12 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
 
 
 def unstorable(refusal: RunyardError) -> End:
-    """How a run ends of which the database refuses a checkpoint, or its own end."""
+    """Return the end of a run whose checkpoint, or whose end, the database refuses."""
     return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(refusal), is_announced=True)
 
 
 def as_error(error: RunyardError) -> dict[str, str]:
-    """One of our errors as a run's error."""
+    """Return an error of ours in the form of a run's error."""
     return {"error": type(error).__name__, "message": error.message}
 
 

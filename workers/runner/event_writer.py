@@ -1,8 +1,8 @@
-"""The write side of runs' event logs: numbers, batches, and resending what Redis may have lost.
+"""The write side of runs' event logs: sequence numbers, batches, and resending events that Redis may have lost.
 
-Runs add events and go on; one greenlet sends what all of them have added since its last call, in one
-round-trip. A Redis that is slow or away fills the logs' buffers, and a log that is full stops the reading
-from its graph host: the run slows down, nothing is dropped.
+Runs add events without waiting. One greenlet sends the events that all runs have added since its last call, in one
+round trip. If Redis is slow or unreachable, the buffers of the logs fill. A full log stops the runner from reading its
+graph host, so the run slows down and no event is dropped.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RESEND_EVENTS, RESEND_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
 GATHER_SECONDS = 0.02
 PAUSE_SECONDS = 0.02
-RETRY_SECONDS = (0.02, 0.5)  # the first pause while Redis is away, and the longest
+RETRY_SECONDS = (0.02, 0.5)  # the first and the longest pause while Redis is unreachable
 RESERVE_MORE = 20 * RESERVED
 
 
 class RunLog:
-    """One attempt's events, from the first number of its reserved block on."""
+    """The events of one attempt. Their numbers begin with the attempt's reserved block."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class RunLog:
         self._wake_channel = wake_channel
         self.is_open = False
         self.ended = False  # the last event has been added
-        self._closing = False  # nothing will be added; another attempt continues
-        self.flushed = Signal()  # … and is in the log, or never will be
+        self._closing = False  # no event will be added; another attempt continues
+        self.flushed = Signal()  # all events are in the Redis log, or will never be sent
         self.drained = Signal()
         self.drained.set()
         self._writer = writer
@@ -62,21 +62,21 @@ class RunLog:
         self._on_fenced = on_fenced
         self._floor = floor
         self._reserved = floor + RESERVED
-        self._sent = floor  # number of the last event that Redis has
-        self._resend: deque[bytes] = deque()  # the newest events sent, to be sent again if Redis forgets
+        self._sent = floor  # number of the last event that Redis has acknowledged
+        self._resend: deque[bytes] = deque()  # the newest sent events, in case Redis loses them
         self._resend_bytes = 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
 
     def add(self, payload: bytes) -> None:
-        """Take an event (`events.payload`); it is sent soon."""
+        """Append an event (`events.payload`) to the buffer and wake the writer."""
         if self._take(payload):
             self._writer.notice(self)
 
     def add_first(self, payload: bytes) -> None:
-        """Take the event with which an attempt begins: it may wait a moment, to travel with the next one.
+        """Append the first event of an attempt. The writer is woken after GATHER_SECONDS, to send it with the next one.
 
-        Whoever streams a new run has been sent it already.
+        Nothing waits for this event: the client that streams a new run has already received it.
         """
         if self._take(payload):
             gevent.spawn_later(GATHER_SECONDS, self._writer.notice, self)
@@ -91,19 +91,19 @@ class RunLog:
         return True
 
     def end(self, payload: bytes) -> None:
-        """Add the last event."""
+        """Append the last event."""
         self.add(payload)
         self.ended = True
 
     def hand_over(self, timeout_seconds: float) -> None:
-        """Send what waits, as far as that goes, then nothing any more: another attempt continues."""
+        """Send the waiting events, within the timeout in seconds. Then send nothing more: another attempt continues."""
         self._closing = True
         if self._waiting:
             self.flushed.wait(timeout_seconds)
         self.abandon()
 
     def abandon(self) -> None:
-        """Send nothing any more: another attempt writes this log."""
+        """Discard the waiting events and send nothing more: another attempt writes this log."""
         self._waiting.clear()
         self._waiting_bytes = 0
         self.flushed.set()
@@ -115,11 +115,11 @@ class RunLog:
 
     @property
     def next_seq(self) -> int:
-        """The number of the event that is added next."""
+        """The sequence number of the next event to be added."""
         return self._sent + len(self._waiting) + 1
 
     def next_batch(self) -> Batch | None:
-        """What to send now; None when there is nothing, or no numbers could be reserved."""
+        """Return the next batch to send; None if no event waits or no numbers could be reserved."""
         if not self._waiting:
             return None
         payloads: list[bytes] = []
@@ -130,7 +130,8 @@ class RunLog:
             payloads.append(payload)
             size += len(payload)
         last = self._sent + len(payloads)
-        if last > self._reserved and not self.ended:  # after a run's end nobody goes on with its numbers
+        # After a run's end no other attempt continues its numbers, so none need to be reserved.
+        if last > self._reserved and not self.ended:
             if not self._reserve(last + RESERVE_MORE):
                 return None
             self._reserved = last + RESERVE_MORE
@@ -147,7 +148,7 @@ class RunLog:
         )
 
     def settle(self, batch: Batch, answer: str) -> None:
-        """Draw the conclusion from the script's answer."""
+        """Apply the answer of the append script to the buffers."""
         if self.flushed.is_set():
             return  # abandoned while the call was under way
         if answer == OK:
@@ -178,7 +179,7 @@ class RunLog:
             self.drained.set()
 
     def _rewind(self) -> None:
-        """Redis forgot this log: open it again and send what is still held."""
+        """Open the log again and resend the events still in the buffers, since Redis has lost it."""
         self._sent -= len(self._resend)
         self._floor = self._sent
         self._waiting.extendleft(reversed(self._resend))
@@ -189,7 +190,7 @@ class RunLog:
 
 
 class Writer:
-    """Sends what runs have added, all runs in one call."""
+    """Sends the waiting events of all runs to one Redis server, in one call."""
 
     def __init__(self, redis: Redis, *, retention_seconds: int) -> None:
         self._redis, self._connection = redis, OwnConnection(redis)
@@ -228,33 +229,33 @@ class Writer:
             waiting = [run_log for run_log in logs if run_log.has_waiting]
             self._dirty.update(dict.fromkeys(waiting))
             if waiting and len(waiting) == len(logs) and not batches:
-                gevent.sleep(PAUSE_SECONDS)  # no numbers could be reserved: the database is away
+                gevent.sleep(PAUSE_SECONDS)  # no numbers could be reserved: the database is unreachable
 
     def _wake_elsewhere(self, batch: Batch) -> None:
-        """Another server's channel is notified beside this: one that is away must hold up nothing here."""
+        """Notify a channel on another Redis server in a greenlet: an unreachable server must not delay this writer."""
         woken = batch.wakes
         if woken is not None and events.is_elsewhere(woken, self._redis):
             gevent.spawn(events.wake, woken)
 
 
 class Writers:
-    """A writer for each server with event logs: one that is away holds up its own logs alone."""
+    """One writer for each Redis server with event logs. An unreachable server delays only its own logs."""
 
     def __init__(self, *, retention_seconds: int) -> None:
         redises = servers.event_servers()
         self._writers = {redis: Writer(redis, retention_seconds=retention_seconds) for redis in redises}
         self._only = self._writers[redises[0]] if len(redises) == 1 else None
-        self._logs: WeakValueDictionary[UUID, RunLog] = WeakValueDictionary()  # the newest of each run
+        self._logs: WeakValueDictionary[UUID, RunLog] = WeakValueDictionary()  # the newest log of each run
 
     def of(self, id: UUID) -> Writer:
-        """The writer of this log."""
+        """Return the writer of the server that holds this run's log."""
         return self._only or self._writers[servers.events(id)]
 
     def watch(self, run_log: RunLog) -> None:
-        """Know of this log for as long as anything may be sent of it."""
+        """Remember this log for `has_unsent`, as long as the log is in use."""
         self._logs[run_log.id] = run_log
 
     def has_unsent(self, id: UUID) -> bool:
-        """Whether events of this run are, or may be, still to be sent."""
+        """Whether this run may have events that are not sent yet."""
         run_log = self._logs.get(id)
         return run_log is not None and not run_log.flushed.is_set()

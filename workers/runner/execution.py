@@ -1,9 +1,11 @@
 """One attempt of a run, from claim to end event.
 
-`Execution.execute()` is the story: in a graph host → how it ends (`workers/runner/ending.py`) → committed, and its
-last event written. Frames of the host come in between: events go to the log, checkpoints to the committer,
-unopened. A run whose lease is lost is dropped at once; whatever it still sends is refused
-(`shared/runs/claims.py` has the conditions).
+`Execution.execute()` shows the sequence: the graph runs in a graph host, `workers/runner/ending.py` decides how the
+attempt ends, the end is committed, and the last event is written. Meanwhile the host sends frames. Events go to the
+log, and checkpoints go to the committer without being decoded.
+
+An attempt whose lease is lost is dropped at once, and its later writes are refused (conditions in
+`shared/runs/claims.py`).
 """
 
 from __future__ import annotations
@@ -45,18 +47,18 @@ from workers.runner.host_pool import GaveUp, HostPool
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
-HAND_OVER_SECONDS = 3.0  # and when this process stops, whose own time is short
-HOSTS = 3  # that may not begin a run until that counts as a death
-FLUSH_SECONDS = 2.0  # how long a run that goes elsewhere may wait for its last events to be sent
-LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
-PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0  # between two tries while the database is away
+HAND_OVER_SECONDS = 3.0  # how long for a hand-over: a process that stops has little time
+HOSTS = 3  # hosts in a row that fail to begin a run before that counts as a death
+FLUSH_SECONDS = 2.0  # how long a hand-over waits for the run's last events to be sent
+LOST_AFTER = 25 / 30  # fraction of the lease duration after which a lease without renewal counts as lost
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0  # between two tries while the database is unreachable
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a runner process has for all its executions."""
+    """The objects that all executions of a runner process share."""
 
     settings: Settings
     hosts: HostPool
@@ -74,14 +76,14 @@ class Execution:
         self._claimed_at = time.monotonic()
         self.renewed_at = time.monotonic()  # when the last successful renewal was sent
         self._services = services
-        self._stored = stored  # the thread's newest checkpoint, as the host wants it
+        self._stored = stored  # the thread's newest checkpoint, in the format of the RUN frame
         self._id = run.run_id.bytes
         self._host: Host | None = None
         self._outcome: AsyncResult = AsyncResult()  # Done, or an error
         self._stop: Stop | None = None
-        self._has_begun = False  # a host has sent something of it
+        self._has_begun = False  # a host has sent a frame of this run
         self.trace = run_trace.begin(run)
-        self._used = 0  # tokens, as its host says after each model call
+        self._used = 0  # tokens used so far, as the host reports after each model call
         self.log = RunLog(
             services.writers.of(run.run_id),
             run.run_id,
@@ -94,12 +96,12 @@ class Execution:
         )
         services.writers.watch(self.log)
 
-    # what happens to it from outside
+    # called by other components
 
     def cancel(self, action: str, reason: str | None) -> None:
-        """Stop the graph; `timeout` and `handover` are the runner's own actions."""
+        """Stop the graph. Clients request `interrupt` or `rollback`; the runner also uses its own actions."""
         if self._stop is not None:
-            if action == "rollback":  # wanted after all, of what stops already
+            if action == "rollback":  # a later rollback replaces the action of a run that is already stopping
                 self._stop = Stop(action, reason)
             return
         self._stop = Stop(action, reason)
@@ -107,14 +109,14 @@ class Execution:
             try:
                 self._host.send(frames.CANCEL, self._id, dumps({"action": action}).encode())
             except HostDied:
-                return  # the death is what comes of it
+                return  # `host_died` sets the outcome
             patience = HAND_OVER_SECONDS if action == "handover" else CANCEL_SECONDS
             gevent.spawn_later(patience, self._give_up)
         else:
-            self._give_up()  # it waits for a host
+            self._give_up()  # the run is still waiting for a host
 
     def widen(self, modes: list[str]) -> None:
-        """Somebody who has just come wants events of these modes, too."""
+        """Have the host send events of these stream modes, too: a reader that has just joined asks for them."""
         if self._host is not None and self._host.died is None:
             try:
                 self._host.send(frames.WIDEN, self._id, dumps({"stream_mode": modes}).encode())
@@ -122,7 +124,10 @@ class Execution:
                 return
 
     def _give_up(self) -> None:
-        """There is no host, or it did not answer a CANCEL: its loop is blocked. The run ends without it."""
+        """End the run without its host.
+
+        Called if the run has no host, or if the host did not answer a CANCEL because its event loop is blocked.
+        """
         if not self._outcome.ready():
             self._outcome.set(Done())
 
@@ -170,7 +175,7 @@ class Execution:
             self._outcome.set(Done.of(frames.unpack(body)))
 
     def _count(self, used: int) -> None:
-        """Hold the run to its budgets."""
+        """Record that the run has used `used` tokens in total, and stop it if that exceeds a budget."""
         tokens, self._used = max(used - self._used, 0), max(used, self._used)
         budgets = self._services.budgets
         self._stop_over(budgets.over(self.run, used))
@@ -191,7 +196,7 @@ class Execution:
         except Fenced as error:
             self.fence(error.message)
             return
-        except Exception as error:  # nobody else would see it, and the graph would wait for good
+        except Exception as error:  # nothing else would report it, and the graph would wait forever
             log.warning("run %s: what its graph asks has no answer", self.run.run_id, exc_info=True)
             if not self._outcome.ready():
                 self._outcome.set_exception(RunyardError(f"what the graph asks has no answer: {error}"))
@@ -210,9 +215,9 @@ class Execution:
             return checkpoint_reads.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
 
     def _tried(self, step: Callable[[], T]) -> T:
-        """What the database answers; asked again while it is away, as long as the run may be ours.
+        """Call `step` and retry while the database is unreachable and the lease may still be valid.
 
-        Raises Unavailable when it no longer is. The step is one that may be repeated.
+        `step` must be safe to repeat. Raises Unavailable once the lease counts as lost.
         """
         pause = PAUSE_SECONDS
         while True:
@@ -236,12 +241,12 @@ class Execution:
             self.fence("no event numbers are reserved for it any more")
         return reserved
 
-    # its story
+    # from start to end
 
     def execute(self) -> Next | None:
-        """Run the graph and record how it ended; nothing escapes but bugs.
+        """Run the graph and record how it ended. Returns the thread's run that may start next.
 
-        The answer is the thread's run that may start next.
+        Raises nothing, except for bugs in the runner.
         """
         run = self.run
         self.log.add_first(events.payload("metadata", create.attempt_metadata(run.run_id, run.attempt)))
@@ -280,7 +285,10 @@ class Execution:
                 return self._drop(how.reason)
 
     def _in_host(self) -> Done:
-        """What the host that executed this run says of it; nothing when a stopped run got no answer."""
+        """Run the graph in a host and return what the host reports. An empty Done means a stopped run without answer.
+
+        Raises Fenced, HostError, or another RunyardError that ends the attempt.
+        """
         deadline = gevent.spawn_later(max(self.run.seconds_left, 0), self.cancel, "timeout", None)
         try:
             self._stop_over(self._services.budgets.refusal(self.run))
@@ -316,15 +324,15 @@ class Execution:
 
     def _leave(self, host: Host) -> None:
         done = self._outcome.value
-        if not isinstance(done, Done) or done.status is None:  # it still works on the run
+        if not isinstance(done, Done) or done.status is None:  # the host may still be working on the run
             try:
                 host.send(frames.CANCEL, self._id, b'{"action":"interrupt"}')
             except HostDied:
-                pass  # nothing to stop any more
+                pass  # the host has ended, and the run's graph with it
         host.leave(self._id)
 
     def _order(self) -> bytes:
-        """The body of the RUN frame."""
+        """Return the body of the RUN frame."""
         run = self.run
         with_checkpoint = self._stored is not None
         spec = {
@@ -352,7 +360,7 @@ class Execution:
             return self._drop(fenced)
         except RunyardError as refusal:
             if end.done.values is None:
-                raise  # not the graph's doing: upkeep ends the run
+                raise  # not caused by the graph's values: upkeep ends the run
             return self._end(ending.unstorable(refusal))
         self._note_end(end.status, end.error)
         self.log.end(end.last_event(self.run))
@@ -366,7 +374,7 @@ class Execution:
             run_trace.ended(self.run, status, why)
         self._services.deploy_log.settle(
             self.run.run_id
-        )  # whoever has read the end event finds the run's lines
+        )  # a client that has read the end event finds the run's log lines
         self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
 
     def _roll_back(self, back: RollBack) -> Next | None:
@@ -383,20 +391,23 @@ class Execution:
         try:
             following = self._tried(roll_back)
         except (Fenced, Unavailable) as refused:
-            # without a database: upkeep rolls it back when its lease has run out
+            # If the database is unreachable, upkeep rolls the run back after its lease has expired.
             return self._drop(refused)
         self._note_end("rolled back")
         self.log.end(end_event.last_event(self.run, end_event.ROLLBACK, back.done.answer or b"null"))
         return following
 
     def _give_back(self, back: GiveBack) -> Next | None:
-        """Back to the queue, with all that this attempt had done; a run to be stopped ends here."""
+        """Return the run to the queue after everything this attempt wrote is stored.
+
+        A run for which a cancellation has been requested ends here instead.
+        """
         run, services = self.run, self._services
         if self.trace is not None:
             self.trace.failed(back.death or claims.HANDED_OVER)
         if back.why is not None:
             log.warning("run %s: %s, it goes back to the queue", run.run_id, back.why)
-        if back.level is not None and back.level < quarantine.ALONE:  # it starts while they go back
+        if back.level is not None and back.level < quarantine.ALONE:  # the host starts while the runs requeue
             services.hosts.expect(run.revision_id, quarantine.group(run.run_id, back.level))
         try:
             wish = services.committer.settle(self)
@@ -440,7 +451,7 @@ class Execution:
 
 
 def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:
-    """The spec of a run whose nodes are spans, and whose graph finds its own place in the trace."""
+    """Return the spec of a traced run: nodes become spans, and the configuration carries the trace context."""
     config = spec.get("config") or {}
     configurable = {**(config.get("configurable") or {}), **trace.place.entries}
     return {**spec, "traced": True, "config": {**config, "configurable": configurable}}

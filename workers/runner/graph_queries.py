@@ -1,7 +1,7 @@
-"""One question about a thread, from its notification to its answer: an occupant of a graph host, like a run.
+"""Queries of graphs and threads, from notification to answer. A query is an occupant of a graph host, like a run.
 
-The host reads checkpoints through us. What an update of the state wants stored comes with its answer and is
-stored here, in one transaction with the thread's row.
+The host reads checkpoints through the runner. The answer to an update of a thread's state contains the data to store,
+and the runner stores it in one transaction with the thread's row.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from workers.runner.host_pool import HostPool
 log = logging.getLogger(__name__)
 
 READS = ("get_tuple", "list", "ancestors")
-TRIES = 3  # of an update that another one overtook
+TRIES = 3  # of an update whose thread changes before it is stored
 
 
 def answer_all(hosts: HostPool, ids: Sequence[UUID]) -> None:
-    """Answer those of these questions that nobody else has taken; returns when they are answered."""
+    """Answer the queries among these that no other runner has taken. Returns when they are answered."""
     gevent.joinall([gevent.spawn(_answer, hosts, id) for id in ids])
 
 
@@ -47,14 +47,14 @@ def _answer(hosts: HostPool, id: UUID) -> None:
         return
     try:
         document = _Query(hosts, id, question).answer()
-    except Exception:  # the outermost loop: our bug, and somebody waits
+    except Exception:  # outermost loop: a bug of the runner, and the caller still needs an answer
         log.exception("query %s failed", id)
         document = graph_queries.refusal("failed", "internal error")
     graph_queries.answer(id, document)
 
 
 class _Query:
-    """A question in a host."""
+    """One query in a graph host."""
 
     def __init__(self, hosts: HostPool, id: UUID, question: Question) -> None:
         self._hosts = hosts
@@ -64,7 +64,7 @@ class _Query:
         self._parts: AsyncResult = AsyncResult()
 
     def answer(self) -> bytes:
-        """The document for whoever asked."""
+        """Return the answer for the calling process: a JSON document, or a refusal if an error occurs."""
         try:
             if self._question.document["op"] == IS_READY:
                 self._hosts.acquire(self._question.revision_id)
@@ -93,7 +93,7 @@ class _Query:
             host.leave(self._id.bytes)
 
     def _update(self) -> bytes:
-        """Ask, and store what the answer wants stored; again when the thread moved in between."""
+        """Have the host compute an update, and store its result. Repeats both if the thread has changed meanwhile."""
         question = self._question
         assert question.thread_id is not None  # web asks for updates of threads only
         for tries_left in reversed(range(TRIES)):
@@ -120,13 +120,13 @@ class _Query:
             return orjson.dumps({"checkpoint": answer["checkpoint"]})
         raise AssertionError("the last try returns or raises")
 
-    # what the host sees
+    # as an occupant of the host
 
     def received(self, kind: int, body: bytes) -> None:
         if kind == frames.ANSWER:
             self._parts.set(frames.unpack(body))
         elif kind == frames.ASK:
-            # what fails there is the end of the question: nobody else would see it, and the host waits
+            # An error in this greenlet ends the query. Otherwise the host would wait for its reply.
             gevent.spawn(self._reply, frames.unpack(body)).link_exception(self._parts)
 
     def _reply(self, parts: list[bytes]) -> None:
@@ -141,10 +141,10 @@ class _Query:
             try:
                 self._host.send(frames.REPLY, self._id.bytes, frames.pack([head, *found]))
             except HostDied:
-                return  # the death is the answer
+                return  # `host_died` answers the query
 
     def _read(self, ask: dict[str, Any]) -> list[bytes]:
-        """What a host may learn; user code that only looks may not remove or copy."""
+        """Answer an ASK of the host. Refuses operations that write, since a query only reads."""
         if ask["op"] == "store":
             return store_operations.answer_question(self._question.deployment_id, ask)
         if ask["op"] not in READS:
@@ -157,4 +157,4 @@ class _Query:
         self._parts.set_exception(error)
 
     def wait_until_drained(self) -> None:
-        """It has no events."""
+        """Return at once: a query has no events."""

@@ -1,7 +1,8 @@
-"""A graph host: the child process that has one revision's graphs loaded, and the socket to it.
+"""A graph host, as its runner sees it: the child process that has one revision's graphs loaded, and the socket to it.
 
-It is spoken to over a socketpair (`workers/graph_host`) and holds no credential. What it sends is treated as
-hostile: an unknown kind, a run it was not given or a frame too large ends it.
+The runner exchanges frames with the host over a socketpair (`workers/graph_host`). The host holds no credential.
+The runner treats everything that the host sends as hostile: a frame that cannot be read kills the host, and a frame of
+a run that is not in this host is ignored.
 """
 
 from __future__ import annotations
@@ -33,45 +34,45 @@ from workers.runner.quarantine import OPEN, Group
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
-STALLED_SECONDS = 5.0  # no answer for this long: no new runs
-QUIET_SECONDS = 5.0  # nothing received of a run since it was sent: does the host have it?
-LONG_QUIET_SECONDS = 30.0  # the same of one of which something was
-PONGS = 5  # pings that are answered while a check is not: the host is unfit
+STALLED_SECONDS = 5.0  # a host that leaves a ping unanswered for this long gets no new runs
+QUIET_SECONDS = 5.0  # a new run without a frame for this long is checked: does the host execute it?
+LONG_QUIET_SECONDS = 30.0  # … of a run that has already sent frames
+PONGS = 5  # a host that answers this many pings while a check stays unanswered is unfit
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
-READING_SECONDS = 0.01  # of reading what a host sends without a break: then other greenlets run
-PAUSE_SECONDS = 0.0001  # not 0: gevent would come back to us many times before it looks at sockets and timers
-OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of what it prints: read at a time, and a line at most
-# What reading a frame can raise when its sender is not our graph host any more.
+READING_SECONDS = 0.01  # longest time of reading a host's socket before other greenlets run
+PAUSE_SECONDS = 0.0001  # not 0: gevent would resume this greenlet many times before checking sockets
+OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of printed output: most bytes of one read, and of one line
+# Errors that reading a frame can raise when user code has taken over the sending process.
 NONSENSE = (frames.BadFrame, ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 
 
 class Occupant(Protocol):
-    """A run or a question in a host: who gets its frames."""
+    """A run, query or request in a host: the receiver of its frames."""
 
     def received(self, kind: int, body: bytes) -> None:
-        """A frame of this run has come."""
+        """Handle one frame with this occupant's id."""
 
     def host_died(self, error: HostError) -> None:
-        """The process that executed this run is gone, or does not execute it."""
+        """Handle the end of the host's process, or a host that does not execute this run."""
 
     def wait_until_drained(self) -> None:
-        """Return when the run's resend buffer takes events again."""
+        """Block until the occupant's event buffer accepts events again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """How to start a revision's host: made by `workers/builder/host_commands.py`."""
+    """The command line that starts a revision's host. Created by `workers/builder/host_commands.py`."""
 
     argv: list[str]
     cwd: str
     env: dict[str, str]
-    hold: IO[str] | None = None  # keeps its files here until the host is gone
-    home: Path | None = None  # the folder that it may fill
+    hold: IO[str] | None = None  # a lock that keeps the revision's files on this machine until the host ends
+    home: Path | None = None  # the home folder of the host, whose size is limited
 
 
 class Output(Protocol):
-    """Where what user code prints goes."""
+    """The receiver of lines that user code prints or logs."""
 
     def __call__(self, level: str, message: str, run_id: UUID | None, /) -> None: ...
 
@@ -90,24 +91,25 @@ class Host:
         changed: Callable[[Host], None] = lambda host: None,
         opened: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None,
     ) -> None:
-        """`changed` is called when the last run has left, and when the process has ended.
+        """Start the process. Raises HostUnusable.
 
-        `opened`: with the id and the head of a request of user code to its own deployment.
+        `changed` is called when the last occupant has left, and when the process has ended. `opened` is called with
+        the id and the head of each request that user code makes to its own deployment.
         """
         self.revision_id = revision_id
-        self.group = group  # of the runs that may be here
+        self.group = group  # the quarantine group of the runs that may enter
         self.occupants: dict[bytes, Occupant] = {}
-        self.entered_at: dict[bytes, float] = {}  # … its occupants, the longest ago first
-        self.is_retiring = False  # no new runs: its slot is wanted
-        self.is_unfit = False  # … because it does not begin runs, or user code damaged it
+        self.entered_at: dict[bytes, float] = {}  # monotonic times by occupant, the oldest first
+        self.is_retiring = False  # takes no new runs because its slot is needed
+        self.is_unfit = False  # takes no new runs because it does not begin them, or user code damaged it
         self.started_at = self.last_used = time.monotonic()
-        self.memory_mb = settings.host_memory_mb  # what it may take
-        self.delay = 0.0  # of its last answer to a ping
-        self.queued = 0  # calls of nodes that waited for a thread then
-        self._starved: set[bytes] = set()  # … runs for which all that is to be called has waited long
+        self.memory_mb = settings.host_memory_mb  # limit
+        self.delay = 0.0  # seconds until its latest pong
+        self.queued = 0  # node calls that waited for a thread at the time of that pong
+        self._starved: set[bytes] = set()  # runs all of whose node calls had waited long for a thread
         self.died: str | None = None
-        self._counting: gevent.Greenlet | None = None  # of what its home holds, while it is under way
-        # Its processes have ended and its home is being emptied; its death is reported after that.
+        self._counting: gevent.Greenlet | None = None  # measures the home folder
+        # The processes have ended and the home folder is being emptied. The death is reported after that.
         self._is_emptying = False
         self._death = HostDied("has ended")
         self._settings = settings
@@ -116,11 +118,11 @@ class Host:
         self._home = command.home
         self._changed = changed
         self._opened = opened
-        self._active: set[bytes] = set()  # runs of which frames have come since the last ping
-        self._ask_at: dict[bytes, float] = {}  # when to ask whether the host has a run
-        self._asked: set[bytes] | None = None  # runs that a check asks for that is yet to be answered
-        self._pongs = 0  # since it was sent
-        self._asked_at: float | None = None
+        self._active: set[bytes] = set()  # runs whose frames have arrived since the last ping
+        self._ask_at: dict[bytes, float] = {}  # by run: when to check that the host executes it
+        self._asked: set[bytes] | None = None  # runs of the check that is still unanswered
+        self._pongs = 0  # pongs since that check was sent
+        self._asked_at: float | None = None  # when the ping was sent that is still unanswered
         self._warned = False
         self._ready: AsyncResult = AsyncResult()
         self._write_lock = RLock()
@@ -152,16 +154,16 @@ class Host:
 
     @property
     def silence(self) -> float:
-        """Seconds for which a ping has been unanswered."""
+        """Seconds since the ping that is still unanswered; 0 if there is none."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     @property
     def starved(self) -> set[UUID]:
-        """Runs in it that get no thread, and that another host may go on with."""
+        """Runs that get no thread in this host, so that another host had better continue them."""
         return {UUID(bytes=id) for id in self._starved & self._ask_at.keys()}
 
     def wait_ready(self) -> dict[str, Any]:
-        """What the host says of itself once its graphs are loaded; raises HostUnusable."""
+        """Wait until the graphs are loaded and return the body of the READY frame. Raises HostUnusable."""
         try:
             return cast("dict[str, Any]", self._ready.get(timeout=self._settings.host_start_seconds))
         except gevent.Timeout:
@@ -171,7 +173,7 @@ class Host:
             ) from None
 
     def send(self, kind: int, id: bytes, body: bytes) -> None:
-        """Send one frame; raises HostDied."""
+        """Send one frame. Raises HostDied."""
         try:
             with self._write_lock:
                 self._socket.sendall(frames.encode(kind, id, body))
@@ -181,7 +183,7 @@ class Host:
             raise self._death from error
 
     def enter(self, id: bytes, occupant: Occupant, body: bytes, *, kind: int = frames.RUN) -> None:
-        """Start a run here, or ask something (`kind` QUERY); raises HostDied."""
+        """Start a run in this host, or open a query or request (`kind`). Raises HostDied."""
         if self.died is not None:
             raise self._death
         self.admit(id, occupant)
@@ -190,12 +192,12 @@ class Host:
         self.send(kind, id, body)
 
     def admit(self, id: bytes, occupant: Occupant) -> None:
-        """Pass frames with this id on to an occupant."""
+        """Pass frames with this id to an occupant from now on."""
         self.occupants[id] = occupant
         self.entered_at[id] = self.last_used = time.monotonic()
 
     def leave(self, id: bytes) -> None:
-        """Frames of this run are not expected any more."""
+        """Stop passing frames with this id to their occupant."""
         self.occupants.pop(id, None)
         self.entered_at.pop(id, None)
         self._ask_at.pop(id, None)
@@ -204,12 +206,12 @@ class Host:
             self._changed(self)
 
     def ping(self) -> None:
-        """Ask whether the host's loop turns; act on silence."""
+        """Send a ping, to see that the host's event loop turns. Kills the host after a long silence."""
         if self.died is not None or not self._ready.ready():
             return
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            gevent.spawn(self._send_ping)  # a full socket may hold the sender: silence must be noticed then
+            gevent.spawn(self._send_ping)  # in a greenlet: sending blocks while the socket is full
         elif self.silence > self._settings.host_stall_seconds:
             self.kill(f"blocked for {self.silence:.0f} s: a node held the event loop")
         elif self.silence > STALLED_SECONDS and not self._warned:
@@ -227,9 +229,10 @@ class Host:
             return
 
     def _check_on_quiet_runs(self) -> None:
-        """Ask for runs of which nothing was received, in a way that needs what a run needs.
+        """Ask the host whether it executes the runs that have sent no frames for a while.
 
-        A pong needs the loop only: user code may have broken all else.
+        A pong proves only that the event loop turns. Answering a CHECK needs the same parts of the host as a run does,
+        and user code may have broken those.
         """
         self._note_active()
         if self._asked is not None:
@@ -239,7 +242,7 @@ class Host:
                         "host %s of revision %s answers nothing but pings", self.pid, self.revision_id
                     )
                     self.is_unfit = True
-                self._displace(set(self._ask_at))  # those too that were sent after the check
+                self._displace(set(self._ask_at))  # includes runs that were sent after the check
             return
         now = time.monotonic()
         quiet = {id for id, at in self._ask_at.items() if at <= now}
@@ -253,13 +256,13 @@ class Host:
         self._active.clear()
 
     def _checked(self, begun: set[bytes]) -> None:
-        """The host executes these of the runs it was asked for."""
+        """Handle the answer to a check: the host executes the runs in `begun`."""
         asked, self._asked = self._asked or set(), None
         self._active |= begun
         self._displace(asked - begun)
 
     def _displace(self, ids: set[bytes]) -> None:
-        """These go elsewhere, but those of which something was received since."""
+        """Send these runs to another host, except those whose frames have arrived in the meantime."""
         self._note_active()
         now = time.monotonic()
         for id in ids:
@@ -272,7 +275,7 @@ class Host:
         return self.usage.memory_bytes
 
     def measure(self) -> None:
-        """Look at what it takes of the machine; a host over its limits is killed."""
+        """Measure the host's processes, memory and home folder. Kills a host that exceeds a limit."""
         most = self._settings.host_processes
         self.usage.measure(sandbox.TEMPORARY, most)
         if len(self.usage.processes) > most:
@@ -280,13 +283,15 @@ class Host:
         elif self.used_bytes > self.memory_mb * MIB:
             self.kill(f"used {self.used_bytes // MIB} MiB, more than {self.memory_mb} MiB")
         elif self._home is not None and not self._counting:
-            self._counting = gevent.spawn(self._measure_home, self._home)  # others are looked at meanwhile
+            self._counting = gevent.spawn(
+                self._measure_home, self._home
+            )  # must not delay other hosts' checks
 
     def _measure_home(self, home: Path) -> None:
-        """In a thread, since it may hold many files.
+        """Measure the home folder in a thread, since it may hold many files. Kills the host if it is too large.
 
-        The folder is emptied, or the next host would be killed too. That is done before anybody learns of the death,
-        or files of the next host might go with it.
+        Empties the folder, because the next host would otherwise be killed, too. The death is reported only after
+        that, because files of the next host would otherwise be deleted with it.
         """
         pids = [process.pid for process in self.usage.processes]
         most_bytes = self._settings.host_home_mb * MIB
@@ -302,7 +307,7 @@ class Host:
             self.kill(f"its home folder held {reason}")
 
     def stop(self) -> None:
-        """End an idle host in good order."""
+        """Ask an idle host to shut down, and kill it if it has not ended after TERM_SECONDS."""
         if self.died is None:
             try:
                 self.send(frames.STOP, frames.NOBODY, b"")
@@ -315,12 +320,12 @@ class Host:
         self.kill("did not stop")
 
     def kill(self, reason: str) -> None:
-        """End the process and everything it started; its occupants learn of it by `host_died`."""
+        """Kill the process and everything it started. Calls `host_died` of each occupant."""
         if self.died is None and not self._is_emptying:
             self._bury(reason)
 
     def wait_output(self) -> None:
-        """Wait a little until what it printed before its end has been read."""
+        """Wait up to OUTPUT_SECONDS until the output that the host printed before its end has been read."""
         gevent.joinall(self._greenlets, timeout=OUTPUT_SECONDS)
 
     def _bury(self, reason: str) -> None:
@@ -338,7 +343,7 @@ class Host:
         self._changed(self)
 
     def _let_go(self) -> None:
-        """Nothing works in the host's files any more, nor in its group."""
+        """End the control group, and release the lock on the revision's files."""
         if self._group is not None:
             self._group.end()
         if self._hold is not None:
@@ -361,10 +366,10 @@ class Host:
                     if occupant := self.occupants.get(id):
                         occupant.wait_until_drained()
                 if time.monotonic() - resumed_at > READING_SECONDS:
-                    gevent.sleep(PAUSE_SECONDS)  # recv does not give way as long as there is more
+                    gevent.sleep(PAUSE_SECONDS)  # recv does not yield while more data is available
                     resumed_at = time.monotonic()
         except OSError:
-            pass  # the process is gone: said below
+            pass  # the process has ended; `kill` below says how
         except NONSENSE as error:
             log.warning("host %s of revision %s sent nonsense: %r", self.pid, self.revision_id, error)
             self.kill(f"sent a frame that cannot be read: {error}")
@@ -423,12 +428,12 @@ class Host:
             return f"used more than {self.memory_mb} MiB"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
-        if code > 128 and code - 128 in set(signal.Signals):  # a sandbox tells of its child this way
+        if code > 128 and code - 128 in set(signal.Signals):  # how the sandbox reports its child's signal
             return f"was killed by {signal.Signals(code - 128).name}"
         return f"exited with code {code}"
 
     def _watch_output(self) -> None:
-        """Pass on what it prints, in a tenth of our time at most: whoever floods the pipe waits at it."""
+        """Pass on printed lines. Takes at most a tenth of the runner's time: user code that floods the pipe blocks."""
         stream = self._process.stdout
         assert stream is not None
         rest = b""

@@ -1,13 +1,15 @@
-"""The pool of graph hosts (`workers/runner/host.py`): start, choose, watch, evict. The one door to user code.
+"""The pool of graph hosts (`workers/runner/host.py`): start, choose, watch, evict. All user code runs through it.
 
-Slots. A runner has at most `max_hosts` processes for runs under which no host died, and half as many more for
-the others (`workers/runner/quarantine.py`): what one deployment crashes takes nothing from another. Runs of each depth
-from 1 on have one slot more (`shared/runs/nesting.py`): a nested run may be what runs wait for that have all other slots.
-Of a revision two hosts start at a time. Who needs a host that there is no slot for waits: the revision with the fewest hosts goes
-first, then who has waited longest. The host idle for longest gives up its slot, one that somebody waits for never does.
-Where none gets idle, the one that will soonest takes no new runs.
+Each host takes a slot. A runner has `max_hosts` slots for runs under which no host died, and half as many more for the
+other runs (`workers/runner/quarantine.py`), so that crashes of one deployment take no slots from another. Nested runs
+of each depth have one reserved slot more (`shared/runs/nesting.py`): the runs that occupy all other slots may be
+waiting for a nested run.
 
-A start belongs to the pool, not to whoever asked for it first: any of them may give up waiting.
+At most two hosts of a revision start at the same time. A start without a free slot waits. The revision with the fewest
+hosts goes first, then the start that has waited longest. The host that has been idle longest gives up its slot, unless
+a caller waits for a host of its group. If no host becomes idle, the host whose longest run is oldest takes no new runs.
+
+A start belongs to the pool, not to the caller that requested it first: any of the waiting callers may give up.
 """
 
 from __future__ import annotations
@@ -34,35 +36,35 @@ log = logging.getLogger(__name__)
 
 PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # a host whose answer to a ping takes longer is busy
-STARTS_OF_ONE = 2  # hosts of one revision that start at a time
-EXPECTED_SECONDS = 30.0  # how long a host waits for runs that were to come after a death
-REPLACED_IDLE_SECONDS = 600.0  # where hosts of what serves never leave, those of earlier revisions do
-SLOT_WAIT_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
+STARTS_OF_ONE = 2  # hosts of one revision that start at the same time
+EXPECTED_SECONDS = 30.0  # how long an idle host of a quarantine group waits for runs
+REPLACED_IDLE_SECONDS = 600.0  # for hosts of replaced revisions, where those of serving ones never stop
+SLOT_WAIT_SECONDS = 5.0  # how long a start waits for a slot before a host stops taking new runs
 
-# Kinds of slots; the slot that is reserved for nested runs of a depth is of the kind `-depth`.
+# Kinds of slots. A slot reserved for nested runs of a depth has the kind `-depth`.
 OPEN_HOSTS, QUARANTINED = 0, 1
 
 NEVER: AsyncResult = AsyncResult()
 
 
 class GaveUp(HostError):
-    """Nobody waits for the graph host any more."""
+    """The caller has stopped waiting for the graph host."""
 
 
 @dataclass(eq=False)
 class _Start:
-    """A host that is wanted; `done` gets it, or why there is none."""
+    """A requested start of a host. `done` gets the host, the error, or None if the callers must choose again."""
 
     revision_id: UUID
     group: Group
     asked_at: float = field(default_factory=time.monotonic)
     done: AsyncResult = field(default_factory=AsyncResult)
-    host: Host | None = None  # once there is a process
+    host: Host | None = None  # set once the process exists
 
 
 @dataclass
 class _Hosts:
-    """The hosts that a group of a revision's runs may be on, who waits for one, and the one that starts."""
+    """The hosts of one revision and group, the number of callers that wait for one, and the pending start."""
 
     ready: list[Host] = field(default_factory=list)
     waiting: int = 0
@@ -78,18 +80,21 @@ class HostPool:
         prepare: Callable[[UUID], tuple[HostCommand, Output]],
         limits_of: Callable[[UUID], HostLimits] = lambda revision_id: HostLimits(),
     ) -> None:
-        """`prepare(revision_id)` makes sure the environment is here; raises HostUnusable."""
+        """Create an empty pool and start its watcher.
+
+        `prepare(revision_id)` ensures that the environment is on this machine, or raises HostUnusable.
+        """
         self._settings = settings
         self._prepare = prepare
         self._limits_of = limits_of
         self._limits: dict[UUID, HostLimits] = {}
         self._groups: dict[tuple[UUID, Group], _Hosts] = {}
-        self._queue: list[_Start] = []  # those that there is no slot for yet
+        self._queue: list[_Start] = []  # starts that have no slot yet
         self._starting: list[_Start] = []
-        self._leaving: list[Host] = []  # asked to stop; a slot is free when the process has ended
-        self._retired_at: dict[int, float] = {}  # by kind of slot
-        self.on_ready: Callable[[], None] = lambda: None  # called when there is a new host
-        # … when a host opens a request to its own deployment
+        self._leaving: list[Host] = []  # hosts asked to stop; each keeps its slot until its process has ended
+        self._retired_at: dict[int, float] = {}  # monotonic times by kind of slot
+        self.on_ready: Callable[[], None] = lambda: None  # called when a new host is ready
+        # Called when a host opens a request to its own deployment, with the request's id and head.
         self.on_open: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None
         self._watcher = gevent.spawn(forever, self._watch, PING_SECONDS, what="watching the hosts")
 
@@ -98,10 +103,10 @@ class HostPool:
     def acquire(
         self, revision_id: UUID, group: Group = OPEN, *, depth: int = 0, unless: AsyncResult = NEVER
     ) -> Host:
-        """The least busy healthy host of a revision for runs of this group and depth, started if there is none.
+        """Return the least busy healthy host of a revision for runs of this group and depth. Starts one if needed.
 
-        Raises HostUnusable when it cannot be started, GaveUp when `unless` is set before it is ready. Who
-        gets the host enters at once: it may be evicted as soon as other greenlets run.
+        Raises HostUnusable if the host cannot be started, and GaveUp if `unless` is set before the host is ready. The
+        caller must enter the host at once: the pool may evict it as soon as other greenlets run.
         """
         host = self._wait_for_host(revision_id, group, unless, waits_for_slot=not depth)
         if host is None:
@@ -116,7 +121,10 @@ class HostPool:
     def _wait_for_host(
         self, revision_id: UUID, group: Group, unless: AsyncResult, *, waits_for_slot: bool = True
     ) -> Host | None:
-        """A host for runs of this group; None when one must be started, has no slot, and `waits_for_slot` is false."""
+        """Return a host for runs of this group.
+
+        Returns None if a host must be started, no slot is free, and `waits_for_slot` is false.
+        """
         hosts = self._hosts(revision_id, group)
         hosts.waiting += 1
         try:
@@ -124,7 +132,8 @@ class HostPool:
                 start = hosts.start or self._request(revision_id, group)
                 if not waits_for_slot and start in self._queue and not self._has_slot(group):
                     return None
-                # A start that waits for its turn with a slot free may find that slot taken.
+                # A start of a revision with two others under way stays queued though a slot is free. Another revision
+                # may take that slot, so this caller checks again.
                 timeout = None if waits_for_slot else SLOT_WAIT_SECONDS
                 gevent.wait([start.done, unless], timeout=timeout, count=1)
                 if unless.ready():
@@ -150,7 +159,7 @@ class HostPool:
         return None
 
     def _most(self, revision_id: UUID) -> int:
-        """How many hosts a revision may have here, not counting those that do not answer."""
+        """Return how many hosts of a revision this runner may have, not counting hosts that do not answer."""
         own = self._limits.get(revision_id)
         return (own.hosts_per_runner if own else None) or self._settings.hosts_per_revision
 
@@ -164,24 +173,24 @@ class HostPool:
         )
 
     def starved(self) -> Iterator[UUID]:
-        """Runs that wait for a thread in their host where another host has some."""
+        """Yield runs that wait for a thread in their host while another host of their group has free threads."""
         for hosts in tuple(self._groups.values()):
             if any(_takes_runs(host) and not _is_busy(host) for host in hosts.ready):
                 for host in tuple(hosts.ready):
                     yield from host.starved
 
     def expect(self, revision_id: UUID, group: Group) -> None:
-        """Runs of this group will come soon: begin to start their host."""
+        """Begin to start a host for runs of this group that will arrive soon."""
         hosts = self._hosts(revision_id, group)
         if not hosts.ready and hosts.start is None:
             self._request(revision_id, group)
 
     def warm(self, revision_id: UUID) -> None:
-        """Have a host of this revision ready before anybody asks."""
+        """Start a host of this revision ahead of its first run."""
         try:
             self.acquire(revision_id)
         except HostUnusable:
-            return  # it is in the log
+            return  # already logged
 
     # starting
 
@@ -194,7 +203,7 @@ class HostPool:
         return start
 
     def _take_idle(self, start: _Start) -> None:
-        """A warm host of the revision that nobody is in serves as a fresh one does, and at once."""
+        """Use an idle open host of the revision for this start, which saves starting a process."""
         idle = next(filter(self._is_idle, self._hosts(start.revision_id, OPEN).ready), None)
         if idle is not None and idle.is_healthy:
             self._forget(idle)
@@ -203,13 +212,13 @@ class HostPool:
             self._answer(start)
 
     def _answer(self, start: _Start) -> None:
-        """Whoever waits for a start that has not begun looks again, or has gone."""
+        """Cancel a queued start. Callers that still wait for it choose a host again."""
         self._queue.remove(start)
         self._hosts(start.revision_id, start.group).start = None
         start.done.set(None)
 
     def _advance(self) -> None:
-        """Begin the starts that there are slots for, and free a slot for the next."""
+        """Begin the queued starts that have a free slot. For the others, evict an idle host."""
         for start in sorted(self._queue, key=lambda start: (self._count(start.revision_id), start.asked_at)):
             if sum(other.revision_id == start.revision_id for other in self._starting) >= STARTS_OF_ONE:
                 continue
@@ -221,11 +230,11 @@ class HostPool:
                 self._free_slot(start.group)
 
     def _count(self, revision_id: UUID) -> int:
-        """A revision's hosts, those that start included."""
+        """Return the number of slots that a revision's hosts take, including hosts that are starting or stopping."""
         return sum(id == revision_id for id, _ in self._taken())
 
     def _taken(self) -> Iterator[tuple[UUID, Group]]:
-        """Of each slot the revision and the group it is taken for."""
+        """Yield `(revision_id, group)` of each taken slot."""
         for host in (*self.all(), *self._leaving):
             if host.died is None:
                 yield host.revision_id, host.group
@@ -238,7 +247,7 @@ class HostPool:
         return sum(_kind(taken) == kind for _, taken in self._taken()) < most
 
     def _free_slot(self, group: Group) -> None:
-        """Let the host idle for longest go, unless one that goes will do for who waits."""
+        """Evict the host that has been idle longest, unless a host of this kind is already stopping."""
         kind = _kind(group)
         if any(_kind(host.group) == kind and host.died is None for host in self._leaving):
             return
@@ -257,7 +266,7 @@ class HostPool:
         except HostUnusable as error:
             log.warning("revision %s: no host: %s", start.revision_id, error)
             start.done.set_exception(error)
-        except Exception as error:  # whoever waits must get an answer
+        except Exception as error:  # the waiting callers must get an answer
             log.exception("revision %s: no host", start.revision_id)
             start.done.set_exception(HostUnusable(str(error)))
         finally:
@@ -285,7 +294,7 @@ class HostPool:
     # ending
 
     def _changed(self, host: Host) -> None:
-        """A host has no runs any more, or has ended."""
+        """Handle a host that has no occupants any more or whose process has ended."""
         if host.died is not None:
             self._forget(host)
         elif self._is_idle(host) and (host.group != OPEN or host.is_retiring or host.is_unfit):
@@ -294,7 +303,7 @@ class HostPool:
             self._advance()
 
     def _is_idle(self, host: Host) -> bool:
-        """Whether nothing is lost when this host goes: nobody is in it, and nobody waits for it."""
+        """Whether this host can stop without loss: it has no occupants, and no caller waits for a host of its group."""
         hosts = self._hosts(host.revision_id, host.group)
         return not host.occupants and host in hosts.ready and not hosts.waiting
 
@@ -310,7 +319,7 @@ class HostPool:
                 hosts.remove(host)
 
     def adjust(self, limits: Mapping[UUID, HostLimits]) -> None:
-        """Deployments' limits as they are now: idle hosts beyond them stop, those of deleted ones too."""
+        """Apply the current limits of deployments. Evicts idle hosts beyond them and those of deleted deployments."""
         self._limits.update(limits)
         for revision_id, own in limits.items():
             hosts = [host for host in self.all() if host.revision_id == revision_id and host.died is None]
@@ -324,7 +333,7 @@ class HostPool:
                 self._evict(host, why)
 
     def all(self) -> Iterator[Host]:
-        """The hosts that take runs."""
+        """Yield the hosts that are ready, without those that are stopping."""
         for hosts in tuple(self._groups.values()):
             yield from tuple(hosts.ready)
 
@@ -339,7 +348,7 @@ class HostPool:
         self._look_after_the_queue()
 
     def _clear(self) -> None:
-        """Forget the revisions that have no host and get none."""
+        """Forget the groups and revisions that have no host, no pending start and no waiting caller."""
         for key, hosts in tuple(self._groups.items()):
             if not hosts.ready and not hosts.waiting and hosts.start is None:
                 del self._groups[key]
@@ -368,14 +377,17 @@ class HostPool:
         return REPLACED_IDLE_SECONDS if limits.is_replaced else math.inf
 
     def _look_after_the_starved(self) -> None:
-        """Runs that wait for a thread want another host, though nobody new asks for one."""
+        """Start another host for runs that wait for a thread, even if no new run needs a host."""
         for (revision_id, group), hosts in tuple(self._groups.items()):
             is_wanted = any(host.starved for host in hosts.ready)
             if is_wanted and self._needs_another_host(revision_id, group, hosts):
                 self._request(revision_id, group)
 
     def _look_after_the_queue(self) -> None:
-        """Whoever waits takes a host that can be used again, or gets a slot in the end."""
+        """Serve queued starts: with a host that has become usable again, or with a slot.
+
+        If a start has waited too long for a slot, one host of its kind stops taking new runs.
+        """
         for start in tuple(self._queue):
             if self._choose(start.revision_id, self._hosts(start.revision_id, start.group)):
                 self._answer(start)
@@ -392,7 +404,7 @@ class HostPool:
                 self._retire_one(kind)
 
     def _retire_one(self, kind: int) -> None:
-        """The host that will soonest be idle, by how long its longest run has been there, takes no new ones."""
+        """Stop new runs on the host that is likely to become idle first: the one whose longest run is oldest."""
         self._retired_at[kind] = time.monotonic()
         hosts = [host for host in self.all() if _kind(host.group) == kind and host.entered_at]
         for host in hosts:
@@ -401,7 +413,7 @@ class HostPool:
             max(hosts, key=lambda host: next(iter(host.entered_at.values()))).is_retiring = True
 
     def close(self) -> None:
-        """End every host."""
+        """Kill all hosts and refuse the starts that are queued."""
         self._watcher.kill()
         for start in tuple(self._queue):
             self._queue.remove(start)
@@ -412,7 +424,7 @@ class HostPool:
 
 
 def _kind(group: Group) -> int:
-    """The kind of slot that a host for runs of this group takes."""
+    """Return the kind of slot that a host of this group takes."""
     return min(group[0], QUARANTINED)
 
 
@@ -421,5 +433,5 @@ def _takes_runs(host: Host) -> bool:
 
 
 def _is_busy(host: Host) -> bool:
-    """Whether another host would serve runs better."""
+    """Whether runs had better go to another host."""
     return host.delay > SLOW_SECONDS or host.silence > SLOW_SECONDS or host.queued > 0

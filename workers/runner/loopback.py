@@ -1,7 +1,8 @@
-"""Requests of user code to its own deployment: a host sends them over its socket, and its runner makes them.
+"""Loopback requests: requests of user code to its own deployment. The host sends them over its socket.
 
-The runner adds what user code has not got: where the service is, and a token that opens this one deployment, for the
-user whom the code works for. Everything else a host says of a request is its own, and checked as such.
+The runner makes the HTTP request. It adds the address of the service, and a token that is valid for this deployment
+and for the user on whose behalf the code runs. User code has neither. The rest of the request comes from the host and
+is checked as untrusted input.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from workers.runner.host import Host
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 512  # of one host, for waits of nested runs too; one too many is refused
-MOST = 1024  # … and as many as nobody makes who reads the refusals
-WINDOW = 16  # parts that were not credited, either way
+AT_ONCE = 512  # concurrent requests of one host, including waits for nested runs; more are refused
+MOST = 1024  # … including refused ones; a host that opens more does not read the refusals, and is killed
+WINDOW = 16  # parts in flight without a credit, in each direction
 PART_BYTES = 64 * 1024
 CONNECT_SECONDS = 5.0
-SILENT_SECONDS = 120.0  # the service sends heartbeats where an answer takes time
+SILENT_SECONDS = 120.0  # read timeout; the service sends heartbeats while an answer takes time
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
-# Of a connection, and what says who asks from where: not a host's to say.
+# Headers that a host must not set: those of a connection, and those that identify the caller or its address.
 NOT_SENT = frozenset(
     (
         "host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade",
@@ -57,7 +58,7 @@ class Loopbacks:
         self._open: Counter[Host] = Counter()
 
     def begin(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
-        """Make a request that a host has opened; to be called as its frame is read. Raises BadFrame."""
+        """Start a request that a host has opened. Must be called while its frame is read. Raises BadFrame."""
         if id in host.occupants:
             raise frames.BadFrame("a request with an id that is in use")
         if self._open[host] >= MOST:
@@ -74,7 +75,7 @@ class Loopbacks:
             else:
                 request.execute(self._address)
         except HostDied:
-            pass  # nobody waits for it any more
+            pass  # the code that waited for the answer has ended with its host
         finally:
             host = request.host
             host.leave(request.id)
@@ -84,11 +85,11 @@ class Loopbacks:
 
 
 class _Gone(Exception):
-    """User code does not want the answer any more."""
+    """User code has abandoned the request, or its host has died."""
 
 
 class _OwnRequest:
-    """One request, as its host sees it."""
+    """One loopback request: the occupant of its host."""
 
     def __init__(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
         self.host = host
@@ -99,20 +100,20 @@ class _OwnRequest:
         if self._method not in METHODS:
             raise frames.BadFrame(f"a request with the method {self._method!r}")
         self._body: SimpleQueue[bytes | None] = SimpleQueue()
-        self._held = 0  # parts of the body that were not credited
+        self._held = 0  # parts of the body that are not credited yet
         self._room = Semaphore(WINDOW)
         self._is_gone = False
         self._connection: http.client.HTTPConnection | None = None
 
     def execute(self, address: Any) -> None:
-        """Send the request, and what it is answered with to the host."""
+        """Send the request to the service, and the response to the host."""
         try:
             self._connection = made = _connect(address)
             self._request(made, address.path.rstrip("/"))
             self._answer(made.getresponse())
         except (_Gone, HostDied):
             return
-        except ValueError as error:  # of http.client
+        except ValueError as error:  # raised by http.client
             self.fail(f"such a request cannot be made: {error}")
         except (OSError, http.client.HTTPException, RunyardError) as error:
             if not self._is_gone:
@@ -156,7 +157,7 @@ class _OwnRequest:
         made.send(b"0\r\n\r\n")
 
     def _next(self) -> bytes | None:
-        """The next part of the body, None at its end."""
+        """Wait for the next part of the body; None at its end. Raises _Gone."""
         part = self._body.get()
         if self._is_gone:
             raise _Gone
@@ -180,7 +181,7 @@ class _OwnRequest:
     def _send(self, kind: bytes, data: bytes) -> None:
         self.host.send(frames.PART, self.id, kind + data)
 
-    # what the host sees
+    # as an occupant of the host
 
     def received(self, kind: int, body: bytes) -> None:
         if kind != frames.PART:
@@ -200,7 +201,7 @@ class _OwnRequest:
             self._go()
 
     def _go(self) -> None:
-        """Nobody wants the answer: whatever is waited for ends."""
+        """Abandon the request: wake everything that waits for a part, a credit or the service."""
         self._is_gone = True
         self._body.put(None)
         self._room.release()
@@ -209,17 +210,17 @@ class _OwnRequest:
             try:
                 made.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # it has ended
+                return  # the connection is already closed
 
     def host_died(self, error: HostError) -> None:
         self._go()
 
     def wait_until_drained(self) -> None:
-        """It has no events."""
+        """Return at once: a request has no events."""
 
 
 def _target(head: Mapping[str, Any]) -> str:
-    """Path and query of a request as they are sent; raises BadFrame."""
+    """Return the path and query to send to the service. Raises BadFrame."""
     path, query = str(head["path"]), str(head.get("query") or "")
     if not path.startswith("/") or any(part in (".", "..") for part in path.split("/")) or "?" in path:
         raise frames.BadFrame(f"a request for {path!r:.100}")
@@ -235,7 +236,10 @@ def _connect(address: Any) -> http.client.HTTPConnection:
 
 
 def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:
-    """The id of a revision's deployment, and its name or, of a preview's revision, the preview's; raises Unavailable."""
+    """Return the id of a revision's deployment and the name in its address, which may be that of a preview.
+
+    Raises Unavailable.
+    """
     query = text(
         "SELECT d.id, d.name, (SELECT min(p.name) FROM preview p WHERE p.revision_id = r.id"
         " AND r.id IS DISTINCT FROM d.active_revision_id) AS preview"

@@ -1,7 +1,7 @@
-"""A request for a project's app between its client's inbox and a host: what either end sends goes to the other.
+"""The relay of a request to a project's app: forwards parts between the inbox of the web process and the graph host.
 
-Credits pass through: each end waits for the other, so that here, too, no more parts are held than either may have on
-their way. A host that does not keep to it is killed.
+Credits pass through the relay. Each end waits for credits from the other end, so the relay never holds more parts than
+either end may have in flight. A host that sends more is killed.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from workers.runner.host_pool import HostPool
 log = logging.getLogger(__name__)
 
 FROM_APP = frozenset((HEAD, *COSTING, *LAST, CREDIT))
-AT_ONCE = WINDOW  # parts that travel together
-RETRY_SECONDS = 1.0  # until an end that Redis did not take is sent again
+AT_ONCE = WINDOW  # most parts in one message
+RETRY_SECONDS = 1.0  # pause before an end that Redis did not accept is sent again
 GONE = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
 
 
 class Relay:
-    """One request or WebSocket, as its host sees it."""
+    """One request or WebSocket: the occupant of its host."""
 
     def __init__(self, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
         self._revision_id = revision_id
         self._id = id
         self._request = request
-        self._up: SimpleQueue[bytes | None] = SimpleQueue()  # None: nothing follows
-        self._held = 0  # parts of the app's that were not credited to it
-        self._owed = 0  # parts of the client's that the app has not credited
+        self._up: SimpleQueue[bytes | None] = SimpleQueue()  # None: no part follows
+        self._held = 0  # parts of the app that the client has not credited yet
+        self._owed = 0  # parts of the client that the app has not credited yet
         self._has_head = self._has_ended = False
         self._why_lost: str | None = None
 
     def execute(self, hosts: HostPool) -> None:
-        """Relay until either end is over. Raises HostError when no host takes it."""
+        """Forward parts until either end closes. Raises HostError if no host accepts the request."""
         line, own_id = inbox.inbox().line(), uuid7().bytes
         host = hosts.acquire(self._revision_id)
         client = _Client(self, self._request.inbox)
@@ -70,7 +70,7 @@ class Relay:
                 client.end()
 
     def _pass_up(self, sender: Sender) -> bool:
-        """Whether the app has ended it."""
+        """Send the app's parts to the client. Returns True if the app has ended the exchange."""
         while (first := self._up.get()) is not None:
             batch = [first, *self._more()]
             if not sender.send(*batch):
@@ -80,7 +80,7 @@ class Relay:
         return False
 
     def _more(self) -> list[bytes]:
-        """What else is there already."""
+        """Return the parts that are already queued, to send them in the same message."""
         found: list[bytes] = []
         while len(found) < AT_ONCE - 1:
             try:
@@ -94,18 +94,18 @@ class Relay:
         return found
 
     def end(self) -> None:
-        """Nothing need be passed up any more."""
+        """Stop sending parts to the client."""
         self._up.put(None)
 
     def credit(self, parts: int) -> None:
-        """So many of the app's parts were consumed."""
+        """Record that the client has credited so many of the app's parts."""
         self._held -= parts
 
     def owe(self) -> None:
-        """The app has got one more part to credit."""
+        """Record that the client has sent a part that the app must credit."""
         self._owed += 1
 
-    # what the host sees
+    # as an occupant of the host
 
     def received(self, kind: int, body: bytes) -> None:
         if kind != frames.PART:
@@ -119,7 +119,10 @@ class Relay:
         self._up.put(body)
 
     def _count(self, kind: bytes, data: bytes) -> None:
-        """Raise BadFrame at a part that the app may not send now: what costs nothing comes once, or answers another."""
+        """Update the counts of parts. Raises BadFrame if the app must not send this part now.
+
+        Parts that need no credit are bounded, too: the head and the end come once, and a credit answers a part.
+        """
         if self._has_ended or (kind == HEAD and self._has_head):
             raise frames.BadFrame("a part too many")
         if kind in COSTING:
@@ -139,11 +142,11 @@ class Relay:
         self._up.put(None)
 
     def wait_until_drained(self) -> None:
-        """It has no events."""
+        """Return at once: an app request has no events."""
 
 
 class _Client:
-    """The other end: what it sends goes down to the host."""
+    """The client's end of a relay: its parts go down to the host."""
 
     def __init__(self, relay: Relay, peer: str) -> None:
         self.peer: str | None = peer
@@ -153,15 +156,18 @@ class _Client:
         self._has_closed = False
 
     def pass_down(self, host: Host, id: bytes) -> None:
-        """In a greenlet of its own, since a host may take its time; half a frame cannot be taken back."""
+        """Send the client's parts to the host.
+
+        Runs in its own greenlet, which is never killed: the host may be slow, and a partly sent frame cannot be undone.
+        """
         try:
             while (part := self._down.get()) is not None:
                 host.send(frames.PART, id, part)
         except HostDied:
-            return  # the relay knows
+            return  # the relay's `host_died` handles it
 
     def end(self) -> None:
-        """Let the greenlet end; what has been received goes down before."""
+        """End the greenlet after it has sent the parts received so far."""
         self._down.put(None)
 
     def received(self, kind: int, number: int, body: bytes) -> None:
@@ -188,9 +194,9 @@ class _Client:
 
 
 def _give_up(sender: Sender, reason: str) -> None:
-    """Send that nothing follows, and again until Redis takes it.
+    """Tell the web process that no part follows. Retries until Redis accepts the message.
 
-    Heartbeats are per process: those of another exchange would keep the web process waiting for this one for ever.
+    Heartbeats are per process, so the heartbeats of other exchanges would keep the web process waiting forever.
     """
     try:
         sender.give_up(reason)
@@ -200,7 +206,7 @@ def _give_up(sender: Sender, reason: str) -> None:
 
 
 def _number(data: bytes) -> int:
-    """What a credit says; raises BadFrame."""
+    """Return the number in a credit. Raises BadFrame."""
     if not data.isdigit() or len(data) > 2:
         raise frames.BadFrame(f"a credit that is {data!r:.20}")
     return int(data)

@@ -1,11 +1,12 @@
-"""What one runner process has: its executions, its hosts, its writers, and the leases it keeps.
+"""The runner: one worker process with its executions, graph hosts, writers and leases.
 
-Notifications bring run ids; those that are ours to claim are executed, each in a greenlet of its own
-(`workers/runner/execution.py` is the story of one). Leases are renewed for all in one statement. A runner that gets
-no notification looks for itself, and one that stops hands over what still runs.
+Notifications carry run ids. The runner claims the runs it can and executes each in its own greenlet
+(`workers/runner/execution.py`). One statement renews the leases of all runs. A runner without notifications polls for
+waiting runs. A runner that stops hands over the runs that are still live.
 
-Runs of each depth have slots of their own (`shared/runs/nesting.py`). Notifications do not name depths: a loop looks for
-nested runs every second, and at once after a notification whose runs could not all be claimed. It continues in a drain.
+Runs of each depth have their own slots (`shared/runs/nesting.py`). Notifications do not name depths. A loop therefore
+looks for nested runs every second, and at once after a notification whose runs could not all be claimed. The loop
+continues during a drain.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from workers.runner.user_code import UserCodeRunner
 log = logging.getLogger(__name__)
 
 
-RETRY_SECONDS = 1.0  # until a step for which a server was away is tried again, at most
+RETRY_SECONDS = 1.0  # longest pause before a loop repeats a step that failed because a server was unreachable
 OVERLOOKED_SECONDS = 2.0
-NESTED_SECONDS = 1.0  # between two looks for nested runs that wait
-NESTED_PAUSE_SECONDS = 0.02  # … and at least: notifications that come together cause one look
+NESTED_SECONDS = 1.0  # longest interval between two searches for waiting nested runs
+NESTED_PAUSE_SECONDS = 0.02  # shortest interval: notifications that arrive together cause one search
 WARM_AT_START = 2
-PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the notification would come back
-MAX_ENDED = 100_000  # ends that are remembered for a minute
-CLOSE_SECONDS = 5.0  # for runs to be handed over when the process exits
-LOCKED_SECONDS = 0.05  # until a lease whose run was locked is asked for again
+PASS_ON_SECONDS = 0.2  # until this process's consumer has stopped; it would receive the notification again
+MAX_ENDED = 100_000  # ends remembered for the count of the last minute
+CLOSE_SECONDS = 5.0  # time to hand over runs when the process exits
+LOCKED_SECONDS = 0.05  # pause before the lease of a run whose row was locked is renewed again
 
 
 class Runner:
-    """Everything one runner process has: its executions, its hosts, its writers."""
+    """One runner process: claims runs, executes them and renews their leases."""
 
     def __init__(self, settings: Settings, hosts: HostPool, deploy_log: DeployLog) -> None:
         self.services = Services(
@@ -70,20 +71,20 @@ class Runner:
             Budgets(),
         )
         self.user_code = UserCodeRunner(settings, hosts)
-        self.draining = False  # to shut down
+        self.draining = False  # in order to shut down
         self._is_drained = False  # by an operator
-        self._drains_until = time.monotonic()  # executions and requests in an app may take as long
+        self._drains_until = time.monotonic()  # deadline for executions and for requests to apps
         self._executions: dict[UUID, Execution] = {}
         self._busy: Counter[int] = Counter()  # executions by depth
-        self._may_have_nested = Event()  # nested runs may wait that this runner has slots for
+        self._may_have_nested = Event()  # nested runs may be waiting, and this runner may have slots for them
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._notified_at = time.monotonic()
         terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool)
         self._claiming = Claiming(settings.pool, terms)
         self._reserved_slots: Counter[int | None] = (
             Counter()
-        )  # for runs that are being claimed, by depth; None: of any
-        self._has_backlog = False  # notifications were turned away, and some of their runs may still wait
+        )  # slots for runs that are being claimed, by depth; None: the depth is not known yet
+        self._has_backlog = False  # some notified runs found no free slot and may still be waiting
         self._group = Group()
         self._loops = [
             gevent.spawn(forever, step, pause, what=what, retry=(min(pause, RETRY_SECONDS), RETRY_SECONDS))
@@ -115,7 +116,7 @@ class Runner:
 
     @property
     def free_slots(self) -> int:
-        """Slots for runs that no run called."""
+        """Free slots for top-level runs (depth 0)."""
         return self._free_slots(0)
 
     def _free_slots(self, depth: int) -> int:
@@ -127,7 +128,7 @@ class Runner:
         return min(self._free_slots(depth) for depth in range(nesting.MAX_DEPTH + 1))
 
     def notify(self, run_ids: Iterable[UUID]) -> None:
-        """Execute those of these runs that are ours to claim; returns when they have ended."""
+        """Claim and execute as many of these runs as possible. Returns when they have ended."""
         self._notified_at = time.monotonic()
         if not self._takes_runs:
             self._pass_on(run_ids)
@@ -138,7 +139,7 @@ class Runner:
         self._has_backlog = self._has_backlog or len(wanted) < len(notified)
         if not wanted:
             self._may_have_nested.set()
-            return  # the others are claimed when a slot is free
+            return  # the backlog is claimed when a slot becomes free
         if self._has_backlog or len(wanted) > self._free_at_each_depth:
             begun = self._claim_backlog(len(wanted))
         else:
@@ -148,13 +149,13 @@ class Runner:
         gevent.joinall(begun)
 
     def _pass_on(self, run_ids: Iterable[UUID]) -> None:
-        """Notifications that reached us while draining are for others."""
+        """Enqueue notifications again that arrive during a drain, so that another runner receives them."""
         gevent.sleep(PASS_ON_SECONDS)
         for run_id in run_ids:
             broker.enqueue_run(self.settings.pool, run_id)
 
     def notify_next(self, following: eligibility.Next | None) -> None:
-        """A thread's next run may start: here if it is our pool's, else by a notification."""
+        """Start a thread's next run here if it is in this pool and a slot is free; otherwise notify its pool."""
         if following is None:
             return
         if following.pool == self.settings.pool and self._takes_runs and self.free_slots > 0:
@@ -163,7 +164,10 @@ class Runner:
             broker.enqueue_run(following.pool, following.run_id)
 
     def _start_next_of(self, line: LimitedId) -> None:
-        """A run of a limited deployment or key has ended: the next one starts, here if a slot is free."""
+        """Start the next run of a limited deployment or key after one has ended: here if a slot is free.
+
+        Without a free slot other runners are notified. Without a database upkeep notifies them later.
+        """
         if self._takes_runs and self.free_slots > 0:
             self._claim(lambda: self._claiming.of([line], self.free_slots), 0)
             return
@@ -180,7 +184,10 @@ class Runner:
             broker.enqueue_run(run.pool, run.run_id)
 
     def _claim_overlooked(self) -> None:
-        """No notification for a while: look for waiting runs. Redis away delays runs, no more."""
+        """Claim waiting runs if no notification has arrived for a while.
+
+        An unreachable Redis therefore only delays runs.
+        """
         quiet = time.monotonic() - self._notified_at > OVERLOOKED_SECONDS
         most = self.free_slots
         if self._takes_runs and most > 0 and quiet:
@@ -192,7 +199,7 @@ class Runner:
         gevent.sleep(NESTED_PAUSE_SECONDS)
 
     def _claim_nested(self) -> None:
-        """Claim nested runs, as many of each depth as there are slots for it. The deepest go first."""
+        """Claim nested runs, the deepest first, as many of each depth as it has free slots."""
         self._may_have_nested.clear()
         if self.draining and not self._drain_seconds_left:
             return
@@ -206,8 +213,8 @@ class Runner:
     def _may_claim_nested(self, depth: int) -> bool:
         """Whether nested runs of this depth may be claimed.
 
-        A draining runner claims those that its own runs may wait for: where no other runner is, those would wait until
-        the drain ends, and call the same runs again elsewhere.
+        A draining runner claims nested runs that its own runs may be waiting for. If it is the only runner, its runs
+        would otherwise wait until the drain ends, and create the same nested runs again on the next runner.
         """
         if self.draining and self._drain_seconds_left <= 0:
             return False
@@ -216,11 +223,14 @@ class Runner:
     def _claim_in_group(
         self, claim: Callable[[], Taken], slots: int, depth: int = 0
     ) -> list[gevent.Greenlet]:
-        """Claim in a greenlet that `close` waits for: what was claimed is executed or handed over."""
+        """Claim in a greenlet that `close` waits for, so that each claimed run is executed or handed over."""
         return self._group.spawn(self._claim, claim, slots, depth).get()
 
     def _give_back_unanswered(self) -> None:
-        """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
+        """Return runs to the queue that this runner owns in the database but does not execute.
+
+        A claim whose answer was lost may have been committed. Its runs would otherwise wait until their leases expire.
+        """
         unsure_for = time.monotonic() - self._claiming.unanswered_at
         if unsure_for > self.settings.lease_seconds:
             return
@@ -231,8 +241,8 @@ class Runner:
             broker.enqueue_run(run.pool, run.run_id)
 
     def _claim_backlog(self, most: int) -> list[gevent.Greenlet]:
-        """Claim of the backlog, in round robin between keys; fewer than asked for: none is left."""
-        self._has_backlog = False  # again True if others are turned away meanwhile
+        """Claim runs of the backlog in round robin between keys. Fewer runs than `most` mean an empty backlog."""
+        self._has_backlog = False  # `notify` sets it again if it finds no free slot meanwhile
         begun = self._claim(lambda: self._claiming.round_robin(most), most, 0)
         self._has_backlog = self._has_backlog or len(begun) >= min(most, AT_ONCE)
         return begun
@@ -240,7 +250,10 @@ class Runner:
     def _claim(
         self, claim: Callable[[], Taken], slots: int, depth: int | None = None
     ) -> list[gevent.Greenlet]:
-        """Claim and execute; so many slots are reserved while the database answers, at each depth for None."""
+        """Claim runs and start executing them.
+
+        Reserves `slots` slots while the database answers: at this depth, or at each depth if it is None.
+        """
         self._reserved_slots[depth] += slots
         try:
             return [self._spawn(*item) for item in claim()]
@@ -258,7 +271,7 @@ class Runner:
         with logs.bound(run_id=run.run_id, revision_id=run.revision_id):
             try:
                 self.notify_next(execution.execute())
-            except Exception:  # the outermost loop: our bug; the lease runs out and upkeep ends the run
+            except Exception:  # outermost loop: a bug of the runner; the lease expires and upkeep takes over
                 log.exception("run %s: executing it failed", run.run_id)
             finally:
                 if self._executions.get(run.run_id) is execution:
@@ -275,10 +288,10 @@ class Runner:
             if run.key_limited and not run.depth:
                 self._start_next_of(run.key_id)
 
-    # what others see of it
+    # state for other processes
 
     def figures(self) -> dict[str, Any]:
-        """What this runner does just now; on the way it learns which limits there are."""
+        """Return the current state of this runner and its hosts. Also reloads the limits of deployments and keys."""
         self._learn_limits()
         now = time.monotonic()
         while self._ended and self._ended[0] < now - 60:
@@ -299,10 +312,10 @@ class Runner:
         if found is not None:
             self.hosts.adjust(found)
 
-    # keeping what is ours
+    # leases
 
     def _renew(self) -> None:
-        """Prolong all leases; those of runs that a commit has locked a moment later."""
+        """Renew all leases. Retries those whose rows a commit has locked, for a sixth of the lease duration."""
         waiting = dict(self._executions)
         give_up_at = time.monotonic() + self.settings.lease_seconds / 6
         while waiting and time.monotonic() < give_up_at:
@@ -311,7 +324,7 @@ class Runner:
                 gevent.sleep(LOCKED_SECONDS)
 
     def _renew_unlocked(self, mine: Mapping[UUID, Execution]) -> dict[UUID, Execution]:
-        """Those of them whose lease is to be asked for again; one that is not ours any more is stopped."""
+        """Renew these leases once. Returns executions whose rows were locked; fences those that lost their lease."""
         sent_at = time.monotonic()
         with connection() as conn:
             held = claims.renew(
@@ -320,7 +333,7 @@ class Runner:
         locked = {}
         for run_id, execution in mine.items():
             if self._executions.get(run_id) is not execution:
-                continue  # it has ended meanwhile
+                continue  # this execution has ended meanwhile
             hold = held.get(run_id)
             if hold is None or hold.attempt != execution.run.attempt:
                 execution.fence("its lease has run out or is somebody else's")
@@ -334,14 +347,17 @@ class Runner:
         return locked
 
     def _fence_stale(self) -> None:
-        """Stop what upkeep may soon give to somebody else; a renewal that hangs does not hold this up."""
+        """Fence executions whose leases were not renewed in time: upkeep may soon return their runs to the queue.
+
+        Runs in its own loop, so that a renewal that hangs does not delay it.
+        """
         limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
         for execution in tuple(self._executions.values()):
             if execution.renewed_at < limit:
                 execution.fence("its lease was not renewed in time")
 
     def _listen(self) -> None:
-        """Receive cancels and revisions to warm; a lost message costs only time."""
+        """Receive control messages of runs and revisions to warm up. A lost message only costs time."""
         channels = (redis.control_channel(self.settings.worker), redis.warm_channel(self.settings.pool))
         with redis.broker().pubsub(ignore_subscribe_messages=True) as pubsub:
             pubsub.subscribe(*channels)
@@ -369,7 +385,7 @@ class Runner:
             execution.cancel(message["action"], message.get("reason"))
 
     def warm_up(self) -> None:
-        """Start hosts of the deployments that were in use last, before anybody asks."""
+        """Start hosts of the most recently used deployments ahead of their first run."""
         try:
             with connection() as conn:
                 revision_ids = deployments.recently_used(conn, self.settings.pool, limit=WARM_AT_START)
@@ -389,9 +405,9 @@ class Runner:
         self._notified_at = -math.inf  # resumed, it looks for waiting runs at once
 
     def drain(self) -> None:
-        """Shut down in good order: take nothing new but nested runs of those that run here.
+        """Claim no new runs, except nested runs of the runs that run here.
 
-        What still runs after the drain is handed over.
+        After `drain_seconds` the runs that are still live are handed over.
         """
         if self.draining:
             return
@@ -401,7 +417,10 @@ class Runner:
         gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
 
     def _hand_over_starved(self) -> None:
-        """A run that waits for a thread, maybe of one that waits for it, goes to a host that has some."""
+        """Hand over runs whose host has no free thread for them while another host has some.
+
+        The threads may be held by runs that wait for these very runs.
+        """
         for run_id in tuple(self.hosts.starved()):
             if execution := self._executions.get(run_id):
                 log.info("run %s: its host has no thread for it, it goes to another", run_id)
@@ -416,10 +435,10 @@ class Runner:
             execution.cancel("handover", None)
 
     def close(self) -> None:
-        """Wait for executions until the drain ends, hand over what is left, end the hosts.
+        """Wait for executions until the drain ends, hand over those that remain, and end the hosts.
 
-        Called when the process exits. Celery has waited for its tasks by then, but an execution that was claimed from
-        the backlog belongs to no task. A runner that does not drain hands over at once.
+        Called when the process exits. Celery has waited for its tasks by then, but an execution claimed from the
+        backlog belongs to no task. A runner that is not draining hands over at once.
         """
         self.draining = True
         self._group.join(timeout=self._drain_seconds_left)
@@ -427,7 +446,7 @@ class Runner:
         self._hand_over_all()
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()
-        self._group.join(timeout=1.0)  # what a host that did not listen was working on
+        self._group.join(timeout=1.0)  # executions whose hosts did not react end when their hosts are killed
 
 
 def _shown(host: Host, now: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A graph host's store operations, carried out for the run or the question they belong to."""
+"""Store operations of graph hosts, executed on behalf of a run or a query."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from shared.runs.claims import Claimed
 
 
 def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:
-    """The results of a batch; writes only while the run is still its owner's. Raises Fenced, Unavailable."""
+    """Execute a batch of store operations of a run and return the encoded results.
+
+    Raises Fenced if the batch writes and the run has another owner by now, and Unavailable.
+    """
     return _answered(run.deployment_id, ask["ops"], run)
 
 
 def answer_question(deployment_id: UUID, ask: Mapping[str, Any]) -> list[bytes]:
-    """The same for a question, which may only look. Raises Unavailable."""
+    """Execute a batch of store operations of a query, which may only read. Raises Unavailable."""
     if _writes(ask["ops"]):
         return [dumps({"error": "a question may not write to the store"}).encode()]
     return _answered(deployment_id, ask["ops"], None)
@@ -36,9 +39,7 @@ def _answered(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: Claime
             return [orjson.dumps(store.answer(conn, deployment_id, ops))]
     except Refused as error:
         return [dumps({"error": error.message}).encode()]
-    except (
-        DBAPIError
-    ) as error:  # PostgreSQL does not take a text: without an answer the graph would wait for good
+    except DBAPIError as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
         return [dumps({"error": f"the database refuses it: {error.orig}"}).encode()]
 
 

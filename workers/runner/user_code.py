@@ -1,8 +1,9 @@
-"""What a runner does for user code beside the graphs: it takes what waits for the revisions whose hosts it has.
+"""Calls and requests to user code other than graphs: authorization calls, and requests to a project's app.
 
-One connection waits on the lists of them all. A call is put into a host as a question is, and its answer sent to
-the inbox of whoever asked; a request for the app becomes a relay. What waits for a revision that no runner has a
-host of is not taken: a notification has one of them start a host first.
+The runner takes the waiting requests of the revisions that it has hosts of. One Redis connection waits on the lists of
+all these revisions. A call enters a host as a QUERY, and its answer goes to the inbox of the calling process. A request
+to the app becomes a `Relay`. Requests of a revision without a host on any runner stay in their list; a notification
+has a runner start a host first.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from workers.runner.relay import Relay
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0  # how long the lists are waited on before looking which hosts there are
+LOOK_SECONDS = 2.0  # how long to wait on the lists before reading again which revisions have hosts
 AT_ONCE = {
     CALL: 256,
     EXCHANGE: 1000,
-}  # of one revision, so that a host that stands still leaves room for others
-LONG_SECONDS = 0.25  # a call that takes longer is watched by heartbeats
+}  # most of one revision at the same time, so that a host that hangs leaves capacity for other revisions
+LONG_SECONDS = 0.25  # a call that takes longer is monitored by heartbeats
 PASS_ON_SECONDS = 0.2
 
 
 class UserCodeRunner:
-    """A runner's calls of user code."""
+    """Takes and serves the waiting calls and app requests of one runner."""
 
     def __init__(self, settings: Settings, hosts: HostPool) -> None:
         self._settings = settings
@@ -63,15 +64,15 @@ class UserCodeRunner:
             forever, self._listen, 0, what="listening for calls", retry=(0.1, 1.0), until=self._is_over
         )
 
-    # having hosts
+    # starting hosts
 
     def prepare_all(self, revision_ids: Iterable[UUID]) -> None:
-        """Have a host of each of these revisions ready; somebody waits for it."""
+        """Start a host of each of these revisions, since requests wait for one. A draining runner notifies others."""
         for revision_id in revision_ids:
             self._group.spawn(self._pass_on if self._is_draining else self._prepare, revision_id)
 
     def _pass_on(self, revision_id: UUID) -> None:
-        gevent.sleep(PASS_ON_SECONDS)  # until our own consumer has stopped
+        gevent.sleep(PASS_ON_SECONDS)  # until this process's consumer has stopped; it would receive it again
         broker.enqueue_host(self._settings.pool, revision_id)
 
     def _prepare(self, revision_id: UUID) -> None:
@@ -81,7 +82,7 @@ class UserCodeRunner:
             self._refuse_all(revision_id, error.message)
 
     def _refuse_all(self, revision_id: UUID, reason: str) -> None:
-        """The revision's host does not start: whoever waits for it need not wait longer."""
+        """Refuse all requests that wait for a revision whose host cannot be started."""
         for kind in AT_ONCE:
             try:
                 while found := redis.client().rpop(requests.list_of(kind, revision_id)):
@@ -90,10 +91,10 @@ class UserCodeRunner:
             except (RedisError, Undecryptable) as error:
                 log.warning("revision %s: those that wait for a host learn nothing: %s", revision_id, error)
 
-    # taking what waits
+    # taking requests
 
     def _listen(self) -> None:
-        """Take one of those that wait for a revision that has a host here."""
+        """Wait for a request of any revision with a host here, and take it."""
         lists = {
             requests.list_of(kind, revision_id).encode(): (kind, revision_id)
             for kind, most in AT_ONCE.items()
@@ -115,7 +116,7 @@ class UserCodeRunner:
         }
 
     def _wake(self) -> None:
-        """Look again which hosts there are."""
+        """Have `_listen` read again which revisions have hosts, and which have capacity."""
         gevent.spawn(self._push_wake)
 
     def _push_wake(self) -> None:
@@ -123,10 +124,10 @@ class UserCodeRunner:
             redis.client().lpush(self._wake_list, b"")
             redis.client().expire(self._wake_list, 60)
         except RedisError:
-            return  # it looks by itself in a moment
+            return  # `_listen` reads them again after LOOK_SECONDS
 
     def _take(self, kind: str, revision_id: UUID, item: bytes) -> None:
-        """Serve what waited, unless it had better be another runner's."""
+        """Serve a request, or put it back for another runner if this one drains or has no host of the revision."""
         if self._is_draining or revision_id not in self._ready_revisions():
             self._give_back(kind, revision_id, item)
             return
@@ -135,7 +136,7 @@ class UserCodeRunner:
             self._execute(kind, revision_id, *requests.parse(item))
         except Undecryptable as error:
             log.warning("a call of revision %s cannot be read: %s", revision_id, error)
-        except Exception:  # the outermost loop: our bug; whoever waits gives up in time
+        except Exception:  # outermost loop: a bug of the runner; the waiting caller times out
             log.exception("a call of revision %s failed", revision_id)
         finally:
             self._in_work[kind, revision_id] -= 1
@@ -166,12 +167,12 @@ class UserCodeRunner:
         return self._is_draining
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Take no new requests."""
         self._is_draining = True
         self._wake()
 
     def close(self, seconds: float = 0.0) -> None:
-        """Wait so long for what is in work, and end it."""
+        """Wait up to `seconds` for the requests in progress, then end them."""
         self._is_draining = True
         self._listener.kill()
         self._group.join(timeout=seconds)
@@ -179,7 +180,7 @@ class UserCodeRunner:
 
 
 class _CallInHost:
-    """A call in a host."""
+    """One call in a graph host, with one repetition if the host dies."""
 
     def __init__(self, hosts: HostPool, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
         self._hosts = hosts
@@ -197,7 +198,7 @@ class _CallInHost:
         inbox.send(self._request.inbox, inbox.encode(kind, self._id, body))
 
     def _watch(self) -> None:
-        """Let whoever waits know that we work on it; heartbeats go to and fro from now on."""
+        """Tell the caller that this runner works on the call. Both sides send heartbeats from then on."""
         line, own_id, asked_by = inbox.inbox().line(), uuid7().bytes, self._request.inbox
         with line.receiving(own_id, inbox.Watched(asked_by)):
             inbox.send(asked_by, inbox.encode(TAKEN, self._id, inbox.place(line.address, own_id)))
@@ -222,7 +223,7 @@ class _CallInHost:
         except HostDied:
             if time.monotonic() - began > self._request.seconds:
                 raise
-            return self._ask()  # what is asked changes nothing: another host may be asked
+            return self._ask()  # a call changes nothing, so it is safe to repeat in another host
 
     def _ask(self) -> bytes:
         self._answer = AsyncResult()
@@ -237,7 +238,7 @@ class _CallInHost:
             raise frames.BadFrame("an answer of several parts")
         return parts[0]
 
-    # what the host sees
+    # as an occupant of the host
 
     def received(self, kind: int, body: bytes) -> None:
         if kind == frames.ANSWER:
@@ -247,9 +248,9 @@ class _CallInHost:
         self._answer.set_exception(error)
 
     def wait_until_drained(self) -> None:
-        """It has no events."""
+        """Return at once: a call has no events."""
 
 
 def refusal(kind: str, message: str) -> bytes:
-    """The body of REFUSED; `kind` is a key of shared.user_code.calls.REFUSALS."""
+    """Return the body of a REFUSED message. `kind` is a key of `shared.user_code.calls.REFUSALS`."""
     return orjson.dumps({"kind": kind, "message": message})
