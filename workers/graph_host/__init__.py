@@ -1,1 +1,1 @@
-"""Runs in the child process: loads a revision's graphs and executes runs on one asyncio loop."""
+"""The graph host: a child process that loads a revision's graphs and executes runs on one asyncio loop."""

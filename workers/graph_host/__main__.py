@@ -1,8 +1,8 @@
 """Starts the graph host: `ENV/bin/python path/to/graph_host --socket FD [--threads N]`.
 
-This directory must not stay on `sys.path`: a project may have modules of its own called `server` or
-`output`, and none of ours may be importable by its code. So the directory is taken off the path and made
-the package `graph_host` by hand.
+This directory must not stay on `sys.path`: a project may have its own modules called `server` or `output`, and
+project code must not import ours. `boot` therefore removes the directory from the path and creates the package
+`graph_host` by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGE = "graph_host"
 
 
 def boot() -> ModuleType:
-    """Make the package, and return its server module."""
+    """Create the package `graph_host` and return its server module."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     spec = importlib.util.spec_from_file_location(
@@ -33,7 +33,7 @@ def boot() -> ModuleType:
 
 
 if __name__ == "__main__":
-    gc.disable()  # until the libraries are loaded, which stay: it would look through them again and again
-    # Before anything imports langgraph, which reads it once.
+    gc.disable()  # until the libraries are loaded: they are never freed, and each collection would scan them
+    # Must be set before langgraph is imported, which reads the variable once.
     os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")
     boot().main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The wire's `command` object → the graph library's Command, and whether a resume answers what is asked."""
+"""Conversion of a request's `command` object to LangGraph's Command, and the check of strict resumes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class UnknownInterruptError(Exception):
-    """A resume that was to be strict does not fit the interrupts that wait for an answer."""
+    """A strict resume does not match the interrupts that wait for an answer."""
 
 
 def command_of(command: dict[str, Any]) -> Command[Any] | None:
-    """The graph library's command; None, which continues from the newest checkpoint, when it says nothing."""
+    """Return LangGraph's Command. An empty command gives None, which continues from the newest checkpoint."""
     if all(command.get(key) is None for key in ("update", "resume", "goto")):
         return None
     update = command.get("update")
@@ -31,9 +31,9 @@ def command_of(command: dict[str, Any]) -> Command[Any] | None:
 
 
 def check_resume(resume: Any, state: StateSnapshot) -> None:
-    """Raise UnknownInterruptError unless the resume answers what waits, or continues from a breakpoint.
+    """Raise UnknownInterruptError unless the resume answers waiting interrupts or continues from a breakpoint.
 
-    The newer graph libraries know a strict resume too; here it is the same with all that are supported.
+    Newer versions of LangGraph also have a strict resume. This check behaves the same with all supported versions.
     """
     pending = {interrupt.id for task in state.tasks for interrupt in task.interrupts}
     if isinstance(resume, dict) and all(INTERRUPT_ID.fullmatch(str(key)) for key in resume):

@@ -1,7 +1,7 @@
-"""The host's end of the socket: frames out in batches, frames in by callback, requests that await a reply.
+"""The host's end of the socket: batched sending, receiving by callback, and questions that await a reply.
 
-Why not an asyncio transport: it would make one system call a frame. Here all frames of a loop tick leave
-in one, and while frames keep coming at most one send a millisecond is made.
+An asyncio transport would make one system call per frame. Here one call sends all frames of a loop tick, and while
+frames keep coming, there is at most one call per millisecond.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import NoReturn
 from . import frames
 from .standard import get_ident, json_loads
 
-# Above this many waiting bytes the graphs are held back.
+# Graphs are paused while more bytes than this wait to be sent.
 HIGH_WATER = 1024 * 1024
-# While frames keep coming, sends are at least this far apart.
+# Minimum interval between two sends while frames keep coming.
 BATCH_SECONDS = 0.001
-# How long one loop tick waits for a reader that does not read.
+# How long one loop tick waits for a runner that does not read.
 HOLD_MS = 50
-# How long to wait for a reader to take more before looking again.
+# How long to wait until the socket is writable before trying to send all the same.
 IDLE_SECONDS = 3600.0
 READ_BYTES = 256 * 1024
 
-# Frames somebody waits for: they are sent at once.
+# Frames that a peer or a client waits for. They are sent at the end of the loop tick, without batching.
 AWAITED = frozenset(
     (
         frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER, frames.CHECKED, frames.OPEN, frames.PART,
@@ -35,7 +35,7 @@ AWAITED = frozenset(
 )  # fmt: skip
 
 Handler = Callable[[int, bytes, bytes], None]
-# The JSON of a question, given its number.
+# Returns the JSON of a question with the given number.
 Document = Callable[[int], bytes]
 
 
@@ -61,14 +61,17 @@ class Connection:
         loop.add_reader(sock, self._readable)
 
     def send(self, kind: int, id: bytes, body: bytes) -> None:
-        """Queue a frame."""
+        """Queue a frame for sending."""
         if get_ident() == self._thread:
             self._queue(kind, frames.encode(kind, id, body))
         else:
             self.loop.call_soon_threadsafe(self._queue, kind, frames.encode(kind, id, body))
 
     def send_from_outside(self, kind: int, id: bytes, body: bytes) -> bool:
-        """Send a frame now, past a loop that is blocked; False when half a frame stands in the way."""
+        """Send a frame directly while the event loop is blocked.
+
+        Returns False if a partly sent frame comes first or the socket is full.
+        """
         with self._lock:
             if self._unsent:
                 return False
@@ -85,14 +88,14 @@ class Connection:
         return self._waiting_bytes > HIGH_WATER
 
     async def drained(self) -> None:
-        """Return once the runner has read enough."""
+        """Wait until the runner has read enough for graphs to continue."""
         while self.is_full:
             if self._drained is None:
                 self._drained = self.loop.create_future()
             await self._drained
 
     async def ask(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
-        """Send a frame that wants a reply, and await the reply's parts. To be called on any loop."""
+        """Send a frame that expects a reply, and return the reply's parts. May be called on any event loop."""
         if asyncio.get_running_loop() is self.loop:
             return await self._ask(kind, id, document, blobs)
         return await asyncio.wrap_future(
@@ -111,10 +114,10 @@ class Connection:
             del self._asks[number]
 
     def ask_blocking(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
-        """Like `ask` for code that may not await: from any thread, even the loop's own.
+        """Send a frame that expects a reply, and block until the reply arrives. May be called on any thread.
 
-        An async node that calls a graph's sync `invoke` stands on the loop's thread. Nothing else would
-        ever read the reply, so it is read here; frames that come before it wait for the loop's next tick.
+        An async node that calls a graph's sync `invoke` blocks the loop's thread. Nothing else would ever read the
+        reply, so this method reads the socket. Frames that arrive before the reply are handled in the next loop tick.
         """
         if get_ident() != self._thread:
             return asyncio.run_coroutine_threadsafe(self._ask(kind, id, document, blobs), self.loop).result()
@@ -140,7 +143,7 @@ class Connection:
         return reply
 
     def flush_and_exit(self, code: int) -> NoReturn:
-        """Send what is queued, waiting for the reader, and end the process."""
+        """Send all queued frames, waiting up to 5 seconds for the runner, and end the process."""
         try:
             self._sock.setblocking(True)
             self._sock.settimeout(5)
@@ -186,13 +189,13 @@ class Connection:
         except BlockingIOError:
             return data
         except OSError:
-            os._exit(1)  # the runner is gone
+            os._exit(1)  # the runner has ended
 
     def _wait_for_reader(self) -> None:
-        """Try again when the socket takes more.
+        """Send the rest when the socket accepts more.
 
-        A graph that never waits for us would fill the queue between it and us without end. So above the
-        high-water mark every tick of the loop stands still for a while: nobody produces, memory stays.
+        A graph that streams without ever awaiting `drained` would fill memory with queued frames. Above the high-water
+        mark each loop tick therefore blocks for up to HOLD_MS, so that no graph produces more.
         """
         if self._waiting_bytes <= HIGH_WATER:
             self.loop.add_writer(self._sock, self._writable)
@@ -213,7 +216,7 @@ class Connection:
         self._dispatch_all(iter(list(self._decoder.feed(self._receive()))))
 
     def _dispatch_all(self, received: Iterator[tuple[int, bytes, bytes]]) -> None:
-        """Handle frames in their order. The event loop logs an error; the frames after it are handled all the same."""
+        """Handle frames in order. The event loop logs the error of a frame; the frames after it are still handled."""
         try:
             for frame in received:
                 self._dispatch(*frame)
@@ -229,7 +232,7 @@ class Connection:
         except OSError:
             data = b""
         if not data:
-            os._exit(1)  # the runner is gone: nobody wants what we do
+            os._exit(1)  # the runner has ended, so nothing can receive the results
         return data
 
     def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:

@@ -1,6 +1,6 @@
-"""What a node can do to its process that makes it useless for all runs that come later.
+"""Detection of damage: changes that a node made to the process and that would break all later runs.
 
-None of it can be undone here. So the host says that it is damaged, and the runner gives it no new runs.
+The host cannot undo such changes. It reports the damage, and the runner sends it no new runs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from threading import active_count
 
 
 class DamageWatch:
-    """Knows the process as it was when its graphs were loaded."""
+    """Compares the process with its state when the graphs were loaded."""
 
     def __init__(self) -> None:
         self._files = _most(RLIMIT_NOFILE)
         self._threads = _most(RLIMIT_NPROC) / 2
 
     def found(self) -> str | None:
-        """What is wrong with the process now."""
+        """Return a description of the damage; None if there is none."""
         if _most(RLIMIT_NOFILE) < self._files:
             return "a node lowered the limit of open files"
         if __name__ not in modules:

@@ -1,6 +1,6 @@
-"""What `graph.astream` yields → EVENT frames, as the deployment API names and shapes them.
+"""Conversion of the chunks of `graph.astream` to EVENT frames, with the names and shapes of the deployment API.
 
-An event is encoded here once; nobody on its way looks into it again.
+An event is encoded once, here. The runner and the web process pass it on without decoding it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Namespace = tuple[str, ...]
 Handler = Callable[[Namespace, Any], None]
 
 INTERRUPT = "__interrupt__"
-# Modes that the library is asked for though nobody reads them. `custom` costs a run of two nodes 0.2 ms when it
-# is asked for, `tasks` 0.05 ms, `updates` nothing that can be measured.
+# Modes requested from LangGraph without a reader, since a reader may join later. For a run of two nodes, requesting
+# `custom` costs 0.2 ms, `tasks` 0.05 ms, and `updates` nothing measurable.
 UNREAD = ("updates",)
 
-# The graph library's word for what a tool does → the clients' word, and what it brings under which name.
+# LangGraph's tool event → the event name for clients, the client's key of its data, and LangGraph's key of its data.
 TOOL_EVENTS = {
     "tool-started": ("on_tool_start", "input", "input"),
     "tool-output-delta": ("on_tool_event", "data", "delta"),
@@ -40,16 +40,16 @@ TOOL_ENDS = ("on_tool_end", "on_tool_error")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run is to stream: what its creator asked for, and what was added before it began (`joined`)."""
+    """The events requested of a run: by its creator, and by readers that joined before it began (`joined`)."""
 
     modes: frozenset[str]
     subgraphs: bool = False
-    parts: bool = False  # messages as the text so far; may come beside tuples, for different readers
-    traced: bool = False  # its runner wants to know when nodes begin and end
+    parts: bool = False  # send messages as the text so far; possibly besides tuples, for different readers
+    traced: bool = False  # report to the runner when nodes begin and end
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Asked:
-        """Of the spec in a RUN frame. Who asks for both forms of messages gets the tuples alone."""
+        """Read the spec of a RUN frame. A creator that requests both forms of messages gets only tuples."""
         given = spec.get("stream_mode") or ["values"]
         own = frozenset([given] if isinstance(given, str) else given)
         joined = spec.get("joined") or {}
@@ -63,7 +63,7 @@ class Asked:
 
 
 class EventWriter:
-    """Writes the events of one run, and remembers the newest `values` shown."""
+    """Writes the events of one run, and remembers its newest `values`."""
 
     def __init__(self, connection: Connection, id: bytes, asked: Asked, *, max_bytes: int) -> None:
         self._connection = connection
@@ -77,12 +77,12 @@ class EventWriter:
         self._metadata: tuple[Any, bytes] = (None, b"")
         self.shown: Any = None  # the newest `values` that callers see
         self.shown_json: bytes | None = None
-        self.shows_state = True  # whether they are the whole state
-        self.states = 0  # of the graph, seen so far: the one it begins with, and one a step
+        self.shows_state = True  # whether `shown` is the whole state
+        self.states = 0  # number of states seen so far: the initial one, and one per step
         self.interrupts: list[Any] = []
         self.is_closed = False
         self._tool_names: dict[str, str] = {}
-        # of the subgraphs whose life is reported: those that began, by their task, and have not ended
+        # Running subgraphs by the id of their task; None if lifecycle events of subgraphs are not requested.
         self._alive: dict[str, Namespace] | None = None
         self._handlers: dict[str, Handler] = {"values": self._on_values}
         optional: dict[str, Handler] = {
@@ -104,8 +104,8 @@ class EventWriter:
             self._handlers["tasks"] = self._on_task
         if asked.traced and "events" not in self._modes:
             self._handlers["tasks"] = _both(self._handlers.get("tasks"), self._on_traced)
-        # A reader may ask for these while the run is executed. The library's own event stream would show that they
-        # are asked for.
+        # A reader may request these modes during the run. With the mode `events` they are not requested in advance,
+        # because LangChain's event stream would contain their chunks.
         self._unread: dict[str, Handler] = {}
         if "events" not in self._modes:
             self._unread = {mode: optional[mode] for mode in UNREAD if mode not in self._handlers}
@@ -115,12 +115,12 @@ class EventWriter:
 
     @property
     def graph_modes(self) -> list[str]:
-        """The modes to ask the graph library for. Always `values`: waiting callers get the last ones."""
+        """The modes to request from LangGraph. Always includes `values`: waiting callers receive the last ones."""
         return list(dict.fromkeys((*self._handlers, *self._unread)))
 
     @property
     def values(self) -> Any:
-        """The graph's newest state; None where it is not known."""
+        """The graph's newest state; None if it is not known."""
         return self.shown if self.shows_state else None
 
     @property
@@ -128,21 +128,21 @@ class EventWriter:
         return self.shown_json if self.shows_state else None
 
     def show_part(self) -> None:
-        """From the start: `values` are what the graph's output schema names, and none until there is such a key."""
+        """Declare that `values` contain only the keys of the graph's output schema. Called before the first chunk."""
         self.shown, self.shows_state = {}, False
 
     def protocol_log(self) -> ProtocolLog:
-        """Where the events of protocol v2 go."""
+        """Return a log for events of protocol v2, which writes into this run's events."""
         return ProtocolLog(self._send, max_bytes=self._max_bytes)
 
     def _join_protocol(self, writer: ProtocolWriter) -> None:
-        """Give what the library streams to a second writer, too."""
+        """Also pass the chunks of LangGraph to the writer of protocol v2."""
         self.protocol = writer
         for mode, handler in writer.handlers.items():
             self._handlers[mode] = _both(self._handlers.get(mode), handler)
 
     def widen(self, modes: Collection[str]) -> None:
-        """Write events of these modes too from now on; what the library was not asked for cannot be had."""
+        """Also write events of these modes from now on. Ignores modes that were not requested from LangGraph."""
         if PROTOCOL in modes and self.protocol is None:
             self._join_protocol(ProtocolWriter(self.protocol_log(), is_late=True))
         for mode in modes:
@@ -153,7 +153,7 @@ class EventWriter:
                 self._modes |= {mode}
 
     def write(self, ns: Namespace, mode: str, payload: Any) -> None:
-        """Turn one chunk of the graph's stream into events."""
+        """Write the events of one chunk of the graph's stream."""
         if ns and self._alive is not None:
             self._begun(ns, self._alive)
         handler = self._handlers.get(mode)
@@ -161,7 +161,7 @@ class EventWriter:
             handler(ns, payload)
 
     def emit(self, name: str, ns: Namespace, data: bytes) -> None:
-        """Send one event; in place of one that is too large, an error event that says so."""
+        """Send one event. Replaces an event that is too large with an error event."""
         if self.is_closed:
             return
         if len(data) > self._max_bytes:
@@ -178,7 +178,7 @@ class EventWriter:
             self._connection.send(frames.EVENT, self._id, head + data)
 
     def finish(self) -> None:
-        """Send the interrupts that were held back: one event a namespace, after all else of the step."""
+        """Send the interrupts that were held back: one event per namespace and mode, after the step's other events."""
         for ns, held in self._held.items():
             if "updates" in held and "updates" in self._modes:
                 self.emit("updates", ns, dumps(held["updates"]))
@@ -197,7 +197,7 @@ class EventWriter:
         if isinstance(payload, dict) and INTERRUPT in payload:
             self._hold(ns, "values", payload)
         elif held is not None and "values" in held and isinstance(payload, dict):
-            # what the step's other tasks wrote, applied after the interrupt was reported
+            # values that the step's other tasks wrote after the interrupt was reported
             held["values"] = {**payload, INTERRUPT: held["values"][INTERRUPT]}
         else:
             self._values(ns, payload)
@@ -220,7 +220,7 @@ class EventWriter:
             self.emit("updates", ns, dumps(payload))
 
     def _hold(self, ns: Namespace, mode: str, payload: dict[str, Any]) -> None:
-        """Keep interrupts until the step's last one is known: they share one event."""
+        """Hold back interrupts until the step ends, because all interrupts of a step share one event."""
         held = self._held.setdefault(ns, {})
         earlier = held.get(mode, {}).get(INTERRUPT, ())
         known = {item["id"] for item in earlier}
@@ -255,7 +255,7 @@ class EventWriter:
         self.emit("messages/partial", ns, dumps([message_chunk_to_message(whole)]))
 
     def _on_tool(self, ns: Namespace, payload: dict[str, Any]) -> None:
-        """A tool's call, as the clients name its parts."""
+        """Write an event of a tool call, with the names that clients expect."""
         call = payload["tool_call_id"]
         name = self._tool_names.setdefault(call, payload.get("tool_name", ""))
         event, part, given = TOOL_EVENTS[payload["event"]]
@@ -271,7 +271,7 @@ class EventWriter:
         self.emit("tasks", ns, dumps(with_masked_error(payload)))
 
     def _on_task(self, ns: Namespace, payload: dict[str, Any]) -> None:
-        """A task that has ended takes the subgraph that it was along."""
+        """Write a task event. A task that ends also ends its subgraph, if it is one."""
         if "tasks" in self._modes:
             self._on_plain_task(ns, payload)
         inner = self._alive.pop(payload["id"], None) if self._alive and "result" in payload else None
@@ -283,7 +283,7 @@ class EventWriter:
             self._lived(inner, "interrupted" if payload.get("interrupts") else "completed")
 
     def _on_traced(self, ns: Namespace, payload: dict[str, Any]) -> None:
-        """A node begins or ends: for the runner, which makes a span of it."""
+        """Report to the runner that a node begins or ends. The runner creates a span from it."""
         error = payload.get("error")
         told = {
             "id": payload["id"],
@@ -303,7 +303,7 @@ class EventWriter:
                 self._lived(ns[:depth], "started")
 
     def end_subgraphs(self, event: str) -> None:
-        """Let those whose task never said so end as the run does, the innermost first."""
+        """Write end events of the subgraphs whose tasks have not ended, as the run ends; the innermost first."""
         for ns in sorted((self._alive or {}).values(), key=len, reverse=True):
             self._lived(ns, event)
         self._alive = None
@@ -329,7 +329,7 @@ class EventWriter:
         self.emit("debug", ns, dumps(payload))
 
     def on_library_event(self, event: Mapping[str, Any]) -> None:
-        """An item of `astream_events`."""
+        """Write an item of LangChain's `astream_events`."""
         self.emit("events", (), dumps(event))
 
 
@@ -345,13 +345,13 @@ def _both(one: Handler | None, other: Handler) -> Handler:
 
 
 def _streamed(interrupt: Interrupt) -> dict[str, Any]:
-    """An interrupt as events show it, also where the library knows no response schema yet."""
+    """Return an interrupt as events contain it. Older versions of LangGraph have no response schema."""
     schema = getattr(interrupt, "response_schema", None)
     return {"value": interrupt.value, "id": interrupt.id, "response_schema": schema}
 
 
 def _public(payload: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint payload without what is internal in its configs, and without secrets in errors of its tasks."""
+    """Return a checkpoint payload without internal entries of its configs and without secrets in its tasks' errors."""
     out = dict(payload)
     for key in ("config", "parent_config"):
         if out.get(key):
@@ -367,14 +367,14 @@ def _is_shown(name: str) -> bool:
 
 
 def _with_place(task: dict[str, Any]) -> dict[str, Any]:
-    """A task of a checkpoint; a subgraph's names the place of its checkpoints instead of a config."""
+    """Return a task of a checkpoint. A subgraph's task has `checkpoint`, the place of its checkpoints, not `state`."""
     state = task.get("state")
     rest = {key: value for key, value in task.items() if key != "state"}
     return {**rest, "checkpoint": state["configurable"]} if state else task
 
 
 def coordinates(config: Any) -> dict[str, Any] | None:
-    """A checkpoint's place, of the config that addresses it."""
+    """Return the coordinates of the checkpoint that a config addresses; None if it addresses none."""
     conf = (config or {}).get("configurable") or {}
     if not conf.get("checkpoint_id"):
         return None

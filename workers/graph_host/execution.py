@@ -1,4 +1,4 @@
-"""One run: from the spec in its RUN frame to its DONE frame."""
+"""Execution of one run, from its RUN frame to its DONE frame."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ log = logging.getLogger("runyard")
 
 Chunk = tuple[tuple[str, ...], str, Any]  # namespace, mode, payload
 
-# How long a node may go on after it was cancelled before the run ends without it.
+# How long a cancelled node may continue before the run ends without it.
 GIVE_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class ByteLimits:
-    """Bounds in bytes."""
+    """Size limits in bytes."""
 
     event_bytes: int = 1 << 20
     state_bytes: int = 16 << 20
@@ -51,7 +51,7 @@ class ByteLimits:
 
 
 class Execution:
-    """A run in progress. `start()` makes its task; the DONE frame is sent exactly once."""
+    """A run in progress. `start()` creates its task. The DONE frame is sent exactly once."""
 
     def __init__(
         self,
@@ -87,27 +87,27 @@ class Execution:
         self._giving_up: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Begin; the task never raises."""
+        """Create the task that executes the run. The task never raises."""
         self._task = self._connection.loop.create_task(self._run())
         return self._task
 
     def cancel(self) -> None:
-        """End the run soon. A node that ignores this is left behind after a while."""
+        """Cancel the run. If a node ignores the cancellation, the run ends without it after GIVE_UP_SECONDS."""
         if self._cancelled or self._task is None:
             return
         self._cancelled = True
-        if self._has_begun:  # a task that is cancelled before its first step does not even end the run
+        if self._has_begun:  # a task cancelled before its first step would never send DONE
             self._task.cancel()
-        if not self._is_done:  # else it only reads the state, and ends without it
+        if not self._is_done:  # otherwise the task only reads the state, and ends when that is cancelled
             self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
 
     def widen(self, modes: list[str]) -> None:
-        """Send events of these modes too from now on, where the graph library gives them."""
+        """Also send events of these stream modes from now on, as far as LangGraph was asked for them."""
         self._events.widen(modes)
 
     @property
     def is_movable(self) -> bool:
-        """Whether a new attempt would do no step again: none is done, or each is stored."""
+        """Whether a new attempt would repeat no step: either no step is done yet, or each done step is stored."""
         is_stored = not self._spec.get("temporary") and self._spec.get("durability") != "exit"
         return is_stored or (self._events.shows_state and self._events.states <= 1)
 
@@ -146,7 +146,7 @@ class Execution:
             outcome = Outcome("error", error_record(error), keeps_thread=True)
         except asyncio.CancelledError as error:
             outcome = Outcome("cancelled") if self._cancelled else Outcome("error", error_record(error))
-        except BaseException as error:  # whatever the graph raises is the run's outcome
+        except BaseException as error:  # any exception of the graph is the run's outcome
             outcome = Outcome("cancelled") if self._cancelled else Outcome("error", error_record(error))
             log.error("run failed", exc_info=error)
         else:
@@ -188,9 +188,10 @@ class Execution:
         events.finish()
 
     async def _check_resume(self, graph: Pregel, config: RunnableConfig) -> None:
-        """Refuse a resume where there is nothing at all, and a strict one that nothing waits for.
+        """Refuse a resume of a thread without state, and a strict resume that matches no waiting interrupt.
 
-        The graph library would begin with no input. One from a checkpoint asks that step again: it may.
+        LangGraph would otherwise start the graph without input. A resume from a given checkpoint is allowed: it runs
+        the interrupted step of that checkpoint again.
         """
         spec = self._spec
         command = spec.get("command") or {}
@@ -204,7 +205,10 @@ class Execution:
             check_resume(resume, await graph.aget_state(config))
 
     async def _send_answers(self, config: RunnableConfig) -> None:
-        """Others who have the thread open need not answer any more what this run resumes with."""
+        """Write events that mark the interrupts answered by this run's resume.
+
+        Other clients that have the thread open then know that these interrupts need no answer any more.
+        """
         spec = self._spec
         resume = (spec.get("command") or {}).get("resume")
         if resume is None or spec.get("temporary") or spec.get("resume_from_checkpoint"):
@@ -216,7 +220,7 @@ class Execution:
         spec = self._spec
         durability = spec.get("durability") or "async"
         if spec.get("temporary") and not self._modes & {"checkpoints", "debug", PROTOCOL}:
-            # Nobody reads what is between: with one checkpoint at the end the run is cheaper.
+            # No client reads the checkpoints in between, and one checkpoint at the end is cheaper.
             durability = "exit"
             self._checkpoints.skips_root = True
         return {
@@ -244,7 +248,10 @@ class Execution:
     async def _with_library_events(
         self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
     ) -> AsyncGenerator[Chunk, None]:
-        """The same chunks, out of the library's own event stream; what is no chunk is passed on."""
+        """Yield the chunks of the graph's stream, taken from LangChain's event stream.
+
+        Every other event of that stream is written as an event of the mode `events`.
+        """
         root = self._spec["run_id"]
         stream = graph.astream_events(self._graph_input(), config, version="v2", **options)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
@@ -262,7 +269,7 @@ class Execution:
         given = spec.get("config") or {}
         configurable = dict(configurable_of(spec))
         if spec.get("resume_from_checkpoint"):
-            for name in CHECKPOINT_KEYS:  # this run has gone on from there already
+            for name in CHECKPOINT_KEYS:  # an earlier attempt has already continued from that checkpoint
                 configurable.pop(name, None)
         config: RunnableConfig = {
             "tags": list(given.get("tags") or ()),
@@ -309,7 +316,7 @@ class Execution:
         self._report(outcome)
 
     async def _describe(self, outcome: Outcome) -> None:
-        """Fill in the thread's state after the run."""
+        """Fill in the thread's state after the run. Skips reading it if the last streamed values are the state."""
         if self._graph is None or outcome.keeps_thread:
             outcome.unchanged = True
             return
@@ -334,7 +341,7 @@ class Execution:
         events.end_subgraphs(outcome.lifecycle()["event"])
         try:
             self._end_protocol(outcome)
-        except Exception:  # what the project's own objects do, of any kind
+        except Exception:  # any error of the project's own objects
             log.exception("the last events of protocol v2 could not be written")
         if outcome.error and outcome.status == "error":
             events.emit("error", (), dumps(outcome.error))
@@ -353,7 +360,7 @@ class Execution:
         self._connection.send(frames.DONE, self._id, body)
 
     def _end_protocol(self, outcome: Outcome) -> None:
-        """Say what the run asks of people, however it is watched."""
+        """Write the open interrupts as events of protocol v2, also if no reader of that protocol was there so far."""
         events = self._events
         asked = [] if self._spec.get("temporary") else outcome.asked
         if events.protocol is not None:
@@ -363,13 +370,13 @@ class Execution:
 
 
 def _shows_state(graph: Pregel) -> bool:
-    """Whether a graph's output is its whole state."""
+    """Whether a graph's output contains its whole state."""
     output, state = graph.output_channels, graph.stream_channels_asis
     return output == state or (isinstance(output, list) and set(state) <= set(output))
 
 
 def _metadata(spec: dict[str, Any], langgraph_version: str) -> dict[str, Any]:
-    """What messages, tasks, events and checkpoints say about the run they are of."""
+    """Return the metadata of a run for its messages, tasks, events and checkpoints."""
     return {
         **((spec.get("config") or {}).get("metadata") or {}),
         **(spec.get("metadata") or {}),

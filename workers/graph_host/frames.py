@@ -1,23 +1,25 @@
-"""The frames a runner and a graph host exchange over one socket, for both sides.
+"""The frames that a runner and a graph host exchange over one socket, for both sides.
 
-A frame is a header (body length, kind, 16-byte id) and a body of bytes. The id is the run's, or the
-query's; zero where the frame belongs to neither. A body is either one JSON document, raw bytes, or
-*parts* (`pack`/`unpack`): a JSON document followed by blobs nobody on the way looks into.
+A frame is a header (body length, kind, 16-byte id) and a body of bytes. The id is that of the run, query or request,
+or zero if the frame belongs to none. A body is one JSON document, raw bytes, or *parts* (`pack`/`unpack`): a JSON
+document followed by blobs, which the runner passes on without decoding them.
 
 Down (runner → host)
     RUN         parts: spec JSON, input JSON, [the thread's newest stored root checkpoint, as ASK get_tuple
                 answers: its record, data, blobs, writes]
     CANCEL      JSON {"action": "interrupt" | "rollback"}
     QUERY       JSON {"op": …} (`queries.py` has the ops); answered by ANSWER with the same id
-    REPLY       parts: JSON {"ask": n}; to an ASK, what shared.threads.checkpoints.answer gives follows; to a
-                CHECKPOINT or WRITES with ask n, nothing: it says that this and all before it is stored
+    REPLY       parts: JSON {"ask": n}. The answer of `shared.threads.checkpoint_reads.answer` or the result of store
+                operations follows in reply to an ASK. Nothing follows in reply to a CHECKPOINT or WRITES with
+                ask n: the reply means that it and all earlier ones are stored
     PING        empty; answered by PONG
-    WIDEN       JSON {"stream_mode": [mode …]}: send events of these too from now on, as far as the run has them
+    WIDEN       JSON {"stream_mode": [mode …]}: also send events of these modes from now on, if the run has them
     STOP        empty: finish nothing, start nothing, exit 0
-    OPEN        JSON head of a request for the project's app (`user_code/app.py`); parts follow under the same id
-    PART        both ways: one byte that says what it is (below), and its data
-    CHECK       JSON [run id in hex …]: which of these have begun and not ended? Answered by CHECKED, by way
-                of all that a run needs: a document decoded, a thread, a document encoded
+    OPEN        both ways: JSON head of a request, down for the project's app (`user_code/app.py`), up for the
+                deployment's own API (`user_code/loopback.py`); parts follow under the same id
+    PART        both ways: one byte that names its kind (below), and its data
+    CHECK       JSON [run id in hex …]: which of these runs are in progress? Answered by CHECKED, using what a run
+                needs: a document decoded, a thread, a document encoded
 
 Up (host → runner)
     READY       JSON {"graphs": [graph_id …], "versions": {…}} or {"error": {"step", "message"}}; of a host that
@@ -27,16 +29,17 @@ Up (host → runner)
     CHECKPOINT  parts: JSON {"ask": n | 0, …}, blobs
     WRITES      parts: JSON {"ask": n | 0, …}, blobs
     ASK         parts: JSON {"ask": n, "op": …}, blobs
-    DONE        parts: outcome JSON, values JSON, the JSON a caller gets who waits for the run; last of a run
+    DONE        parts: outcome JSON, values JSON, JSON for a caller that waits for the run; the last frame of a run
     ANSWER      parts: JSON, the answer to a QUERY; of an update also the values JSON and the blobs to store
-    LOG         JSON {"level", "message", "logger"}; id of the run when known
-    PONG        empty, or JSON {"queued": n, "starved": [run id in hex …], "damage": text | null}: so many calls of
-                nodes wait for a thread; of these runs all have waited long, and another host may go on with
-                them; what makes the process unfit for more runs. Comes unasked when a run has done damage
+    LOG         JSON {"level", "message", "logger"}; id of the run if known
+    PONG        empty, or JSON {"queued": n, "starved": [run id in hex …], "damage": text | null}: the number of node
+                calls that wait for a thread; the runs all of whose calls have waited long, which another host may
+                continue; the reason why the process is unfit for more runs. Also sent without a PING when a run
+                has damaged the process
     CHECKED     JSON [run id in hex …]
     NODE        JSON {"id", "name", "within": id of the node around it | null, "at": seconds since 1970, "ended": bool,
-                "error": text | null}: a node of a run whose spec says `traced` begins or ends
-    USED        a number in ASCII: the tokens that the model calls of a run have reported so far, after each of them
+                "error": text | null}: a node begins or ends, in a run whose spec has `traced`
+    USED        a number in ASCII: the tokens that a run's model calls have reported so far, sent after each call
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART = range(1, 11)
 READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, USED = range(16, 28)
 
-# What a PART is: HEAD, FAILED and CLOSE are JSON, CREDIT a number in ASCII, TEXT in UTF-8.
+# Kinds of a PART. HEAD, FAILED and CLOSE are JSON, CREDIT is a number in ASCII, TEXT is UTF-8.
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
 KINDS = frozenset((*range(1, 11), *range(16, 28)))
 
@@ -62,12 +65,12 @@ class BadFrame(Exception):
 
 
 def encode(kind: int, id: bytes, body: bytes) -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     return HEADER.pack(len(body), kind, id) + body
 
 
 def pack(parts: Sequence[bytes]) -> bytes:
-    """Several blobs as one body."""
+    """Return several blobs as one body."""
     out = [COUNT.pack(len(parts))]
     for part in parts:
         out.append(COUNT.pack(len(part)))
@@ -76,7 +79,7 @@ def pack(parts: Sequence[bytes]) -> bytes:
 
 
 def unpack(body: bytes) -> list[bytes]:
-    """The blobs of a body made by `pack`; raises BadFrame."""
+    """Return the blobs of a body made by `pack`. Raises BadFrame."""
     try:
         (count,) = COUNT.unpack_from(body, 0)
         parts, at = [], COUNT.size
@@ -93,13 +96,13 @@ def unpack(body: bytes) -> list[bytes]:
 
 
 class Decoder:
-    """Turns the bytes of a socket, in whatever pieces they arrive, into frames."""
+    """Decodes the bytes of a socket, which arrive in pieces of any size, into frames."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-        """Yield `(kind, id, body)` of every frame that is whole now; raises BadFrame."""
+        """Yield `(kind, id, body)` of every frame that is now complete. Raises BadFrame."""
         pending = self._pending
         pending += data
         at, end = 0, len(pending)

@@ -16,7 +16,7 @@ from .loader import READ, LoadedGraph, user_traceback
 from .serialization import dumps, loads
 
 MAX_DEPTH = 10
-# Keywords of a field's schema that its channel decides: a state's fields may be empty, and reducers change types.
+# Keywords of a field's schema that are taken from its channel: fields may be empty, and reducers change types.
 OF_CHANNELS = frozenset(
     {"$ref", "additionalProperties", "allOf", "anyOf", "const", "default", "enum", "items", "oneOf"}
     | {"prefixItems", "properties", "required", "type"}
@@ -25,14 +25,14 @@ NO_DRAWING: dict[str, Any] = {"nodes": [], "edges": []}
 
 
 async def describe_all(entries: dict[str, LoadedGraph]) -> dict[str, Any]:
-    """Describe every graph. One that cannot be described or drawn has an `error`: it may be executed all the same."""
+    """Describe all graphs. A graph that cannot be described or drawn gets an `error`; runs can still execute it."""
     return {graph_id: await _described(entry) for graph_id, entry in entries.items()}
 
 
 async def _described(entry: LoadedGraph) -> dict[str, Any]:
     try:
         return await _describe(entry)
-    except Exception as error:  # a graph factory's own error, of any kind
+    except Exception as error:  # any error of a graph factory
         reason = f"{entry.location} gives no graph to describe: a run may fare better or end so"
         return {**_undescribed(entry), "error": f"{reason}\n{user_traceback(error)}"}
 
@@ -67,13 +67,13 @@ async def _graph(entry: LoadedGraph) -> AsyncIterator[Pregel]:
 
 
 async def _drawn(entry: LoadedGraph, graph: Pregel) -> dict[str, Any]:
-    """The drawings by depth: "0" shows the inside of no subgraph, "all" of every one.
+    """Return drawings by depth: "0" shows no subgraph's inside, "all" shows the inside of every subgraph.
 
-    A node that cannot be drawn leaves the drawings empty and adds an `error`.
+    If a node cannot be drawn, the drawings are empty and an `error` is added.
     """
     try:
         return {"drawings": await _at_depths(_local(graph))}
-    except Exception as error:  # a node's own code, of any kind
+    except Exception as error:  # any error of a node's code
         reason = f"{entry.location} cannot be drawn\n{user_traceback(error)}"
         return {"drawings": {"all": NO_DRAWING}, "error": reason}
 
@@ -90,9 +90,9 @@ async def _at_depths(graph: Pregel) -> dict[str, Any]:
 
 
 def _local(graph: Pregel) -> Pregel:
-    """Copy a graph whose drawing shows the inside of this process's subgraphs only.
+    """Return a copy of a graph whose drawing shows only the inside of subgraphs in this process.
 
-    A RemoteGraph would be asked for its drawing over the network.
+    A RemoteGraph would otherwise be asked for its drawing over the network.
     """
 
     async def subgraphs(**options: Any) -> AsyncIterator[tuple[str, Pregel]]:
@@ -125,9 +125,10 @@ def _node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas(graph: Any) -> dict[str, Any]:
-    """The five JSON Schemas of a graph; null for one that cannot be made. Without context the config's is empty.
+    """Return the five JSON Schemas of a graph. A schema that cannot be created is null.
 
-    A subgraph may be any runnable that LangGraph takes for a graph: attributes are looked up as each schema is made.
+    Without a context schema, the config schema is empty. A subgraph may be any runnable that LangGraph accepts as a
+    graph, so a missing attribute makes only its own schema null.
     """
     has_context = getattr(graph, "context_schema", None) is not None
     context = None
@@ -147,7 +148,7 @@ def schemas(graph: Any) -> dict[str, Any]:
 
 
 def _state_schema(graph: Pregel) -> dict[str, Any]:
-    """The schema of a state as callers read it: of its channels, each of which may still be empty."""
+    """Return the schema of a state as callers read it: the types of its channels, each of which may still be empty."""
     channels = {key: graph.channels[key] for key in graph.stream_channels_list}
     fields: dict[str, Any] = {
         f"field_{number}": (getattr(channel, "UpdateType", Any), Field(None, alias=key))
@@ -161,7 +162,7 @@ def _state_schema(graph: Pregel) -> dict[str, Any]:
 
 
 def _declared(graph: Any) -> dict[str, dict[str, Any]]:
-    """The JSON schemas of fields as the state's classes declare them: with descriptions and `json_schema_extra`."""
+    """Return the JSON Schemas of the fields of the state's classes, with descriptions and `json_schema_extra`."""
     builder = getattr(graph, "builder", None)
     classes = [] if builder is None else [*builder.schemas, builder.state_schema]
     fields: dict[str, dict[str, Any]] = {}
@@ -172,9 +173,9 @@ def _declared(graph: Any) -> dict[str, dict[str, Any]]:
 
 
 def _of_type(declared: Any) -> dict[str, Any]:
-    """The schema of a state class.
+    """Return the schema of a state class.
 
-    pydantic refuses typing.TypedDict before Python 3.12, so one is rebuilt as the other TypedDict.
+    pydantic refuses `typing.TypedDict` before Python 3.12, so such a class is rebuilt with that of typing_extensions.
     """
     if is_typeddict(declared):
         hints = get_type_hints(declared, include_extras=True)
@@ -187,7 +188,7 @@ def _of_type(declared: Any) -> dict[str, Any]:
 
 
 def _bare(hint: Any) -> Any:
-    """A field's type without `Required` or `NotRequired` around it."""
+    """Return a field's type without `Required` or `NotRequired` around it."""
     return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
 
 
@@ -198,7 +199,7 @@ def _made(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None
         for make in makers:
             try:
                 schema = make()
-            except Exception:  # a type of the user's that pydantic cannot describe, in any way
+            except Exception:  # a user's type that pydantic cannot describe
                 continue
             return None if schema is None else loads(dumps(schema))
     return None

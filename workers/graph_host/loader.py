@@ -1,8 +1,8 @@
-"""Graph entries of a revision (`path:attribute`) → graphs a run can use.
+"""Loading of a revision's graphs from their entries (`path:attribute`).
 
-An attribute may be a compiled graph, a builder, an entrypoint, or a function (plain, async or a context
-manager) that makes one for each use. Whatever it is, the graph a run gets saves through the platform's
-saver. What cannot be loaded raises LoadFailed with text for the person who deployed.
+An attribute may be a compiled graph, a builder, an entrypoint, or a factory: a function (plain, async or a context
+manager) that returns a graph for each use. In each case the graph of a run saves its checkpoints through the
+platform's saver. An entry that cannot be loaded raises LoadFailed with a text for the person who deploys.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from .serialization import text_of
 from .user_code.users import AUTH_USER
 
 TRACEBACK_LINES = 30
-UNNAMED = Pregel.name  # of a graph that was compiled without one
-# What a graph is opened for, in the words a factory may ask for.
+UNNAMED = Pregel.name  # the name of a graph that was compiled without a name
+# Access contexts: the purposes of opening a graph, as `ServerRuntime` names them.
 RUN, READ = "threads.create_run", "assistants.read"
 READ_STATE, UPDATE_STATE = "threads.read", "threads.update"
 
-RELATIVE = "attempted relative import"  # of the interpreter's message
+RELATIVE = "attempted relative import"  # part of the interpreter's error message
 RELATIVE_IMPORT = """
 A file that is named by its path belongs to no package, so it can import nothing relatively. Import by name
 ("from helper import f" instead of "from .helper import f"), or name the graph by its module: "package.module:graph"."""
 
-Modules = dict[str, ModuleType]  # by the path of their file
+Modules = dict[str, ModuleType]  # by the path of the module's file
 
 
 class LoadFailed(Exception):
-    """A graph cannot be loaded; the message is for the person who deployed."""
+    """A graph cannot be loaded. The message is for the person who deploys."""
 
 
 class NotAGraph(Exception):
-    """A graph factory returned something that is no graph."""
+    """A graph factory returned an object that is not a graph."""
 
 
 @dataclass
 class LoadedGraph:
-    """One graph of the revision: `graph` when it is the same for every use, else `factory` makes it."""
+    """One graph of the revision. Either `graph` is set and serves every use, or `factory` returns one for each use."""
 
     graph_id: str
-    location: str  # as the configuration names it: path:attribute
+    location: str  # path:attribute, as in the configuration
     description: str | None
     saver: HostSaver
     store: BaseStore | None = None
@@ -69,7 +69,7 @@ class LoadedGraph:
 
     @asynccontextmanager
     async def opened(self, config: RunnableConfig, access: str, context: Any) -> AsyncIterator[Pregel]:
-        """The graph for one use; the factory's own errors pass through."""
+        """Call the factory and yield its graph for one use. Errors of the factory are not wrapped."""
         assert self.factory is not None
         args, kwargs = self._arguments(config, access, context)
         made = self.factory(*args, **kwargs)
@@ -85,7 +85,7 @@ class LoadedGraph:
             yield self.prepared(made)
 
     def prepared(self, value: Any) -> Pregel:
-        """A graph that saves and stores through the platform, and has a name; raises NotAGraph."""
+        """Return a copy of a graph with the platform's saver and store, and with a name. Raises NotAGraph."""
         if isinstance(value, StateGraph):
             value = value.compile()
         if not isinstance(value, Pregel):
@@ -94,7 +94,7 @@ class LoadedGraph:
         return value.copy(update={"checkpointer": self.saver, "store": self.store, "name": name})
 
     def context_for(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any] | None:
-        """The part of a run's context that the graph's schema knows."""
+        """Return the entries of a run's context that the graph's context schema declares."""
         schema = graph.context_schema
         if schema is None:
             return context or None
@@ -128,7 +128,7 @@ class LoadedGraph:
 def load_all(
     graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None = None, modules: Modules | None = None
 ) -> dict[str, LoadedGraph]:
-    """Load every entry; raises LoadFailed at the first that cannot be."""
+    """Load all entries. Raises LoadFailed for the first that cannot be loaded."""
     modules = {} if modules is None else modules
     return {graph_id: _load(graph_id, spec, saver, store, modules) for graph_id, spec in graphs.items()}
 
@@ -147,7 +147,7 @@ def _load(
     if _is_graph(value):
         try:
             entry.graph = entry.prepared(value)
-        except Exception as error:  # a builder's own compile(), of any kind
+        except Exception as error:  # any error of the builder's compile()
             raise LoadFailed(
                 f"graph '{graph_id}': {spec} does not compile\n{user_traceback(error)}"
             ) from error
@@ -161,7 +161,7 @@ def _load(
 
 
 def load_attribute(key: str, location: str) -> Any:
-    """What `path:attribute` of another key of the configuration names; raises LoadFailed."""
+    """Return the object that `path:attribute` names in the configuration entry `key`. Raises LoadFailed."""
     path, _, attribute = location.partition(":")
     module = _from_file(key, path, {})
     if not hasattr(module, attribute):
@@ -170,7 +170,10 @@ def load_attribute(key: str, location: str) -> Any:
 
 
 def load_object(key: str, location: str, modules: Modules) -> Any:
-    """What `file.py:object` or `module:object` names, its module shared with the graphs; raises LoadFailed."""
+    """Return the object that `file.py:object` or `module:object` names. Raises LoadFailed.
+
+    Shares already loaded modules with the graphs.
+    """
     path, _, attribute = location.rpartition(":")
     if not path or not attribute:
         raise LoadFailed(f"{key}: '{location}' is not of the form path:object")
@@ -195,7 +198,7 @@ def _module(key: str, location: str, modules: Modules) -> ModuleType:
         return _from_file(key, location, modules) if _is_file(location) else importlib.import_module(location)
     except LoadFailed:
         raise
-    except BaseException as error:  # whatever the user's module does when it is imported
+    except BaseException as error:  # any error that the user's module raises on import
         if isinstance(error, ModuleNotFoundError) and error.name == location:
             hint = f"no module named '{location}'; a file is written with a slash: './{location}'"
             raise LoadFailed(f"{key}: {hint}") from error
@@ -208,10 +211,10 @@ def _is_file(location: str) -> bool:
 
 
 def _from_file(key: str, location: str, modules: Modules) -> ModuleType:
-    """The module of a file, executed once however many graphs it holds.
+    """Return the module of a file. Executes it once, even if it contains several graphs.
 
-    Once, not once for each graph: the classes of two executions are different classes with one name, and
-    a state restored from a checkpoint would be of whichever came last.
+    Two executions would create different classes with the same name, and a state restored from a checkpoint would
+    contain the classes of the last execution.
     """
     path = os.path.realpath(location)
     if path in modules:
@@ -232,7 +235,7 @@ def _from_file(key: str, location: str, modules: Modules) -> ModuleType:
 
 
 def _inspect_factory(entry: LoadedGraph, factory: Callable[..., Any]) -> None:
-    """Decide what each parameter gets; raises LoadFailed."""
+    """Find the factory's parameters for the config and the runtime. Raises LoadFailed."""
     where = f"graph '{entry.graph_id}': the factory"
     hints = _hints(factory)
     for parameter in _parameters(where, factory):
@@ -270,7 +273,7 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
         function = type(factory).__call__
     try:
         return typing.get_type_hints(function)
-    except Exception:  # an annotation that cannot be evaluated: taken as written
+    except Exception:  # an annotation cannot be evaluated; its text is used instead
         return {}
 
 
@@ -283,7 +286,7 @@ def _is_runtime(annotation: Any) -> bool:
 
 
 def _runtime_types() -> tuple[Any, Any] | None:
-    """The classes behind ServerRuntime: for a run, and for anything else."""
+    """Return the classes of ServerRuntime for runs and for reads; None if langgraph-sdk has none."""
     try:
         from langgraph_sdk import runtime
     except ImportError:
@@ -309,7 +312,7 @@ def _server_runtime(access: str, user: Any, store: BaseStore | None, context: An
 
 
 def _known_keys(schema: Any) -> frozenset[str] | None:
-    """The keys a context schema names; None when it takes any."""
+    """Return the keys that a context schema declares; None if it accepts any key."""
     fields = getattr(schema, "model_fields", None)
     if fields is not None:
         if schema.model_config.get("extra") == "allow":
@@ -317,22 +320,22 @@ def _known_keys(schema: Any) -> frozenset[str] | None:
         return frozenset(fields) | {field.alias for field in fields.values() if field.alias}
     try:
         hints = typing.get_type_hints(schema)
-    except Exception:  # an annotation that cannot be evaluated: its names are enough
+    except Exception:  # an annotation cannot be evaluated; the names are sufficient
         hints = getattr(schema, "__annotations__", {})
     return frozenset(hints) or None
 
 
 def _works_empty(schema: Any) -> bool:
-    """Whether the schema can be made of nothing; a graph that needs more sees None, as in its own tests."""
+    """Whether the schema can be created without values. Otherwise the graph gets None, as in the user's own tests."""
     if typing.is_typeddict(schema) or schema is dict:
         return True
     try:
         schema()
-    except Exception:  # the schema's own checks, of any kind
+    except Exception:  # any error of the schema's validation
         return False
     return True
 
 
 def user_traceback(error: BaseException) -> str:
-    """The last lines of a traceback, from the user's own code on."""
+    """Return the last lines of a traceback, starting at the user's code."""
     return "\n".join(tracebacks.user_traceback(error).splitlines()[-TRACEBACK_LINES:])

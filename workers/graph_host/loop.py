@@ -1,8 +1,7 @@
-"""The loop that graphs run on: asyncio's own, but for one that wakes itself.
+"""The event loop that graphs run on: asyncio's loop, without needless wake-ups of itself.
 
-The graph library hands each thing that it streams over by `call_soon_threadsafe`, mostly on the loop's own thread.
-asyncio writes to a socket then, so that the loop does not wait, and reads it again a turn later: two system calls for
-a loop that was not waiting.
+LangGraph passes each streamed chunk by `call_soon_threadsafe`, mostly on the loop's own thread. asyncio then writes to
+a socket to wake the loop, and reads that socket in the next turn: two system calls for a loop that was not waiting.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from .standard import get_ident
 
 
 class Selector(selectors.DefaultSelector):
-    """Knows whether the loop waits in it, and does not let it wait past what it was given meanwhile."""
+    """A selector that records whether the loop waits in it, and returns at once if callbacks were added meanwhile."""
 
     is_waiting = False
-    has_more = False  # the loop was given something by its own thread
+    has_more = False  # the loop's own thread has added a callback
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        self.is_waiting = True  # before looking: a signal's handler comes in at any place
+        self.is_waiting = True  # set before `has_more` is read: a signal handler may run at any point
         if self.has_more:
             self.has_more, timeout = False, 0
         try:
@@ -32,7 +31,7 @@ class Selector(selectors.DefaultSelector):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The loop of the thread that makes it."""
+    """An event loop that belongs to the thread that creates it."""
 
     def __init__(self) -> None:
         self._waits = Selector()

@@ -1,8 +1,8 @@
-"""The checkpoint saver graphs are given: it serialises, and leaves the storing to the runner.
+"""The checkpoint saver of graphs. It serializes checkpoints and sends them to the runner, which stores them.
 
-One saver serves every graph and run of the host; which run a call belongs to is known by context. A
-checkpoint leaves as one frame: small channel values inside its data, large ones as blobs by (channel,
-version), and only those that are not stored yet. Runs on a temporary thread keep theirs in memory.
+One saver serves all graphs and runs of the host; a context variable names the run of a call. A checkpoint is sent as
+one frame. Its data contains small channel values. Large values are separate blobs by (channel, version), and only blobs
+that are not stored yet are sent. Runs on a temporary thread keep their checkpoints in memory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from .run_checkpoints import (
 )
 from .storage import Storage
 
-# A serialised value up to this size is cheaper inside the checkpoint than as a row of its own.
+# A serialized value up to this size is cheaper inside the checkpoint than as a separate row.
 INLINE_BYTES = 512
 
 
-# The classes a checkpoint may hold beside the library's own: (module, class); True: any.
+# Classes that a checkpoint may contain besides LangGraph's: (module, class) pairs; True: any class.
 Allowed = Collection[tuple[str, ...]] | Literal[True]
-STRICT = "LANGGRAPH_STRICT_MSGPACK"  # the library's own switch: a deployment may set it to false
-WRITTEN = frozenset({"null", "bytes", "bytearray", "msgpack"})  # the kinds of data that checkpoints get
+STRICT = "LANGGRAPH_STRICT_MSGPACK"  # LangGraph's own switch, which a deployment may set to false
+WRITTEN = frozenset({"null", "bytes", "bytearray", "msgpack"})  # data types that this saver writes
 
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ Walk = Generator[dict[str, Any], list[bytes] | None, T]
 
 
 class CheckpointRefused(Exception):
-    """A checkpoint holds what may not be restored."""
+    """A checkpoint contains data that must not be restored."""
 
 
 class CheckpointTooLarge(Exception):
@@ -65,7 +65,7 @@ class CheckpointTooLarge(Exception):
 
 
 class HostSaver(BaseCheckpointSaver[str]):
-    """Saves the checkpoints of whichever run is current."""
+    """Saves and loads the checkpoints of the current run or query."""
 
     def __init__(self, allowed: Allowed = (), *, max_bytes: int = 32 << 20) -> None:
         if os.environ.get(STRICT, "true").lower() == "false":
@@ -75,7 +75,10 @@ class HostSaver(BaseCheckpointSaver[str]):
         self._max_bytes = max_bytes
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HostSaver:
-        """Allow these types too. langgraph asks at each run: one saver stays, only new types cost."""
+        """Also allow these types, and return this saver.
+
+        LangGraph calls this for each run. Only types that are new cause a new serializer.
+        """
         if self._allowed is not None and not self._allowed.issuperset(extra_allowlist):
             self._allowed.update(extra_allowlist)
             self.serde = _serializer(self._allowed)
@@ -153,7 +156,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[dict[str, Any], list[bytes]] | None:
-        """Remember the checkpoint, and give the frame to send, if any."""
+        """Remember the checkpoint. Returns the `(header, blobs)` of the frame to send, or None if none is sent."""
         conf = addressed_by(config)
         ns = conf.get("checkpoint_ns", "")
         parent_id = conf.get("checkpoint_id")
@@ -292,7 +295,7 @@ class HostSaver(BaseCheckpointSaver[str]):
     def _from_memory(
         self, run: RunCheckpoints, config: RunnableConfig
     ) -> tuple[bool, CheckpointTuple | None]:
-        """Whether the answer is known without asking, and the answer."""
+        """Return `(is_known, answer)`: whether the answer is known without asking the runner, and the answer."""
         conf = addressed_by(config)
         if conf.get("thread_id") != run.thread_id:
             return False, None
@@ -339,9 +342,9 @@ class HostSaver(BaseCheckpointSaver[str]):
     def _walk(
         self, run: RunCheckpoints, config: RunnableConfig, channels: Sequence[str]
     ) -> Walk[dict[str, Any]]:
-        """Collect what a checkpoint's ancestors say of channels. Asks for a page of them, not for each one.
+        """Collect the writes and values of channels in a checkpoint's ancestors, a page of ancestors per question.
 
-        Yields questions to the storage, and is sent their answers.
+        A generator: yields questions to the storage and receives their answers.
         """
         conf = addressed_by(config)
         place = conf["thread_id"], conf.get("checkpoint_ns", "")
@@ -437,7 +440,10 @@ class HostSaver(BaseCheckpointSaver[str]):
         self._do_blocking({"op": "prune", "thread_ids": [*thread_ids], "strategy": strategy})
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Ordered text, with a random end: two forks of one checkpoint must not share a version."""
+        """Return the next version: text that sorts after the current one.
+
+        It ends with random digits, because two forks of one checkpoint must not share a version.
+        """
         number = 0 if current is None else int(str(current).split(".")[0])
         return f"{number + 1:010}.{random.getrandbits(40):010x}"
 
@@ -445,7 +451,10 @@ class HostSaver(BaseCheckpointSaver[str]):
 def _read(
     records: Records, place: tuple[str, str], checkpoint_id: str | None, channels: Collection[str]
 ) -> Walk[Record | None]:
-    """The record of a checkpoint (None: the newest) with these channels; asks for it and its ancestors if need be."""
+    """Return the record of a checkpoint (None: the newest) with these channels.
+
+    Asks the storage for it and its ancestors unless `records` has it.
+    """
     record = records.get((*place, checkpoint_id)) if checkpoint_id else None
     if record is not None and record.has(channels):
         return record
@@ -460,10 +469,10 @@ def _read(
 
 
 class Serializer(JsonPlusSerializer):
-    """Raises CheckpointRefused for what may not be restored.
+    """A serializer that raises CheckpointRefused for data that must not be restored.
 
-    The library continues with the bare data of a class that is not allowed. The next checkpoint would then keep
-    that in the value's place, and a payload that somebody put into the database would reach the graph.
+    LangGraph itself continues with the bare data of a class that is not allowed. The next checkpoint would then contain
+    that data in place of the value, and a payload injected into the database would reach the graph.
     """
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -489,7 +498,7 @@ _refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
 
 
 def _note(event: SerdeEvent) -> None:
-    """The library tells its listeners what it has not restored, and nobody else."""
+    """Record a class that LangGraph has not restored. It reports this only to event listeners."""
     refused = _refused.get()
     if refused is not None and event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
         refused.append(f"{event['module']}.{event['name']}")

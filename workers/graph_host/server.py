@@ -1,11 +1,17 @@
-"""The graph host's process: load the graphs, say READY, execute the runs the runner sends.
+"""The graph host's process: load the graphs, report READY, execute the runs that the runner sends.
 
-Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the environment before user code
-sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
-after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
-([[module, class] …] that checkpoints may hold beside the project's own; true: any), `store` (of the
-project's configuration: `ttl`, `index`), `limits`, `auth` ({"path"} of the project's `Auth` object),
-`http` (of the project's configuration: `app`), `secrets` (names of the variables whose values are masked in errors).
+The configuration is JSON in the variable GRAPH_HOST_CONFIG, which is removed from the environment before user code
+runs. Its keys:
+
+    graphs                   graph id → "path:attribute" or {"path", "description"}
+    paths                    import directories after the working directory
+    inspect                  true: describe the graphs and exit
+    allowed_msgpack_modules  [[module, class] …] that checkpoints may contain besides the project's classes; true: any
+    store                    the project's `store` configuration: `ttl`, `index`
+    limits                   size limits in bytes (`execution.ByteLimits`)
+    auth                     {"path"} of the project's `Auth` object
+    http                     the project's `http` configuration: `app`, `mount_prefix`
+    secrets                  names of the variables whose values are masked in errors
 """
 
 from __future__ import annotations
@@ -36,12 +42,12 @@ from .standard import has_own_threads, json_dumps, json_loads, sleep
 from .threads import NodeThreads
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
-# The oldest that the tests of this package pass with.
+# The oldest versions that the tests of this package pass with.
 OLDEST = {"langgraph": (1, 0, 10), "langgraph-checkpoint": (4, 1, 0)}
 DEFAULT_THREADS = 64
-STARVED_SECONDS = 5.0  # a run whose nodes have waited so long for a thread had better be elsewhere
+STARVED_SECONDS = 5.0  # a run whose nodes have waited this long for a thread should move to another host
 WATCH_PAUSE_SECONDS = 0.05
-SWITCH_SECONDS = 0.001  # a thread that computes gives way to the loop this soon
+SWITCH_SECONDS = 0.001  # switch interval: a computing thread yields to the loop this soon
 PR_SET_PDEATHSIG = 1
 REPLACED_THREADS = (
     "importing the project replaced the threads of Python, as gevent's monkey.patch_all() does: graphs are"
@@ -63,13 +69,13 @@ class Host:
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
         self._queries: set[asyncio.Task[None]] = set()
-        self._execution: Any = None  # modules that import langgraph: known once its version is
+        self._execution: Any = None  # modules that import langgraph; loaded after its version is checked
         self._answering: Any = None
         self._connect_loopback: Any = None
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
-        self._index: Any = None  # of the store, if it has one
-        self._auth: Any = None  # the project's own authorization, if it has one
-        self._app: Any = None  # its ASGI app, if it has one
+        self._index: Any = None  # the store's index, if configured
+        self._auth: Any = None  # the project's authorization, if configured
+        self._app: Any = None  # the project's ASGI app, if configured
         self._exchanges: Any = None
         self._is_stopping = False
         self._limits: Any = None
@@ -79,7 +85,7 @@ class Host:
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
 
     def serve(self) -> None:
-        """Load, report, and work until STOP. Does not return."""
+        """Load the project, report READY, and work until STOP. Does not return."""
         self._load()
         if self._config.get("inspect"):
             self._report_inspection()
@@ -89,16 +95,16 @@ class Host:
         )
         mount_prefix = (self._config.get("http") or {}).get("mount_prefix") or ""
         self._connect_loopback(self._exchanges, mount_prefix)
-        self._damage = damage.DamageWatch()  # anew: what the project changed as it was loaded is its choice
+        self._damage = damage.DamageWatch()  # new: changes made while loading are the project's choice
         watch.start(self._loop, self._connection)
         gc.collect()
-        gc.freeze()  # what is loaded stays: the collector need not look at it again
+        gc.freeze()  # loaded modules are never freed, so the collector need not scan them again
         while True:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # A node called sys.exit(). asyncio lets that through after the task has got it as its
-                # result, so the run fails like any other and the others continue.
+                # A node called sys.exit(). asyncio sets it as the task's result and then raises it here, so
+                # only that run fails. The other runs continue.
                 continue
 
     def _load(self) -> None:
@@ -108,14 +114,14 @@ class Host:
                 wanted = ".".join(map(str, oldest))
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
-        try:  # they import langgraph, whose version had to be checked first
+        try:  # imported here because they import langgraph, whose version must be checked first
             from . import execution, loader, project_types, queries, saver
             from .user_code import exchanges, loopback
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._unusable("environment", message)
         gc.freeze()
-        gc.enable()  # the project's modules find it as in any other process
+        gc.enable()  # the project's modules run with the collector on, as in any other process
 
         self._execution, self._answering = execution, queries
         self._connect_loopback = loopback.connect
@@ -138,7 +144,7 @@ class Host:
         keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))
 
     def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
-        """What the project brings beside its graphs; raises LoadFailed."""
+        """Load the project's authorization and ASGI app. Raises LoadFailed."""
         if own := self._config.get("auth"):
             from .user_code import auth
 
@@ -159,7 +165,7 @@ class Host:
             self._unusable("load", str(error))
 
     def _make_store(self) -> Any:
-        """The store that graphs see; raises LoadFailed when its embeddings cannot be loaded."""
+        """Return the store for graphs. Raises LoadFailed if its embeddings cannot be loaded."""
         from . import meaning, store
 
         config = self._config.get("store") or {}
@@ -176,7 +182,7 @@ class Host:
                 "auth": self._auth and self._auth.describe(),
                 "app": self._app and app_description.describe(self._app.app),
             }
-        except Exception as error:  # a graph factory's own error, of any kind
+        except Exception as error:  # any error of a graph factory
             self._unusable("inspect", loader.user_traceback(error))
         self._limiter.finish()
         ready = {"graphs": graphs, "versions": self._versions, "user_code": user_code}
@@ -212,7 +218,7 @@ class Host:
             self._ask(self._check(body))
 
     def _condition(self) -> bytes:
-        """What the runner must know of us: as a rule nothing."""
+        """Return the body of a PONG: the waiting calls, starved runs and damage, or nothing if there are none."""
         queued, damage = self._threads.queued, self._damage.found()
         if not queued and damage is None:
             return b""
@@ -221,9 +227,10 @@ class Host:
         return _json({"queued": queued, "starved": movable, "damage": damage})
 
     async def _check(self, body: bytes) -> None:
-        """Say which of these runs are in progress, by the way that runs take: decoder, thread, encoder.
+        """Answer a CHECK: which of these runs are in progress.
 
-        The thread is not one of the nodes': that all of those are busy is no fault.
+        Uses what a run needs, too: the decoder, a thread and the encoder. The thread is separate from those of nodes,
+        since a host whose node threads are all busy is not at fault.
         """
         asked = self._execution.loads(body)
         begun = await self._loop.run_in_executor(self._checker, self._in_progress, asked)
@@ -297,7 +304,7 @@ class Host:
         self._exchanges.begin(id).finish(frames.FAILED, missing)
 
     async def _stop(self) -> None:
-        """Leave the app in good order, and exit."""
+        """Shut down the app and exit."""
         if self._is_stopping:
             return
         self._is_stopping = True
@@ -307,7 +314,7 @@ class Host:
         self._connection.flush_and_exit(0)
 
     async def _decide(self, id: bytes, document: dict[str, Any]) -> None:
-        """Ask the project's authorization; without one everything is refused."""
+        """Answer an authorization call. Without an authorization of the project every call is refused."""
         answer = {"failed": "this revision has no auth"}
         if self._auth is not None:
             answer = await self._auth.answer(document)
@@ -320,7 +327,7 @@ class Host:
 
 
 def main(arguments: list[str]) -> None:
-    """The process's entry point."""
+    """Run the process with these command-line arguments."""
     parser = argparse.ArgumentParser(prog="graph_host")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--threads", type=int, default=DEFAULT_THREADS)
@@ -337,9 +344,10 @@ def main(arguments: list[str]) -> None:
 
 
 def _die_with_the_runner(sock: socket.socket) -> None:
-    """No run continues when nobody can receive its events: by signal, and by the closed socket.
+    """End this process when the runner ends, by a parent-death signal and when the socket closes.
 
-    The socket is watched by a thread of its own, so that a graph that blocks the loop dies too.
+    Otherwise runs would continue although nothing receives their events. A separate thread watches the socket, so that
+    the process also ends if a graph blocks the event loop.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -347,7 +355,7 @@ def _die_with_the_runner(sock: socket.socket) -> None:
     poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP)
 
     def wait() -> None:
-        while not poll.poll():  # macOS also returns when there is something to read
+        while not poll.poll():  # macOS also returns when data can be read
             sleep(WATCH_PAUSE_SECONDS)
         os._exit(1)
 

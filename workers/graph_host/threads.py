@@ -1,6 +1,7 @@
-"""The threads that synchronous nodes run on, and which runs wait for one.
+"""The threads that synchronous nodes run on, and the runs that wait for a thread.
 
-Runs of each depth have threads of their own (`shared/runs/nesting.py`): a node that waits for a nested run keeps its thread.
+Runs of each depth have their own threads (`shared/runs/nesting.py`), because a node that waits for a nested run keeps
+its thread.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ current_depth: ContextVar[int] = ContextVar("current_depth", default=0)  # of th
 
 
 class NodeThreads(ThreadPoolExecutor):
-    """A pool that knows of each call whose it is and since when it waits.
+    """A thread pool that records the run and the submit time of each call.
 
-    A node may wait for another run of its deployment. When all threads of a depth wait for runs of that depth, which
-    did not say who called them, those runs must be executed elsewhere: nothing here ends by itself.
+    A node may wait for another run of its deployment. If that run was created without naming its caller, it has the
+    same depth. When all threads of a depth wait for such runs, no call here ends by itself, and the waiting runs must
+    be executed in another host.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__(most, thread_name_prefix="node")
         self._most = most
         self._nested: dict[int, ThreadPoolExecutor] = {}  # by depth
-        self._calls: dict[Future[Any], tuple[bytes, int, float]] = {}  # not done: run, depth, since when
+        self._calls: dict[Future[Any], tuple[bytes, int, float]] = {}  # unfinished: run, depth, submit time
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call this on a thread, for the current run."""
+        """Call `fn` on a thread, for the current run."""
         depth = current_depth.get()
         future = self._submit_to(depth)(fn, *args, **kwargs)
         self._calls[future] = (current_run_id.get(), depth, monotonic())
@@ -54,12 +56,12 @@ class NodeThreads(ThreadPoolExecutor):
 
     @property
     def queued(self) -> int:
-        """How many calls wait for a thread."""
+        """The number of calls that wait for a thread."""
         by_depth = Counter(depth for _, depth, _ in self._calls.copy().values())
         return sum(max(calls - self._most, 0) for calls in by_depth.values())
 
     def starved(self, seconds: float) -> set[bytes]:
-        """The runs all of whose calls have waited so long."""
+        """Return the runs all of whose calls have waited this long for a thread."""
         limit = monotonic() - seconds
         waiting, others = set(), {frames.NOBODY}
         for future, (run_id, _, submitted_at) in self._calls.copy().items():
