@@ -1,8 +1,7 @@
-"""Masking of a deployment's secret values in what it says of itself: errors, log lines, traces, output of builds.
+"""Masking of a deployment's secret values in its errors, log lines, traces and build output.
 
-The one rule for all of these. Builders and runners make a function of it for log lines; a graph host masks the text of an
-error before the error is written into an event, a record or an answer. What a graph returns or streams is the user's
-data and is passed on as it is.
+Builders and runners use `masker` for log lines. A graph host masks the text of an error before the error is written
+into an event, a record or an answer. The values that a graph returns or streams are the user's data and are not masked.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
-SHORTEST = 6  # characters of a secret: to mask shorter ones would leave no text readable
-LONGEST = 128  # characters that are matched at once: a longer value is known by its pieces
-GRAM = SHORTEST  # characters by which a text may hold a value
-CHUNK = 64 * 1024  # characters of a text whose grams are kept at once
-MAX_RECORD_BYTES = 8 * 1024  # of a log line: a longer one is cut, perhaps within a secret
-LONGEST_CHARACTER = 4  # in bytes: lines are cut between characters
-SOME, ANY = r"\\+(?!\\)", r"\\*(?!\\)"  # backslashes, as many as there are
-UNCHANGED = re.compile(r"[A-Za-z0-9_.~-]+")  # what no form but base64 writes in another way
+SHORTEST = 6  # characters of a masked secret; masking shorter ones would make texts unreadable
+LONGEST = 128  # characters of one pattern; a longer value is matched in pieces
+GRAM = SHORTEST  # characters of the substrings that show whether a text may contain a value
+CHUNK = 64 * 1024  # characters of a text whose grams are in memory at the same time
+MAX_RECORD_BYTES = 8 * 1024  # of a log line; a longer line is cut, possibly within a secret
+LONGEST_CHARACTER = 4  # bytes in UTF-8; lines are cut between characters
+SOME, ANY = r"\\+(?!\\)", r"\\*(?!\\)"  # a whole run of backslashes, of at least one or of any length
+UNCHANGED = re.compile(r"[A-Za-z0-9_.~-]+")  # characters that only base64 changes
 
 
 def masker(values: Iterable[str]) -> Callable[[str], str]:
     """Return a function that replaces secret values in a text, in each form in which a program may print them.
 
-    Text is looked at a line at a time, so a value of several lines is known by each of them.
+    Log lines are masked one at a time, so each line of a multi-line value is masked separately.
 
-    Regular expressions are compiled and tried only for values that the text may hold, and none of them takes more time
-    than in proportion to the text: a runner masks the lines of all its deployments.
+    A runner masks the lines of all its deployments, so masking must be fast. Regular expressions are compiled and tried
+    only for values that the text may contain, and each takes time proportional to the length of the text.
     """
     lines = {line.strip() for value in values for line in (value, *value.splitlines())}
     parts = sorted(
@@ -53,14 +52,17 @@ def masker(values: Iterable[str]) -> Callable[[str], str]:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """A value in pieces of about the same length, so that none is too short to be masked."""
+    """Split a value into pieces of about the same length, so that no piece is too short to be masked."""
     count = -(-len(line) // LONGEST)
     for n in range(count):
         yield line[n * len(line) // count : (n + 1) * len(line) // count]
 
 
 def _grams_of(parts: Iterable[str]) -> tuple[dict[str, set[str]], set[str]]:
-    """Values by the grams of which every text that holds the value has one; and the values without such grams."""
+    """Return `(by_gram, always)`: values by their grams, and values without grams, which are always tried.
+
+    Every text that contains a value in any form contains at least one of the value's grams.
+    """
     by_gram: dict[str, set[str]] = {}
     always: set[str] = set()
     for part in parts:
@@ -74,7 +76,7 @@ def _grams_of(parts: Iterable[str]) -> tuple[dict[str, set[str]], set[str]]:
 
 
 def _grams(text: str, grams: Set[str]) -> Set[str]:
-    """Those of these grams that the text holds."""
+    """Return the grams that the text contains."""
     held: set[str] = set()
     for start in range(0, len(text), CHUNK):
         chunk = text[start : start + CHUNK + GRAM - 1]
@@ -88,7 +90,7 @@ def _pattern(part: str) -> re.Pattern[str]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Patterns of a value: as it is or quoted, in an address, in base64."""
+    """Yield patterns of a value: plain or quoted, percent-encoded in a URL, and in base64."""
     raw = value.encode("utf-8", "surrogatepass")
     yield _quoted(value)
     yield _quoted(raw.decode("latin-1"))
@@ -97,10 +99,10 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A pattern of a text as Python and JSON quote it, perhaps several times.
+    """Return a pattern of a text as Python and JSON quote it, possibly several times.
 
-    A run of backslashes is matched as a whole or not at all, and only from its start: a pattern that could divide it
-    in several ways would take time in a power of its length.
+    A run of backslashes is matched as a whole or not at all, and only from its start. A pattern that could split the
+    run in several ways would take polynomial time in its length.
     """
     patterns: list[str] = []
     before = ""
@@ -114,7 +116,7 @@ def _quoted(text: str) -> str:
 
 
 def _quoted_character(character: str, before: str) -> str:
-    """A pattern of a character that follows this one; the first of a text may leave its own backslashes out."""
+    """Return a pattern of a character that follows `before`. The first character may match without its backslashes."""
     if character in "'\"/":
         return f"{ANY}{character}" if before else character
     if character.isascii() and character.isprintable():
@@ -124,7 +126,7 @@ def _quoted_character(character: str, before: str) -> str:
         repr(character)[1:-1],
         repr(character.encode("latin-1", "replace"))[2:-1],
     }
-    # after a backslash the run of them is matched already
+    # After a backslash, the pattern has already matched the whole run of backslashes.
     run = "" if before == "\\" else SOME if before else r"\\"
     bare = (name[1:] for name in sorted(names) if name.startswith("\\"))
     escapes = [run + re.escape(name).replace(r"\\", SOME) for name in bare]
@@ -132,7 +134,7 @@ def _quoted_character(character: str, before: str) -> str:
 
 
 def _in_address(form: str) -> str:
-    """A pattern of a percent-encoded text, whose hexadecimal digits may be small."""
+    """Return a pattern of a percent-encoded text, with hexadecimal digits in either case."""
     return re.sub(r"%(..)", lambda found: "%" + "".join(map(_digit, found[1])), re.escape(form))
 
 
@@ -141,7 +143,11 @@ def _digit(digit: str) -> str:
 
 
 def _base64_forms(value: str) -> list[str]:
-    """What a value always becomes, wherever in the encoded bytes it begins: `user:password` is encoded as a whole."""
+    """Return the base64 texts that a value produces at each offset of the encoded bytes.
+
+    The value may be part of a longer encoded text, such as the password in `user:password`. Only characters that do not
+    depend on the neighboring bytes are included.
+    """
     raw = value.encode("utf-8", "surrogatepass")
     forms: list[str] = []
     for before, first in ((0, 0), (1, 2), (2, 3)):
@@ -154,7 +160,7 @@ def _base64_forms(value: str) -> list[str]:
 
 
 def _without_beginning(text: str, parts: Iterable[str]) -> str:
-    """A text that was cut off, perhaps within one of these values, whose beginning it then ends with."""
+    """Mask the end of a text that was cut within one of these values and ends with the value's beginning."""
     for part in parts:
         at = text.find(part[:SHORTEST], -len(part) + 1)
         while at >= 0:
@@ -168,11 +174,11 @@ _mask: Callable[[str], str] = str
 
 
 def configure(values: Iterable[str]) -> None:
-    """Mask these values in this process from now on: a graph host belongs to one revision."""
+    """Set the values that `masked` masks in this process. A graph host belongs to one revision."""
     global _mask
-    _mask = lru_cache(maxsize=4)(masker(values))  # one error is written into several events and records
+    _mask = lru_cache(maxsize=4)(masker(values))  # the same error is written into several events and records
 
 
 def masked(text: str) -> str:
-    """The text of an error without the secret values of the process's deployment."""
+    """Return the text of an error with the deployment's secret values masked."""
     return _mask(text)

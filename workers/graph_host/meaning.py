@@ -1,4 +1,4 @@
-"""The store's index: which parts of a value are embedded, and by which of the project's functions."""
+"""The store's semantic index: embeds parts of stored values by the project's embedding function."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .masking import masked
 
 MAX_TEXTS = 1_000  # of one batch
 MAX_REASON = 500
-WHOLE = ["$"]  # the path of a value as a whole
+WHOLE = ["$"]  # the path of the whole value
 LACKS_KEY = re.compile(r"api[_ -]?key|credential|access[_ -]?token", re.IGNORECASE)
 
 
 class MeaningIndex:
     """Adds vectors to described store operations: `vectors` to puts, `near` to searches with a query.
 
-    A put also gets `indexed_by`, the digest of the configuration: items of another one are indexed anew.
+    A put also gets `indexed_by`, the digest of the index configuration. Items with another digest are indexed again.
     """
 
     def __init__(self, embeddings: Embeddings, config: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ class MeaningIndex:
                 op["near"] = self._checked(self._embeddings.embed_query(op["query"]))
 
     def _texts(self, ops: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
-        """The texts of all puts: position of the operation, field path, text."""
+        """Return the texts of all puts as `(position of the operation, field path, text)`."""
         texts = [
             (n, path, text)
             for n, op in enumerate(ops)
@@ -81,7 +81,7 @@ class MeaningIndex:
 
 
 def load(config: dict[str, Any]) -> MeaningIndex:
-    """The index of a project's configuration; raises LoadFailed."""
+    """Return the index of a project's configuration. Raises LoadFailed."""
     embed = config["embed"]
     is_own = "/" in embed or ".py:" in embed
     try:
@@ -89,18 +89,18 @@ def load(config: dict[str, Any]) -> MeaningIndex:
         embeddings = ensure_embeddings(found)
     except LoadFailed:
         raise
-    except Exception as error:  # the project's module, or the provider's package
+    except Exception as error:  # any error of the project's module or the provider's package
         raise LoadFailed(f"store.index.embed: {embed} {_why(error, is_own=is_own)}") from error
     return MeaningIndex(embeddings, config)
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Return the digest of an index's configuration; the service makes the same one (`shared/store_vectors.py`)."""
+    """Return the digest of an index configuration. `shared/store_vectors.py` computes the same digest."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _why(error: Exception, *, is_own: bool) -> str:
-    """Why it cannot be used: a sentence, and a traceback where the project's own code is to blame."""
+    """Return why the embeddings cannot be used: a reason, with a traceback if the project's own code failed."""
     reason = " ".join(masked(str(error)).split())[:MAX_REASON] or type(error).__name__
     if LACKS_KEY.search(reason):
         return f"needs its key when the project is built, among the deployment's variables: {reason}"

@@ -1,4 +1,4 @@
-"""How a run ended, and the thread's state after it, in the shapes of the deployment API."""
+"""The outcome of a run and the thread's state after it, in the shapes of the deployment API."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .protocol.input_events import OpenInterrupt, open_interrupts
 from .run_checkpoints import Saved
 from .serialization import dumps, loads, text_of
 
-TASKS = "__pregel_tasks"  # the channel of what is sent to nodes
-DELTA = "DeltaChannel"  # by name: not every library that is supported has it
+TASKS = "__pregel_tasks"  # the channel of Send objects
+DELTA = "DeltaChannel"  # compared by name, since not every supported version of LangGraph has the class
 ABSENT = object()
 
 
@@ -24,7 +24,7 @@ ABSENT = object()
 class Outcome:
     """The content of a DONE frame.
 
-    `unchanged` says that the state could not be read: whoever keeps the thread's state keeps what it has.
+    With `unchanged` the state is not known here, and the stored state of the thread stays as it is.
     """
 
     status: str
@@ -34,12 +34,10 @@ class Outcome:
     state: dict[str, Any] | None = None
     values: bytes = b"null"
     unchanged: bool = False
-    keeps_thread: bool = False  # the run was refused: its thread stays as it was
-    usage: dict[str, dict[str, Any]] | None = None  # tokens by model, however the run ended
-    first_token_ago: float | None = None  # seconds since a model first streamed something
-    asked: list[OpenInterrupt] = field(
-        default_factory=list
-    )  # what waits for an answer, of a run that came that far
+    keeps_thread: bool = False  # the run was refused, and its thread stays as it was
+    usage: dict[str, dict[str, Any]] | None = None  # tokens by model, for any status
+    first_token_ago: float | None = None  # seconds since a model first streamed a token
+    asked: list[OpenInterrupt] = field(default_factory=list)  # open interrupts of a successful run
 
     def __post_init__(self) -> None:
         if self.status == "error":
@@ -50,13 +48,13 @@ class Outcome:
         self.asked = []
 
     def use(self, state: dict[str, Any], values: bytes) -> None:
-        """Take a state record."""
+        """Set the state record, its values, and the thread status that follows from them."""
         self.state, self.values = state, values
         if self.status != "error":
             self.thread_status = "interrupted" if state["next"] else "idle"
 
     def use_snapshot(self, snapshot: StateSnapshot, thread_id: str) -> None:
-        """Take what the graph library says of the thread; a thread without checkpoints has no state."""
+        """Set the state from LangGraph's snapshot. A thread without checkpoints has no state."""
         if coordinates(snapshot.config) is None or snapshot.created_at is None:
             return
         self.use(state_record(snapshot, thread_id), dumps(snapshot.values))
@@ -64,7 +62,7 @@ class Outcome:
         self.asked = open_interrupts(snapshot.tasks) if self.status == "success" else []
 
     def document(self) -> dict[str, Any]:
-        """The JSON of the DONE frame."""
+        """Return the JSON of the DONE frame."""
         return {
             "status": self.status,
             "error": self.error,
@@ -78,7 +76,7 @@ class Outcome:
         }
 
     def answer(self, values: Any, values_json: bytes | None) -> bytes:
-        """What a caller gets who waits for the run: its last values, or its error."""
+        """Return the response for a caller that waits for the run: its last values, or its error."""
         if self.status == "error":
             return dumps({"__error__": self.error})
         if self.status == "cancelled" or values is None:
@@ -104,7 +102,7 @@ class Outcome:
 
 
 async def read_state(graph: Pregel, thread_id: str) -> StateSnapshot:
-    """The thread's state; that of interrupted subgraphs too, whose tasks the interrupts belong to."""
+    """Return the thread's state, including the states of interrupted subgraphs, whose tasks raised the interrupts."""
     snapshot = await graph.aget_state({"configurable": {"thread_id": thread_id}})
     if any(task.interrupts and isinstance(task.state, dict) for task in snapshot.tasks):
         snapshot = await graph.aget_state({"configurable": {"thread_id": thread_id}}, subgraphs=True)
@@ -112,7 +110,7 @@ async def read_state(graph: Pregel, thread_id: str) -> StateSnapshot:
 
 
 def state_record(snapshot: StateSnapshot, thread_id: str) -> dict[str, Any]:
-    """A state record without its values."""
+    """Return a state record without its values."""
     checkpoint = coordinates(snapshot.config)
     parent = coordinates(snapshot.parent_config)
     return {
@@ -129,11 +127,11 @@ def state_record(snapshot: StateSnapshot, thread_id: str) -> dict[str, Any]:
 
 
 def is_over(graph: Pregel, checkpoint: Checkpoint, streamed: Any) -> bool:
-    """Whether nothing is left to do at a run's last checkpoint, whose values are what was streamed last.
+    """Whether a run's last checkpoint has no next steps, and its values are those that were streamed last.
 
-    A step whose updates trigger no node and send nothing is the last one: the library ends its loop by the same
-    question. A run that stopped early, for whatever reason, stands before a step. Channels that are not stored, or
-    empty themselves, are why the values are compared, each as the very object.
+    A step is the last one if its updates trigger no node and send nothing; LangGraph ends its loop by the same test. A
+    run that stopped early still has a next step. The values are compared by identity, because some channels are not
+    stored or clear themselves.
     """
     updated = checkpoint.get("updated_channels")
     if updated is None or TASKS in updated or not graph.trigger_to_nodes.keys().isdisjoint(updated):
@@ -149,12 +147,12 @@ def is_over(graph: Pregel, checkpoint: Checkpoint, streamed: Any) -> bool:
 
 
 def _is_stored(graph: Pregel, channel: str, stored: Any, streamed: Any) -> bool:
-    """Whether a channel holds what was streamed of it; one that is stored as its changes holds what it shows."""
+    """Whether a channel's stored value is the streamed one. A channel stored as its changes always counts as equal."""
     return stored is streamed or type(graph.channels[channel]).__name__ == DELTA
 
 
 def finished_state(thread_id: str, saved: Saved) -> dict[str, Any]:
-    """The record of a run that came to its end: known without asking the graph library."""
+    """Return the state record of a finished run from its last checkpoint, without asking LangGraph."""
     id, parent_id = saved.checkpoint["id"], saved.parent_id
     place = {"thread_id": thread_id, "checkpoint_ns": ""}
     return {
@@ -192,7 +190,7 @@ def _subgraph_place(state: Any, thread_id: str) -> dict[str, Any] | None:
 
 
 def interrupts_by_task(tasks: tuple[PregelTask, ...]) -> dict[str, list[dict[str, Any]]]:
-    """Open interrupts by the innermost task that raised them."""
+    """Return open interrupts by the id of the innermost task that raised them."""
     found: dict[str, list[dict[str, Any]]] = {}
     for task in tasks:
         inner = interrupts_by_task(task.state.tasks) if isinstance(task.state, StateSnapshot) else {}

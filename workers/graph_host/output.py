@@ -1,8 +1,8 @@
-"""What user code prints and logs → LOG frames, with the id of the run that did it.
+"""Conversion of printed and logged output of user code to LOG frames with the id of the run.
 
-What one `print()` writes is one record, however many lines it has, and so is a traceback. Bounded three ways:
-bytes a record, records a run, records a second. What is longer becomes several records, cut between lines, and what is
-far too long loses its end; what is dropped is counted and said once.
+The output of one `print()` is one record, even if it has several lines. A printed traceback is one record, too. Three
+limits apply: bytes per record, records per run, and records per second. A longer output becomes several records, cut
+between lines, and the end of an output above MAX_CHARACTERS is dropped. One line reports the number of dropped records.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .connection import Connection
 from .masking import MAX_RECORD_BYTES
 from .standard import get_ident, json_dumps, monotonic
 
-MAX_CHARACTERS = 1_000_000  # of what is said at once: no other run goes on while it is cut up
+MAX_CHARACTERS = 1_000_000  # of one output; splitting it into records blocks all other runs
 MAX_LINES_PER_RUN = 10_000
 LINES_PER_SECOND = 200
 BURST_LINES = 2_000
 REMEMBERED_RUNS = 4_096
-# A traceback is printed in many pieces: how long the next one may take, and what the pieces begin with.
+# A traceback is printed in many pieces. Seconds until the next piece, and the beginnings of pieces.
 PIECE_SECONDS = 0.1
 BEGINS = ("Traceback (most recent call last):", "  + Exception Group Traceback", "Exception in thread ")
 CONNECTS = ("During handling of the above", "The above exception was")
@@ -39,7 +39,7 @@ _CONTROL = {
 
 
 def capture(connection: Connection) -> Limiter:
-    """Send what is written to stdout, stderr and the root logger to the runner from now on."""
+    """Redirect stdout, stderr and the root logger to the runner."""
     limiter = Limiter(connection)
     limiter.writers = (
         LineWriter(limiter, "stdout", sys.__stdout__),
@@ -53,7 +53,7 @@ def capture(connection: Connection) -> Limiter:
 
 
 class Limiter:
-    """Sends log lines as long as the run and the process are within their bounds."""
+    """Sends log records within the limits of the run and of the process."""
 
     def __init__(self, connection: Connection) -> None:
         self.writers: tuple[LineWriter, ...] = ()
@@ -65,7 +65,7 @@ class Limiter:
         self._lock = threading.Lock()
 
     def emit(self, level: str, logger: str, message: str, run_id: bytes | None = None) -> None:
-        """Send one record, or count it as dropped; of the current run unless another is given."""
+        """Send one record or count it as dropped. Without `run_id` it belongs to the current run."""
         run_id = current_run_id.get() if run_id is None else run_id
         for writer in self.writers:
             writer.settle((get_ident(), run_id))
@@ -93,19 +93,19 @@ class Limiter:
         self._send(run_id, level, logger, message)
 
     def after(self, seconds: float, call: Any, *arguments: Any) -> None:
-        """Call this later, on the loop's thread."""
+        """Call a function after so many seconds, on the loop's thread."""
         loop = self._connection.loop
         loop.call_soon_threadsafe(loop.call_later, seconds, call, *arguments)
 
     def forget(self, run_id: bytes) -> None:
-        """The run is over: send its half lines, drop its count."""
+        """Send the incomplete lines of a run that has ended, and forget its count."""
         for writer in self.writers:
             writer.finish(run_id)
         with self._lock:
             self._lines.pop(run_id, None)
 
     def finish(self) -> None:
-        """The process ends: send what is held back."""
+        """Send all incomplete lines and tracebacks, before the process ends."""
         for writer in self.writers:
             writer.finish()
 
@@ -132,12 +132,12 @@ class Limiter:
 
 
 def clean(message: str) -> str:
-    """Text that can be encoded, its control characters made visible."""
+    """Return text that can be encoded as UTF-8, with visible control characters."""
     return message.encode("utf-8", "replace").decode().translate(_CONTROL)
 
 
 def _parts(message: str) -> Iterator[str]:
-    """The message, in as many parts of whole lines as its length makes necessary; a line is cut at the limit."""
+    """Yield the message in parts of at most MAX_RECORD_BYTES, split between lines. Cuts a line that is too long."""
     if len(message.encode()) <= MAX_RECORD_BYTES:
         yield message
         return
@@ -153,11 +153,14 @@ def _parts(message: str) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-Key = tuple[int, bytes]  # a thread, and the run it works for
+Key = tuple[int, bytes]  # thread identifier and run id
 
 
 class LineWriter(io.TextIOBase):
-    """A text stream whose writes become records, each ended by a newline. Each thread and run has its own half line."""
+    """A text stream whose writes become records, each ended by a newline.
+
+    Each thread and run has its own incomplete line.
+    """
 
     def __init__(self, limiter: Limiter, name: str, original: TextIO | None) -> None:
         self._limiter = limiter
@@ -166,7 +169,7 @@ class LineWriter(io.TextIOBase):
         self._level = "INFO" if name == "stdout" else "WARNING"
         self._partial: dict[Key, str] = {}
         self._tracebacks: dict[Key, _PrintedTraceback] = {}
-        self._lock = threading.RLock()  # what the collector ends may print, too
+        self._lock = threading.RLock()  # reentrant: objects that the garbage collector frees may print
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -195,7 +198,7 @@ class LineWriter(io.TextIOBase):
         return len(text)
 
     def _take(self, key: Key, piece: str) -> None:
-        """Whole lines: a record, or a piece of a traceback that is being printed."""
+        """Handle complete lines: a record, or a piece of a traceback that is being printed."""
         with self._lock:
             printed = self._tracebacks.get(key)
             if printed is not None and printed.takes(piece):
@@ -208,7 +211,7 @@ class LineWriter(io.TextIOBase):
         self._limiter.after(PIECE_SECONDS, self._settle_quiet, key, printed)
 
     def _settle_quiet(self, key: Key, printed: _PrintedTraceback) -> None:
-        """Emit a traceback unless it is being printed still."""
+        """Emit a traceback unless it is still being printed."""
         with self._lock:
             if self._tracebacks.get(key) is not printed:
                 return
@@ -220,7 +223,7 @@ class LineWriter(io.TextIOBase):
             self._limiter.after(PIECE_SECONDS, self._settle_quiet, key, printed)
 
     def settle(self, key: Key) -> None:
-        """Emit what was held back of a traceback: something else comes after it."""
+        """Emit a traceback that was held back, before other output of the same thread and run."""
         if not self._tracebacks:
             return
         with self._lock:
@@ -229,7 +232,7 @@ class LineWriter(io.TextIOBase):
             self._emit(key, printed.text())
 
     def finish(self, run_id: bytes | None = None) -> None:
-        """Send the half lines of a run, or all there are."""
+        """Emit the incomplete lines and tracebacks of a run, or of all runs."""
         for key in [key for key in (*self._tracebacks, *self._partial) if run_id in (None, key[1])]:
             self.settle(key)
             self._emit(key, self._partial.pop(key, ""))
@@ -239,20 +242,20 @@ class LineWriter(io.TextIOBase):
             self._limiter.emit(self._level, self._name, message, key[1])
 
     def flush(self) -> None:
-        """Half a line stays until it is whole: `print(x, end="", flush=True)` is one line in the log."""
+        """Do nothing: an incomplete line is kept, so that `print(x, end="", flush=True)` does not split a line."""
 
 
 class _PrintedTraceback:
-    """The pieces of a traceback that a thread prints."""
+    """The pieces of a traceback that a thread is printing."""
 
     def __init__(self, piece: str) -> None:
         self._pieces = [piece]
         self._length = len(piece)
         self._seen = 1
-        self._is_whole = False  # but for another exception that it led to
+        self._is_whole = False  # complete, unless a chained exception follows
 
     def takes(self, piece: str) -> bool:
-        """Take the piece if it may be the next one."""
+        """Append the piece if it may belong to the traceback. Returns whether it was appended."""
         said = piece.lstrip("\n")
         if self._length > MAX_CHARACTERS or (self._is_whole and said and not said.startswith(CONNECTS)):
             return False
@@ -262,7 +265,7 @@ class _PrintedTraceback:
         return True
 
     def grew(self) -> bool:
-        """Whether pieces came since this was asked last."""
+        """Whether pieces were appended since the last call."""
         seen, self._seen = self._seen, len(self._pieces)
         return seen != self._seen
 
@@ -271,14 +274,14 @@ class _PrintedTraceback:
 
 
 class _Formatter(logging.Formatter):
-    """The message, and the traceback from the user's own code on."""
+    """Formats the message, and the traceback starting at the user's code."""
 
     def formatException(self, ei: Any) -> str:
         return tracebacks.user_traceback(ei[1])
 
 
 class FrameHandler(logging.Handler):
-    """Log records of user code and its libraries → LOG frames."""
+    """Sends log records of user code and its libraries as LOG frames."""
 
     def __init__(self, limiter: Limiter) -> None:
         super().__init__()
@@ -288,13 +291,13 @@ class FrameHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._limiter.emit(record.levelname, record.name, self.format(record).rstrip("\n"))
-        except Exception:  # a record whose arguments do not fit its format
+        except Exception:  # the record's arguments do not match its format
             self._limiter.emit("ERROR", record.name, f"unprintable log record: {_shown(record.msg)}")
 
 
 def _shown(said: object) -> str:
-    """What was logged, or its kind where it cannot be shown: who logs is never told."""
+    """Return the repr of a logged object, or its type's name if that fails. An error must not reach the user's code."""
     try:
         return repr(said)
-    except Exception:  # the project's own objects raise what they like
+    except Exception:  # any error of the project's own object
         return type(said).__name__

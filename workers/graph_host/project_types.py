@@ -1,7 +1,7 @@
-"""The classes of a project: what its checkpoints may hold beside the types everybody may use.
+"""The classes of a project, which its checkpoints may contain besides LangGraph's types.
 
-Restoring a checkpoint makes objects of classes it names, so the names are limited. A project's own are
-allowed whether they are imported yet or not: a run may go on in a host that has just started.
+Restoring a checkpoint creates objects of the classes that it names, so the allowed names are limited. A project's own
+classes are allowed even if they are not imported yet: a run may continue in a host that has just started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLASS = re.compile(rb"^class\s+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def project_types(directories: Sequence[str]) -> set[tuple[str, str]]:
-    """(module, class) of every class at the top of a module below the directories."""
+    """Return `(module, class)` of every top-level class in the modules below the directories."""
     roots = tuple(os.path.realpath(directory).rstrip(os.sep) + os.sep for directory in directories)
     return set(_loaded(roots)) | set(_declared(roots))
 

@@ -1,16 +1,16 @@
-"""Graph work that is not a run: a thread's state somewhere in its past, its history, an update of its state.
+"""Queries: graph work other than runs, such as reading a thread's state or history, and updating its state.
 
-A QUERY frame's document names `op`, `graph_id`, `thread_id`, and the `config` and `context` a graph factory
-gets. The ops and what else they take:
+The document of a QUERY frame has `op`, `graph_id`, `thread_id`, and the `config` and `context` for a graph factory. The
+ops and their other keys:
 
-    state    `checkpoint` (or null: the newest), `subgraphs`
-    history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: without)
+    state    `checkpoint` (null: the newest), `subgraphs`
+    history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: omit)
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
-    embed    `ops`: store operations as `store.py` describes them; of no graph and no thread
-    authenticate, authorize  what the project's own authorization says (`user_code/auth.py`); of no graph and no thread
+    embed    `ops`: store operations as in `store.py`; without graph and thread
+    authenticate, authorize  calls of the project's authorization (`user_code/auth.py`); without graph and thread
 
-The answer is one JSON document for the first two. An update stores nothing itself: its answer says what is
-to be stored, so that whoever owns the thread can do it whole or not at all.
+The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the data
+to store, so that the runner can store it in one transaction.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .storage import Overlay
 from .user_code.loopback import current_user
 from .user_code.users import AUTH_USER, configurable_of, with_user
 
-MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
+MAX_ANSWER_BYTES = 48 * 1024 * 1024  # less than the limit of a frame
 
 
 class Query:
-    """One question in progress; `run()` sends the ANSWER frame exactly once."""
+    """One query in progress. `run()` sends the ANSWER frame exactly once."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Query:
         )
 
     async def run(self) -> None:
-        """Answer; never raises."""
+        """Compute and send the answer. Errors become refusals; only a cancellation is raised."""
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
         current_user.set(configurable_of(self._asked).get(AUTH_USER))
@@ -85,7 +85,7 @@ class Query:
             raise
         except InvalidUpdateError as error:
             parts = [refusal(error_record(error), "invalid")]
-        except BaseException as error:  # schemas, reducers and factories are the user's
+        except BaseException as error:  # any error of the user's schemas, reducers and factories
             parts = [refusal(error_record(error), "failed")]
         self._connection.send(frames.ANSWER, self._id, frames.pack(parts))
 
@@ -109,7 +109,7 @@ class Query:
                 return [refusal({"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"})]
 
     def _config(self, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
-        """The config that addresses the thread, or one checkpoint of it."""
+        """Return the config that addresses the thread, or one of its checkpoints."""
         given = self._asked.get("config") or {}
         address = {
             key: value for key, value in (checkpoint or {}).items() if key in CHECKPOINT_KEYS and value
@@ -178,14 +178,14 @@ class Query:
 async def embedded(
     connection: Connection, index: MeaningIndex | None, id: bytes, document: dict[str, Any]
 ) -> None:
-    """Answer what the vectors of store operations are, for callers outside of graphs."""
+    """Answer a query for the vectors of store operations, for callers outside of graphs."""
     ops = document["ops"]
     try:
         if index is None:
             raise LookupError("this project's store has no index")
         await index.aadd_vectors(ops)
         answer = dumps([{name: op.get(name) for name in ("vectors", "indexed_by", "near")} for op in ops])
-    except Exception as error:  # the embeddings are the user's
+    except Exception as error:  # any error of the user's embeddings
         answer = refusal(error_record(error))
     connection.send(frames.ANSWER, id, frames.pack([answer]))
 
@@ -193,9 +193,9 @@ async def embedded(
 def shown(
     snapshot: StateSnapshot, thread_id: str, *, deep: bool = False, values: bool = True
 ) -> dict[str, Any]:
-    """A state as the API shows it.
+    """Return a state in the shape of the API.
 
-    `deep`: with the states of the subgraphs that wait in its tasks; `values`: with what it holds.
+    `deep` includes the states of the subgraphs that wait in its tasks. `values` includes the state's values.
     """
     record = {**({"values": snapshot.values} if values else {}), **state_record(snapshot, thread_id)}
     if deep:
@@ -207,7 +207,7 @@ def shown(
 
 
 def refusal(error: dict[str, str], kind: str = "failed") -> bytes:
-    """An answer that is none: `kind` says whose doing it is (invalid, failed, too_large)."""
+    """Return an answer that refuses the query. `kind` is invalid, failed or too_large."""
     return json_dumps({"refused": {**error, "kind": kind}}).encode()
 
 
@@ -222,7 +222,7 @@ def _is_unknown_subgraph(error: ValueError) -> bool:
 
 
 def nothing_at(thread_id: str, address: dict[str, Any]) -> dict[str, Any]:
-    """The state at an address where there is none."""
+    """Return an empty state for an address that has no state."""
     checkpoint_id = address.get("checkpoint_id")
     return {
         "values": {},

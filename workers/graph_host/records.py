@@ -1,7 +1,7 @@
-"""Stored checkpoints as they come from the storage, and what they say of channels that are stored as their changes.
+"""Records of stored checkpoints, and the history of channels that are stored as their changes.
 
-LangGraph rebuilds such a channel (`DeltaChannel`) from its value at an ancestor and the writes since. A record is
-decoded anew for each checkpoint whose value is rebuilt: a reducer may change what it is given.
+LangGraph rebuilds such a channel (`DeltaChannel`) from its value at an ancestor and the writes since then. A record is
+decoded again for each checkpoint whose value is rebuilt, because a reducer may modify its arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Load = Callable[[tuple[str, bytes]], Any]
 
 @dataclass(slots=True)
 class Record:
-    """One stored checkpoint. `channels` are those whose blobs and writes it has; None: all."""
+    """One stored checkpoint. `channels` are the channels whose blobs and writes it contains; None: all channels."""
 
     head: dict[str, Any]
     data: bytes
@@ -30,7 +30,7 @@ class Record:
     def read(
         cls, head: dict[str, Any], parts: Iterator[bytes], channels: frozenset[str] | None = None
     ) -> Record:
-        """Take a record's parts."""
+        """Read a record's parts: its data, then its blobs, then its writes."""
         data = next(parts)
         blobs = [next(parts) for _ in head["blobs"]]
         return cls(head, data, blobs, [next(parts) for _ in head["writes"]], channels)
@@ -47,7 +47,7 @@ class Record:
         return self.channels is None or self.channels.issuperset(channels)
 
     def values(self, load: Load, channels: Collection[str]) -> dict[str, Any]:
-        """The values of these channels that are stored with the checkpoint."""
+        """Return the values of these channels, as far as they are stored with the checkpoint."""
         body = self._body = self._body or load((self.head["type"], self.data))
         small = body["checkpoint"]["channel_values"]
         found = {channel: small[channel] for channel in channels if channel in small}
@@ -60,7 +60,7 @@ class Record:
         return found
 
     def pending(self, load: Load, channels: Collection[str]) -> Iterator[PendingWrite]:
-        """The writes to these channels, last first."""
+        """Yield the writes to these channels, the last first."""
         for (task_id, channel, type_), data in zip(
             reversed(self.head["writes"]), reversed(self.writes), strict=True
         ):
@@ -74,13 +74,13 @@ Records = dict[tuple[str, str, str], Record]
 def read_all(
     items: Iterable[dict[str, Any]], parts: Iterator[bytes], channels: frozenset[str] | None = None
 ) -> list[Record]:
-    """The records of an answer."""
+    """Read all records of an answer."""
     return [Record.read(head, parts, channels) for head in items]
 
 
 @dataclass
 class DeltaHistory:
-    """The writes and values that a checkpoint's ancestors have of some channels, collected from the nearest on."""
+    """Collects the writes and values of some channels from a checkpoint's ancestors, the nearest ancestor first."""
 
     channels: Collection[str]
     _writes: dict[str, list[PendingWrite]] = field(init=False)
@@ -88,7 +88,7 @@ class DeltaHistory:
 
     def __post_init__(self) -> None:
         self._writes = {channel: [] for channel in self.channels}
-        self.open = set(self.channels)  # no value of theirs was met yet
+        self.open = set(self.channels)  # channels without a value in the ancestors so far
 
     def take(self, ancestor: Record, load: Load) -> None:
         for write in ancestor.pending(load, self.open):
@@ -98,7 +98,7 @@ class DeltaHistory:
         self.open -= values.keys()
 
     def result(self) -> dict[str, Any]:
-        """Per channel: its writes, oldest first, and its value before them if one is stored."""
+        """Return by channel its `writes`, the oldest first, and as `seed` its value before them if one is stored."""
         return {
             channel: {
                 "writes": self._writes[channel][::-1],

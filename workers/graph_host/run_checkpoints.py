@@ -1,4 +1,4 @@
-"""What the saver knows about one run, and the questions it asks for it."""
+"""The saver's state of one run, and the questions that it sends to the runner."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CHECKPOINT_KEYS = (
     "checkpoint_id",
     "checkpoint_ns",
     "checkpoint_map",
-)  # what of a config addresses a checkpoint
+)  # the entries of a config that address a checkpoint
 
-# Of `configurable`, what checkpoints do not say beside what the library leaves out: the user's own record.
+# Entries of `configurable` that are not stored in checkpoints, besides those that LangGraph excludes: the user's record.
 PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})
-# An entry above this is no word to search by, and each checkpoint would hold it again.
+# Larger entries are not stored in metadata: they are no search terms, and each checkpoint would repeat them.
 MAX_ENTRY_BYTES = 4096
 
 
 @dataclass
 class Saved:
-    """The newest checkpoint a run has put in one namespace, as the objects themselves."""
+    """The newest checkpoint that a run has put in one namespace, as live objects."""
 
     checkpoint: Checkpoint
     metadata: dict[str, Any]
@@ -44,28 +44,28 @@ class Saved:
 
 @dataclass
 class RunCheckpoints:
-    """What the saver knows about one run."""
+    """The saver's state of one run or query."""
 
     thread_id: str
     storage: Storage
     metadata: dict[str, Any] = field(default_factory=dict)
-    waits: bool = False  # durability sync: a put returns when it is stored
-    is_fresh: bool = False  # the thread has no checkpoint at all
-    skips_root: bool = False  # nobody reads the root's checkpoints before the run is over
-    newest: list[bytes] | None = None  # the thread's newest stored checkpoint, until we add to it
+    waits: bool = False  # durability sync: `put` returns after the checkpoint is stored
+    is_fresh: bool = False  # the thread has no checkpoint yet
+    skips_root: bool = False  # the root's checkpoints are not sent: nothing reads them before the run ends
+    newest: list[bytes] | None = None  # the thread's newest stored checkpoint, until this run writes
     last: dict[str, Saved] = field(default_factory=dict)
     stored_blobs: set[tuple[str, str, str, str]] = field(default_factory=set)
-    is_over: bool = False  # the graph has returned: what is in `last` changes no more
-    ships_all: bool = False  # a checkpoint brings all its blobs, also those that are stored already
-    keeps_foreign: bool = False  # other threads' checkpoints are stored like our own
+    is_over: bool = False  # the graph has returned, and `last` does not change any more
+    ships_all: bool = False  # send all blobs of a checkpoint, including those that are stored already
+    keeps_foreign: bool = False  # store checkpoints of other threads, too
     foreign: dict[str, MemoryStorage] = field(default_factory=dict)
-    records: Records | None = None  # what was read already, where nothing is written meanwhile
+    records: Records | None = None  # cache of records, for queries that write nothing
 
     def storage_of(self, thread_id: str) -> Storage:
-        """Where a thread's checkpoints are.
+        """Return the storage of a thread's checkpoints.
 
-        A node may invoke another graph under a thread id of its own making. There is no such thread
-        here: its checkpoints live as long as the run.
+        A node may invoke another graph with a thread id of its choice. The deployment has no such thread, so its
+        checkpoints are kept in memory until the run ends.
         """
         if thread_id == self.thread_id or self.keeps_foreign:
             return self.storage
@@ -76,14 +76,14 @@ current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
 
 
 def configured(configurable: dict[str, Any]) -> dict[str, Any]:
-    """The entries of `configurable` that a run's checkpoints have in their metadata."""
+    """Return the entries of `configurable` that are stored in the metadata of a run's checkpoints."""
     return {name: value for name, value in configurable.items() if _is_shown(name) and _is_short(value)}
 
 
 def bound(config: RunnableConfig) -> dict[str, Any]:
-    """Return the metadata that a graph's own config adds to a checkpoint, such as that of `with_config`.
+    """Return the metadata that a graph's own config adds to a checkpoint, for example by `with_config`.
 
-    Takes scalars only, as the library's savers do: `configurable` may hold any object.
+    Includes only scalars, as LangGraph's savers do, because `configurable` may contain any object.
     """
     entries = {**addressed_by(config), **(config.get("metadata") or {})}
     return {
@@ -102,12 +102,12 @@ def _is_short(value: Any) -> bool:
 
 
 def addressed_by(config: RunnableConfig | None) -> dict[str, Any]:
-    """What a config addresses."""
+    """Return the `configurable` of a config, which addresses a thread or a checkpoint."""
     return (config or {}).get("configurable") or {}
 
 
 def config_of(conf: Any, checkpoint_id: str) -> RunnableConfig:
-    """The config that addresses a checkpoint."""
+    """Return the config that addresses a checkpoint."""
     return {
         "configurable": {
             "thread_id": conf["thread_id"],
@@ -131,7 +131,10 @@ def as_tuple(thread_id: str, ns: str, saved: Saved) -> CheckpointTuple:
 
 
 def _as_stored(value: Any) -> Any:
-    """An exception is stored as its repr; so it reads the same before and after."""
+    """Return an exception's repr, and any other value unchanged.
+
+    Exceptions are stored as their repr, so a live checkpoint reads the same as a stored one.
+    """
     return text_of(value, repr) if isinstance(value, BaseException) else value
 
 
@@ -182,7 +185,7 @@ def ancestors_question(
 
 
 def next_page(question: dict[str, Any], parts: Sequence[bytes]) -> dict[str, Any] | None:
-    """The question for what comes after this page; None when there is no more, or no more is wanted."""
+    """Return the question for the next page; None if there is none or the limit is reached."""
     head = Storage.head(parts)
     items = head["items"]
     wanted = question["wanted"]

@@ -1,7 +1,7 @@
-"""Whatever a graph produces, as JSON on one line.
+"""Serialization of any value that a graph produces to JSON on one line.
 
-The fast way is orjson with a default for the types agents use; an object that defeats it (a huge int, a
-lone surrogate, a cycle, a key that is no string) takes the slow way, which always ends with something.
+The fast path is orjson with a default function for the types that agents use. A value that orjson refuses (a huge int,
+a lone surrogate, a cycle, a key that is not a string) takes the slow path, which always returns a result.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pydantic import BaseModel
 
 from .masking import masked
 
-# How deep the slow way follows nested values; what is deeper is shown as text.
+# Depth to which the slow path follows nested values. Deeper values become text.
 MAX_DEPTH = 100
 
 _message_fields: dict[type, tuple[str, ...]] = {}
 
-Shape = Callable[[Any], Any]  # one object that orjson does not know → the nearest it does
+Shape = Callable[[Any], Any]  # converts an object that orjson does not support to a type that it supports
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as JSON; never raises for what the value is."""
+    """Encode any value as JSON. Does not raise for any type or content of the value."""
     try:
         return orjson.dumps(value, default=plain)
     except (TypeError, RecursionError):
@@ -42,7 +42,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_as(value: Any, shape: Shape) -> bytes:
-    """`dumps` with a shape of one's own for objects."""
+    """Encode any value as JSON, with another conversion of objects than `plain`."""
     try:
         return orjson.dumps(value, default=shape)
     except (TypeError, RecursionError):
@@ -50,19 +50,19 @@ def dumps_as(value: Any, shape: Shape) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The value of a JSON document."""
+    """Decode a JSON document."""
     return orjson.loads(data)
 
 
 def without_nul(data: bytes) -> bytes:
-    """The JSON document without U+0000, which PostgreSQL's jsonb cannot hold."""
+    """Remove U+0000 from a JSON document, because PostgreSQL's jsonb cannot store it."""
     if b"\\u0000" not in data:
         return data
     return orjson.dumps(_strip_nul(orjson.loads(data)))
 
 
 def plain(value: Any) -> Any:
-    """The nearest JSON-able shape of one object orjson does not know."""
+    """Convert an object that orjson does not support to the closest type that it supports."""
     if isinstance(value, BaseMessage):
         return message_dict(value)
     if isinstance(value, BaseModel):
@@ -91,7 +91,7 @@ def plain(value: Any) -> Any:
 
 
 def message_dict(message: BaseMessage) -> dict[str, Any]:
-    """A message with the keys of its type: `model_dump()` without its cost."""
+    """Return a message's fields as a dict. Equivalent to `model_dump()`, but faster."""
     cls = type(message)
     fields = _message_fields.get(cls)
     if fields is None:
@@ -104,37 +104,37 @@ def message_dict(message: BaseMessage) -> dict[str, Any]:
 
 
 def text_of(value: Any, how: Any = str) -> str:
-    """`str()` or `repr()` of an object whose own code may fail."""
+    """Return `str()` or `repr()` of an object, or its type's name if its own code fails."""
     try:
         text = how(value)
         return text if isinstance(text, str) else type(value).__name__
-    except Exception:  # the object's own code, of any kind
+    except Exception:  # any error of the object's own code
         return f"<{type(value).__name__}>"
 
 
 def error_record(error: BaseException) -> dict[str, str]:
-    """An exception's class and text, without secrets of the deployment."""
+    """Return an exception's class and text, with secrets masked."""
     return {"error": masked(type(error).__name__), "message": error_text(error)}
 
 
 def error_text(error: Any) -> str:
-    """The text of an exception, or of what a library shows of one, without secrets of the deployment."""
+    """Return the text of an exception, or of a library's record of one, with secrets masked."""
     if isinstance(error, Mapping):
         error = error.get("message", "")
     return masked(text_of(error))
 
 
 def with_masked_error(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task's record whose error is a text; exceptions are masked as they are encoded."""
+    """Mask a task record's error if it is text. An exception object is masked when it is encoded."""
     error = record.get("error")
     return {**record, "error": masked(error)} if isinstance(error, str) else record
 
 
 def _model_dict(value: BaseModel) -> Any:
-    """A pydantic model; its fields raw when its own serializers fail."""
+    """Dump a pydantic model. Returns its raw fields if its own serializers fail."""
     try:
         return value.model_dump(warnings=False, serialize_as_any=True)
-    except Exception:  # a user's serializer, of any kind
+    except Exception:  # any error of a user's serializer
         return dict(value.__dict__)
 
 
@@ -144,7 +144,7 @@ def _other(value: Any) -> Any:
         if callable(method):
             try:
                 shape = method()
-            except Exception:  # the object's own code, of any kind
+            except Exception:  # any error of the object's own code
                 continue
             if isinstance(shape, dict):
                 return shape
@@ -152,7 +152,7 @@ def _other(value: Any) -> Any:
 
 
 def _simplify(value: Any, depth: int, shape: Shape) -> Any:
-    """Rebuild a value from what orjson surely takes."""
+    """Rebuild a value from types that orjson always accepts."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

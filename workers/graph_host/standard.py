@@ -1,7 +1,7 @@
-"""What the host's own work needs of the standard library, bound before user code can replace it there.
+"""Functions of the standard library that the host itself uses, bound before user code can replace them.
 
-A graph that sets `json.dumps`, `time.sleep` or the like to something of its own harms itself, not the runs
-that come after it. Threads cannot be kept so: whoever replaces them is found out (`has_own_threads`).
+A graph that replaces `json.dumps`, `time.sleep` or similar functions then harms only itself and no later runs. Threads
+cannot be protected this way, so `has_own_threads` detects their replacement.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ __all__ = ["get_ident", "has_own_threads", "json_dumps", "json_loads", "monotoni
 
 
 def has_own_threads() -> bool:
-    """Whether threads are still those of Python, and not a library's that take turns in one."""
+    """Whether threads are still Python's own, and not green threads of a library such as gevent."""
     return _thread.start_new_thread is start_new_thread

@@ -1,13 +1,14 @@
-"""Where a run's checkpoints go: over the socket, or for a temporary run into this process's memory.
+"""Storage of a run's checkpoints: over the socket to the runner, or for a temporary run in this process's memory.
 
-Both take the same headers and blobs and answer in the same parts, so the saver has one way to read.
+Both storages accept the same headers and blobs and answer in the same parts, so the saver reads them in one way.
 
-A stored checkpoint in an answer is its record in the JSON (`thread_id`, `checkpoint_ns`, `checkpoint_id`,
-`parent_checkpoint_id`, `type`, `metadata`, `blobs`: [[channel, version, type] …], `writes`: [[task_id,
-channel, type] …]) and, in this order, its data, its blobs and its writes as the parts that follow.
-`get_tuple` answers with one record beside `found`; `list` with `items` and `more`. `ancestors` answers like `list`
-with a checkpoint (null: the newest) and its ancestors, nearest first; of blobs and writes they need to have those of
-`channels` only.
+A stored checkpoint in an answer consists of its record in the JSON (`thread_id`, `checkpoint_ns`, `checkpoint_id`,
+`parent_checkpoint_id`, `type`, `metadata`, `blobs`: [[channel, version, type] …], `writes`: [[task_id, channel, type]
+…]), and of the following parts: its data, its blobs and its writes, in this order.
+
+`get_tuple` answers with `found` and one record. `list` answers with `items` and `more`. `ancestors` also answers with
+`items` and `more`: a checkpoint (null: the newest) and its ancestors, the nearest first. These may contain only the
+blobs and writes of the given `channels`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from .standard import json_loads
 
 
 class StorageFailed(Exception):
-    """The runner could not answer."""
+    """The runner refused a question, or the run is over."""
 
 
 class Storage:
-    """Sends to the runner. `id` is the run's.
+    """Stores checkpoints through the runner, for the run with this `id`.
 
-    What was sent and not waited for may still be on its way when a question overtakes it. So a question
-    that follows it waits first for the answer to an empty write: writes are stored in order.
+    The runner may answer a question before it has stored earlier writes that were not waited for. A question after such
+    writes therefore first waits for the answer to an empty write. The runner stores writes in order, so all earlier
+    writes are stored by then.
     """
 
     def __init__(self, connection: Connection, id: bytes, thread_id: str) -> None:
@@ -43,12 +45,12 @@ class Storage:
             "writes": [],
         }
         self._id = id
-        self._is_ahead = False  # something was sent that nobody has said to be stored
+        self._is_ahead = False  # a write was sent whose storing is not confirmed
         self.is_closed = False
 
     @staticmethod
     def head(parts: Sequence[bytes]) -> dict[str, Any]:
-        """The JSON of an answer; raises StorageFailed when it is an error."""
+        """Return the JSON of an answer. Raises StorageFailed if it is an error."""
         head: dict[str, Any] = json_loads(parts[0])
         if "error" in head:
             raise StorageFailed(head["error"])
@@ -69,7 +71,7 @@ class Storage:
         return await self._connection.ask(kind, self._id, _document(header), blobs)
 
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        """Like `ask`, from code that may not await."""
+        """Store or read, and block until the answer arrives. For code that cannot await."""
         self._check_open()
         if kind == frames.ASK and self._is_ahead:
             self._is_ahead = False
@@ -86,7 +88,7 @@ def _document(header: dict[str, Any]) -> Document:
 
 
 class MemoryStorage(Storage):
-    """Keeps the checkpoints of one temporary run."""
+    """Keeps the checkpoints of a temporary run in memory."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -170,7 +172,7 @@ class MemoryStorage(Storage):
         return [dumps(head), *(blob for _, blobs in page for blob in blobs)]
 
     def writes_of(self, record: dict[str, Any]) -> list[tuple[str, str, str, bytes]]:
-        """The writes of a checkpoint in their order: task id, channel, type, data."""
+        """Return the writes of a checkpoint in order, as `(task id, channel, type, data)`."""
         stored = self._writes.get((record["checkpoint_ns"], record["checkpoint_id"]), {})
         ordered = sorted((path, task_id, idx) for (task_id, idx), (path, *_) in stored.items())
         return [(task_id, *stored[task_id, idx][1:]) for _, task_id, idx in ordered]
@@ -191,7 +193,7 @@ class MemoryStorage(Storage):
 
 
 class Overlay(Storage):
-    """Reads from the runner, but keeps what is written, to be stored by whoever gets the answer."""
+    """Reads from the runner, and keeps all writes in memory. The receiver of the query's answer stores them."""
 
     def __init__(self, connection: Connection, id: bytes, thread_id: str) -> None:
         super().__init__(connection, id, thread_id)
@@ -211,7 +213,7 @@ class Overlay(Storage):
         return own or self._with_own_writes(super().ask_blocking(kind, header, blobs))
 
     def _own_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
-        """The answer, when it is about something written here; [] cannot be one of ASK."""
+        """Return the answer if it concerns a checkpoint written here; None if the runner must be asked."""
         if kind != frames.ASK:
             self.send(kind, header, blobs)
             return [b"{}"]
@@ -222,7 +224,10 @@ class Overlay(Storage):
         return answer if head.get("found") or head.get("items") else None
 
     def _with_own_writes(self, parts: list[bytes]) -> list[bytes]:
-        """Add what was written here to checkpoints that the runner has: an update's writes lead to its checkpoint."""
+        """Add the writes kept here to the runner's checkpoints.
+
+        An update first adds writes to the existing checkpoint, and LangGraph then derives the new checkpoint from them.
+        """
         head, blobs = self.head(parts), iter(parts[1:])
         records = head["items"] if "items" in head else [head] if head.get("found") else []
         if not any(self._own.writes_of(record) for record in records):

@@ -1,4 +1,4 @@
-"""The store as graph code sees it (`runtime.store`, `get_store()`): asked of the runner, a batch at a time."""
+"""The store of graph code (`runtime.store`, `get_store()`). Each batch of operations is one question to the runner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoreFailed(Exception):
 
 
 class HostStore(BaseStore):
-    """Reads and writes the deployment's store for whichever run or question is current."""
+    """Reads and writes the deployment's store on behalf of the current run or query."""
 
     supports_ttl = True
 

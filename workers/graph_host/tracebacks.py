@@ -1,4 +1,4 @@
-"""Tracebacks as the author of a graph wants them: from their own code on, without what called it."""
+"""Tracebacks for authors of graphs: they start at the user's code and leave out its callers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 IMPORTS = "<frozen importlib"
-# What lies between us and a node of a graph: the library's loop and its threads.
+# Frames between the host and a node of a graph: LangGraph's loop and its threads.
 CALLERS = (
     "/langgraph/pregel/",
     "/langgraph/_internal/",
@@ -20,7 +20,7 @@ CALLERS = (
 
 
 def user_traceback(error: BaseException) -> str:
-    """A traceback without our frames, the import machinery's, and the library's above the first of anybody else."""
+    """Format a traceback without the frames of this package, of imports, and of LangGraph above the user's code."""
     shown = traceback.TracebackException.from_exception(error)
     for part in _parts(shown):
         part.stack = traceback.StackSummary.from_list(_below_callers(list(part.stack)))
@@ -36,7 +36,7 @@ def _below_callers(stack: list[traceback.FrameSummary]) -> list[traceback.FrameS
 
 
 def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """The exception, its causes, and what is in it if it is a group."""
+    """Yield the exception, its causes and contexts, and the exceptions of groups."""
     waiting, seen = [shown], set[int]()
     while waiting:
         part = waiting.pop()

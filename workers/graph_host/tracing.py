@@ -1,6 +1,6 @@
-"""Where what a run traces appears: in the project, and as an attempt at the example, that its caller named.
+"""LangSmith tracing of a run: the project and the dataset example that its caller named.
 
-Whether anything is traced is for the deployment's variables to say (`LANGSMITH_TRACING`, with its key).
+The deployment's variables decide whether runs are traced at all (`LANGSMITH_TRACING`, with its key).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from langsmith.utils import tracing_is_enabled
 
 @contextmanager
 def traced_as(tracer: Mapping[str, Any] | None) -> Iterator[None]:
-    """Trace so inside the block; as the variables say where the caller has said nothing."""
+    """Trace the block with the caller's project and example. Without them the deployment's variables apply."""
     project, example = (tracer or {}).get("project_name"), (tracer or {}).get("example_id")
     if example and tracing_is_enabled():
         with tracing_v2_enabled(project, example_id=example):

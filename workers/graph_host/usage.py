@@ -1,8 +1,8 @@
-"""The tokens that a run's model calls report, summed by model.
+"""Token usage of a run: the tokens that its model calls report, summed by model.
 
-A callback handler, not the events: a node need not store a model's message, nor stream it, and a subgraph's calls
-count as well. It comes by the library's own hook, so that code which hands a model a configuration of its own
-does not go uncounted.
+Usage is counted by a callback handler and not from the run's events. A node may neither store nor stream a model's
+message, and the calls of subgraphs count, too. The handler is registered by LangChain's configure hook, so that a call
+is also counted if user code passes its own configuration to the model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Counts = dict[str, Any]
 
 
 class UsageCounter(BaseCallbackHandler):
-    """Notes what each model call of one run reports. Nodes may call it from several threads at a time."""
+    """Records the usage of each model call of one run. Several threads may call it at the same time."""
 
-    run_inline = True  # else the library starts a thread for each call of it
+    run_inline = True  # otherwise LangChain starts a thread for each call of the handler
 
     def __init__(self, report: Callable[[int], None] = lambda _: None) -> None:
-        self._report = report  # called with the sum of all tokens, when it has grown
-        self._reported: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by the message's id
+        self._report = report  # called with the sum of all tokens after each increase
+        self._reported: dict[str, tuple[str, Mapping[str, Any]]] = {}  # (model, usage) by message id
         self._first_token_at: float | None = None
 
     @property
@@ -40,14 +40,14 @@ class UsageCounter(BaseCallbackHandler):
 
     @property
     def ignore_chat_model(self) -> bool:
-        return True  # its start: the end of a call is of `llm`
+        return True  # concerns the start of a call only: its end is reported by `on_llm_end`
 
     def on_llm_new_token(self, token: object, **_: Any) -> None:
         if self._first_token_at is None:
             self._first_token_at = time.monotonic()
 
     def on_llm_end(self, response: LLMResult, *, run_id: object, **_: Any) -> None:
-        """A model has answered; a message that a cache answers with again keeps its id, and counts once."""
+        """Count the usage of a finished call. A message repeated from a cache keeps its id and counts once."""
         for candidates in response.generations:
             message = getattr(candidates[0], "message", None) if candidates else None
             if isinstance(message, AIMessage) and message.usage_metadata:
@@ -56,16 +56,16 @@ class UsageCounter(BaseCallbackHandler):
                     self._report(self.total())
 
     def first_token_ago(self) -> float | None:
-        """The seconds since a model first streamed something; None when none did."""
+        """Return the seconds since a model first streamed a token; None if none did."""
         return None if self._first_token_at is None else time.monotonic() - self._first_token_at
 
     def total(self) -> int:
-        """The tokens of input and output so far."""
+        """Return the sum of input and output tokens so far."""
         counts = [counts for _, counts in tuple(self._reported.values())]
         return sum(_count(each, name) for each in counts for name in ("input_tokens", "output_tokens"))
 
     def by_model(self) -> dict[str, Counts] | None:
-        """The sums so far; None when no call has reported any."""
+        """Return the sums so far by model; None if no call has reported usage."""
         sums: dict[str, Counts] = {}
         for model, counts in tuple(self._reported.values()):
             _add(sums.setdefault(model, {}), counts)
@@ -75,7 +75,7 @@ class UsageCounter(BaseCallbackHandler):
 def _model_of(message: AIMessage) -> str:
     described = message.response_metadata
     name = described.get("model_name") or described.get("model") or UNKNOWN
-    return text_of(name).replace("\0", "")  # which PostgreSQL's jsonb cannot hold
+    return text_of(name).replace("\0", "")  # PostgreSQL's jsonb cannot store U+0000
 
 
 def _count(counts: Mapping[str, Any], name: str) -> int:
@@ -84,7 +84,7 @@ def _count(counts: Mapping[str, Any], name: str) -> int:
 
 
 def _add(sums: Counts, counts: Mapping[str, Any]) -> None:
-    """Add the numbers, and those of the details one level down."""
+    """Add integer counts to sums, including those of nested details."""
     for name, count in counts.items():
         if isinstance(count, Mapping):
             _add(sums.setdefault(name, {}), count)

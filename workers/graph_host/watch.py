@@ -1,6 +1,6 @@
-"""Notices when user code blocks the event loop, and says where.
+"""Detection of user code that blocks the event loop, with the line of code that blocks it.
 
-The loop cannot tell while it is blocked, so a thread looks from outside.
+A blocked loop cannot report this itself, so a separate thread watches it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def start(loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
 
 
 class Watch:
-    """Compares the time the loop last ran with now."""
+    """Watches an event loop from a separate thread, and logs when it has not run for BLOCKED_SECONDS."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection, thread: int) -> None:
         self._loop = loop
@@ -55,7 +55,7 @@ class Watch:
 
 
 def _user_frame(frame: FrameType | None) -> str:
-    """The innermost frame that is the project's own, as text."""
+    """Return the innermost frame of the project's code as text, or the innermost frame of any code."""
     directory = os.getcwd() + os.sep
     innermost = frame
     while frame is not None:
