@@ -4,13 +4,13 @@ The document of a QUERY frame has `op`, `graph_id`, `thread_id`, and the `config
 ops and their other keys:
 
     state    `checkpoint` (null: the newest), `subgraphs`
-    history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: omit)
+    history  `limit`, `before` (checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: omit)
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
     embed    `ops`: store operations as in `store.py`; without graph and thread
     authenticate, authorize  calls of the project's authorization (`user_code/auth.py`); without graph and thread
 
-The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the data
-to store, so that the runner can store it in one transaction.
+The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the
+data to store, so that the runner can store it in one transaction.
 """
 
 from __future__ import annotations

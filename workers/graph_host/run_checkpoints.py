@@ -26,7 +26,7 @@ CHECKPOINT_KEYS = (
     "checkpoint_map",
 )  # the entries of a config that address a checkpoint
 
-# Entries of `configurable` that are not stored in checkpoints, besides those that LangGraph excludes: the user's record.
+# Entries of `configurable` with the user's record. Checkpoints do not store them, nor those that LangGraph excludes.
 PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})
 # Larger entries are not stored in metadata: they are no search terms, and each checkpoint would repeat them.
 MAX_ENTRY_BYTES = 4096

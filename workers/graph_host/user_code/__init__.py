@@ -1,1 +1,1 @@
-"""A project's code beside its graphs: its authorization, its app, and their way to their own deployment."""
+"""A project's code besides its graphs: its authorization, its app, and requests to its own deployment."""

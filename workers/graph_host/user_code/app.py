@@ -1,4 +1,4 @@
-"""A project's own ASGI app (`http.app`): loaded with its graphs, entered before the first request, left at the end."""
+"""A project's own ASGI app (`http.app`): loading, lifespan and requests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .exchanges import Exchanges
 from .lifespan import Lifespan
 
 KEY = "http.app"
-# Together less than the runner waits for a host to stop.
+# Timeouts of requests and of the lifespan at shutdown; together less than the runner waits for a host to stop.
 END_SECONDS, LEAVE_SECONDS = 1.5, 2.5
-# How long a request may go on whose client has gone.
+# How long a request may continue after its client has disconnected.
 GIVE_UP_SECONDS = 5.0
 
 
@@ -28,11 +28,11 @@ class App:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Enter the app's lifespan; raises LifespanFailed."""
+        """Enter the app's lifespan. Raises LifespanFailed."""
         await self._lifespan.enter()
 
     def open(self, id: bytes, head: dict[str, Any]) -> None:
-        """Begin a request."""
+        """Start a task that serves a request or WebSocket."""
         exchange = self._exchanges.begin(id)
         kind = SocketCall if head["type"] == "websocket" else HttpCall
         call = kind(exchange, head)
@@ -42,7 +42,7 @@ class App:
         exchange.on_close = lambda: self._give_up_later(task)
 
     async def stop(self) -> None:
-        """End what is in progress and leave the lifespan, both within bounds."""
+        """End the requests in progress, at most END_SECONDS, and leave the lifespan, at most LEAVE_SECONDS."""
         self._exchanges.close_all()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=END_SECONDS)
@@ -55,7 +55,7 @@ class App:
 
 
 def load(location: str, modules: Modules) -> Any:
-    """The project's app; raises LoadFailed."""
+    """Load the project's app. Raises LoadFailed."""
     found = load_object(KEY, location, modules)
     if not _takes_three(found):
         raise LoadFailed(
@@ -71,6 +71,6 @@ def _takes_three(value: Any) -> bool:
         inspect.signature(value).bind(None, None, None)
     except TypeError:
         return False
-    except ValueError:  # of C: it cannot be told
+    except ValueError:  # implemented in C, without a signature
         return True
     return True

@@ -1,7 +1,7 @@
-"""What a project's app answers, read off it once when the revision is built: routes, documentation, middleware.
+"""Description of a project's app: its routes, documentation and middleware, read once when the revision is built.
 
-Known are the apps of Starlette, and of FastAPI, which is made of it. Of any other ASGI app nothing can be said but
-that all it is asked for is its own.
+Apps of Starlette and of FastAPI, which is based on it, can be described. Any other ASGI app is described as one mount
+that serves all paths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHOLE: Route = {"path": "", "methods": [], "kind": "mount"}
 
 
 def describe(app: Any) -> dict[str, Any]:
-    """The app's routes in the order in which it tries them, its OpenAPI document, its middleware and its CORS."""
+    """Return the app's routes in the order of matching, its OpenAPI document, its middleware and its CORS settings."""
     routes = getattr(app, "routes", None)
     used = list(getattr(app, "user_middleware", ()))
     cors = next((one for one in used if _is_cors(one)), None)
@@ -39,7 +39,7 @@ def describe(app: Any) -> dict[str, Any]:
 def _described(routes: Iterable[Any]) -> Iterator[Route]:
     for route in routes:
         match _kind(route):
-            case "included":  # a router, as FastAPI holds one since it joins paths as late as it can
+            case "included":  # an included router: FastAPI joins its paths lazily
                 contexts = route.effective_route_contexts()
                 yield from _described(each.starlette_route or each for each in contexts)
             case "host":
@@ -64,7 +64,7 @@ def _kind(route: Any) -> str:
 
 
 def _openapi(app: Any) -> dict[str, Any] | None:
-    """Return the document of a FastAPI app that shows one, or one made of the routes of a Starlette app."""
+    """Return the document that a FastAPI app publishes, or a document generated from a Starlette app's routes."""
     make = getattr(app, "openapi", None)
     if make is None:
         paths = dict(_paths(getattr(app, "routes", None) or ()))
@@ -73,13 +73,13 @@ def _openapi(app: Any) -> dict[str, Any] | None:
         return None
     try:
         return loads(dumps(make()))
-    except Exception:  # the app's own models, of any kind
+    except Exception:  # any error of the app's own models
         log.warning("http.app: its OpenAPI document cannot be made", exc_info=True)
         return None
 
 
 def _paths(routes: Iterable[Any], prefix: str = "") -> Iterator[tuple[str, Route]]:
-    """Yield each path with its operations. An app that is mounted and has a document of its own is left out."""
+    """Yield each path with its operations. Leaves out mounted apps that have their own document."""
     for route in routes:
         kind = _kind(route)
         if kind == "host" or (kind == "mount" and not hasattr(route.app, "openapi")):
@@ -90,7 +90,7 @@ def _paths(routes: Iterable[Any], prefix: str = "") -> Iterator[tuple[str, Route
 
 
 def _methods(route: Any) -> list[str]:
-    """Return the methods of a route; an endpoint that is a class has a function for each."""
+    """Return the methods of a route. A class-based endpoint has one function for each method."""
     if route.methods is not None:
         return sorted(route.methods - {"HEAD", "OPTIONS"})
     return [method for method in METHODS if hasattr(route.endpoint, method.lower())]
@@ -115,13 +115,13 @@ def _operation(route: Any, method: str, path: str) -> Route:
 
 
 def _is_cors(middleware: Any) -> bool:
-    """Whether it is Starlette's own, whose settings can be read off and carried out elsewhere."""
+    """Whether this is Starlette's CORSMiddleware, whose settings the web process can apply itself."""
     cls = middleware.cls
     return (cls.__module__, cls.__name__) == ("starlette.middleware.cors", "CORSMiddleware")
 
 
 def _settings(cors: Any) -> Mapping[str, Any]:
-    """What a CORSMiddleware was given, by name, with its defaults."""
+    """Return the arguments of a CORSMiddleware by name, including defaults."""
     options = getattr(cors, "kwargs", None) or getattr(cors, "options", {})
     bound = inspect.signature(cors.cls).bind(None, *getattr(cors, "args", ()), **options)
     bound.apply_defaults()

@@ -1,4 +1,4 @@
-"""One request or WebSocket in a project's app: parts over the socket ↔ the messages of ASGI."""
+"""One request or WebSocket in a project's app: conversion between parts of an exchange and ASGI messages."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .users import user_of
 log = logging.getLogger("runyard")
 
 Message = dict[str, Any]
-# All that a caller learns.
+# The only error detail that the caller receives.
 FAILED = {"message": "the project's app failed"}
 NORMAL, NO_CODE = 1000, 1005
-# What an app raises, or has raised in it, when its client has gone.
+# Names of exceptions that occur in an app after its client has disconnected.
 PARTINGS = frozenset({"CancelledError", "ClientDisconnect", "WebSocketDisconnect"})
 
 
 class ClientDisconnect(OSError):
-    """What ASGI has an app learn that sends to a client who has gone."""
+    """Raised in an app that sends to a disconnected client, as ASGI specifies."""
 
 
 class AppCall(ABC):
@@ -38,12 +38,12 @@ class AppCall(ABC):
         self._head = head
 
     async def run(self, app: Any, state: Message) -> None:
-        """Call the app, and end the exchange however that ends; never raises."""
+        """Call the app and end the exchange. Never raises."""
         current_user.set(self._head.get("user"))
         try:
             scope = {**scope_of(self._head), **self._own_scope(), "state": state}
             await app(scope, self._receive, self._send)
-        except BaseException as error:  # whatever the app raises
+        except BaseException as error:  # any exception of the app
             if type(error).__name__ not in PARTINGS or not self._exchange.is_closed:
                 log.error("http.app failed at %s", self._asked, exc_info=error)
             self._exchange.finish(frames.FAILED, FAILED)
@@ -52,7 +52,7 @@ class AppCall(ABC):
 
     @abstractmethod
     def _own_scope(self) -> Message:
-        """What ASGI calls the scope, but for what both kinds have."""
+        """Return the entries of the ASGI scope that only this kind of call has."""
 
     def _returned(self) -> None:
         if not self._exchange.is_closed:
@@ -65,15 +65,15 @@ class AppCall(ABC):
 
     @abstractmethod
     async def _receive(self) -> Message:
-        """The next message for the app."""
+        """Return the next message for the app (ASGI's `receive`)."""
 
     @abstractmethod
     async def _send(self, message: Message) -> None:
-        """A message of the app's."""
+        """Send a message of the app (ASGI's `send`)."""
 
 
 class HttpCall(AppCall):
-    """A request, answered once."""
+    """An HTTP request."""
 
     def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
         super().__init__(exchange, head)
@@ -95,7 +95,7 @@ class HttpCall(AppCall):
                 return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        if self._exchange.is_closed:  # the client has gone: an app need not know
+        if self._exchange.is_closed:  # the client has disconnected; the message is dropped without an error
             await asyncio.sleep(0)
         elif message["type"] == "http.response.start":
             self._is_begun = True
@@ -146,7 +146,7 @@ class SocketCall(AppCall):
 
     async def _send(self, message: Message) -> None:
         if self._exchange.is_closed and message["type"] != "websocket.close":
-            raise ClientDisconnect  # or an app that sends without end would never let others run
+            raise ClientDisconnect  # otherwise an app that sends in an endless loop would block all others
         if message["type"] == "websocket.accept":
             self._is_accepted = True
             headers = _texts(message.get("headers") or ())
@@ -162,7 +162,10 @@ class SocketCall(AppCall):
 
 
 def scope_of(head: Mapping[str, Any]) -> Message:
-    """What ASGI says of a request and a WebSocket alike. Paths come without their mount, which is `root_path`."""
+    """Return the entries of the ASGI scope that requests and WebSockets share.
+
+    The head's paths do not include their mount, which is `root_path`.
+    """
     root_path = head.get("root_path") or ""
     raw_path = head.get("raw_path") or head["path"]
     client, server = head.get("client"), head.get("server")
@@ -185,7 +188,7 @@ def scope_of(head: Mapping[str, Any]) -> Message:
 
 
 def _user_scope(user: Mapping[str, Any] | None) -> Message:
-    """Who asks, as Starlette's own middleware for this would say it."""
+    """Return the caller in the form of Starlette's AuthenticationMiddleware: `user` and `auth`."""
     if user is None:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""A request as a project's `authenticate` sees it: its facts, by the names that a function may ask for."""
+"""The request that a project's `authenticate` receives, by the parameter names that the function may declare."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from http.cookies import SimpleCookie
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
-# Parameters of `authenticate` → what they are given.
+# Names of parameters that `authenticate` may declare.
 NAMES = frozenset(
     ("headers", "authorization", "method", "path", "query_params", "path_params", "body", "request", "scopes")
 )
 
 
 class Address(NamedTuple):
-    """Where a request came from."""
+    """The address of a request's client."""
 
     host: str
     port: int
 
 
 class Facts:
-    """The facts of one request, each made when it is asked for."""
+    """The values of `authenticate`'s parameters for one request, each computed on first use."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
 
     def value(self, name: str) -> Any:
-        """What a parameter of this name is given."""
+        """Return the argument for the parameter of this name."""
         match name:
             case "path_params":
                 return {}
@@ -83,7 +83,7 @@ class Facts:
 
     @property
     def scope(self) -> dict[str, Any]:
-        """The request as ASGI describes one."""
+        """The ASGI scope of the request."""
         url = urlsplit(self.url)
         client = self._request.get("client")
         server = (url.hostname or "localhost", url.port or (443 if url.scheme == "https" else 80))
@@ -106,7 +106,7 @@ class Facts:
 
 
 class MultiDict(Mapping[str, str]):
-    """Names that may have several values: by item the last, `getlist` gives all."""
+    """A mapping of names that may have several values. Indexing returns the last value, `getlist` returns all."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         self._pairs = pairs
@@ -129,7 +129,7 @@ class MultiDict(Mapping[str, str]):
 
 
 class Headers(MultiDict):
-    """Headers by name, in any case of letters."""
+    """Headers by case-insensitive name."""
 
     def __getitem__(self, name: str) -> str:
         return super().__getitem__(name.lower())
@@ -142,14 +142,14 @@ class Headers(MultiDict):
 
 
 class Url(str):
-    """An address, and its parts."""
+    """A URL as text, with its parts as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(urlsplit(self), name)
 
 
 class Request:
-    """The request where the project has no Starlette, with what is read most of Starlette's."""
+    """The request for projects without Starlette. Has the most used attributes of Starlette's Request."""
 
     path_params: Mapping[str, str] = {}
 
@@ -196,7 +196,7 @@ def _request_class(requests: Any) -> Any:
     datastructures = _starlette("datastructures")
 
     class AskedRequest(requests.Request):
-        """Starlette's request with the address that the caller asked for: a scope has but its path."""
+        """Starlette's request with the URL that the caller requested. A scope contains only its path."""
 
         facts: Facts
 
@@ -208,7 +208,7 @@ def _request_class(requests: Any) -> Any:
 
 
 def _starlette(name: str) -> Any:
-    """Starlette's module of this name; None where the project has none."""
+    """Return Starlette's module of this name; None if Starlette is not installed."""
     try:
         return importlib.import_module(f"starlette.{name}")
     except ImportError:

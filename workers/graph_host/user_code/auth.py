@@ -1,14 +1,14 @@
-"""A project's `Auth` object (`auth.path`): who a caller is, and what they may do.
+"""A project's `Auth` object (`auth.path`): authenticates callers and authorizes their calls.
 
-The documents it answers, and the answers, are those of the QUERY ops `authenticate` and `authorize`:
+It answers the QUERY ops `authenticate` and `authorize`. Their documents and answers are:
 
     authenticate  `request`: {"method", "path", "query", "headers": [[name, value] …], "client", "url"}
                   → {"user": {…}}
     authorize     `user`, `asks`: [{"resource", "action", "value"} …]
                   → {"granted": [{"value", "filter": {…} | null} …]}
 
-or of either {"denied": {"status", "detail", "headers"}}, or {"failed": why}: the caller learns no more than that.
-It fails closed: whatever the project's functions do beside what the contract names is `failed`.
+Either may also answer {"denied": {"status", "detail", "headers"}} or {"failed": reason}. The caller receives no other
+details. Authorization fails closed: any behavior of the project's functions outside the contract is `failed`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ log = logging.getLogger("runyard")
 KEY = "auth.path"
 OPS = frozenset({"authenticate", "authorize"})
 ANY = "*"
-# The caller gives up at 10 seconds, and shall be the first.
+# Longer than the caller's timeout of 10 seconds, so that the caller gives up first.
 ASK_SECONDS = 10.5
-THREADS = 16  # for an `authenticate` that is no coroutine
+THREADS = 16  # for an `authenticate` that is not a coroutine function
 IDS = ("thread_id", "run_id", "assistant_id", "cron_id")
 LABELS = ("namespace", "suffix")
 EMPTY = inspect.Parameter.empty
@@ -49,7 +49,7 @@ Answer = dict[str, Any]
 
 
 class Denial(Exception):
-    """A project's function refuses; the words are its own."""
+    """A project's function refuses the call, with its own status and text."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -57,11 +57,11 @@ class Denial(Exception):
 
 
 class WrongAnswer(Exception):
-    """A project's function answered what nobody can read."""
+    """A project's function returned a value outside the contract."""
 
 
 class ProjectAuth:
-    """A project's authorization. `answer` is all that anybody asks of it."""
+    """A project's authorization. The host calls only `answer`, and `describe` during a build."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
@@ -74,14 +74,17 @@ class ProjectAuth:
         self._handlers = _handlers(auth)
 
     def describe(self) -> dict[str, Any]:
-        """What the service has to know to ask: the names `authenticate` takes, and which actions have a handler."""
+        """Return the names of `authenticate`'s parameters, and the actions that have a handler.
+
+        The web process needs both to decide whether and how to call this authorization.
+        """
         return {
             "parameters": [parameter.name for parameter in self._parameters],
             "handlers": sorted([resource, action] for resource, action in self._handlers),
         }
 
     async def answer(self, document: Mapping[str, Any]) -> Answer:
-        """The answer to a question; never raises for what user code does."""
+        """Answer a call. Errors of user code become `denied` or `failed` and are never raised."""
         ask = self._found if document["op"] == "authenticate" else self._granted
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -93,7 +96,7 @@ class ProjectAuth:
         except TimeoutError as error:
             log.error("%s did not answer in time", document["op"], exc_info=error)
             return {"failed": f"{document['op']} did not answer in time"}
-        except BaseException as error:  # whatever the project's functions raise
+        except BaseException as error:  # any exception of the project's functions
             log.error("%s failed", document["op"], exc_info=error)
             return {"failed": f"{document['op']} raised {type(error).__name__}"}
 
@@ -144,7 +147,7 @@ class ProjectAuth:
         return {"value": _json(value, "value"), "filter": _filter(result, resource)}
 
     def _handler(self, resource: str, action: str) -> Callable[..., Any] | None:
-        """The most specific one."""
+        """Return the most specific handler of an action; None if there is none."""
         for key in ((resource, action), (resource, ANY), (ANY, action), (ANY, ANY)):
             if key in self._handlers:
                 return self._handlers[key]
@@ -152,7 +155,7 @@ class ProjectAuth:
 
 
 def load(location: str, modules: Modules) -> ProjectAuth:
-    """The project's `Auth` object; raises LoadFailed."""
+    """Load the project's `Auth` object. Raises LoadFailed."""
     found = load_object(KEY, location, modules)
     if not isinstance(found, Auth):
         raise LoadFailed(f"{KEY}: {location} is no langgraph_sdk.Auth: {type(found).__name__}")
@@ -160,7 +163,7 @@ def load(location: str, modules: Modules) -> ProjectAuth:
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that are injected; raises LoadFailed at one that nobody can fill."""
+    """Return the parameters to pass. Raises LoadFailed for a parameter without default and with an unknown name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -179,13 +182,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _handlers(auth: Auth) -> dict[tuple[str, str], Callable[..., Any]]:
-    """(resource, action) → its one handler."""
+    """Return the handlers by `(resource, action)`."""
     registered = {**auth._handlers, (ANY, ANY): auth._global_handlers}
     return {key: handlers[0] for key, handlers in registered.items() if handlers}
 
 
 def _with_ids(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The value as handlers get it: ids are UUIDs, also of the runs to cancel; labels of namespaces are tuples."""
+    """Return the value for handlers: ids as UUIDs, including those of runs to cancel, and namespaces as tuples."""
     ids: dict[str, Any] = {name: _uuid(value[name]) for name in IDS if isinstance(value.get(name), str)}
     ids |= {name: tuple(value[name]) for name in LABELS if isinstance(value.get(name), list)}
     named = value["metadata"].get("run_ids") if "action" in value else None
@@ -202,7 +205,7 @@ def _uuid(text: str) -> UUID | str:
 
 
 def _filter(result: Any, resource: str) -> dict[str, Any] | None:
-    """The filter that a handler's result is; raises Denial, WrongAnswer."""
+    """Convert a handler's result to a filter; None means no filter. Raises Denial, WrongAnswer."""
     if result is None or result is True:
         return None
     if result is False or (isinstance(result, int | float) and not result):
@@ -221,7 +224,7 @@ def _filter(result: Any, resource: str) -> dict[str, Any] | None:
 
 
 def _has_no_number(value: Any) -> bool:
-    """Whether NaN or an infinity is in it, which JSON makes null."""
+    """Whether the value contains NaN or an infinity, which would become null in JSON."""
     if isinstance(value, Mapping):
         return any(map(_has_no_number, value.values()))
     if isinstance(value, list | tuple):
@@ -230,7 +233,7 @@ def _has_no_number(value: Any) -> bool:
 
 
 def _json(value: Any, name: str) -> Any:
-    """The value as JSON has it; raises WrongAnswer."""
+    """Convert a value to JSON types. Raises WrongAnswer."""
     try:
         return orjson.loads(orjson.dumps(value))
     except TypeError as error:
@@ -238,7 +241,7 @@ def _json(value: Any, name: str) -> Any:
 
 
 def _raise_refusal(error: Exception) -> None:
-    """Raise Denial where the exception, of the SDK's or of Starlette's, is a refusal."""
+    """Raise Denial if the exception is an HTTPException of the SDK or of Starlette with an error status."""
     starlette = getattr(
         sys.modules.get("starlette.exceptions"), "HTTPException", Auth.exceptions.HTTPException
     )
@@ -256,7 +259,7 @@ def _as_text(detail: Any) -> str:
 
 
 def _headers(headers: Any) -> dict[str, str]:
-    """Those that can be sent."""
+    """Return the headers that consist of printable ASCII, since others cannot be sent."""
     pairs: Sequence[tuple[Any, Any]] = list(headers.items()) if isinstance(headers, Mapping) else []
     return {str(name): str(value) for name, value in pairs if _is_line(f"{name}{value}")}
 

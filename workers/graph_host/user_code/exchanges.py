@@ -1,6 +1,7 @@
-"""Requests that go over the socket in parts, either way: each side sends no more than the other takes.
+"""Exchanges: requests that pass over the socket in parts, in either direction, with flow control.
 
-BODY, TEXT and BYTES cost a credit, of which each side begins with CREDITS; who has used such a part gives one back.
+A BODY, TEXT or BYTES part costs a credit. Each side begins with CREDITS credits, and the receiver returns one after it
+has consumed such a part.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from ..serialization import dumps
 
 CREDITS = 16
 PART_BYTES = 64 * 1024  # of a body
-MOST_BYTES = 1024 * 1024  # of what is not cut up: a message of a WebSocket, a head
+MOST_BYTES = 1024 * 1024  # of parts that are not split: a WebSocket message, a head
 CLOSED = frozenset((frames.CLOSE,))
 COSTLY = frozenset((frames.BODY, frames.TEXT, frames.BYTES))
 
 
 class PartTooLarge(ValueError):
-    """A part is larger than what lies between lets through."""
+    """A part exceeds the size limit of the relay."""
 
 
 class Exchange:
-    """One request or WebSocket, ended from there by one of the parts in `last`. To be used on the connection's loop."""
+    """One request or WebSocket. A received part of a kind in `last` ends it. Use it only on the connection's loop."""
 
     def __init__(
         self, connection: Connection, id: bytes, last: Collection[bytes], forget: Callable[[bytes], Any]
     ) -> None:
-        self.is_closed = False  # nothing more comes, nothing more is sent
+        self.is_closed = False  # no part is received or sent any more
         self.on_close: Callable[[], Any] = lambda: None
         self._connection = connection
         self._id = id
@@ -44,11 +45,11 @@ class Exchange:
         self._room = asyncio.Event()
 
     def open(self, head: dict[str, Any]) -> None:
-        """Begin an exchange of our own."""
+        """Open an exchange that this host begins."""
         self._connection.send(frames.OPEN, self._id, dumps(head))
 
     def receive(self, kind: bytes, data: bytes) -> None:
-        """Take a part that has come."""
+        """Handle a received part."""
         if kind == frames.CREDIT:
             self._credits += int(data)
             self._room.set()
@@ -60,7 +61,7 @@ class Exchange:
             self.on_close()
 
     async def part(self) -> tuple[bytes, bytes]:
-        """The next part; a CLOSE without end when there will be none."""
+        """Wait for the next part and return `(kind, data)`. Once the exchange has ended, always returns a CLOSE."""
         while not self._parts:
             if self.is_closed:
                 return frames.CLOSE, b"{}"
@@ -72,7 +73,7 @@ class Exchange:
         return kind, data
 
     async def send(self, kind: bytes, data: bytes = b"") -> None:
-        """Send a part, as soon as the other side takes it; nothing once the exchange is closed. Raises PartTooLarge."""
+        """Wait for a credit and send a part. Sends nothing if the exchange is closed. Raises PartTooLarge."""
         if len(data) > MOST_BYTES:
             raise PartTooLarge(f"{len(data)} bytes are sent at once: the limit is {MOST_BYTES} bytes")
         if kind in COSTLY:
@@ -93,7 +94,7 @@ class Exchange:
             await self.send(frames.BODY, data[start : start + PART_BYTES])
 
     def finish(self, kind: bytes, document: Any = None) -> None:
-        """Send the last part, once."""
+        """Send the last part and close the exchange. Does nothing if it is already closed."""
         if not self.is_closed:
             data = b"" if document is None else dumps(document)
             self._connection.send(frames.PART, self._id, kind + data)
@@ -107,14 +108,14 @@ class Exchange:
 
 
 class Exchanges:
-    """Those in progress, by their ids."""
+    """The exchanges in progress, by id."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._open: dict[bytes, Exchange] = {}
 
     def begin(self, id: bytes | None = None, last: Collection[bytes] = CLOSED) -> Exchange:
-        """A new one; without an id it is ours."""
+        """Create an exchange. Without an id the host begins it, and gets a random id."""
         id = os.urandom(16) if id is None else id
         exchange = self._open[id] = Exchange(self.connection, id, last, self._forget)
         return exchange
@@ -123,7 +124,7 @@ class Exchanges:
         self._open.pop(id, None)
 
     def receive(self, id: bytes, body: bytes) -> None:
-        """Take a PART frame; of an exchange that is over it says nothing to anybody."""
+        """Pass a PART frame to its exchange. Ignores frames of exchanges that have ended."""
         if exchange := self._open.get(id):
             exchange.receive(body[:1], body[1:])
 

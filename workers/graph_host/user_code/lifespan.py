@@ -1,4 +1,4 @@
-"""The lifespan of a project's app: what it sets up before its first request and takes down after the last."""
+"""The ASGI lifespan of a project's app: startup before the first request, shutdown after the last."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TRACEBACK_LINES = 30
 
 
 class LifespanFailed(Exception):
-    """An app could not start; the message is for the person who deployed."""
+    """An app could not start. The message is for the person who deploys."""
 
 
 class Lifespan:
-    """Entered once; an app that knows none is served without."""
+    """The lifespan of one app, entered once. An app that does not support lifespans is served without one."""
 
     def __init__(self, app: Any) -> None:
-        self.state: dict[str, Any] = {}  # what it yields, for its requests
+        self.state: dict[str, Any] = {}  # the state that the lifespan sets for requests
         self._app = app
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -30,7 +30,7 @@ class Lifespan:
         self._is_entered = asyncio.Event()
 
     async def enter(self) -> None:
-        """Return when the app has started; raises LifespanFailed."""
+        """Wait until the app has started. Raises LifespanFailed."""
         self._inbox.put_nowait({"type": "lifespan.startup"})
         self._task = asyncio.get_running_loop().create_task(self._run())
         await self._is_entered.wait()
@@ -43,7 +43,7 @@ class Lifespan:
         raise LifespanFailed(f"http.app: its lifespan failed at the start\n{why}".rstrip())
 
     async def leave(self, seconds: float) -> None:
-        """Have the app take down what it has set up; not for longer than this."""
+        """Shut the app down. Waits at most this many seconds."""
         if self._task is None or self._task.done():
             return
         self._inbox.put_nowait({"type": "lifespan.shutdown"})
@@ -61,7 +61,7 @@ class Lifespan:
         }
         try:
             await self._app(scope, self._inbox.get, self._send)
-        except BaseException as error:  # whatever the app raises
+        except BaseException as error:  # any exception of the app
             self._error = error
         self._is_entered.set()
 

@@ -1,13 +1,14 @@
-"""Calls of user code to its own deployment: what `get_client()` without an address uses, and for whom it calls.
+"""Calls of user code to its own deployment: the transport of `get_client()` without an address, and the calling user.
 
-They go over the socket, and the runner makes the request: user code has no key of the platform's. Each names the
-user of the run or of the request that it is made in, whom the deployment's authorization is then asked about.
+Requests go over the socket, and the runner makes them, because user code has no API key of the platform. Each request
+names the user of the run or request that it is made in. The deployment's authorization then checks that user.
 
-Every request of an SDK client that a run makes, to whatever address, also names the run in the header PARENT_RUN:
-the service gives runs that it creates capacity of their own (`shared/runs/nesting.py`).
+Every request that a run makes with an SDK client, to any address, also names the run in the header PARENT_RUN. The
+service gives runs that such a request creates their own capacity (`shared/runs/nesting.py`).
 
-Why the SDK's module is changed: it looks for the neighbour's server where it would find it, and for a transport that
-collects a whole response before it hands on the first byte. The two names it takes these from are its seam.
+`install` patches the SDK's module. The SDK would otherwise look for the server of the original platform, and use a
+transport that collects a whole response before it passes on the first byte. The two patched names are the only places
+where the SDK can be redirected.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from .exchanges import Exchange, Exchanges
 
 T = TypeVar("T")
 
-# The neighbour's server, which the SDK would load where a project has it installed.
+# The server of the original platform, which the SDK would load if a project has it installed.
 SERVER = "langgraph_api.server"
-# The runner's own: a key among the deployment's variables is for somebody else.
+# Headers that the runner sets itself. An API key in the deployment's variables is meant for another service.
 LEFT_OUT = frozenset((b"host", b"connection", b"transfer-encoding", b"accept-encoding", b"x-api-key"))
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 PARENT_RUN = "X-Runyard-Parent-Run"  # as in shared/runs/nesting.py
-# What ends an exchange that user code began.
+# Parts that end an exchange begun by user code.
 LAST = frozenset((frames.END, frames.FAILED, frames.CLOSE))
 
 current_user: ContextVar[Mapping[str, Any] | None] = ContextVar("current_user", default=None)
@@ -50,7 +51,7 @@ _mount_prefix = ""
 
 @contextmanager
 def acting_for(user: Mapping[str, Any] | None) -> Iterator[None]:
-    """Calls made inside the block are this user's."""
+    """Make calls inside the block on behalf of this user."""
     token = current_user.set(user)
     try:
         yield
@@ -59,16 +60,16 @@ def acting_for(user: Mapping[str, Any] | None) -> Iterator[None]:
 
 
 def install() -> None:
-    """Have the SDK's clients without an address use this transport; to be done before user code is loaded."""
+    """Make SDK clients without an address use this transport. Must be called before user code is loaded."""
     client = sys.modules[langgraph_sdk.get_client.__module__]
     sys.modules[SERVER] = None  # type: ignore[assignment]  # it cannot be imported
     client.__dict__["get_asgi_transport"] = lambda: LoopbackTransport
-    client.__dict__["_registered_transports"] = deque(maxlen=0)  # it keeps one for each client ever made
+    client.__dict__["_registered_transports"] = deque(maxlen=0)  # the SDK would keep one for each client
     name_callers()
 
 
 def name_callers() -> None:
-    """Have each SDK client name the run in which it sends a request."""
+    """Make each SDK client add the current run's id to its requests."""
 
     def name(request: httpx.Request) -> None:
         run_id = current_run_id.get()
@@ -92,16 +93,16 @@ def _hooked(init: Callable[..., None], hook: Callable[[httpx.Request], Any]) -> 
 
 
 def connect(exchanges: Exchanges, mount_prefix: str = "") -> None:
-    """The deployment serves, below this path: from now on it can be called."""
+    """Enable calls to the deployment, whose API is mounted below this path prefix."""
     global _exchanges, _mount_prefix
     _exchanges, _mount_prefix = exchanges, quote(mount_prefix, safe="/")
 
 
 class LoopbackTransport(httpx.AsyncBaseTransport):
-    """Sends requests over the host's socket, from whatever loop and thread."""
+    """Sends requests over the host's socket, from any event loop and thread."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        """What the SDK says to its own transport means nothing here."""
+        """Accept and ignore the arguments that the SDK passes to its own transport."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _exchanges is None:
@@ -112,7 +113,7 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
 
 
 class _Outgoing(httpx.AsyncByteStream):
-    """One request and its response, whose body it is."""
+    """One request, and the stream of its response's body."""
 
     def __init__(self, exchanges: Exchanges, request: httpx.Request) -> None:
         self._request = request
@@ -122,7 +123,7 @@ class _Outgoing(httpx.AsyncByteStream):
         self._read_seconds = (request.extensions.get("timeout") or {}).get("read")
 
     async def response(self) -> httpx.Response:
-        """Send the request and return what it is answered with, as soon as that begins."""
+        """Send the request and return the response as soon as its head arrives."""
         request = self._request
         path, _, query = request.url.raw_path.partition(b"?")
         head = {
@@ -161,7 +162,7 @@ class _Outgoing(httpx.AsyncByteStream):
                 raise httpx.ReadError(_reason(data), request=self._request)
 
     async def aclose(self) -> None:
-        """Nobody wants the rest."""
+        """Close the exchange, since the rest of the response is not needed."""
         if self._exchange is not None:
             self._loop.call_soon_threadsafe(self._exchange.finish, frames.CLOSE, {})
 
@@ -186,7 +187,7 @@ class _Outgoing(httpx.AsyncByteStream):
             raise httpx.ReadTimeout("the deployment did not answer in time", request=self._request) from error
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this on the host's own loop."""
+        """Await a coroutine on the host's event loop."""
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -1,4 +1,4 @@
-"""Who a caller is: what a project's `authenticate` returned → one JSON document → what its code sees as the user."""
+"""Users: conversion of `authenticate`'s result to a JSON document, and of the document to the user that code sees."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import orjson
 log = logging.getLogger("runyard")
 
 Document = dict[str, Any]
-# Who comes by the platform's own tools, and what says so.
+# Identity and kind of a user who comes from the platform's own tools.
 STUDIO_IDENTITY, STUDIO_KIND = "langgraph-studio-user", "StudioUser"
-AUTH_USER = "langgraph_auth_user"  # in `configurable`
-HIDDEN = ("_", "model_")  # of an object's attributes: its own affairs, and pydantic's
+AUTH_USER = "langgraph_auth_user"  # key in `configurable`
+HIDDEN = ("_", "model_")  # prefixes of ignored attributes: private ones, and pydantic's
 
 
 class NoUser(Exception):
@@ -27,7 +27,7 @@ class NoUser(Exception):
 
 
 class User(Mapping[str, Any]):
-    """A user as handlers, graphs and routes see one: by attribute and by item, and read-only."""
+    """The user that handlers, graphs and routes see. Read-only; its keys are both attributes and items."""
 
     _document: Document
 
@@ -77,19 +77,19 @@ class User(Mapping[str, Any]):
         return user_of, (self._document,)
 
     def __repr__(self) -> str:
-        return f"User({self.identity!r})"  # other keys may hold what no log should
+        return f"User({self.identity!r})"  # other keys may contain secrets, which must not be logged
 
     def dict(self) -> Document:
-        """The user as JSON."""
+        """Return the user's document."""
         return {**self._document}
 
     def model_dump(self, **_options: Any) -> Document:
-        """The same, as code that takes a user for a pydantic model asks for it."""
+        """Return the user's document, for code that expects a pydantic model."""
         return self.dict()
 
 
 class Part(dict[str, Any]):
-    """A mapping among a user's keys, as an attribute: what is in it are attributes too."""
+    """A mapping inside a user's document, whose keys are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self:
@@ -102,7 +102,7 @@ def _with_attributes(value: Any) -> Any:
 
 
 def user_of(document: Mapping[str, Any], base: type | None = None) -> Any:
-    """The user of a document; an instance of `base` too, or of the SDK's StudioUser where it is one."""
+    """Return the user of a document. It is also an instance of `base`, or of the SDK's StudioUser for such a user."""
     is_studio = document.get("kind") == STUDIO_KIND and document["identity"] == STUDIO_IDENTITY
     base = _studio_class() if is_studio else base
     return (_with_base(base) if base else User)({**_defaults(document["identity"]), **document})
@@ -114,12 +114,12 @@ def _with_base(base: type) -> type:
 
 
 def configurable_of(asked: Mapping[str, Any]) -> Document:
-    """The `configurable` of a run's or a question's document."""
+    """Return the `configurable` in the document of a run or query."""
     return (asked.get("config") or {}).get("configurable") or {}
 
 
 def with_user(configurable: Document) -> Document:
-    """The `configurable` of a run or a question, its user as graphs see one."""
+    """Return the `configurable` of a run or query, with the user's document replaced by a User."""
     document = configurable.get(AUTH_USER)
     if not isinstance(document, dict) or "identity" not in document:
         return configurable
@@ -133,7 +133,7 @@ def _studio_class() -> type:
 
 
 def document_of(returned: Any) -> Document:
-    """The user that `authenticate` returned, as JSON; raises NoUser."""
+    """Convert the result of `authenticate` to a user's JSON document. Raises NoUser."""
     permissions: Any = None
     if isinstance(returned, tuple) and len(returned) == 2 and not hasattr(returned, "identity"):
         permissions, returned = returned
@@ -142,7 +142,7 @@ def document_of(returned: Any) -> Document:
         found["permissions"] = permissions
     identity = _identity(found.pop("identity", None))
     if identity == STUDIO_IDENTITY and found.get("kind") == STUDIO_KIND:
-        del found["kind"]  # claims that a project passes on make nobody one of the platform's tools
+        del found["kind"]  # a project's claims must not turn a user into one of the platform's tools
     found["permissions"] = _permissions(found.get("permissions"))
     found["display_name"] = str(found.get("display_name") or identity)
     found["is_authenticated"] = bool(found.get("is_authenticated", True))
@@ -166,11 +166,11 @@ def _named(returned: Mapping[Any, Any]) -> Document:
 
 
 def _attributes(user: Any) -> Iterator[tuple[str, Any]]:
-    """The public attributes of an object, without methods and without what cannot be read."""
+    """Yield the public attributes of an object, without methods and unreadable properties."""
     for name in _attribute_names(user):
         try:
             value = getattr(user, name)
-        except Exception:  # a property of the project's own, of any kind
+        except Exception:  # any error of the project's own property
             continue
         if not callable(value):
             yield name, value
@@ -186,7 +186,10 @@ def _attribute_names(user: Any) -> list[str]:
 
 
 def _identity(found: Any) -> str:
-    """Text that is not empty: a user without a name would be all users without a name."""
+    """Return the identity as non-empty text. Raises NoUser.
+
+    All users with an empty identity would otherwise be the same user.
+    """
     identity = str(found) if isinstance(found, int | UUID) and not isinstance(found, bool) else found
     if not isinstance(identity, str):
         raise NoUser(f"its identity is {type(found).__name__}, not text")
@@ -220,5 +223,5 @@ def _is_encodable(text: str) -> bool:
 
 @cache
 def _warn_of(name: str) -> None:
-    """Say it once: every request has the same."""
+    """Warn once per key, since every request has the same keys."""
     log.warning("the user's %r is no JSON: graphs and handlers do not see it", name)
