@@ -1,4 +1,5 @@
-"""Protocol v2's events of one run, made of the same stream as the classic ones, where somebody watches it.
+"""Events of protocol v2 of one run, derived from the same stream as the classic events if a reader requests them.
 
-`writer` takes the chunks, `log` writes what comes of them; a graph's own transformers may come between (`transforming`).
+`writer` converts the chunks of the stream to events, and `log` writes them. A graph's own stream transformers may
+process the events in between (`transforming`).
 """

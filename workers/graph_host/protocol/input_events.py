@@ -1,7 +1,7 @@
-"""What runs ask of people, and which of it is answered, as events of protocol v2.
+"""Events of protocol v2 for open and answered interrupts.
 
-They are written for every run on a thread, however it is watched: they are rare, and whoever opens the thread next needs
-them.
+These events are written for every run on a thread, even if no reader of protocol v2 is present. They are rare, and the
+next client that opens the thread needs them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..commands import INTERRUPT_ID
 from ..serialization import dumps
 from .log import Namespace, ProtocolLog
 
-INTERRUPTED = "__interrupt__"  # the library's names of what a task has written but its output
+INTERRUPTED = "__interrupt__"  # LangGraph's names of the channels that a task writes besides its output
 CONTROL = frozenset({INTERRUPTED, "__resume__", "__error__", "__error_source_node__"})
 
 
 class OpenInterrupt(NamedTuple):
     """An interrupt that waits for an answer."""
 
-    namespace: Namespace  # of the graph whose node asks
+    namespace: Namespace  # of the graph whose node raised the interrupt
     id: str
     value: Any
 
 
 def open_interrupts(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[OpenInterrupt]:
-    """Those of a state, each with the innermost task that raised it."""
+    """Return the open interrupts of a state, each with the namespace of the innermost task that raised it."""
     found: list[OpenInterrupt] = []
     for task in tasks:
         state = task.state if isinstance(task.state, StateSnapshot) else None
@@ -40,7 +40,7 @@ def open_interrupts(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[Ope
 
 
 async def answered(saver: BaseCheckpointSaver[Any], config: RunnableConfig, resume: Any) -> list[str]:
-    """The ids of the interrupts that a run answers which resumes with this."""
+    """Return the ids of the interrupts that a run with this resume value answers."""
     if isinstance(resume, Mapping) and resume and all(INTERRUPT_ID.fullmatch(str(key)) for key in resume):
         return [str(key) for key in resume]
     found = await saver.aget_tuple(config)
@@ -48,11 +48,11 @@ async def answered(saver: BaseCheckpointSaver[Any], config: RunnableConfig, resu
 
 
 def write_requested(log: ProtocolLog, asked: Iterable[OpenInterrupt], known: Mapping[str, Namespace]) -> None:
-    """Say what waits for an answer; `known` are the namespaces where it was seen to be raised."""
+    """Write an event for each open interrupt. `known` maps interrupt ids to the namespaces where they were raised."""
     for question in asked:
         ns = known.get(question.id, question.namespace)
         tail = f"input|{'|'.join(ns)}|{question.id}"
-        for value in (question.value, None):  # the id alone, where the value is too large
+        for value in (question.value, None):  # without the value if the event is too large
             data = {"interrupt_id": question.id, "payload": value, "value": value}
             if log.write("input.requested", ns, dumps(data), id_tail=tail):
                 break
@@ -64,7 +64,10 @@ def write_answered(log: ProtocolLog, ids: list[str]) -> None:
 
 
 def _open(found: CheckpointTuple) -> list[str]:
-    """The interrupts of the newest checkpoint's tasks that have not ended; one that was answered may ask again."""
+    """Return the ids of interrupts of unfinished tasks in a checkpoint.
+
+    Includes answered interrupts of such a task, because the task may raise them again.
+    """
     writes = found.pending_writes or []
     ended = {task for task, channel, _ in writes if channel not in CONTROL}
     asked = [value for task, channel, value in writes if channel == INTERRUPTED and task not in ended]

@@ -1,7 +1,7 @@
-"""Events of protocol v2 as they stand in a run's log, beside the classic ones.
+"""Events of protocol v2 in a run's log, besides the classic events.
 
-The name is `~` and a JSON array: method, namespace, what the event's id ends with ("": its number in the log), name of
-the custom event. The data are the event's whole `params`, which nobody encodes or reads again.
+An event's name is `~` and a JSON array: method, namespace, end of the event's id ("": its number in the log), and name
+of the custom event. Its data is the complete `params`, which later components pass on without decoding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..serialization import dumps
 Namespace = tuple[str, ...]
 Send = Callable[[bytes, bytes], None]  # head and data of an EVENT frame
 
-PROTOCOL = "protocol"  # the stream mode that asks for these events; no caller can name it
+PROTOCOL = "protocol"  # the internal stream mode that requests these events; callers cannot use it
 TOO_LARGE = "event_too_large"  # the custom event in place of one that exceeds the limit
 
 
@@ -25,7 +25,7 @@ def now() -> int:
 
 
 class ProtocolLog:
-    """Writes events of protocol v2 of one run."""
+    """Writes the events of protocol v2 of one run."""
 
     def __init__(self, send: Send, *, max_bytes: int) -> None:
         self._send = send
@@ -44,7 +44,7 @@ class ProtocolLog:
         name: str | None = None,
         timestamp: int | None = None,
     ) -> bool:
-        """Write one event, or in place of one that is too large a custom event that says so; False then."""
+        """Write one event. If it is too large, write a custom event in its place and return False."""
         at = b"%d" % (now() if timestamp is None else timestamp)
         params = b"".join((self._place(ns, node), at, b',"data":', data, b"}"))
         if len(params) > self._max_bytes:
@@ -62,7 +62,7 @@ class ProtocolLog:
         return head
 
     def _place(self, ns: Namespace, node: str | None) -> bytes:
-        """The params up to the timestamp."""
+        """Return the encoded params up to the timestamp."""
         key = (ns, node)
         place = self._places.get(key)
         if place is None:

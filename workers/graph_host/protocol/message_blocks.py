@@ -1,7 +1,8 @@
-"""Messages, whole or in chunks → the events of protocol v2 that build them up block by block.
+"""Conversion of messages, whole or in chunks, to the events of protocol v2 that transmit them block by block.
 
-message-start, then for each block content-block-start, its deltas and content-block-finish, then message-finish.
-The blocks of one message never interleave: one that a model begins before another has ended waits for that.
+The sequence is message-start, then for each block content-block-start, its deltas and content-block-finish, then
+message-finish. The blocks of one message never interleave. A block that a model begins before the previous one has
+ended is held back.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from ..standard import json_loads
 Block = dict[str, Any]
 Event = dict[str, Any]
 
-ROLES = {"human": "human", "system": "system", "tool": "tool"}  # by a message's type; all others are the AI's
-PROSE = {"text": "text", "reasoning": "reasoning"}  # types whose content streams, and the field that holds it
-CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}  # in pieces → whole
+ROLES = {"human": "human", "system": "system", "tool": "tool"}  # by message type; other types are `ai`
+PROSE = {"text": "text", "reasoning": "reasoning"}  # types with streamed content, and its field
+CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}  # chunk → whole type
 OF_CALLS = frozenset({"tool_call_chunk", "tool_call", "invalid_tool_call"})
 JOINED = frozenset(
     {"text", "reasoning", "args", "data", "base64", "transcript"}
-)  # fields that come in pieces
-# What a block brings only when it is finished, and what stands for it until then.
+)  # fields whose text arrives in pieces
+# Fields that are left out until a block is finished, and their placeholders by block type.
 HEAVY = frozenset({"args", "base64", "data", "output", "transcript", "value"})
 NEEDED = {"tool_call": {"args": {}}, "server_tool_call": {"args": {}}, "non_standard": {"value": {}}}
 UNREADABLE = "Failed to parse tool call arguments as JSON"
 
 
 class MessageBlocks:
-    """One message in the making. Its events are yielded as its chunks come."""
+    """A message that is being streamed. Its events are yielded as its chunks arrive."""
 
     def __init__(self, message: BaseMessage) -> None:
         self.id = message.id or ""
-        self._open: deque[_Block] = deque()  # the first one streams, the others wait for it
+        self._open: deque[_Block] = deque()  # the first block streams, the others are held back
         self._by_key: dict[Any, _Block] = {}
         self._count = 0
         self._usage: UsageMetadata | None = None
         self._metadata: dict[str, Any] = {}
 
     def begin(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Event:
-        """The first event of a message; `metadata` is the stream's."""
+        """Return the first event of a message. `metadata` is the metadata of the graph's stream."""
         start: Event = {"event": "message-start", "role": ROLES.get(message.type, "ai"), "id": self.id}
         if isinstance(message, ToolMessage):
             start["tool_call_id"] = message.tool_call_id
@@ -57,7 +58,7 @@ class MessageBlocks:
         return start
 
     def add(self, message: BaseMessage) -> Iterator[Event]:
-        """What a chunk adds; a whole message is a chunk that is the only one."""
+        """Yield the events of a chunk. A whole message counts as its only chunk."""
         for key, block in _slices(message):
             yield from self._take(key, block)
         self._metadata.update(message.response_metadata or {})
@@ -65,7 +66,7 @@ class MessageBlocks:
             self._usage = add_usage(self._usage, message.usage_metadata)
 
     def finish(self) -> Iterator[Event]:
-        """End the open blocks and the message."""
+        """Yield the events that end the open blocks and the message."""
         for block in self._open:
             yield from block.begin()
             yield block.finish()
@@ -98,7 +99,7 @@ class MessageBlocks:
 
 
 class _Block:
-    """One content block: what is known of it, and whether it has been sent."""
+    """One content block, with its merged content and its streaming state."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -108,7 +109,7 @@ class _Block:
 
     @property
     def may_end(self) -> bool:
-        """Whether nothing is missing as far as one can see, once another block has begun."""
+        """Whether this block seems complete, so that it can end once another block has begun."""
         if self._state["type"] not in CALLS:
             return True
         args = (self._state.get("args") or "").rstrip()
@@ -128,7 +129,7 @@ class _Block:
                 state[name] = value
 
     def begin(self) -> Iterator[Event]:
-        """The start, once, and all that has come so far."""
+        """Yield the start event and the content received so far. Yields nothing on later calls."""
         if self.is_begun:
             return
         self.is_begun = True
@@ -146,7 +147,7 @@ class _Block:
 
 
 def _slices(message: BaseMessage) -> Iterator[tuple[Any, Block]]:
-    """The blocks of a chunk, each with what tells it from the message's others."""
+    """Yield the blocks of a chunk as `(key, block)`. The key identifies the block within its message."""
     content = message.content
     calls = message.tool_call_chunks if isinstance(message, AIMessageChunk) else ()
     if isinstance(content, str) and not message.additional_kwargs and isinstance(message, AIMessageChunk):
@@ -170,7 +171,7 @@ def _slices(message: BaseMessage) -> Iterator[tuple[Any, Block]]:
 def _blocks(message: BaseMessage) -> list[Any]:
     try:
         return list(message.content_blocks)
-    except Exception:  # a provider's translator, or content of its own kind
+    except Exception:  # any error of a provider's translator, or unknown content
         text = message.content if isinstance(message.content, str) else ""
         return [{"type": "text", "text": text}] if text else []
 
@@ -181,12 +182,12 @@ def _is_empty(slice: Block) -> bool:
 
 
 def _goes_on(slice: Block) -> bool:
-    """Whether it is a piece of a call that has begun."""
+    """Whether this is a later piece of a tool call."""
     return slice.get("type") in CALLS and not slice.get("name")
 
 
 def _delta(slice: Block) -> Block | None:
-    """What a slice adds, as far as it is sent before the block is finished."""
+    """Return the delta of a slice; None if its content is sent only when the block is finished."""
     type_ = slice.get("type", "")
     field = PROSE.get(type_)
     if field is not None:
@@ -200,7 +201,7 @@ def _delta(slice: Block) -> Block | None:
 
 
 def _outline(state: Block) -> Block:
-    """A block without what is still to come."""
+    """Return a block without the content that its deltas or its finish event transmit."""
     type_ = state.get("type", "")
     field = PROSE.get(type_)
     if field is not None:
@@ -213,7 +214,7 @@ def _outline(state: Block) -> Block:
 
 
 def _whole(state: Block) -> Block:
-    """The finished block; a call whose arguments are no JSON object is an invalid one."""
+    """Return the finished block. A call whose arguments are not a JSON object becomes an invalid tool call."""
     type_ = state.get("type", "")
     if type_ not in CALLS:
         return state

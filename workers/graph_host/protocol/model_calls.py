@@ -1,7 +1,7 @@
-"""Which model call each streamed message is of, and how the calls ended.
+"""Assignment of streamed messages to model calls, and the ends of these calls.
 
-The library's stream of messages says neither. A callback handler knows both; it is given to the graph before the
-library's own, so that what it notes of a message is known when the message is streamed.
+LangGraph's stream of messages contains neither. A callback handler receives both. It is registered before LangGraph's
+own handler, so that the call of a message is already known when the message is streamed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, LLMResult
 from langgraph.constants import TAG_NOSTREAM
 
-NODES = 1000  # as many of the newest are remembered: more do not end between a node's output and its event
+NODES = 1000  # remembered nodes, the newest; fewer than this end between a node's output and its event
 
 
 @dataclass
@@ -24,31 +24,31 @@ class ModelCall:
     """One call of a chat model."""
 
     run_id: str
-    produced: int = 0  # messages that will be in the stream
-    streamed: int = 0  # of them, those that have been
-    is_reported: bool = False  # its message has been sent whole
+    produced: int = 0  # chunks that will appear in the stream
+    streamed: int = 0  # messages that have appeared in the stream
+    is_reported: bool = False  # the whole message has been sent
     error: BaseException | None = None
     answer: BaseMessage | None = None
 
     @property
     def is_streamed(self) -> bool:
-        """Whether all that will be in the stream has been; the answer is, where there were no chunks of it."""
+        """Whether all messages of this call have been streamed: its chunks, or its answer if it had no chunks."""
         return self.streamed >= (self.produced or (self.answer is not None))
 
 
 class ModelCalls(BaseCallbackHandler):
-    """Notes the model calls of one run. Nodes may call models from several threads at a time."""
+    """Records the model calls of one run. Several threads may call models at the same time."""
 
-    run_inline = True  # else the library starts a thread for each call of it
+    run_inline = True  # otherwise LangChain starts a thread for each call of the handler
 
     def __init__(self) -> None:
-        self.over: deque[ModelCall] = deque()  # ended, in this order; whoever streams takes them out
+        self.over: deque[ModelCall] = deque()  # ended calls in order; the writer removes them
         self._calls: dict[UUID, ModelCall] = {}
-        self._said: dict[int, tuple[BaseMessage, ModelCall]] = {}  # by identity, until it is streamed
+        self._said: dict[int, tuple[BaseMessage, ModelCall]] = {}  # messages not streamed yet, by identity
         self._nodes: OrderedDict[int, Any] = OrderedDict()  # metadata of nodes, by identity
 
     def call_of(self, message: BaseMessage) -> ModelCall | None:
-        """The call a streamed message is of; None for one that comes from no model."""
+        """Return the model call of a streamed message; None if the message comes from no model call."""
         found = self._said.pop(id(message), None)
         if found is None:
             return None
@@ -56,11 +56,11 @@ class ModelCalls(BaseCallbackHandler):
         return found[1]
 
     def is_returned(self, metadata: Any) -> bool:
-        """Whether a message with this metadata, of no model call, is one that a node has returned."""
+        """Whether a message with this metadata was returned by a node. For messages of no model call."""
         return id(metadata) in self._nodes
 
     def forget(self, call: ModelCall) -> None:
-        """All of a call has been streamed: its whole answer will not be."""
+        """Forget the answer of a call whose chunks have all been streamed. The whole answer will not be streamed."""
         if call.answer is not None:
             self._said.pop(id(call.answer), None)
 

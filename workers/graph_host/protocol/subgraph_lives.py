@@ -1,4 +1,4 @@
-"""When the subgraphs of a run begin and end, derived from the tasks that they are, as events of protocol v2."""
+"""Lifecycle events of protocol v2 for the subgraphs of a run, derived from the tasks that execute them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from .log import Namespace, ProtocolLog
 
 
 class Life(NamedTuple):
-    """A subgraph that has begun."""
+    """A running subgraph."""
 
     namespace: Namespace
     graph_name: str
 
 
 class SubgraphLives:
-    """Writes `lifecycle` of the subgraphs of one run; that of the run itself is made from its log."""
+    """Writes the `lifecycle` events of one run's subgraphs. Those of the run itself are derived from its log."""
 
     def __init__(self, log: ProtocolLog) -> None:
         self._log = log
         self._begun: set[Namespace] = {()}
-        self._alive: dict[tuple[Namespace, str], Life] = {}  # by the task that it is: where, and its id
-        self._tool_calls: dict[str, str] = {}  # task → the model's tool call that it executes
+        self._alive: dict[tuple[Namespace, str], Life] = {}  # by the subgraph's task: its namespace and id
+        self._tool_calls: dict[str, str] = {}  # task id → id of the model's tool call that it executes
 
     def has_begun(self, ns: Namespace) -> bool:
         return ns in self._begun
 
     def note_task(self, ns: Namespace, task: Mapping[str, Any]) -> None:
-        """A task begins: the graph that it is a task of has begun."""
+        """Record that a task begins, which shows that its graph has begun."""
         call = _tool_call(task.get("input"))
         if call is not None:
             self._tool_calls[task["id"]] = call
         self.begin(ns, (task.get("metadata") or {}).get("lc_agent_name"))
 
     def begin(self, ns: Namespace, agent: str | None = None) -> None:
-        """Say that this namespace has begun, and those around it; once."""
+        """Write start events of this namespace and the namespaces around it, unless already written."""
         if ns in self._begun:
             return
         self.begin(ns[:-1])
         self._begun.add(ns)
         name, _, task = ns[-1].partition(":")
         if not task:
-            return  # another use of a subgraph by the task around it, which has no life of its own
+            return  # the surrounding task uses a subgraph again, which has no lifecycle of its own
         data: dict[str, Any] = {
             "event": "started",
             "namespace": list(ns),
@@ -56,7 +56,7 @@ class SubgraphLives:
         self._write(life, data)
 
     def end_task(self, ns: Namespace, task: Mapping[str, Any]) -> None:
-        """A task has ended, and with it the subgraph that it is."""
+        """Record that a task has ended, and write the end event of its subgraph, if it is one."""
         self._tool_calls.pop(task["id"], None)
         life = self._alive.pop((ns, task["id"]), None)
         if life is None:
@@ -69,7 +69,7 @@ class SubgraphLives:
             self._end(life, "completed")
 
     def end_all(self, event: str, error: str | None) -> None:
-        """Those whose task never said so end as the run does, the innermost first."""
+        """Write end events of the subgraphs whose tasks have not ended, as the run ends; the innermost first."""
         for life in sorted(self._alive.values(), key=lambda life: len(life.namespace), reverse=True):
             self._end(life, event, error if event == "failed" else None)
         self._alive.clear()
@@ -84,7 +84,7 @@ class SubgraphLives:
 
 
 def _tool_call(input: Any) -> str | None:
-    """The id of the tool call that a task was given; older versions give several at once."""
+    """Return the id of the tool call in a task's input. Older versions of LangGraph pass a list of calls."""
     if isinstance(input, Mapping) and isinstance(input.get("tool_call"), Mapping):
         input = [input["tool_call"]]
     if not isinstance(input, list):

@@ -1,8 +1,8 @@
-"""The transformers that a graph was compiled with, at work on protocol v2's events.
+"""Application of a graph's own stream transformers to the events of protocol v2.
 
-A transformer sees the events of the run in the library's own form, may change them or leave them out, and may put
-something of its own into channels with names. What one fails on is left out too, and all content where they cannot be
-made: they may be there to hide something. Graph libraries that know no transformers have none.
+A transformer receives the run's events in LangGraph's form. It may change or drop them, and may write its own events
+to named channels. Transformers may exist to hide data. An event on which a transformer fails is therefore dropped, and
+if the transformers cannot be created, all content is dropped. Older versions of LangGraph have no transformers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ log = logging.getLogger("runyard")
 
 Chunk = tuple[tuple[str, ...], str, Any]
 
-# A built-in one folds these into what it makes of them and leaves them out for the readers in its own process: that
-# says nothing about what readers out here may see.
+# A built-in transformer of LangGraph drops these events because readers in its own process get them in another form.
+# It does not mean to hide them, so clients of this service still receive them.
 NEVER_LEFT_OUT = frozenset({"tasks", "checkpoints"})
 CUSTOM = "custom:"
 
@@ -30,7 +30,7 @@ CUSTOM = "custom:"
 async def transformed(
     graph: Pregel, writer: ProtocolWriter, chunks: AsyncGenerator[Chunk, None]
 ) -> AsyncGenerator[Chunk, None]:
-    """The same chunks. Between one and the next, the graph's transformers have their way with the first's events."""
+    """Yield the chunks unchanged. After each chunk, pass its events through the graph's transformers."""
     factories: tuple[Callable[..., Any], ...] = tuple(getattr(graph, "stream_transformers", None) or ())
     transformers = _transformers(factories) if factories else None
     async with contextlib.aclosing(chunks):
@@ -44,7 +44,7 @@ async def transformed(
         writer.intercept = line.events.append
         try:
             async for chunk in chunks:
-                yield chunk  # whoever takes it writes its events into the line
+                yield chunk  # the consumer writes the chunk's events into `line.events`
                 await line.work()
             await line.finish()
         except BaseException as error:
@@ -55,7 +55,7 @@ async def transformed(
 
 
 class _Line:
-    """Events on their way through the transformers."""
+    """The pipeline of events through the transformers."""
 
     def __init__(self, transformers: Any, writer: ProtocolWriter) -> None:
         self.events: list[dict[str, Any]] = []
@@ -65,17 +65,17 @@ class _Line:
         self._made = transformers._events._items
 
     async def work(self) -> None:
-        """Pass on what has come since."""
+        """Pass the collected events through the transformers and write the results."""
         events, self.events[:] = list(self.events), []
         for event in events:
             try:
                 await self._mux.apush(event)
-            except Exception as error:  # a transformer's own, of any kind
+            except Exception as error:  # any error of a transformer
                 log.warning("a stream transformer failed: %s", text_of(error, repr), exc_info=error)
             self._write(event)
 
     async def finish(self) -> None:
-        """Let them add what they know only at the end."""
+        """Close the transformers and write the events that they add at the end."""
         try:
             await self._mux.aclose()
         except Exception as error:
@@ -88,7 +88,7 @@ class _Line:
         self._write(None)
 
     def _write(self, pushed: dict[str, Any] | None) -> None:
-        """Write what has come out; `pushed` has gone in."""
+        """Write the events that the transformers have produced after `pushed` was passed to them."""
         is_kept = False
         while self._made:
             _, event = self._made.popleft()
@@ -106,18 +106,18 @@ class _Line:
             self._writer.write(
                 event["method"], tuple(params["namespace"]), params["data"], params["timestamp"]
             )
-        except Exception as error:  # it may have made anything of it
+        except Exception as error:  # a transformer may have changed the event in any way
             log.warning("a stream transformer's event cannot be written", exc_info=error)
 
     def _write_made(self, event: dict[str, Any]) -> None:
-        """What was put into a channel with a name; channels named as ours are for readers in the process."""
+        """Write an event of a named channel. Skips channels named like our methods: they are for in-process readers."""
         method, params = event["method"], event["params"]
         if method not in MODES and method != "lifecycle":
             self._writer.write_named(method.removeprefix(CUSTOM), tuple(params["namespace"]), params["data"])
 
 
 def _transformers(factories: Sequence[Callable[..., Any]]) -> Any:
-    """The library's dispatcher with the graph's own transformers; None where they cannot be made."""
+    """Return LangGraph's dispatcher of the graph's transformers; None if they cannot be created."""
     try:
         from langgraph.stream._mux import StreamMux
 
@@ -132,4 +132,4 @@ def _transformers(factories: Sequence[Callable[..., Any]]) -> Any:
 
 
 def _leave_out(event: dict[str, Any]) -> None:
-    """Nobody gets it."""
+    """Drop an event."""

@@ -1,7 +1,8 @@
-"""What `graph.astream` yields → the events of protocol v2: the second view of a run, beside the classic one.
+"""Conversion of the chunks of `graph.astream` to events of protocol v2, the second view of a run.
 
-Made of the same chunks as the classic events, only where somebody wants it. The library's own streaming of blocks is not
-used: it changes what models' messages are stored as, and a state must not depend on how its run was watched.
+The events are derived from the same chunks as the classic events, only if a reader requests them. LangGraph's own
+streaming of content blocks is not used, because it changes the stored form of model messages. A thread's state must not
+depend on the readers of its runs.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from .subgraph_lives import SubgraphLives
 log = logging.getLogger("runyard")
 
 INTERRUPT = "__interrupt__"
-PUSH = "__pregel_push"  # begins the path of a task that was called or sent to
+PUSH = "__pregel_push"  # first element in the path of a task that was called, or started by a Send
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "tools")
-LATE_MODES = ("values", "updates")  # what a reader gets of a run that was begun without these events
+LATE_MODES = ("values", "updates")  # the modes for a reader that joins a run begun without protocol v2
 
 Handler = Callable[[Namespace, Any], None]
 Encoded = tuple[str, bytes, int]  # method, data, timestamp
@@ -36,13 +37,13 @@ Encoded = tuple[str, bytes, int]  # method, data, timestamp
 
 @dataclass
 class Held:
-    """What a namespace's steps brought, until it has begun and the newest values' checkpoint has followed."""
+    """Held-back events of a namespace, until the namespace has begun and the checkpoint of its values has arrived."""
 
     ready: list[Encoded] = field(default_factory=list)
     values: Encoded | None = None
 
     def settle(self) -> None:
-        """The values' checkpoint has come, or will not."""
+        """Release the values, since their checkpoint has arrived or will not arrive."""
         if self.values is not None:
             self.ready.append(self.values)
             self.values = None
@@ -59,18 +60,18 @@ class Streamed:
 
 
 class ProtocolWriter:
-    """Writes protocol v2's events of one run. `is_late`: it begins in the midst of the run."""
+    """Writes the events of protocol v2 of one run. `is_late` means that it begins during the run."""
 
     def __init__(self, log: ProtocolLog, *, is_late: bool = False) -> None:
         self.calls = ModelCalls()
-        # of the graph's own transformers, where it has any: they see each event before it is written
+        # Set if the graph has stream transformers: receives each event instead of the log.
         self.intercept: Callable[[dict[str, Any]], None] | None = None
         self._log = log
         self._lives = SubgraphLives(log)
         self._is_late = is_late
         self._held: dict[Namespace, Held] = {}
-        self._last: Any = None  # the root's values after an interrupt: they come after all else
-        self._raised: dict[str, Namespace] = {}  # interrupts, by where they were seen
+        self._last: Any = None  # the root's values after an interrupt, which are written last
+        self._raised: dict[str, Namespace] = {}  # interrupt id → namespace of the task that raised it
         self._messages: dict[str, Streamed] = {}
         self._writers: dict[str, Callable[[Namespace, Any, int], None]] = {
             "values": self._on_values,
@@ -84,7 +85,7 @@ class ProtocolWriter:
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """By mode, what takes the chunks of the graph's stream."""
+        """The handlers of the graph's chunks, by stream mode."""
         if self._is_late:
             return {mode: _guarded(partial(self._take, mode)) for mode in LATE_MODES}
         handlers: dict[str, Handler] = {mode: partial(self._take, mode) for mode in MODES}
@@ -92,15 +93,15 @@ class ProtocolWriter:
         return {mode: _guarded(handler) for mode, handler in handlers.items()}
 
     def write(self, method: str, ns: Namespace, data: Any, timestamp: int) -> None:
-        """Write what is left of a library's event after the graph's transformers."""
+        """Write an event that has passed the graph's transformers."""
         self._writers[method](ns, data, timestamp)
 
     def write_named(self, name: str, ns: Namespace, payload: Any) -> None:
-        """Write what a transformer has put into a channel of its own."""
+        """Write an event that a transformer has written to a named channel."""
         self._log.write("custom", ns, short_dumps({"name": name, "payload": payload}), name=name)
 
     def close(self, event: str, error: Mapping[str, Any] | None, asked: Iterable[OpenInterrupt]) -> None:
-        """The run is over: write what was held back. `event` is what its lifecycle ends with."""
+        """Write all held-back events at the end of the run. `event` is the last lifecycle event of the run."""
         self._settle()
         for ns in sorted(self._held, key=len, reverse=True):
             self._release(ns)
@@ -122,11 +123,14 @@ class ProtocolWriter:
     # Messages
 
     def _on_message(self, ns: Namespace, payload: Any) -> None:
-        """Messages of model calls, and those that a node pushes; one that a node returns is part of `values`."""
+        """Stream messages of model calls and messages that a node pushes.
+
+        A message that a node returns is not streamed, since it is part of `values`.
+        """
         message, metadata = payload
         if not isinstance(message, BaseMessage):
             return
-        self._settle()  # before this message counts: the last of a finished call has yet to be sent
+        self._settle()  # called before this message is counted: a call's last message must still be sent
         call = self.calls.call_of(message)
         if call is None and self.calls.is_returned(metadata):
             if self.intercept is not None:
@@ -135,7 +139,7 @@ class ProtocolWriter:
         key = call.run_id if call is not None else message.id or ""
         is_chunk = isinstance(message, BaseMessageChunk)
         if call is not None and (call.is_reported or (call.produced and not is_chunk)):
-            return  # nothing is left to say, or it is the whole of what came in chunks
+            return  # already sent as a whole message or in chunks
         streamed = self._messages.get(key)
         if streamed is None:
             streamed = self._begin_message(key, ns, message, metadata)
@@ -167,7 +171,7 @@ class ProtocolWriter:
             self._say(streamed, streamed.blocks.finish())
 
     def _settle(self) -> None:
-        """End the messages of calls that are over and all of whose chunks have been streamed."""
+        """End the messages of finished calls whose chunks have all been streamed."""
         over = self.calls.over
         for _ in range(len(over)):
             call = over.popleft()
@@ -177,7 +181,7 @@ class ProtocolWriter:
             self.calls.forget(call)
             if call.error is None:
                 self._end_message(call.run_id)
-            elif isinstance(call.error, Exception):  # a cancelled one only stops
+            elif isinstance(call.error, Exception):  # a cancelled call's message just stops
                 self._end_message(call.run_id, "failed", error_record(call.error))
 
     def _say(self, streamed: Streamed, events: Iterable[dict[str, Any]]) -> None:
@@ -190,17 +194,17 @@ class ProtocolWriter:
 
     def _on_message_event(self, ns: Namespace, data: Any, at: int) -> None:
         event, metadata = data
-        if isinstance(event, Mapping):  # else a message that was shown to the transformers alone
+        if isinstance(event, Mapping):  # otherwise it is a message meant only for transformers
             self._log.write("messages", ns, dumps(event), node=metadata.get("langgraph_node"), timestamp=at)
 
-    # What a step brings
+    # Events of steps
 
     def _on_values(self, ns: Namespace, payload: Any, at: int) -> None:
         is_last = isinstance(payload, Mapping) and INTERRUPT in payload
         if is_last:
             payload = {key: value for key, value in payload.items() if key != INTERRUPT}
             if not payload:
-                return  # a graph whose state is one value streams interrupts without it
+                return  # a graph whose state is a single value streams interrupts without the value
         if not ns and (is_last or self._last is not None):
             self._last = payload
             return
@@ -214,7 +218,7 @@ class ProtocolWriter:
         held.values = ("values", short_dumps(payload), at)
 
     def _on_checkpoint(self, ns: Namespace, payload: Mapping[str, Any], at: int) -> None:
-        """A checkpoint comes after its step's values, and is sent before them."""
+        """Write a checkpoint before its step's values, although LangGraph streams it after them."""
         held = self._held.setdefault(ns, Held())
         held.ready.append(("checkpoints", dumps(_checkpoint(payload)), at))
         held.settle()
@@ -237,7 +241,7 @@ class ProtocolWriter:
         else:
             self._settle()
             for item in payload.get("interrupts") or ():
-                self._raised.setdefault(item["id"], ns)  # the innermost task is the first to end
+                self._raised.setdefault(item["id"], ns)  # the innermost task ends first
             for inner in [known for known in self._held if len(known) > len(ns) and known[: len(ns)] == ns]:
                 if inner[len(ns)].partition(":")[2] == payload["id"]:
                     self._release(inner)
@@ -245,13 +249,13 @@ class ProtocolWriter:
         self._log.write("tasks", ns, dumps(with_masked_error(payload)), timestamp=at)
 
     def _on_updates(self, ns: Namespace, payload: Any, at: int) -> None:
-        """One event a node; what the library adds under names of its own is sent elsewhere."""
+        """Write one event per node. Skips LangGraph's internal keys, whose content is sent in other events."""
         for node, output in payload.items():
             if not node.startswith("__"):
                 self._log.write("updates", ns, short_dumps(output), node=node, timestamp=at)
 
     def _on_custom(self, ns: Namespace, payload: Any, at: int) -> None:
-        """An object with a name goes out as it is, on the channel of that name."""
+        """Write a custom event. An object with a `name` is written unchanged, to the channel of that name."""
         name = payload.get("name") if isinstance(payload, dict) else None
         if isinstance(name, str) and name:
             self._log.write("custom", ns, dumps(payload), name=name, timestamp=at)
@@ -262,29 +266,32 @@ class ProtocolWriter:
         delta = payload.get("delta")
         if delta is not None and not isinstance(delta, str):
             payload = {**payload, "delta": dumps(delta).decode()}
-        if isinstance(payload.get("message"), str):  # of a tool that failed
+        if isinstance(payload.get("message"), str):  # the error of a failed tool
             payload = {**payload, "message": masked(payload["message"])}
         self._log.write("tools", ns, dumps(payload), timestamp=at)
 
 
 def _graph_of(metadata: Mapping[str, Any], ns: Namespace) -> Namespace:
-    """The namespace of the graph a node is in, which older versions do not stream its messages under."""
+    """Return the namespace of the graph that a node belongs to.
+
+    Older versions of LangGraph stream a node's messages under another namespace.
+    """
     place, path = metadata.get("langgraph_checkpoint_ns"), metadata.get("langgraph_path")
     if not place:
         return ns
     tasks = 1
     while isinstance(path, (tuple, list)) and len(path) == 4 and path[0] == PUSH and path[3] is True:
-        tasks, path = tasks + 1, path[1]  # a task that a node calls runs in the node's graph
+        tasks, path = tasks + 1, path[1]  # a task called by a node belongs to the node's graph
     return tuple(place.split("|")[:-tasks])
 
 
 def _guarded(handler: Handler) -> Handler:
-    """A run goes on whatever cannot be shown of it."""
+    """Wrap a handler to log its errors, since an event that cannot be written must not fail the run."""
 
     def guarded(ns: Namespace, payload: Any) -> None:
         try:
             handler(ns, payload)
-        except Exception:  # what the project's own objects do, of any kind
+        except Exception:  # any error of the project's own objects
             log.exception("an event of protocol v2 could not be written")
 
     return guarded

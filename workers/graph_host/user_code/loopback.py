@@ -6,9 +6,9 @@ names the user of the run or request that it is made in. The deployment's author
 Every request that a run makes with an SDK client, to any address, also names the run in the header PARENT_RUN. The
 service gives runs that such a request creates their own capacity (`shared/runs/nesting.py`).
 
-`install` patches the SDK's module. The SDK would otherwise look for the server of the original platform, and use a
-transport that collects a whole response before it passes on the first byte. The two patched names are the only places
-where the SDK can be redirected.
+`install` patches the SDK's module. The SDK would otherwise import LangGraph's own server (`langgraph_api`) where a
+project has it installed, and use a transport that collects a whole response before it passes on the first byte. The
+patched names are those from which the SDK takes the server and the transport.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .exchanges import Exchange, Exchanges
 
 T = TypeVar("T")
 
-# The server of the original platform, which the SDK would load if a project has it installed.
+# LangGraph's own server, which the SDK would import if a project has it installed.
 SERVER = "langgraph_api.server"
 # Headers that the runner sets itself. An API key in the deployment's variables is meant for another service.
 LEFT_OUT = frozenset((b"host", b"connection", b"transfer-encoding", b"accept-encoding", b"x-api-key"))
