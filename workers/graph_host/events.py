@@ -136,13 +136,13 @@ class EventWriter:
         return ProtocolLog(self._send, max_bytes=self._max_bytes)
 
     def _join_protocol(self, writer: ProtocolWriter) -> None:
-        """Also pass the chunks of LangGraph to the writer of protocol v2."""
+        """Add the writer of protocol v2 to the handlers of LangGraph's chunks."""
         self.protocol = writer
         for mode, handler in writer.handlers.items():
             self._handlers[mode] = _both(self._handlers.get(mode), handler)
 
     def widen(self, modes: Collection[str]) -> None:
-        """Also write events of these modes from now on. Ignores modes that were not requested from LangGraph."""
+        """Begin to write events of these modes. Ignores modes that were not requested from LangGraph."""
         if PROTOCOL in modes and self.protocol is None:
             self._join_protocol(ProtocolWriter(self.protocol_log(), is_late=True))
         for mode in modes:

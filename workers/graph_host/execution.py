@@ -102,7 +102,7 @@ class Execution:
             self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
 
     def widen(self, modes: list[str]) -> None:
-        """Also send events of these stream modes from now on, as far as LangGraph was asked for them."""
+        """Begin to send events of these stream modes, as far as LangGraph was asked for them."""
         self._events.widen(modes)
 
     @property

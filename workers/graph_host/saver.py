@@ -75,7 +75,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         self._max_bytes = max_bytes
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HostSaver:
-        """Also allow these types, and return this saver.
+        """Allow these additional types, and return this saver.
 
         LangGraph calls this for each run. Only types that are new cause a new serializer.
         """

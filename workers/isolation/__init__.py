@@ -1,1 +1,1 @@
-"""Keeps user code away from the rest of the machine, and within its limits, as well as this machine can."""
+"""Isolation of user code: the sandbox and the resource limits, as far as the machine supports them."""

@@ -1,9 +1,9 @@
-"""Control groups (cgroup v2): the kernel holds a graph host to its limits, where the service may make groups.
+"""Control groups (cgroup v2): the kernel enforces the limits of graph hosts, if the service may create groups.
 
-That is so where its own group was handed to it with the controllers: by systemd with `Delegate=yes`, or in a container
-whose cgroup file system can be written. The kernel wants processes in the leaves of the tree alone, so what runs in
-the service's group moves into one below it first. A group that nobody handed over is left alone: a login session's
-holds its user's shell too.
+The service may create groups if its own group was delegated to it with the controllers: by systemd with `Delegate=yes`,
+or in a container with a writable cgroup file system. The kernel allows processes only in the leaves of the tree, so the
+processes of the service's group first move into a child group. A group that was not delegated is left unchanged,
+because the group of a login session, for example, also contains the user's shell.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 CONTROLLERS = ("cpu", "memory", "pids")
 SERVICE = "service"  # the leaf for the service's own processes
 HOST = "host-"
-HOST_WEIGHT = 50  # of the processor, beside the 100 of the service's own processes
+HOST_WEIGHT = 50  # CPU weight; the service's own processes have 100
 MOVING_ROUNDS = 10  # processes may start others while they are moved
 REMOVAL_ROUNDS, REMOVAL_PAUSE_SECONDS = 50, 0.1
-DELEGATED = "user.delegate"  # how systemd marks what it has handed over
+DELEGATED = "user.delegate"  # the attribute with which systemd marks delegated groups
 
 
 class ControlGroup:
-    """The group of one host."""
+    """The control group of one graph host."""
 
     def __init__(self, folder: Path, *, tasks: int, memory_bytes: int) -> None:
-        """Raises OSError."""
+        """Create the group with its limits. Raises OSError."""
         folder.mkdir()
         self._folder = folder
         limits = {
             "pids.max": tasks,
             "memory.max": memory_bytes,
-            "memory.oom.group": 1,  # a host that lost some of its processes is of no use
+            "memory.oom.group": 1,  # kill all processes of the host: it cannot work without some of them
             "cpu.weight": HOST_WEIGHT,
         }
         try:
@@ -47,19 +47,22 @@ class ControlGroup:
             raise
 
     def enter(self) -> None:
-        """Called in a child before its program starts. One that stays outside is counted as without groups."""
+        """Move the calling process into the group. Called in a child between fork and exec.
+
+        If that fails, the host is measured and limited by the runner, as without control groups.
+        """
         with suppress(OSError):
             (self._folder / "cgroup.procs").write_text("0")
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has ended the host for its memory."""
+        """Whether the kernel has killed the host for exceeding its memory limit."""
         with suppress(OSError):
             events = dict(line.split() for line in (self._folder / "memory.events").read_text().splitlines())
             return int(events.get("oom_kill", 0)) > 0
         return False
 
     def end(self) -> None:
-        """Kill what is left in it, and remove it as soon as that has ended."""
+        """Kill the remaining processes of the group, and remove it as soon as they have ended."""
         with suppress(OSError):
             (self._folder / "cgroup.kill").write_text("1")
         gevent.spawn(self._remove)
@@ -73,14 +76,14 @@ class ControlGroup:
 
 
 class ControlGroups:
-    """The group below which this process makes one for each of its hosts."""
+    """The parent group below which this process creates a group for each of its hosts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._made = 0
 
     def make(self, *, tasks: int, memory_bytes: int) -> ControlGroup | None:
-        """A group with these limits; None where the kernel refuses it."""
+        """Create a group with these limits. Returns None if the kernel refuses it."""
         self._made += 1
         folder = self._folder / f"{HOST}{os.getpid()}-{self._made}"
         try:
@@ -90,14 +93,14 @@ class ControlGroups:
             return None
 
     def sweep(self) -> None:
-        """Remove what processes that were killed have left behind; groups in use stay."""
+        """Remove the groups that killed runners have left behind. Groups in use remain."""
         for folder in self._folder.glob(f"{HOST}*"):
             with suppress(OSError):
                 folder.rmdir()
 
 
 def find() -> ControlGroups | None:
-    """Where this process may make groups; None, with the reason in the log, where it may not."""
+    """Return the parent group for hosts. Logs the reason and returns None if this process may not create groups."""
     try:
         groups = take(
             own_folder(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
@@ -110,7 +113,10 @@ def find() -> ControlGroups | None:
 
 
 def own_folder(membership: str, mounts: str) -> Path:
-    """This process's group in the file system, from /proc/self/cgroup and mountinfo; raises FileNotFoundError."""
+    """Return the path of this process's group, from the texts of /proc/self/cgroup and mountinfo.
+
+    Raises FileNotFoundError.
+    """
     own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), None)
     for line in mounts.splitlines():
         mount, _, kind = line.partition(" - ")
@@ -122,7 +128,7 @@ def own_folder(membership: str, mounts: str) -> Path:
 
 
 def take(own: Path) -> ControlGroups:
-    """Make ready the group that was handed to the service; raises OSError where none was."""
+    """Prepare the group that was delegated to the service. Raises OSError if none was."""
     folder = own.parent if own.name == SERVICE else own
     missing = set(CONTROLLERS) - set((folder / "cgroup.controllers").read_text().split())
     if missing:
@@ -137,9 +143,12 @@ def take(own: Path) -> ControlGroups:
 
 
 def _move_processes(folder: Path) -> None:
-    """Raises PermissionError for a group that is not the service's alone."""
+    """Move all processes of a group into its child SERVICE.
+
+    Raises PermissionError for a group that was not delegated to the service.
+    """
     if not (folder / "cgroup.type").exists():
-        return  # the root of all groups may hold processes too
+        return  # the root group may contain processes
     if not _is_delegated(folder):
         raise PermissionError(f"{folder} was not handed over to the service")
     leaf = folder / SERVICE
@@ -149,12 +158,12 @@ def _move_processes(folder: Path) -> None:
         if not pids:
             return
         for pid in pids:
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 (leaf / "cgroup.procs").write_text(pid)
 
 
 def _is_delegated(folder: Path) -> bool:
-    """By systemd's mark, or since it is all that this process's namespace has."""
+    """Whether systemd has marked the group as delegated, or it is the root of this process's cgroup namespace."""
     if not (folder.parent / "cgroup.procs").exists():
         return True
     with suppress(OSError):

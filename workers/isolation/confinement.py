@@ -1,7 +1,7 @@
-"""What a child process does to itself between fork and exec: rights, user namespace and resource limits.
+"""Confinement of a child process by itself, between fork and exec: rights, user namespace and resource limits.
 
-The kernel counts a user's processes and threads in each user namespace apart, and never those of the machine's
-root. So a program that is to have a bound of its own starts as another user in a namespace of its own.
+The kernel counts a user's processes and threads separately in each user namespace, and never those of the machine's
+root. A program that needs its own bound therefore starts as another user in its own namespace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CLONE_NEWUSER = 0x10000000
-CAPABILITIES = range(64)  # more than there are: dropping what does not exist is refused and harmless
+CAPABILITIES = range(64)  # more than exist: the kernel refuses to drop an unknown one, which is harmless
 CAPABILITY_VERSION = 0x20080522
 OPEN_FILES = 4096
 
@@ -29,40 +29,40 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Identity:
-    """Whom user code runs as when it is not us."""
+    """The user and group that user code runs as, if not those of the service."""
 
     uid: int
     gid: int
 
 
 def limit(kind: int, most: int) -> None:
-    """Lower a resource limit for good; one that is lower already stays."""
+    """Lower the soft and the hard value of a resource limit. A hard limit that is already lower remains."""
     _, hard = resource.getrlimit(kind)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (most, most))
 
 
 def limit_files() -> None:
-    """No core dumps, and so many open files."""
+    """Forbid core dumps, and limit open files to OPEN_FILES."""
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_NOFILE, OPEN_FILES)
 
 
 def die_with_parent() -> None:
-    """Last of all: a change of user would undo it."""
+    """Have the kernel kill this process when its parent ends. Must be called last: a change of user would undo it."""
     system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """What the program starts stays among its descendants, also what leaves its group."""
+    """Make this process the parent of its orphaned descendants, including those that leave its process group."""
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def exchange_with_root(identity: Identity) -> None:
-    """As root: become this user, in a namespace of our own where it is root, and root's files are another's.
+    """Enter a new user namespace in which the identity and root are exchanged, and become its root. Requires root.
 
-    Bubblewrap makes its mounts there with the rights of that namespace's root, and so reaches what only root
-    may pass through; the program it starts has none of them.
+    Bubblewrap creates its mounts with the rights of that namespace's root, and can therefore pass through folders that
+    only root may enter. The program that it starts has none of these rights.
     """
     os.setgroups([])
     _enter_namespace(
@@ -76,7 +76,7 @@ def exchange_with_root(identity: Identity) -> None:
 
 
 def isolate(identity: Identity) -> None:
-    """As root: go where there is nobody but this user."""
+    """Enter a new user namespace that contains only this user. Requires root."""
     _enter_namespace(
         {
             "uid_map": f"{identity.uid} {identity.uid} 1\n",
@@ -86,10 +86,12 @@ def isolate(identity: Identity) -> None:
 
 
 def _enter_namespace(maps: Mapping[str, str]) -> None:
-    """A new user namespace; whom it knows is written by a child that stays outside, as only root there may.
+    """Enter a new user namespace with these id maps. Raises OSError.
 
-    Not by gevent's functions: its `fork` would start an event loop, and its `close` leaves the file open until a loop
-    runs, so that the child waited for the end of the pipe forever.
+    A child that stays outside writes the maps, because only root of the outer namespace may write them.
+
+    Calls `posix` instead of gevent's functions. gevent's `fork` would start an event loop, and its `close` leaves the file
+    open until a loop runs, so the child would wait forever for the end of the pipe.
     """
     ours = os.getpid()
     is_entered, enter = os.pipe()
@@ -120,12 +122,12 @@ def _write_maps(pid: int, is_entered: int, enter: int, maps: Mapping[str, str]) 
 
 
 def become(identity: Identity | None) -> None:
-    """Give up every capability for good, and be somebody else if there is somebody.
+    """Give up all capabilities permanently, and become this user if one is given.
 
-    Root gets back at exec what its bounding set still holds, so that is emptied too.
+    The bounding set is emptied, too, because root would otherwise regain its capabilities at exec.
     """
     if not system.is_linux():
-        return  # there are no capabilities; what root starts stays root's, and a warning says so
+        return  # no capabilities; user code stays the service's user, and `sandbox.settle` logs a warning
     for capability in CAPABILITIES:
         _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
@@ -138,7 +140,7 @@ def become(identity: Identity | None) -> None:
 
 
 def _drop_capabilities() -> None:
-    """The effective, permitted and inheritable sets, all empty."""
+    """Clear the effective, permitted and inheritable capability sets."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 

