@@ -1,1 +1,1 @@
-"""One revision from claim to DEPLOYED: unpacked, resolved, installed, its graphs inspected, switched to."""
+"""Building of revisions, from claim to DEPLOYED: unpack, resolve, install, inspect the graphs, switch traffic."""

@@ -28,7 +28,7 @@ FLUSHED_SECONDS = 5.0
 
 
 class BuildLog:
-    """Lines and statuses of one attempt; lines are stored in batches while the block runs."""
+    """The lines and statuses of one attempt. Lines are stored in batches while the block runs."""
 
     def __init__(self, writer: Writer, claimed: ClaimedRevision, secrets: Mapping[str, str]) -> None:
         self._claimed = claimed
@@ -41,11 +41,11 @@ class BuildLog:
         self.events = RunLog(
             writer,
             claimed.revision_id,
-            attempt=claimed.attempt * 2,  # odd numbers are the control plane's
+            attempt=claimed.attempt * 2,  # the control plane uses odd numbers
             owner=claimed.owner,
             floor=claimed.floor,
             reserve=self._reserve,
-            on_fenced=lambda: None,  # the lease notices
+            on_fenced=lambda: None,  # the lease detects it and stops the build
         )
 
     def __enter__(self) -> BuildLog:
@@ -60,7 +60,7 @@ class BuildLog:
             self.events.flushed.wait(FLUSHED_SECONDS)
 
     def write(self, level: str, message: str) -> None:
-        """Add a message of one line or several."""
+        """Add a message of one or more lines."""
         for part in message.splitlines() or [""]:
             if self._bytes > MAX_LOG_BYTES:
                 return
@@ -70,7 +70,7 @@ class BuildLog:
             self._add(level, self.shown(part))
 
     def shown(self, message: str) -> str:
-        """The message as anyone may see it."""
+        """Return the message with secrets masked and control characters cleaned."""
         return logs.clean(self._mask(message))
 
     def _add(self, level: str, message: str) -> None:
@@ -80,11 +80,11 @@ class BuildLog:
         self.events.add(logs.log_payload(line))
 
     def status(self, status: RevisionStatus, message: str | None = None) -> None:
-        """Add a new status of the revision."""
+        """Add an event with the revision's new status."""
         self.events.add(logs.status_payload(status, message))
 
     def end(self, status: RevisionStatus, message: str | None = None) -> None:
-        """Add the last status and end the events."""
+        """Add the last status and the end event."""
         self.status(status, message)
         self.events.end(logs.end_payload(status))
 
@@ -111,11 +111,11 @@ class BuildLog:
             try:
                 with connection() as conn:
                     logs.append(conn, lines)
-            except BaseException:  # whatever it is, the lines are not stored
+            except BaseException:  # after any error the lines are not stored
                 self._lines[:0] = lines
                 raise
 
     def store(self, conn: Connection) -> None:
-        """Store what has gathered; `storing` must be held, so that no line is still on its way elsewhere."""
+        """Store the collected lines. The caller must hold `storing`, so that no other greenlet is storing lines."""
         lines, self._lines = self._lines, []
         logs.append(conn, lines)

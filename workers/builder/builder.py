@@ -1,8 +1,8 @@
-"""Builds one revision, from claim to DEPLOYED.
+"""The builder: takes a revision from its claim to DEPLOYED.
 
-The claimed builder holds a lease it renews; whatever it writes names its attempt, so that one that lost the
-lease changes nothing. A failed step ends the revision with the step's name and reason; the revision that
-served before keeps serving. A builder that dies is found by upkeep, and the next attempt starts from a clean folder.
+The builder renews a lease on the revision. Every write names the attempt, so a builder that has lost its lease changes
+nothing. A failed step ends the revision with the step's name and the reason, and the revision that served before keeps
+serving. If a builder dies, upkeep finds its revision, and the next attempt starts with an empty folder.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from workers.runner.event_writer import Writers
 log = logging.getLogger(__name__)
 
 PASS_ON_SECONDS = 0.2
-NOTICE_SECONDS = 3.0  # after which a build that was interrupted stops
+NOTICE_SECONDS = 3.0  # longest interval of renewals, so that an interrupted build stops soon
 
 
 class ShuttingDown(BaseException):
-    """The builder shuts down; no step may take this for a failure of its own."""
+    """The builder shuts down. A BaseException, so that no step treats it as its own failure."""
 
 
 class Builder:
-    """Builds revisions in one process, and hands them back when it shuts down."""
+    """Builds revisions in one process, and returns them to the queue when it shuts down."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -55,7 +55,7 @@ class Builder:
         self.is_drained = False  # by an operator
 
     def build(self, revision_id: UUID) -> None:
-        """Build and deploy a revision that waits for it; returns at once when somebody else has it."""
+        """Claim, build and deploy a revision. Returns at once if another builder has claimed it."""
         if self.is_drained:  # the message reached this builder before its consumer had stopped
             gevent.sleep(PASS_ON_SECONDS)
             broker.enqueue_build(revision_id)
@@ -74,11 +74,11 @@ class Builder:
 
     @property
     def building(self) -> int:
-        """How many revisions it works on."""
+        """The number of builds in progress."""
         return len(self._at_work)
 
     def stop(self) -> None:
-        """Interrupt every build, so that other builders take it over; returns at once."""
+        """Interrupt all builds so that other builders take them over. Returns at once."""
         self._is_stopping = True
         for worker in tuple(self._at_work):
             gevent.kill(worker, ShuttingDown())
@@ -102,7 +102,7 @@ class Builder:
             build = _Build(self, claimed, lease)
             with build.log:
                 try:
-                    if self._is_stopping:  # claimed while the other builds were being interrupted
+                    if self._is_stopping:  # claimed after `stop` interrupted the other builds
                         raise ShuttingDown
                     build.run()
                 except BuildFailed as failure:
@@ -124,10 +124,10 @@ class Builder:
 
 
 class Lease:
-    """A claim, kept as long as the block runs; the builder gets Fenced when it is lost.
+    """The lease on a revision, renewed while the block runs. Raises Fenced in the builder's greenlet if it is lost.
 
-    It is ended by asking, not by killing: a greenlet killed inside a statement would leave its connection
-    in the middle of something.
+    The renewing greenlet is signaled to end and not killed. A greenlet killed during a statement would leave its
+    database connection in an undefined state.
     """
 
     def __init__(self, claimed: ClaimedRevision, seconds: float) -> None:
@@ -143,7 +143,7 @@ class Lease:
         self.release()
 
     def release(self) -> None:
-        """Renew no more: a revision that has ended has no lease."""
+        """Stop renewing, because a revision that has ended has no lease."""
         self._released.set()
         self._greenlet.join()
 
@@ -179,7 +179,7 @@ class _Build:
         self.log = BuildLog(builder.writers.of(claimed.revision_id), claimed, self._secrets)
 
     def run(self) -> None:
-        """Environment, inspection, switch; raises BuildFailed naming the step."""
+        """Create the environment, inspect the graphs and switch traffic. Raises BuildFailed with the failed step."""
         claimed = self._claimed
         self.log.status(RevisionStatus(claimed.status))
         if self._unreadable is not None:
@@ -200,7 +200,7 @@ class _Build:
         self._switch(found, configs)
 
     def _fetch(self) -> None:
-        """Get the source from where it is, once: every later attempt and runner has the archive."""
+        """Fetch the source of a revision that has no archive yet. Later attempts and runners use the archive."""
         with connection() as conn:
             origin = sources.origin_of(conn, self._claimed.revision_id)
         if origin is not None:
@@ -236,7 +236,7 @@ class _Build:
         )
 
     def _settled(self, inputs: str) -> str | None:
-        """The versions an earlier revision got for the same inputs, not long ago."""
+        """Return the requirements that a recent revision resolved from the same inputs; None if there is none."""
         with connection() as conn:
             found = earlier.same_inputs(conn, self._claimed, inputs)
         if found is None:
@@ -245,7 +245,7 @@ class _Build:
         return found.requirements
 
     def _repeat(self) -> None:
-        """Use the build of an earlier revision of the same source, if there is one and it is fresh."""
+        """Reuse the build of an earlier revision with the same source, if a fresh one exists."""
         claimed = self._claimed
         if claimed.requirements is not None:
             return
@@ -275,7 +275,7 @@ class _Build:
         return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.write)
 
     def _keep(self, made: environments.Environment, found: graphs.Inspected, configs: graphs.Configs) -> None:
-        """Store what makes the environment the same wherever it is made."""
+        """Store the resolved requirements and the manifest, from which any machine creates the same environment."""
         with connection() as conn:
             revisions.keep_artifact(
                 conn,
@@ -301,7 +301,7 @@ class _Build:
         self.log.status(status)
 
     def _switch(self, found: graphs.Inspected, configs: graphs.Configs) -> None:
-        """Let this revision serve from now on, all of it in one transaction."""
+        """Make this revision serve. One transaction stores its end, graphs, user code, assistants and log."""
         claimed = self._claimed
         self._lease.release()
         with self.log.storing, connection() as conn:
@@ -312,7 +312,7 @@ class _Build:
             graphs.store(conn, claimed.revision_id, found.graphs)
             name = self._show(conn, found, configs)
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
-            self.log.store(conn)  # whoever sees the end finds the whole log
+            self.log.store(conn)  # in the same transaction: a client that sees the end finds the whole log
         log.info("revision %s serves %s", claimed.revision_id, name)
         self.log.end(RevisionStatus.DEPLOYED)
         if claimed.preview is None:
@@ -320,7 +320,7 @@ class _Build:
         build_logs.announce(moved)
 
     def _show(self, conn: Connection, found: graphs.Inspected, configs: graphs.Configs) -> str:
-        """Let it serve, or its preview show it: what its address calls it."""
+        """Send traffic or the preview's address to this revision. Returns the name in its address."""
         claimed = self._claimed
         is_to_serve = claimed.preview is None
         graphs.make_default_assistants(
@@ -331,7 +331,7 @@ class _Build:
         return traffic.show_preview(conn, claimed.deployment_id, claimed.preview, claimed.revision_id)
 
     def _prepare(self) -> None:
-        """Have a host of what was built before ready when it begins to serve: whoever goes back is in a hurry."""
+        """Start a host of an already built revision before it serves, so that a rollback takes effect quickly."""
         claimed = self._claimed
         try:
             warming.prepare(claimed.deployment_id, claimed.revision_id, claimed.pool)
@@ -342,10 +342,10 @@ class _Build:
         totals.record_build(conn, status, time.monotonic() - self._began_at)
 
     def fail(self, failure: BuildFailed) -> None:
-        """End the revision with the failed step and its reason; the one that served before keeps serving."""
+        """End the revision with the failed step and its reason. The revision that served before keeps serving."""
         claimed = self._claimed
         status = RevisionStatus(failure.status)
-        if claimed.status == RevisionStatus.DEPLOYING:  # what was built once is deployed again
+        if claimed.status == RevisionStatus.DEPLOYING:  # a redeploy of an already built revision
             status = RevisionStatus.DEPLOY_FAILED
         reason = self.log.shown(f"{failure.step}: {steps.summary(failure.message)}")
         self.log.write("ERROR", f"step {failure.step!r} failed: {steps.summary(failure.message)}")
@@ -354,7 +354,7 @@ class _Build:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, status, reason)
             self._count(conn, status)
-            self.log.store(conn)  # whoever sees the end finds the whole log
+            self.log.store(conn)  # in the same transaction: a client that sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
         build_logs.announce(moved)

@@ -1,4 +1,4 @@
-"""The built-in routes of a deployment that ask who calls, and which of them an app's routes would cover."""
+"""The built-in routes of a deployment that authenticate callers, and the app routes that would replace them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 WEBSOCKET = "WEBSOCKET"
-ONE, REST = "{}", "{*}"  # a segment of a path that is a parameter, and one that takes all that follows
+ONE, REST = "{}", "{*}"  # a parameter of one segment, and a parameter of all remaining segments
 
-# As web has them (a test compares). What is open to everybody anyway is not here.
+# The routes of the web process, except public ones. A test compares them.
 ROUTES = """
 GET /.well-known/agent-card.json
 GET POST /a2a/{}
@@ -70,13 +70,13 @@ POST /webhooks/search
 
 
 def table() -> list[tuple[frozenset[str], str]]:
-    """Methods and path of each built-in route."""
+    """Return `(methods, path)` of each built-in route."""
     rows = (line.rpartition(" ") for line in ROUTES.strip().splitlines())
     return [(frozenset(methods.split()), path) for methods, _, path in rows]
 
 
 def covering(routes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of an app's routes that stand in the place of a built-in one, as a person reads them."""
+    """Return the app's routes that replace a built-in route, as readable text."""
     built_in = [(methods, path.split("/")[1:]) for methods, path in table()]
     found: list[str] = []
     for route in routes:
@@ -88,7 +88,7 @@ def covering(routes: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _methods(route: Mapping[str, Any]) -> frozenset[str]:
-    """None stands for every method, a WebSocket's handshake among them."""
+    """Return a route's methods. An empty set means all methods and WebSocket handshakes."""
     if route["kind"] == "websocket":
         return frozenset({WEBSOCKET})
     if route["kind"] == "mount":
@@ -112,7 +112,7 @@ def _segment(part: str) -> str:
 
 
 def _meet(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether a path exists that both take."""
+    """Whether there is a path that both patterns match."""
     if not some or not others:
         return not some and not others
     if some[0] == REST:

@@ -1,4 +1,4 @@
-"""The installer's cache of each deployment on this machine, and the removal of caches and packages nobody uses."""
+"""The installer's cache of each deployment on this machine, and the removal of unused caches and packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.builder.packages import Packages
 from workers.isolation import disk
 
 MAX_CACHE_BYTES = 2 * 1024**3
-MAX_NAME_BYTES = 1024  # of shared packages
+MAX_NAME_BYTES = 1024  # of the folder name of shared packages
 DELETED_SECONDS = 10.0
 TIDY_SECONDS = 600.0
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def of_deployment(settings: Settings, deployment_id: UUID) -> Path:
-    """The installer's cache of one deployment: its build steps may fill it, and nobody else reads it."""
+    """Return the installer's cache folder of one deployment. Only this deployment's build steps read and write it."""
     return _folder(settings) / str(deployment_id)
 
 
@@ -34,7 +34,7 @@ def _folder(settings: Settings) -> Path:
 
 
 def remove_caches_of_deleted(settings: Settings) -> int:
-    """Remove the caches of deleted deployments; how many."""
+    """Remove the caches of deleted deployments. Returns the number removed."""
     caches = _by_deployment(settings)
     if not caches:
         return 0
@@ -44,7 +44,7 @@ def remove_caches_of_deleted(settings: Settings) -> int:
 
 
 def remove_unused(settings: Settings) -> int:
-    """Remove shared packages no environment here refers to, and caches that have grown too large; how many."""
+    """Remove unused shared packages, and caches larger than MAX_CACHE_BYTES. Returns the number removed."""
     used = set()
     for path in workspaces.folder(settings).glob("*/packages"):
         with suppress(OSError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
-"""Builds of earlier revisions of a deployment that a new revision may use again.
+"""Earlier builds of a deployment that a new revision may reuse.
 
-Versions are kept for a day at most: who deploys again after that gets what has been released since.
+Resolved versions are reused for one day at most. A later deployment resolves again and gets newer releases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FRESH = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a revision that was deployed was made of."""
+    """The build of an earlier, deployed revision."""
 
     build_id: UUID
     requirements: str
@@ -36,7 +36,7 @@ NEWEST = " ORDER BY number DESC LIMIT 10"
 
 
 def same_source(conn: Connection, claimed: ClaimedRevision) -> Earlier | None:
-    """The newest build of the same archive with the same configuration file, if it is fresh."""
+    """Return the newest fresh build of the same archive with the same configuration file; None if there is none."""
     query = text(DEPLOYED + " AND archive_digest = :digest" + NEWEST)
     values = {"deployment_id": claimed.deployment_id, "digest": claimed.archive_digest}
     path = claimed.config.get("langgraph_config_path")
@@ -47,7 +47,7 @@ def same_source(conn: Connection, claimed: ClaimedRevision) -> Earlier | None:
 
 
 def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> Earlier | None:
-    """The newest build that resolved the same inputs, if it is fresh."""
+    """Return the newest fresh build that resolved the same inputs; None if there is none."""
     query = text(DEPLOYED + " AND manifest ->> 'inputs' = :inputs" + NEWEST)
     values = {"deployment_id": claimed.deployment_id, "inputs": inputs}
     rows = conn.execute(query, values).mappings()
@@ -57,7 +57,7 @@ def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> Earl
 def _is_fresh(row: RowMapping) -> bool:
     try:
         return datetime.now(UTC) - datetime.fromisoformat(row["resolved_at"]) < FRESH
-    except (TypeError, ValueError):  # made before this was kept
+    except (TypeError, ValueError):  # the row has no `resolved_at`, or not a valid one
         return False
 
 

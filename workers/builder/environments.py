@@ -1,8 +1,9 @@
 """A revision's environment on this machine: its project and its packages.
 
-It is made from the archive and the resolved requirements, which are the same everywhere, so any builder or
-runner can make it; whoever finds it whole uses it as it is. A file lock keeps two from making it at once,
-and a mark says that it is whole: what a dead process left half-done is removed.
+An environment is created from the archive and the resolved requirements. These are the same on every machine, so any
+builder or runner can create it, and uses a complete one as it is. A file lock prevents two processes from creating the
+same environment at the same time. A mark file shows that the environment is complete. Without the mark it is left over
+from a process that died, and is removed.
 """
 
 from __future__ import annotations
@@ -36,33 +37,33 @@ MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment that is whole."""
+    """A complete environment."""
 
     workspace: Workspace
     manifest: Manifest
     requirements: Requirements
-    packages: Path | None  # the environment with the wheels it shares with others
+    packages: Path | None  # the environment with the shared wheels
     python_version: str
-    inputs: str = ""  # of the resolver, as a digest
+    inputs: str = ""  # digest of the resolver's inputs
 
     @property
     def folders(self) -> list[Path]:
-        """What its processes read beside the project."""
+        """The folders that the environment's processes read, besides the project."""
         return [self.workspace.env, *([] if self.packages is None else [self.packages])]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an environment is made from."""
+    """The inputs from which an environment is created."""
 
     deployment_id: UUID
     digest: str  # of the source archive
     config_path: str | None
-    requirements: str | None = None  # None: they are resolved
-    python_version: str | None = None  # None: as the project says
+    requirements: str | None = None  # None: resolve them
+    python_version: str | None = None  # None: the version that the project configures
 
 
-# The requirements an earlier build settled on for the same inputs, if they are to be kept.
+# Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
 Settled = Callable[[str], str | None]
 
 
@@ -75,7 +76,7 @@ def make(
     settled: Settled = lambda inputs: None,
     deadline_seconds: float,
 ) -> Environment:
-    """A revision's environment, made here unless it is whole already; raises BuildFailed."""
+    """Return a revision's environment. Creates it on this machine unless it is complete. Raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, build_id)
     maker = _Maker(settings, workspace, plan, write_line)
     timeout = BuildFailed("time", f"the build took more than {deadline_seconds:.0f} s")
@@ -91,7 +92,7 @@ def make(
 
 
 class _Maker:
-    """The steps of making one environment."""
+    """The steps that create one environment."""
 
     def __init__(self, settings: Settings, workspace: Workspace, plan: Plan, write_line: WriteLine) -> None:
         self._settings = settings
@@ -103,9 +104,10 @@ class _Maker:
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=cache)
 
     def find(self) -> Environment | None:
-        """The environment if it is whole already, and finds the shared packages where the cache is now.
+        """Return the environment if it is complete and refers to the current folder of shared packages.
 
-        One that does not is made anew: below it a build step may have put links, so nothing is written there.
+        Another environment is created anew and not repaired. A build step may have placed links in it, so the builder
+        must not write below it.
         """
         if not self._workspace.mark.exists():
             return None
@@ -168,7 +170,7 @@ class _Maker:
     def _made(
         self, found: Manifest, requirements: Requirements, interpreter: Interpreter, inputs: str
     ) -> Environment:
-        """The answer, once the packages it shares are here."""
+        """Return the environment after ensuring that its shared packages are installed."""
         name = self._packages.name(requirements, interpreter)
         if name:
             self._packages.ensure(name, requirements, interpreter, self._write_line)
@@ -176,10 +178,10 @@ class _Maker:
         return Environment(self._workspace, found, requirements, packages, interpreter.version, inputs)
 
     def _create(self, installer: Installer, made: Environment) -> None:
-        """An environment that has the shared packages, and room for its own."""
+        """Create the virtual environment, and link the shared packages into it."""
         env = self._workspace.env
         self._write_line("INFO", f"creating an environment with Python {made.python_version}")
-        # What build steps may have put in its place is gone before we write below it.
+        # Remove whatever build steps may have put in its place before writing below it.
         disk.remove(env)
         installer.create_environment(env, self._write_line)
         if made.packages is not None:
@@ -188,7 +190,7 @@ class _Maker:
         untrusted_files.write(self._workspace.requirements, str(made.requirements))
 
     def _install(self, installer: Installer, made: Environment) -> None:
-        """What may run code of its own, and the project's packages."""
+        """Install the requirements that may run their own code, and the project's own packages."""
         own = made.manifest.packages
         if not made.requirements.built and not own:
             return
@@ -212,9 +214,9 @@ class _Maker:
 
 
 def _link(made: Environment, packages: Path) -> tuple[Path, str]:
-    """The file by which an environment finds the shared packages, and what is in it."""
+    """Return the path and content of the file that makes the shared packages importable in an environment."""
     site = f"lib/python{made.python_version}/site-packages"
-    # addsitedir: `.pth` files among the packages count too
+    # `addsitedir` also processes `.pth` files of the packages
     line = f"import site; site.addsitedir({str(packages / site)!r})\n"
     return made.workspace.env / site / "_packages.pth", line
 
@@ -230,7 +232,7 @@ def _is_linked(made: Environment) -> bool:
 
 
 def _read(path: Path) -> str:
-    """A list of requirements that a build step wrote."""
+    """Read a list of requirements that a build step wrote. Raises BuildFailed."""
     try:
         return untrusted_files.read(path, MAX_REQUIREMENTS_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
 """Packs a commit's files as a source archive: `python -m workers.builder.git_archive REPOSITORY COMMIT TARGET`.
 
-Straight from git's objects: no checkout, so no filter, hook or attribute of the repository has a say. The
-same commit gives the same bytes. Links and submodules are left out, as `langgraph deploy` leaves links out.
+Reads git's objects without a checkout, so that no filter, hook or attribute of the repository has an effect. The same
+commit gives the same bytes. Links and submodules are left out, as `langgraph deploy` leaves out links.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-MODIFIED_AT = 315_619_200  # 1980-01-02: zip files, and so wheels made of it, know nothing older
+MODIFIED_AT = 315_619_200  # 1980-01-02: zip files, and thus wheels built from the source, allow no older time
 REGULAR, EXECUTABLE, LINK, SUBMODULE = "100644", "100755", "120000", "160000"
 
 
 def pack(repository: Path, commit: str, target: Path) -> tuple[int, list[str]]:
-    """How many files there are, and the names of what was left out."""
+    """Write the archive. Returns the number of files, and the names of links and submodules that were left out."""
     left_out: list[str] = []
     count = 0
     reader = subprocess.Popen(
@@ -48,7 +48,7 @@ def pack(repository: Path, commit: str, target: Path) -> tuple[int, list[str]]:
 
 
 def _entries(repository: Path, commit: str) -> Iterator[tuple[str, str, str]]:
-    """Mode, object and name of each file of the commit."""
+    """Yield `(mode, object id, name)` of each file of the commit."""
     argv = ["git", "-C", str(repository), "ls-tree", "-r", "-z", "--full-tree", commit]
     listed = subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout
     for entry in listed.split(b"\0"):

@@ -1,6 +1,6 @@
-"""A revision's graphs, and what its project brings beside them: loaded once when it is built, and described.
+"""Inspection of a revision's graphs and other user code: loaded and described once when the revision is built.
 
-A deployment whose environment and variables have not changed keeps what was found then.
+A deployment whose environment and variables have not changed reuses the earlier description.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ Configs = Mapping[str, dict[str, Any]]  # of default assistants, by graph
 
 @dataclass(frozen=True)
 class Inspected:
-    """What was found in a project's code."""
+    """The description of a project's code."""
 
     graphs: Graphs
-    user_code: Mapping[str, Any] | None = (
-        None  # beside the graphs, as `shared.deployments.user_code` reads it
-    )
-    http: Mapping[str, Any] = field(default_factory=dict)  # of its langgraph.json, completed by its app
+    user_code: Mapping[str, Any] | None = None  # the document that `shared.deployments.user_code` reads
+    http: Mapping[str, Any] = field(default_factory=dict)  # `http` of langgraph.json, completed by the app
 
 
 def inspect(
@@ -60,10 +58,10 @@ def inspect(
     variables: Mapping[str, str],
     write_line: WriteLine,
 ) -> Inspected:
-    """Load the project's code once, as a host of the deployment would; raises BuildFailed."""
+    """Load the project's code once, in a graph host, and describe it. Raises BuildFailed."""
     write_line("INFO", f"loading {_listed(made.manifest)}")
     command = host_command(settings, made, variables, inspect=True)
-    here = f"{made.workspace.project}/"  # tracebacks name files as the project does
+    here = f"{made.workspace.project}/"  # removed from messages, so that paths are relative to the project
 
     def write_output(level: str, message: str, _: UUID | None) -> None:
         write_line(level, message.replace(here, ""))
@@ -81,7 +79,7 @@ def inspect(
             user_code.http_of(answer, made.manifest),
         )
     except HostUnusable as error:
-        is_its_end = error.message == host.died  # it did not get as far as saying why
+        is_its_end = error.message == host.died  # the process ended before it could report a reason
         reason = f"the process that loads them {error.message}" if is_its_end else error.message
         raise BuildFailed(STEP, reason.replace(here, "")) from error
     finally:
@@ -103,7 +101,7 @@ def _listed(manifest: Manifest) -> str:
 
 
 def _watch(host: Host) -> None:
-    """End a process that takes more than a host may."""
+    """Measure the host until it ends. `measure` kills a host that exceeds its limits."""
     while host.died is None:
         host.measure()
         gevent.sleep(WATCH_SECONDS)
@@ -111,7 +109,7 @@ def _watch(host: Host) -> None:
 
 @functools.cache
 def inspector() -> str:
-    """A digest of the code that inspects projects: another version of it may see more in them."""
+    """Return a digest of the code that inspects projects, since another version may describe them differently."""
     found = hashlib.sha256()
     builder = Path(user_code.__file__)
     for path in (*sorted(GRAPH_HOST.rglob("*.py")), builder, *sorted(builder.parent.glob("config/*.py"))):
@@ -131,7 +129,7 @@ KEPT = text("SELECT graph_id, description, drawings, schemas, subgraphs FROM gra
 def known(
     conn: Connection, deployment_id: UUID, revision_id: UUID, build_id: UUID, variables: Mapping[str, str]
 ) -> Inspected | None:
-    """What was found when the same build was loaded with the same variables; None when it never was."""
+    """Return the description from an earlier load of the same build with the same variables; None if there is none."""
     values = {"deployment_id": deployment_id, "id": revision_id, "build_id": build_id}
     for other in conn.execute(SAME_BUILD, {**values, "inspector": inspector()}).all():
         if not _has(conn, other.id, variables):
@@ -154,7 +152,10 @@ def _has(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> b
 
 
 def _described(answer: Mapping[str, Any], wanted: Mapping[str, Any]) -> Graphs:
-    """The host's description of the graphs, checked: user code may have sent one of its own. Raises BuildFailed."""
+    """Return the host's description of the graphs after validation. Raises BuildFailed.
+
+    User code runs in the host and may have sent its own description.
+    """
     graphs = answer.get("graphs")
     try:
         if not isinstance(graphs, dict) or graphs.keys() != wanted.keys():
@@ -172,7 +173,7 @@ def _described(answer: Mapping[str, Any], wanted: Mapping[str, Any]) -> Graphs:
 
 
 def store(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
-    """Keep what the revision's graphs look like."""
+    """Store the descriptions of a revision's graphs."""
     for graph_id, graph in graphs.items():
         row = {name: graph[name] for name in PARTS}
         conn.execute(
@@ -183,9 +184,9 @@ def store(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
 
 
 def configs(variables: Mapping[str, str]) -> Configs:
-    """The configurations of default assistants that a deployment's variables name, by graph; raises BuildFailed.
+    """Return the configurations of default assistants by graph, from a deployment's variables. Raises BuildFailed.
 
-    `context` is another name of `configurable`, as in the API.
+    `context` is another name for `configurable`, as in the API.
     """
     text = variables.get(CONFIGS, "").strip()
     try:
@@ -216,9 +217,9 @@ def _config(graph_id: str, config: Any) -> dict[str, Any]:
 def make_default_assistants(
     conn: Connection, deployment_id: UUID, graphs: Graphs, configs: Configs, *, reconfigure: bool = True
 ) -> None:
-    """One assistant a graph, with its configuration from `configs`; what users made of theirs stays.
+    """Create the default assistant of each graph, with its configuration from `configs`.
 
-    Without `reconfigure` those that there are stay as they are, too.
+    With `reconfigure`, existing default assistants get their new configuration, too. Changes by users are kept.
     """
     for graph_id, graph in graphs.items():
         key = {"deployment_id": deployment_id, "assistant_id": assistants.default_id(graph_id)}

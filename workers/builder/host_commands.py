@@ -1,4 +1,4 @@
-"""How the graph host of a revision is started: its command line, its variables and its sandbox."""
+"""The start of a revision's graph host: its command line, environment variables and sandbox."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ COMPILE_SECONDS = 60
 def host_command(
     settings: Settings, made: Environment, variables: Mapping[str, str], *, inspect: bool = False
 ) -> HostCommand:
-    """How to start a graph host of an environment, with the deployment's own variables."""
+    """Return the command that starts a graph host of an environment with the deployment's variables."""
     workspace = made.workspace
-    sandbox.give(workspace.root)  # it may have been made at another level
+    sandbox.give(workspace.root)  # the environment may have been created at another isolation level
     cwd = workspace.project / made.manifest.directory
     interpreter = interpreters.find(settings, made.python_version)
     keep_bytecode(interpreter.path, GRAPH_HOST)
@@ -57,7 +57,7 @@ def host_command(
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "VIRTUAL_ENV": str(workspace.env),
-        "MALLOC_ARENA_MAX": "2",  # many threads, each with an arena of its own, would look like a leak
+        "MALLOC_ARENA_MAX": "2",  # one arena per thread would waste memory and look like a leak
         "GRAPH_HOST_CONFIG": orjson.dumps(config).decode(),
     }
     programs = [str(folder / "bin") for folder in made.folders]
@@ -75,9 +75,9 @@ def host_command(
 
 @functools.cache
 def keep_bytecode(python: Path, package: Path) -> None:
-    """Have the graph host's bytecode for an interpreter beside it: a host may write nothing there.
+    """Compile the graph host's package for an interpreter. Does nothing if the package's folder is not writable.
 
-    Without it each of them compiles the package anew. Where we may not write either, they do.
+    A host cannot write bytecode itself. Without it, each host would compile the package again.
     """
     if not os.access(package, os.W_OK):
         return
@@ -95,7 +95,7 @@ def keep_bytecode(python: Path, package: Path) -> None:
 
 
 def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple[HostCommand, Output]]:
-    """What a runner's host pool calls to start a host of a revision."""
+    """Return the function that a runner's host pool calls to prepare a host of a revision. It raises HostUnusable."""
 
     def prepare(revision_id: UUID) -> tuple[HostCommand, Output]:
         with connection() as conn:
@@ -119,7 +119,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                     requirements=row.requirements,
                     python_version=row.python_version,
                 ),
-                write_line=lambda level, message: None,  # the build's log has it all
+                write_line=lambda level, message: None,  # the build log already has these lines
                 deadline_seconds=settings.build_timeout_seconds,
             )
         except BuildFailed as error:

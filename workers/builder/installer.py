@@ -1,4 +1,4 @@
-"""Runs uv in the sandbox of a build, for one interpreter and with one cache."""
+"""Execution of uv in the sandbox of a build, for one interpreter and with one cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENVIRONMENT, REQUIREMENTS, INSTALL = "environment", "requirements", "install"  #
 
 
 class Installer:
-    """uv for one environment; each method raises BuildFailed when its command fails."""
+    """Runs uv for one environment. Each method raises BuildFailed if its command fails."""
 
     def __init__(self, sandbox: StepSandbox, interpreter: Interpreter) -> None:
         self._sandbox = sandbox
@@ -25,23 +25,23 @@ class Installer:
         self._variables = uv.variables(sandbox.passed_on, sandbox.cache)
 
     def create_environment(self, env: Path, write_line: WriteLine) -> None:
-        """Make an empty virtual environment."""
+        """Create an empty virtual environment."""
         self._run(uv.create_environment(env, self._interpreter.path), write_line, step=ENVIRONMENT)
 
     def resolve(
         self, inputs: Sequence[Path], output: Path, index: PipConfig | None, write_line: WriteLine
     ) -> None:
-        """Write the exact versions that satisfy the inputs into a `pylock.toml`."""
+        """Resolve the inputs and write the exact versions to a `pylock.toml`."""
         argv = uv.resolve(inputs, output, self._interpreter.path, index)
         refresh_unsatisfied(partial(self._run, step=REQUIREMENTS), argv, write_line)
 
     def export(self, root: Path, package: str, output: Path) -> None:
-        """Write the versions that a workspace's lock file has for a package into a requirements file."""
+        """Write the versions that a workspace's lock file lists for a package to a requirements file."""
         argv = uv.export(root, package, output, self._interpreter.path)
         self._run(argv, lambda level, message: None, step=REQUIREMENTS)
 
     def install_wheels(self, requirements: Path, env: Path, write_line: WriteLine, *, writable: Path) -> None:
-        """Install pinned wheels as links into the cache, which lies in the writable folder, as `env` does."""
+        """Install pinned wheels as links into the cache. The cache and `env` must be inside the folder `writable`."""
         argv = uv.install_wheels(requirements, env / "bin" / "python")
         refresh_unsatisfied(partial(self._run, step=INSTALL, writable=[writable]), argv, write_line)
 
@@ -56,7 +56,7 @@ class Installer:
         project: Path,
         readonly: Sequence[Path],
     ) -> None:
-        """Build and install requirements, which may name files of the project, and directories of it."""
+        """Build and install requirements, which may refer to files of the project, and the project's directories."""
         argv = uv.install_built(requirements, directories, env / "bin" / "python", index)
         run = partial(self._run, step=INSTALL, readonly=readonly, variables={PROJECT_VARIABLE: str(project)})
         refresh_unsatisfied(run, argv, write_line)
@@ -84,10 +84,10 @@ class Installer:
 def refresh_unsatisfied(
     run: Callable[[list[str], WriteLine], None], argv: list[str], write_line: WriteLine
 ) -> None:
-    """Run a command that asks an index, and once more with a fresh look at it when no version fits.
+    """Run a command that queries a package index. If no version fits, run it again with a refreshed index.
 
-    An index's pages stay in the cache for minutes: a version that is missing there may be new. What the first
-    try prints from that error on is shown only when there is no second one.
+    Index pages are cached for minutes, so a missing version may be a new release. Output of the first run from that
+    error on is written only if there is no second run.
     """
     held: list[tuple[str, str]] = []
 

@@ -1,4 +1,4 @@
-"""The Python interpreters of this machine that an environment may be made with."""
+"""The Python interpreters on this machine that an environment can be created with."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python, outside of any environment."""
+    """A Python interpreter, outside of any virtual environment."""
 
     path: Path
     version: str  # major.minor
 
     @property
     def prefix(self) -> Path:
-        """The folder it needs to run."""
+        """The installation folder, which the interpreter needs to run."""
         return self.path.resolve().parent.parent
 
     @property
     def tag(self) -> str:
-        """Tells apart what may not be shared between two."""
+        """A name of this interpreter's build. Files with different tags must not be shared."""
         build = f"{self.path.resolve()} {sys.version if self.version == HERE else self.version}"
         return f"cp{self.version.replace('.', '')}-{hashlib.sha256(build.encode()).hexdigest()[:8]}"
 
 
 def find(settings: Settings, version: str | None) -> Interpreter:
-    """The interpreter of this version, the server's own when there is no wish; raises BuildFailed."""
+    """Return the interpreter of this version; without a version, the server's own. Raises BuildFailed."""
     if version is None or version == HERE:
         return Interpreter(Path(sys.base_prefix) / "bin" / f"python{HERE}", HERE)
     path = _installed(version, settings.passed_on.get("PATH", ""))
@@ -52,17 +52,17 @@ def find(settings: Settings, version: str | None) -> Interpreter:
 
 @functools.cache
 def _installed(version: str, search_path: str) -> Path | None:
-    """An interpreter of this version that works; looked for once."""
+    """Return a working interpreter of this version; None if there is none. Searches only once."""
     env = {"PATH": search_path, "HOME": str(Path.home()), **uv.NO_DOWNLOADS}
     for python in uv.pythons(_output(uv.list_pythons(version), env) or b"[]", version):
-        # what a search path names may be a script that starts another one
+        # An entry of the search path may be a script that starts the actual interpreter.
         if base := _output([python, "-I", "-c", PRINT_BASE], env):
             return Path(base.decode().strip())
     return None
 
 
 def _output(argv: list[str], env: dict[str, str]) -> bytes | None:
-    """The standard output of a command; None when it fails."""
+    """Return the standard output of a command; None if the command fails."""
     try:
         done = subprocess.run(argv, env=env, capture_output=True, timeout=FIND_SECONDS, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired):

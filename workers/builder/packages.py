@@ -1,11 +1,11 @@
-"""Packages that environments share: the wheels of one resolved set, installed once on this machine.
+"""Shared packages: the wheels of one resolved set, installed once on this machine and used by several environments.
 
-Nothing of a deployment runs here. The installer takes exactly the pinned wheels of the operator's index,
-builds nothing, and links their files from a cache that no sandbox may write; the interpreter that compiles
-them does not look at them as packages, since a wheel may hold code that runs as soon as Python starts.
-Whoever uses such a folder sees it read-only, as far as the machine's isolation goes.
+No code of a deployment runs during their installation. The installer takes exactly the pinned wheels of the operator's
+index, builds nothing, and links their files from a cache that no sandbox can write to. The interpreter that compiles
+them does not have them on its path, since a wheel may contain code that runs as soon as Python starts. Processes that
+use such a folder see it read-only, as far as the machine's isolation supports it.
 
-A folder nobody has used for a day goes; whoever needs it again makes it again.
+A folder that was not used for a day is removed, and created again when needed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Packages:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._shared = settings.cache_dir / "shared"  # one mount: links do not reach across two
+        self._shared = settings.cache_dir / "shared"  # a single mount: hard links cannot cross mounts
         self.folder = self._shared / "packages"
 
     def name(self, requirements: Requirements, interpreter: Interpreter) -> str:
-        """The folder's name; nothing when the set has no wheels."""
+        """Return the name of the set's folder; empty if the set has no wheels."""
         return f"{interpreter.tag}-{requirements.key}" if requirements.wheels else ""
 
     def environment(self, name: str) -> Path:
@@ -45,7 +45,7 @@ class Packages:
     def ensure(
         self, name: str, requirements: Requirements, interpreter: Interpreter, write_line: WriteLine
     ) -> None:
-        """Have the folder whole; raises BuildFailed."""
+        """Install the packages unless their folder is already complete. Raises BuildFailed."""
         root = self.folder / name
         with exclusive(Workspace(root)):
             if Workspace(root).mark.exists():
@@ -66,7 +66,7 @@ class Packages:
     ) -> None:
         root.mkdir(parents=True)
         listed, env = root / "requirements.txt", root / "env"
-        if requirements.lock:  # The index may list other versions by now, so the installer does not read it.
+        if requirements.lock:  # contains URLs; the installer need not read the index, which may have changed
             listed = root / "pylock.toml"
         listed.write_text(requirements.lock or "".join(f"{line}\n" for line in requirements.wheels))
         sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", is_ours=True)

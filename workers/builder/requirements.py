@@ -1,11 +1,11 @@
-"""The exact versions a revision's environment is made of, and where each of them may be installed from.
+"""The exact versions of a revision's environment, and the two ways of installing them.
 
-Wheels of the operator's index are pinned by hash and hold no code that runs when they are installed: they
-come from a cache all deployments share. Everything else (source distributions, repositories, addresses,
-directories of the project, packages of an index that the project names) may run its own code. The builder installs it
-in the sandbox, with a cache of the deployment's own.
+Wheels of the operator's index are pinned by hash and run no code during installation. They are installed from a cache
+that all deployments share. All other packages (source distributions, repositories, URLs, directories of the project,
+packages of an index that the project names) may run their own code. The builder installs them in the sandbox, with the
+deployment's own cache.
 
-The text of a set is a requirements file; a line of it says where the second kind begins.
+The text of a set is a requirements file, in which the line BUILT_HERE separates the two kinds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shared.errors import BuildFailed
 STEP = "requirements"
 BUILT_HERE = "# installed in the sandbox, with a cache of the deployment's own"
 PROJECT_VARIABLE = (
-    "PROJECT_ROOT"  # in a line that names a directory of the project; the installer fills it in
+    "PROJECT_ROOT"  # used in lines that name a file of the project; the installer sets the variable
 )
 OPTION = re.compile(rb"^\s*-", re.MULTILINE)
 WEB = ("https://", "http://")
@@ -33,11 +33,11 @@ LOCAL = re.compile(rb"^\s*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Requirements:
-    """A resolved set, one requirement a line."""
+    """A resolved set of requirements."""
 
     wheels: tuple[str, ...] = ()
     built: tuple[str, ...] = ()
-    # A `pylock.toml` with the addresses of the wheels; only a set that this build resolved has one.
+    # A `pylock.toml` with the URLs of the wheels. Only a set that this build has resolved has one.
     lock: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Requirements:
 
     @property
     def key(self) -> str:
-        """Names the set of wheels."""
+        """The name of the set of wheels: a digest."""
         return hashlib.sha256("\n".join(self.wheels).encode()).hexdigest()[:32]
 
     @classmethod
@@ -64,10 +64,10 @@ def _lines(text: str) -> list[str]:
 
 
 def from_lock(lock: str, project: Path, own: Iterable[Path], *, is_ours: bool) -> Requirements:
-    """The set a resolver's `pylock.toml` names; raises BuildFailed.
+    """Return the set that a resolver's `pylock.toml` contains. Raises BuildFailed.
 
-    `own` are directories that are installed by themselves; `is_ours`: everything without an address of its
-    own is of the operator's index.
+    `own` are directories that are installed separately and left out. `is_ours` means that all packages without their
+    own address come from the operator's index.
     """
     try:
         packages = [each for each in tomllib.loads(lock)["packages"] if not _is_one_of(each, own)]
@@ -88,7 +88,7 @@ def _is_one_of(package: Mapping[str, Any], directories: Iterable[Path]) -> bool:
 
 
 def _is_pinned(package: Mapping[str, Any]) -> bool:
-    """Whether a package comes as wheels of an index, each with an address and a hash."""
+    """Whether a package consists of wheels of an index, each with a URL and a hash."""
     wheels = package.get("wheels") or []
     is_indexed = not any(key in package for key in ("vcs", "archive", "directory"))
     return is_indexed and bool(wheels) and all(map(_has_address_and_hash, wheels))
@@ -99,7 +99,7 @@ def _has_address_and_hash(wheel: Mapping[str, Any]) -> bool:
 
 
 def _locked(package: Mapping[str, Any]) -> str:
-    """The entry of a pinned package in a `pylock.toml`. Strings of JSON are strings of TOML too."""
+    """Return the entry of a pinned package in a `pylock.toml`. JSON strings are also valid TOML strings."""
     wheels = [
         f"{{ url = {json.dumps(wheel['url'])}, hashes = {{ sha256 = {json.dumps(wheel['hashes']['sha256'])} }} }}"
         for wheel in package["wheels"]
@@ -111,7 +111,7 @@ def _locked(package: Mapping[str, Any]) -> str:
 
 
 def _line(package: Mapping[str, Any], project: Path) -> str:
-    """The requirement of a package."""
+    """Return the line of a package in a requirements file."""
     name = package["name"]
     if "vcs" in package:
         vcs = package["vcs"]
@@ -131,7 +131,7 @@ def _line(package: Mapping[str, Any], project: Path) -> str:
 
 
 def _file(path: str, project: Path) -> str:
-    """The address of something of the project; raises BuildFailed when it lies elsewhere."""
+    """Return the URL of a file or folder of the project. Raises BuildFailed if it is outside the project."""
     whole = Path(path) if Path(path).is_absolute() else project / path
     if not whole.is_relative_to(project):
         raise BuildFailed(STEP, f"{path!r} lies outside the project")
@@ -139,10 +139,10 @@ def _file(path: str, project: Path) -> str:
 
 
 def has_options(content: bytes) -> bool:
-    """Whether a requirements file does more than name packages: other files, indexes, directories."""
+    """Whether a requirements file contains options, such as other files, indexes or directories."""
     return OPTION.search(content) is not None
 
 
 def names_files(content: bytes) -> bool:
-    """Whether requirements depend on what else is in the project."""
+    """Whether requirements depend on other files of the project."""
     return has_options(content) or LOCAL.search(content) is not None

@@ -1,4 +1,4 @@
-"""Resolving: what a project requires, and the exact versions that satisfy it, as the installer finds them."""
+"""Resolving of a project's requirements to exact versions, with the installer."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from workers.builder.requirements import STEP, has_options, names_files
 from workers.builder.steps import WriteLine
 from workers.builder.workspaces import Workspace
 
-# The graph host needs the library whether or not a project names it.
+# The graph host needs LangGraph even if a project does not list it.
 BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
 NAMES_LIBRARY = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What determines the versions a project gets; equal digests mean equal inputs."""
+    """The inputs that determine a project's versions. Equal digests mean equal inputs."""
 
     manifest: Manifest
     interpreter: Interpreter
-    files: tuple[Path, ...]  # requirement files
-    is_ours: bool  # nothing but the operator's index says where packages come from
+    files: tuple[Path, ...]  # requirements files
+    is_ours: bool  # all packages come from the operator's index
     digest: str
 
 
 def inputs_of(project: Path, found: Manifest, interpreter: Interpreter, archive_digest: str) -> Inputs:
-    """The inputs of a project; raises BuildFailed."""
+    """Return the inputs of a project. Raises BuildFailed."""
     listed = [path / "requirements.txt" for path in found.plain]
     tree = SourceTree(project)
     contents = {path: tree.content(path) for path in listed if tree.is_file(path)}
@@ -49,7 +49,7 @@ def inputs_of(project: Path, found: Manifest, interpreter: Interpreter, archive_
         configured = []
     is_ours = not has_index and not any(map(uv.is_redirected_by, configured))
     is_ours = is_ours and (found.locked is None or found.locked.is_ours)
-    # What local packages and further files ask for may depend on anything in the archive.
+    # The requirements of local packages and included files may depend on any file in the archive.
     names_any = any(map(names_files, texts)) or bool(found.index and found.index.directories)
     rest = archive_digest if found.packages or names_any else ""
     parts = [
@@ -61,7 +61,7 @@ def inputs_of(project: Path, found: Manifest, interpreter: Interpreter, archive_
 
 
 def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_line: WriteLine) -> Path:
-    """Where the lock file with the exact versions is; raises BuildFailed."""
+    """Resolve the inputs. Returns the path of the lock file with the exact versions. Raises BuildFailed."""
     wanted, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
     local = inputs.manifest.packages if inputs.manifest.locked is None else ()
     packages = [f"--editable {workspace.project / path}" for path in local]
@@ -81,7 +81,7 @@ def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_li
 def _exported(
     installer: Installer, workspace: Workspace, locked: LockedPackage, write_line: WriteLine
 ) -> Path:
-    """A requirements file with the versions that the lock file of a uv workspace has for a package."""
+    """Write a requirements file with the versions that a uv workspace's lock file lists for a package."""
     write_line("INFO", f"reading uv.lock for {locked.package}")
     output = workspace.root / "locked.txt"
     installer.export(workspace.project / locked.root, locked.package, output)
@@ -89,7 +89,7 @@ def _exported(
 
 
 def _explained(reason: str) -> str:
-    """The installer's reason, with what its reader cannot know."""
+    """Return the installer's reason, with additional information about this server."""
     if uv.is_unreachable(reason):
         return f"the package index cannot be reached: {reason}"
     if NAMES_LIBRARY.search(reason):

@@ -1,8 +1,8 @@
-"""Source that is fetched: a ref of a git repository becomes an archive like an uploaded one, kept by digest.
+"""Fetching of sources: packs a ref of a git repository into an archive like an uploaded one, stored by digest.
 
-git runs in the sandbox and takes nothing but what it is given: no configuration of the machine, no hook, filter, prompt,
-submodule or redirect, no protocol but HTTP, and the addresses that were checked. The credentials are secrets
-of the deployment; they reach git in its environment, and nobody else.
+git runs in the sandbox, without the machine's configuration, hooks, filters, prompts, submodules and redirects. It may
+use only HTTP(S) and the addresses that were checked. The credentials are secrets of the deployment. Only git receives
+them, in its environment.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from workers.isolation import disk, sandbox
 STEP = "source"
 LONGEST_SUBJECT = 200
 TOKEN, USERNAME = "GIT_TOKEN", "GIT_USERNAME"
-ANY_USERNAME = "x-access-token"  # what takes a token for its password cares little for the name
+ANY_USERNAME = "x-access-token"  # servers that accept a token as the password usually ignore the name
 CREDENTIALS = frozenset({TOKEN, USERNAME})
 PORTS = {"http": 80, "https": 443}
-# The helper reads its own environment: nothing of it is in an argument.
+# The credential helper reads its environment, so that no secret appears in an argument.
 HELPER = '!f() { echo "username=$GIT_USERNAME"; echo "password=$GIT_TOKEN"; }; f'
 NO_REF = re.compile(r"couldn't find remote ref|not our ref|unadvertised object")
 NO_ACCESS = re.compile(r"could not read (Username|Password)|Authentication failed|returned error: 40[13]")
@@ -45,7 +45,7 @@ NO_REPOSITORY = re.compile(r"[Rr]epository .*not found|returned error: 404")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a revision's source comes from."""
+    """The repository and ref of a revision's source."""
 
     url: str
     ref: str | None
@@ -59,13 +59,13 @@ WHERE r.id = :id AND r.source = 'github'
 
 
 def origin_of(conn: Connection, revision_id: object) -> Origin | None:
-    """The repository of a revision whose source has to be fetched."""
+    """Return the repository of a revision whose source must be fetched; None for an uploaded source."""
     row = conn.execute(ORIGIN, {"id": revision_id}).one_or_none()
     return None if row is None or not row.url else Origin(row.url, row.ref)
 
 
 def without_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
-    """What user code gets to see of the secrets of a deployment that is built from a repository."""
+    """Return the secrets without the git credentials, which user code must not see."""
     return {name: value for name, value in secrets.items() if name not in CREDENTIALS}
 
 
@@ -76,7 +76,7 @@ def fetch(
     secrets: Mapping[str, str],
     write_line: WriteLine,
 ) -> ClaimedRevision:
-    """The revision with its archive; raises BuildFailed."""
+    """Fetch the source and store its archive. Returns the revision with the archive's digest. Raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, claimed.build_id)
     with workspaces.exclusive(workspace):
         disk.remove(workspace.root)
@@ -104,7 +104,7 @@ def _keep(claimed: ClaimedRevision, archive: Path, commit: str, subject: str) ->
 
 
 class _Repository:
-    """One ref, fetched into a repository of its own."""
+    """One ref, fetched into its own temporary repository."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Repository:
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=workspace.home)
 
     def packed(self) -> tuple[str, Path]:
-        """The commit the ref stands for, and its archive; raises BuildFailed."""
+        """Fetch the ref and pack it. Returns the commit id and the archive's path. Raises BuildFailed."""
         ref = git_refs.full_ref(self._origin.ref)
         self._write_line("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
         self._run(commands.git_init(self._git, self._folder))
@@ -142,7 +142,7 @@ class _Repository:
         return commit, archive
 
     def _resolved(self) -> str:
-        """`host:port:addresses`, each of which may be called, so that git asks no name server again."""
+        """Return `host:port:addresses` with checked addresses, so that git does not resolve the name again."""
         url = urlsplit(self._origin.url)
         port = url.port or PORTS.get(url.scheme, 0)
         try:
@@ -154,7 +154,7 @@ class _Repository:
         return f"{url.hostname}:{port}:{','.join(shown)}"
 
     def _commit(self) -> str:
-        """What was fetched; the sandbox wrote it, so it is looked at closely."""
+        """Return the id of the fetched commit. Validates it, because it was written inside the sandbox."""
         found: list[str] = []
         argv = commands.git_commit(self._git, self._folder)
         self._execute(argv, lambda level, message: found.append(message))
@@ -163,7 +163,7 @@ class _Repository:
         return found[0]
 
     def subject(self, commit: str) -> str:
-        """The first line of what a commit says of itself; empty where it says nothing."""
+        """Return the first line of a commit's message, which may be empty."""
         found: list[str] = []
         argv = commands.git_subject(self._git, self._folder, commit)
         self._execute(argv, lambda level, message: found.append(message))
@@ -180,7 +180,7 @@ class _Repository:
         self._sandbox.run(STEP, argv, write_line, readonly=[Path(self._git)], variables=variables)
 
     def _variables(self) -> dict[str, str]:
-        """git's environment: nothing of the machine's, nothing that asks."""
+        """Return git's environment variables: no configuration of the machine, and no prompts."""
         credentials = {}
         if self._secrets.get(TOKEN):
             credentials = {TOKEN: self._secrets[TOKEN], USERNAME: self._secrets.get(USERNAME) or ANY_USERNAME}
@@ -192,7 +192,7 @@ class _Repository:
             "GIT_ASKPASS": "/bin/false",
             "GIT_CONFIG_COUNT": "2",
             "GIT_CONFIG_KEY_0": "credential.helper",
-            "GIT_CONFIG_VALUE_0": "",  # forget any other
+            "GIT_CONFIG_VALUE_0": "",  # clears all other helpers
             "GIT_CONFIG_KEY_1": "credential.helper",
             "GIT_CONFIG_VALUE_1": HELPER if credentials else "",
             **({"GIT_SSL_CAINFO": certificates} if certificates else {}),

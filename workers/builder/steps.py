@@ -1,4 +1,4 @@
-"""Runs one command of a build to its end: output line by line, within limits, and leaves no process behind."""
+"""Execution of one command of a build: writes its output line by line, enforces limits, and ends all its processes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.isolation import disk, sandbox, usage
 
-OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
+OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for steps that run our own modules
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
-FRAME = '  File "'  # how a line of a traceback begins that says where
+FRAME = '  File "'  # the beginning of a traceback line that names a file
 CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
 WriteLine = Callable[[str, str], None]  # takes a level and a message
 
 
 def own_path() -> str:
-    """Where a step that is ours finds our modules."""
+    """Return the PYTHONPATH for steps that run our own modules."""
     return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in OWN))
 
 
 class StepSandbox:
-    """Where steps of a build run: a folder and a cache they may fill, in the sandbox, with few variables."""
+    """The sandbox of a build's steps, with a writable folder, a writable cache, and few environment variables."""
 
     def __init__(self, settings: Settings, *, folder: Path, cache: Path, is_ours: bool = False) -> None:
-        """`is_ours`: the steps run nothing of a deployment, so the service's own user may do them."""
+        """Create the sandbox. `is_ours`: the steps run no code of a deployment and use the service's own user."""
         self._settings = settings
         self._folder = folder
         self._is_ours = is_ours
@@ -53,7 +53,7 @@ class StepSandbox:
 
     @property
     def passed_on(self) -> Mapping[str, str]:
-        """The operator's variables that every step gets."""
+        """The operator's environment variables that every step receives."""
         return self._settings.passed_on
 
     def run(
@@ -66,16 +66,16 @@ class StepSandbox:
         writable: Sequence[Path] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Run one command, its output to the log; raises BuildFailed.
+        """Run one command and write its output to the log. Raises BuildFailed.
 
-        `writable` stands in the place of the folder and the cache, which then lie in it.
+        `writable` replaces the folder and the cache as writable folders, and must contain both.
         """
         reason = self._execute(argv, write_line, readonly, writable, variables or {})
         if reason is not None:
             raise BuildFailed(step, reason)
 
     def attempt(self, argv: list[str], *, readonly: Sequence[Path] = ()) -> None:
-        """Run a command whose failure does no harm."""
+        """Run a command and ignore its failure and output."""
         self._execute(argv, lambda level, message: None, readonly, (), {})
 
     def _execute(
@@ -112,7 +112,7 @@ def execute(
     cache: Path | None = None,
     is_ours: bool = False,
 ) -> str | None:
-    """Run a command in the folder it may fill; None when it worked, else why it did not."""
+    """Run a command in the folder that it may fill. Returns the reason of its failure, or None if it succeeds."""
     process = gevent.subprocess.Popen(
         argv,
         cwd=folder,
@@ -136,7 +136,7 @@ def execute(
         code = process.wait()
     finally:
         watcher.kill()
-        program.end()  # what it started must not outlive it
+        program.end()  # no process of the command may outlive it
         _end_group(process.pid)
         process.wait()
         stream.close()
@@ -157,14 +157,14 @@ def _end_group(group: int) -> None:
 
 
 def _folders(folder: Path, cache: Path | None, began_at: float, *, is_shared: bool) -> list[Path]:
-    """What a step fills. Of a cache that other builds share, only what came since it began."""
+    """Return the folders whose size counts for a step. Of a shared cache, only entries added since the step began."""
     if cache is None:
         return [folder]
     return [folder, *(disk.changed_since(cache, began_at) if is_shared else [cache])]
 
 
 def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str:
-    """End a step that takes too much; why."""
+    """Watch a step, and end it when it exceeds a limit. Returns the reason."""
     while True:
         gevent.sleep(WATCH_SECONDS)
         program.measure(sandbox.TEMPORARY, MAX_PROCESSES)
@@ -173,7 +173,7 @@ def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str
         elif len(program.processes) > MAX_PROCESSES:
             reason = f"the step had more than {MAX_PROCESSES} processes"
         else:
-            held = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # it may be many files
+            held = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # may read many files
             if held is None:
                 continue
             reason = f"the build took {held}"
@@ -186,7 +186,7 @@ def _excess(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> st
 
 
 def cause(last: Iterable[str]) -> str:
-    """What a failed command gives as its reason: its last error and the causes below, in one line."""
+    """Return the reason of a failed command in one line: its last error and the causes below it."""
     lines = [line.strip() for line in last]
     starts = [n for n, line in enumerate(lines) if line.startswith("error:")]
     if not starts:
@@ -201,14 +201,14 @@ def cause(last: Iterable[str]) -> str:
 
 
 def _quoted(lines: Iterator[str]) -> list[str]:
-    """The last line of what the failed command quotes of another one's errors."""
+    """Return the last line of another command's errors that the failed command quotes; empty if it quotes none."""
     if next(lines, None) != "[stderr]":
         return []
     return list(itertools.takewhile(bool, lines))[-1:]
 
 
 def summary(message: str) -> str:
-    """What failed and, of a traceback below it, what was raised: the whole is in the log."""
+    """Return the first line of a message and the exception of its traceback. The log contains the whole message."""
     lines = [line for line in message.splitlines() if line.strip()]
     if len(lines) < 2:
         return lines[0].strip() if lines else "failed"
@@ -216,6 +216,9 @@ def summary(message: str) -> str:
 
 
 def _raised(lines: list[str]) -> str:
-    """A message may have several lines, the last of which may be anything: the first one names the exception."""
+    """Return the line of a traceback that names the exception.
+
+    An exception's message may have several lines, so this is the first unindented line after the last frame.
+    """
     frame = max((at for at, line in enumerate(lines) if line.startswith(FRAME)), default=len(lines))
     return next((line for line in lines[frame:] if not line[0].isspace()), lines[-1])

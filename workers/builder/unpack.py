@@ -1,12 +1,12 @@
-"""Unpacks a source archive that nobody trusts: `python -m workers.builder.unpack ARCHIVE TARGET`.
+"""Unpacking of an untrusted source archive: `python -m workers.builder.unpack ARCHIVE TARGET`.
 
-Why not the standard library's `data` filter: on some Python 3.11 versions a chain of long symbolic links
-overwrites files outside the target in spite of it, and others have no filter at all. So: regular files and
-directories only, every name checked, every parent opened without following links, and all limits counted
-while reading, never taken from headers.
+The standard library's `data` filter is not sufficient. On some Python 3.11 versions a chain of long symbolic links
+overwrites files outside the target in spite of it, and other versions have no filter. This module accepts only regular
+files and directories, checks every name, and opens every parent without following links. It counts all limits while
+reading and never trusts the sizes in headers.
 
-Why a process of its own: a crafted header can make the standard library's reader loop or hoard memory. The
-builder runs this in a sandbox, with limits, and can end it.
+Unpacking runs in a separate process, because a crafted header can make the standard library's reader loop or allocate
+much memory. The builder runs the process in a sandbox with limits, and can end it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MIB = 1024 * 1024
 MAX_BYTES = 1024 * MIB
 MAX_ENTRIES = 50_000
 MAX_RATIO = 200
-FREE_BYTES = 10 * MIB  # small archives may compress better than MAX_RATIO
+FREE_BYTES = 10 * MIB  # MAX_RATIO applies above this size, since small archives may compress better
 MAX_NAME_BYTES, MAX_PART_BYTES = 1024, 255
-MAX_EXTRA_BYTES = 64 * 1024  # of a header that only describes the next one
+MAX_EXTRA_BYTES = 64 * 1024  # of a header that only describes the next header
 MAX_MEMORY_BYTES = 1024 * MIB
 MAX_CPU_SECONDS = 300
 READ_BYTES = 256 * 1024
@@ -41,7 +41,7 @@ STEP = "unpack"
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 EXTRA = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
-# What reading a crafted archive can raise, beside the errors meant for it.
+# Errors that reading a crafted archive can raise, including those that tarfile does not intend.
 UNREADABLE = (
     tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, LookupError, OverflowError,
     RecursionError, MemoryError,
@@ -66,9 +66,9 @@ class Counted:
 
 
 class Bounded:
-    """What a packed file unpacks to, as long as it stays within the limits and does not end early.
+    """The unpacked content of a gzip file. Reading raises an error if it exceeds the limits or ends early.
 
-    At the end of each member of a gzip file its checksum and its length are compared.
+    gzip compares the checksum and length at the end of each member.
     """
 
     def __init__(self, packed: Counted) -> None:
@@ -90,7 +90,7 @@ class Bounded:
 
 
 class Header(tarfile.TarInfo):
-    """A header, looked at before the reader acts on it."""
+    """A tar header that is validated before the reader uses it."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
@@ -99,7 +99,7 @@ class Header(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             if not any(buf):
                 raise  # the end marker
-            # The reader would take it for the end.
+            # The reader would otherwise treat a damaged header as the end of the archive.
             raise tarfile.ReadError(f"a damaged header: {error}") from error
         if header.type not in PLAIN + EXTRA:
             raise _refused(f"{header.name!r} is neither a regular file nor a directory")
@@ -109,7 +109,7 @@ class Header(tarfile.TarInfo):
 
 
 def unpack(archive: Path, target: Path) -> int:
-    """Unpack a gzip tar into the new directory `target`; the number of files. Raises BuildFailed."""
+    """Unpack a gzip tar archive into the new directory `target`. Returns the number of files. Raises BuildFailed."""
     target.mkdir(mode=0o755)
     root = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -149,7 +149,10 @@ class _Unpacker:
         return len(self._files)
 
     def _require_end(self, rest: Readable) -> None:
-        """Zeros may follow the end marker, nothing else; all is read, or the last checksum is not compared."""
+        """Raise BuildFailed if anything but zeros follows the end marker.
+
+        Reads to the end, because gzip compares the last checksum only there.
+        """
         self._source.may_end = True
         try:
             while data := rest.read(READ_BYTES):
@@ -185,7 +188,7 @@ class _Unpacker:
         data = tar.extractfile(member)
         mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
         with self._parent(parts) as parent:
-            with suppress(FileNotFoundError):  # of doubles the last wins
+            with suppress(FileNotFoundError):  # of entries with the same name the last one wins
                 os.unlink(parts[-1], dir_fd=parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with open(os.open(parts[-1], flags, mode, dir_fd=parent), "wb") as out:
@@ -195,7 +198,7 @@ class _Unpacker:
 
     @contextmanager
     def _parent(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """The directory that holds the last part, reached without following any link."""
+        """Open the directory that contains the last part, without following links. Yields its file descriptor."""
         here = os.dup(self._root)
         try:
             for part in parts[:-1]:
@@ -208,7 +211,7 @@ class _Unpacker:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """A member's path, part by part; raises BuildFailed when it is not a plain relative one."""
+    """Return the parts of a member's path. Raises BuildFailed unless it is a plain relative path."""
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -226,7 +229,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def main(archive: str, target: str) -> int:
-    """Unpack within limits; the reason of a refusal is the last line of output."""
+    """Unpack with limits on memory and CPU time. Returns the exit code; prints the reason of a failure last."""
     system.limit_memory(MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     try:

@@ -1,7 +1,8 @@
-"""What a project brings beside its graphs: described by the host that inspects it, checked, joined with langgraph.json.
+"""Validation of the description of user code other than graphs, and its combination with langgraph.json.
 
-User code ran in that host and may have sent a description of its own. What it can tell is about its own
-deployment only, so the check is of shapes and sizes: what the service reads later must be what it expects.
+The description comes from the host that inspects the project. User code runs in that host and may have sent its own
+description. It can affect only its own deployment, so only shapes and sizes are checked: the service must be able to
+read the description later.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from workers.builder.config.checks import refused
 from workers.builder.config.manifest import Manifest
 from workers.builder.steps import WriteLine
 
-STEP = "graphs"  # it is found in the same step
+STEP = "graphs"  # the step that also inspects the graphs
 ACTIONS = {
     "threads": "create read update delete search create_run".split(),
     "assistants": "create read update delete search".split(),
@@ -38,17 +39,17 @@ MAX_NAMES = 100
 MAX_NAME = 200
 MAX_ROUTES = 1000
 MAX_PATH = 500
-MAX_PARAMETERS = 10  # of a route's path, which becomes a pattern
+MAX_PARAMETERS = 10  # of a route's path, which is converted to a regular expression
 MAX_OPENAPI_BYTES = 1024 * 1024
 SHOWN_ROUTES = 20
 
 
 class _Odd(Exception):
-    """What was sent is no description."""
+    """The host has sent an invalid description."""
 
 
 def found(answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) -> dict[str, Any] | None:
-    """The revision's `user_code`, None when there is none; raises BuildFailed."""
+    """Return the revision's `user_code` document; None if the project has none. Raises BuildFailed."""
     described = answer.get("user_code") or {}
     try:
         if not isinstance(described, dict):
@@ -67,14 +68,17 @@ def found(answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) 
 
 
 def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """The deployment's `http`: without a word on browsers there, the app's own is taken. Raises BuildFailed."""
+    """Return the deployment's `http` configuration. Without `cors` in it, uses the app's CORS settings.
+
+    Raises BuildFailed.
+    """
     app = (answer.get("user_code") or {}).get("app") or {}
     if "cors" in manifest.http or not app.get("cors"):
         return dict(manifest.http)
     options = {
         name: [value] if isinstance(value, str) and name in http.CORS_LISTS else value
         for name, value in app["cors"].items()
-    }  # Starlette takes a text for a sequence, too
+    }  # Starlette also accepts a string where a sequence is expected
     return {**manifest.http, "cors": http.cors("http.app: CORSMiddleware", options)}
 
 
@@ -154,7 +158,11 @@ def _is_pair(value: Any) -> bool:
 
 
 def _require_scope(part: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """A guard that is silently left out of most requests would be worse than none that is deployed."""
+    """Raise BuildFailed if the app has middleware and the configuration does not limit it to the app's own routes.
+
+    The middleware cannot run for built-in routes. A guard that silently skips most requests is worse than a failed
+    build.
+    """
     names = part["middleware"]
     if names and "middleware_scope" not in config:
         raise refused(

@@ -1,6 +1,7 @@
-"""All that we know of uv, the package installer: its commands, its variables and the words of its errors.
+"""Knowledge about uv, the package installer: its commands, environment variables, output and error texts.
 
-Pure: builds command lines and reads answers, and runs nothing; `installer.py` does.
+This module builds command lines and parses output. `installer.py` runs the commands. Each function in the section
+Commands returns the command that does what its docstring says.
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ from uv import find_uv_bin
 from workers.builder.config.pip_config import PipConfig
 
 NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
-PYLOCK = (
-    "--preview-features",
-    "pylock",
-)  # uv otherwise warns in each build log that reading one is experimental
-REFRESH = "--refresh"  # look again at what the cache has of the index
+# Without it uv warns in each build log that lock files are experimental.
+PYLOCK = ("--preview-features", "pylock")
+REFRESH = "--refresh"  # revalidate cached index pages
 OWN_VARIABLES = ("UV_", "PIP_")
 UNSATISFIED = "No solution found"
 UNREACHABLE = re.compile(
     r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
 )
-# What of a `[tool.uv]`, or of its `pip`, says where packages come from; its other keys say how uv works.
+# Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
 
 
 def program() -> Path:
-    """The executable."""
+    """Return the path of the uv executable."""
     return Path(find_uv_bin())
 
 
@@ -39,12 +38,12 @@ def program() -> Path:
 
 
 def create_environment(env: Path, python: Path) -> list[str]:
-    """An empty virtual environment."""
+    """Create an empty virtual environment."""
     return _uv("venv", "--quiet", "--python", str(python), "--no-project", str(env))
 
 
 def resolve(inputs: Sequence[Path], output: Path, python: Path, index: PipConfig | None) -> list[str]:
-    """The exact versions that satisfy the inputs, which are requirement files, as a `pylock.toml`."""
+    """Resolve requirements files to exact versions and write them as a `pylock.toml`."""
     return _uv(
         "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml", "--python", str(python),
         "--output-file", str(output), *_index(index), *map(str, inputs),
@@ -52,7 +51,7 @@ def resolve(inputs: Sequence[Path], output: Path, python: Path, index: PipConfig
 
 
 def export(root: Path, package: str, output: Path, python: Path) -> list[str]:
-    """The versions that a workspace's lock file has for one package, without the local packages."""
+    """Export the versions that a workspace's lock file lists for one package, without local packages."""
     return _uv(
         "export", "--quiet", "--frozen", "--no-dev", "--no-emit-workspace", "--no-hashes", "--no-header",
         "--no-annotate", "--directory", str(root), "--package", package, "--python", str(python),
@@ -61,7 +60,7 @@ def export(root: Path, package: str, output: Path, python: Path) -> list[str]:
 
 
 def install_wheels(requirements: Path, env_python: Path) -> list[str]:
-    """Exactly the pinned wheels: nothing is built, and files are links into the cache."""
+    """Install exactly the pinned wheels, as hard links into the cache. Builds nothing."""
     return _uv(
         "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
         "--no-build", "--require-hashes", *PYLOCK, "--requirement", str(requirements),
@@ -71,7 +70,7 @@ def install_wheels(requirements: Path, env_python: Path) -> list[str]:
 def install_built(
     requirements: Path | None, directories: Sequence[Path], env_python: Path, index: PipConfig | None
 ) -> list[str]:
-    """What may have to be built first, and local directories as editable packages."""
+    """Install requirements that may need to be built, and local directories as editable packages."""
     listed = [] if requirements is None else ["--requirement", str(requirements)]
     editable = [word for directory in directories for word in ("--editable", str(directory))]
     return _uv(
@@ -81,7 +80,7 @@ def install_built(
 
 
 def list_pythons(version: str) -> list[str]:
-    """The interpreters of a version on this machine, as JSON; those that uv installed are among them."""
+    """List the interpreters of a version on this machine as JSON, including those that uv has installed."""
     return _uv("python", "list", "--only-installed", "--no-config", "--output-format", "json", version)
 
 
@@ -104,11 +103,11 @@ def _index(index: PipConfig | None) -> list[str]:
 
 
 def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
-    """What uv needs beside the variables that are passed on, which name the operator's index."""
+    """Return uv's environment variables, in addition to those that are passed on from the operator."""
     own = {
         **NO_DOWNLOADS,
         "UV_CACHE_DIR": str(cache),
-        "UV_NO_CONFIG": "1",  # packages come from where the operator or pip_config_file says
+        "UV_NO_CONFIG": "1",  # only the operator and pip_config_file determine where packages come from
         "UV_NO_PROGRESS": "1",
     }
     if "PIP_INDEX_URL" in passed_on and "UV_DEFAULT_INDEX" not in passed_on:
@@ -119,7 +118,7 @@ def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
 
 
 def without_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the variables that are meant for package installers."""
+    """Return environment variables without those for package installers."""
     return {name: value for name, value in env.items() if not name.startswith(OWN_VARIABLES)}
 
 
@@ -127,29 +126,29 @@ def without_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def pythons(answer: bytes, version: str) -> Iterator[str]:
-    """The CPython interpreters of a version that the answer to `list_pythons` names, best first."""
+    """Yield the paths of CPython interpreters of a version from the output of `list_pythons`, the best first."""
     for found in orjson.loads(answer):
         if found["implementation"] == "cpython" and found["version"].startswith(f"{version}."):
             yield found["path"]
 
 
 def versions(answer: bytes) -> set[str]:
-    """The versions of the CPython interpreters that the answer to `list_pythons` names."""
+    """Return the versions of CPython interpreters from the output of `list_pythons`."""
     return {found["version"] for found in orjson.loads(answer) if found["implementation"] == "cpython"}
 
 
 def is_unsatisfied(line: str) -> bool:
-    """Whether a line of output says that no set of versions fits."""
+    """Whether a line of output reports that no set of versions satisfies the requirements."""
     return UNSATISFIED in line
 
 
 def is_unreachable(reason: str) -> bool:
-    """Whether uv failed because its index does not answer."""
+    """Whether uv failed because its package index does not answer."""
     return UNREACHABLE.search(reason) is not None
 
 
 def is_redirected_by(pyproject: bytes) -> bool:
-    """Whether a `pyproject.toml` tells uv where packages come from; also of one that cannot be read."""
+    """Whether a `pyproject.toml` tells uv where packages come from. Returns True if the file cannot be parsed."""
     try:
         table = tomllib.loads(pyproject.decode())["tool"]["uv"]
         return any(table.get(key) or table.get("pip", {}).get(key) for key in ORIGINS)

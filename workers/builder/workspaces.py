@@ -1,8 +1,9 @@
-"""The folders of revisions on this machine: made by one process at a time, kept while in use, else removed.
+"""Workspaces: the folders of builds on this machine. One process at a time creates or removes a workspace.
 
-Two file locks stand beside each folder. One is held by whoever makes or removes it; the other is shared by
-everybody whose graph host works in it, and is let go by the kernel when that process ends, however it ends.
-A folder that goes is renamed first: under its own name it is whole, or being made by who holds the lock.
+Each folder has two lock files beside it. The process that creates or removes the folder holds the first exclusively.
+Each process with a graph host in the folder holds the second as a shared lock, which the kernel releases when the
+process ends for any reason. A folder is renamed before it is removed. A folder under its own name is therefore
+complete, or its creator holds the lock.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TRASH = ".trash-"
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a revision's things are on this machine."""
+    """The paths of a build's files on this machine."""
 
     root: Path
 
@@ -63,7 +64,7 @@ class Workspace:
 
     @property
     def packages(self) -> Path:
-        """A file that names the shared packages it uses."""
+        """The file with the name of the shared packages that this workspace uses."""
         return self.root / "packages"
 
     @property
@@ -80,7 +81,7 @@ class Workspace:
 
 
 def folder(settings: Settings) -> Path:
-    """Where the workspaces of this machine are."""
+    """Return the folder of all workspaces on this machine."""
     return settings.data_dir / "revisions"
 
 
@@ -90,18 +91,18 @@ def workspace_of(settings: Settings, build_id: UUID) -> Workspace:
 
 @contextmanager
 def exclusive(workspace: Workspace) -> Iterator[None]:
-    """Hold the workspace against other processes of this machine."""
+    """Lock the workspace against other processes on this machine for the block."""
     with _locked(workspace.lock, fcntl.LOCK_EX):
         yield
 
 
 def hold(workspace: Workspace) -> IO[str]:
-    """Keep a workspace, also one that is yet to be made, from being removed until the answer is closed."""
+    """Prevent the removal of a workspace until the returned file is closed. The workspace need not exist yet."""
     return _locked(workspace.use, fcntl.LOCK_SH)
 
 
 def _locked(path: Path, kind: int) -> IO[str]:
-    """The folder it is in may be passed through by user code, and not listed."""
+    """Open and lock a file, and wait if necessary. User code can pass through the file's folder but not list it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     while True:
         file = open(path, "a", opener=owners_alone)  # noqa: SIM115
@@ -111,7 +112,7 @@ def _locked(path: Path, kind: int) -> IO[str]:
         elif _is_same(file, path):
             return file
         else:
-            file.close()  # removed by whoever had it before
+            file.close()  # the previous holder of the lock has removed the file
 
 
 def _lock(file: IO[str], kind: int) -> bool:
@@ -130,7 +131,7 @@ def _is_same(file: IO[str], path: Path) -> bool:
 
 
 def remove(settings: Settings, build_id: UUID) -> bool:
-    """Remove a workspace from this machine; False when it is in use."""
+    """Remove a workspace from this machine. Returns False if it is in use."""
     workspace = workspace_of(settings, build_id)
     trash = workspace.root.with_name(f"{TRASH}{build_id}-{secrets.token_hex(4)}")
     with exclusive(workspace):
@@ -147,18 +148,21 @@ def remove(settings: Settings, build_id: UUID) -> bool:
 
 @contextmanager
 def _locked_anew(path: Path) -> Iterator[bool]:
-    """Whether nobody else has the lock; it is ours for the block, then."""
+    """Try to lock a file for the block. Yields whether the lock was free."""
     with open(path, "a", opener=owners_alone) as file:
         yield _lock(file, fcntl.LOCK_EX)
 
 
 def delete(path: Path) -> None:
-    """Thousands of files: by another process, so that no greenlet waits for them."""
+    """Remove a folder in another process, since removing thousands of files would block all greenlets."""
     disk.remove(path)
 
 
 def remove_unneeded(settings: Settings) -> int:
-    """Remove what a process that died was removing, and the workspaces nobody will want soon; how many."""
+    """Remove unneeded workspaces, and those whose removal a dead process did not finish.
+
+    Returns the number of removed workspaces.
+    """
     place = folder(settings)
     here = [path.name for path in place.iterdir()] if place.is_dir() else []
     for name in here:
@@ -199,7 +203,7 @@ WHERE {is_live("run")}
 
 
 def needed(ids: Collection[UUID], kept: int) -> set[UUID]:
-    """Which of these builds serve, are on their way, have runs to come, or are their deployment's newest."""
+    """Return the builds that serve, are in progress, have live runs, or are among a deployment's `kept` newest."""
     values = {"ids": list(ids), "kept": kept, "ends": [str(end) for end in REVISION_ENDS]}
     with connection() as conn:
         return set(conn.execute(NEEDED, values).scalars())
