@@ -320,7 +320,10 @@ class _Build:
         build_logs.announce(moved)
 
     def _show(self, conn: Connection, found: graphs.Inspected, configs: graphs.Configs) -> str:
-        """Send traffic or the preview's address to this revision. Returns the name in its address."""
+        """Route the deployment's traffic, or the address of its preview, to this revision.
+
+        Creates missing default assistants. Returns the name in the revision's address.
+        """
         claimed = self._claimed
         is_to_serve = claimed.preview is None
         graphs.make_default_assistants(

@@ -75,10 +75,11 @@ def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     app = (answer.get("user_code") or {}).get("app") or {}
     if "cors" in manifest.http or not app.get("cors"):
         return dict(manifest.http)
+    # Starlette also accepts a string where a sequence is expected.
     options = {
         name: [value] if isinstance(value, str) and name in http.CORS_LISTS else value
         for name, value in app["cors"].items()
-    }  # Starlette also accepts a string where a sequence is expected
+    }
     return {**manifest.http, "cors": http.cors("http.app: CORSMiddleware", options)}
 
 

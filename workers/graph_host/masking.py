@@ -27,7 +27,7 @@ UNCHANGED = re.compile(r"[A-Za-z0-9_.~-]+")  # characters that only base64 chang
 def masker(values: Iterable[str]) -> Callable[[str], str]:
     """Return a function that replaces secret values in a text, in each form in which a program may print them.
 
-    Log lines are masked one at a time, so each line of a multi-line value is masked separately.
+    Callers often pass single lines, so each line of a multi-line value is also masked by itself.
 
     A runner masks the lines of all its deployments, so masking must be fast. Regular expressions are compiled and tried
     only for values that the text may contain, and each takes time proportional to the length of the text.

@@ -20,11 +20,12 @@ from .serialization import dumps, text_of
 from .storage import MemoryStorage, Storage
 
 PAGE = 50
+# Entries of a config that address a checkpoint.
 CHECKPOINT_KEYS = (
     "checkpoint_id",
     "checkpoint_ns",
     "checkpoint_map",
-)  # the entries of a config that address a checkpoint
+)
 
 # Entries of `configurable` with the user's record. Checkpoints do not store them, nor those that LangGraph excludes.
 PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})

@@ -22,9 +22,9 @@ current_depth: ContextVar[int] = ContextVar("current_depth", default=0)  # of th
 class NodeThreads(ThreadPoolExecutor):
     """A thread pool that records the run and the submit time of each call.
 
-    A node may wait for another run of its deployment. If that run was created without naming its caller, it has the
-    same depth. When all threads of a depth wait for such runs, no call here ends by itself, and the waiting runs must
-    be executed in another host.
+    A node may wait for another run of its deployment. A run that was created without naming its caller may have the
+    same depth as the node's run. When all threads of a depth wait for such runs, no call of that depth ends by itself,
+    and the runs that wait for a thread must be executed in another host.
     """
 
     def __init__(self, most: int) -> None:

@@ -372,9 +372,8 @@ class Execution:
             if why is not None:
                 self.trace.failed(why)
             run_trace.ended(self.run, status, why)
-        self._services.deploy_log.settle(
-            self.run.run_id
-        )  # a client that has read the end event finds the run's log lines
+        # The lines are stored before the end event is written: a client that has read it finds the run's lines.
+        self._services.deploy_log.settle(self.run.run_id)
         self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
 
     def _roll_back(self, back: RollBack) -> Next | None:

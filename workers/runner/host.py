@@ -159,7 +159,7 @@ class Host:
 
     @property
     def starved(self) -> set[UUID]:
-        """Runs that get no thread in this host, so that another host had better continue them."""
+        """Runs that wait for a thread in this host and should move to another host."""
         return {UUID(bytes=id) for id in self._starved & self._ask_at.keys()}
 
     def wait_ready(self) -> dict[str, Any]:
@@ -283,9 +283,8 @@ class Host:
         elif self.used_bytes > self.memory_mb * MIB:
             self.kill(f"used {self.used_bytes // MIB} MiB, more than {self.memory_mb} MiB")
         elif self._home is not None and not self._counting:
-            self._counting = gevent.spawn(
-                self._measure_home, self._home
-            )  # must not delay other hosts' checks
+            # In a greenlet, so that it does not delay the checks of other hosts.
+            self._counting = gevent.spawn(self._measure_home, self._home)
 
     def _measure_home(self, home: Path) -> None:
         """Measure the home folder in a thread, since it may hold many files. Kills the host if it is too large.

@@ -433,5 +433,5 @@ def _takes_runs(host: Host) -> bool:
 
 
 def _is_busy(host: Host) -> bool:
-    """Whether runs had better go to another host."""
+    """Whether another host would execute new runs sooner."""
     return host.delay > SLOW_SECONDS or host.silence > SLOW_SECONDS or host.queued > 0

@@ -81,9 +81,8 @@ class Runner:
         self._notified_at = time.monotonic()
         terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool)
         self._claiming = Claiming(settings.pool, terms)
-        self._reserved_slots: Counter[int | None] = (
-            Counter()
-        )  # slots for runs that are being claimed, by depth; None: the depth is not known yet
+        # Slots for runs that are being claimed, by depth; None: the depth is not known yet.
+        self._reserved_slots: Counter[int | None] = Counter()
         self._has_backlog = False  # some notified runs found no free slot and may still be waiting
         self._group = Group()
         self._loops = [

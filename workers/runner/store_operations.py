@@ -19,7 +19,7 @@ from shared.runs.claims import Claimed
 def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:
     """Execute a batch of store operations of a run and return the encoded results.
 
-    Raises Fenced if the batch writes and the run has another owner by now, and Unavailable.
+    Raises Fenced if the batch writes and the run has another owner by now. Raises Unavailable.
     """
     return _answered(run.deployment_id, ask["ops"], run)
 

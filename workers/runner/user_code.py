@@ -40,10 +40,11 @@ from workers.runner.relay import Relay
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # how long to wait on the lists before reading again which revisions have hosts
+# Most requests of one revision at the same time, so that a host that hangs leaves capacity for other revisions.
 AT_ONCE = {
     CALL: 256,
     EXCHANGE: 1000,
-}  # most of one revision at the same time, so that a host that hangs leaves capacity for other revisions
+}
 LONG_SECONDS = 0.25  # a call that takes longer is monitored by heartbeats
 PASS_ON_SECONDS = 0.2
 

@@ -23,9 +23,8 @@ ROLES = {"human": "human", "system": "system", "tool": "tool"}  # by message typ
 PROSE = {"text": "text", "reasoning": "reasoning"}  # types with streamed content, and its field
 CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}  # chunk → whole type
 OF_CALLS = frozenset({"tool_call_chunk", "tool_call", "invalid_tool_call"})
-JOINED = frozenset(
-    {"text", "reasoning", "args", "data", "base64", "transcript"}
-)  # fields whose text arrives in pieces
+# Fields whose text arrives in pieces.
+JOINED = frozenset({"text", "reasoning", "args", "data", "base64", "transcript"})
 # Fields that are left out until a block is finished, and their placeholders by block type.
 HEAVY = frozenset({"args", "base64", "data", "output", "transcript", "value"})
 NEEDED = {"tool_call": {"args": {}}, "server_tool_call": {"args": {}}, "non_standard": {"value": {}}}

@@ -179,9 +179,8 @@ def _attributes(user: Any) -> Iterator[tuple[str, Any]]:
 def _attribute_names(user: Any) -> list[str]:
     names: list[Any] = list(getattr(user, "__dict__", ()))
     for cls in type(user).__mro__:
-        names += (
-            name for name, value in vars(cls).items() if not callable(value)
-        )  # slots, properties, defaults
+        # Slots, properties and class-level defaults.
+        names += (name for name, value in vars(cls).items() if not callable(value))
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and not name.startswith(HIDDEN)]
 
 
