@@ -66,8 +66,8 @@ def _lines(text: str) -> list[str]:
 def from_lock(lock: str, project: Path, own: Iterable[Path], *, is_ours: bool) -> Requirements:
     """Return the set that a resolver's `pylock.toml` contains. Raises BuildFailed.
 
-    `own` are directories that are installed separately and left out. `is_ours` means that all packages without their
-    own address come from the operator's index.
+    `own` are directories that are installed separately and left out. `is_ours` means that every package without its
+    own URL comes from the operator's index.
     """
     try:
         packages = [each for each in tomllib.loads(lock)["packages"] if not _is_one_of(each, own)]

@@ -32,7 +32,7 @@ class Inputs:
     manifest: Manifest
     interpreter: Interpreter
     files: tuple[Path, ...]  # requirements files
-    is_ours: bool  # all packages come from the operator's index
+    is_ours: bool  # the project names no index besides the operator's
     digest: str
 
 
