@@ -1,4 +1,4 @@
-"""Runs that lost their owner, upkeep that has not begun, and who leads."""
+"""Fixtures for runs that lost their owner: an upkeep process that has not started, and its leadership."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Notified = list[tuple[str, str, str]]
 
 @pytest.fixture
 def notified(monkeypatch: pytest.MonkeyPatch) -> Notified:
-    """What was notified, instead of notifying."""
+    """Record notifications instead of sending them. Returns the list of `(task, queue, id)`."""
     heard: Notified = []
     monkeypatch.setattr(
         broker.notifier, "notify", lambda task, queue, id: heard.append((task, queue, str(id)))
@@ -43,7 +43,7 @@ def upkeep(settings: Settings, notified: Notified) -> Upkeep:
 
 
 def abandoned(deployment: DeploymentRef, assignments: str = "deaths = deaths", **columns: Any) -> UUID:
-    """A run whose owner has not been heard of for too long."""
+    """Insert a claimed run whose lease has run out. Returns its id."""
     run_id = factories.run(deployment, **{"kwargs": KWARGS, **columns})
     with driver() as conn:
         claims.claim(conn, [run_id], Terms("dead", 30, 3600))
@@ -77,6 +77,6 @@ def lead(name: str) -> bool:
 
 
 def end_leadership(at: str = "now()") -> None:
-    """As if the leader had not been heard of until then."""
+    """Let the upkeep lease end at this SQL expression, as if the leader had stopped renewing it then."""
     with connection() as conn:
         conn.execute(text(f"UPDATE leader SET lease_until = {at}"))

@@ -21,7 +21,7 @@ RETENTION_SECONDS = 900
 
 
 class Actor:
-    """Who executes one run."""
+    """A runner that executes one run: claims it on creation and publishes its `metadata` event."""
 
     def __init__(self, run_id: str | UUID, owner: str = "actor") -> None:
         with driver() as conn:
@@ -64,9 +64,9 @@ class Actor:
         dies: bool = False,
         unsent: int = 0,
     ) -> None:
-        """End the run: its row first, then its log, unless its owner dies in between.
+        """End the run: first its row, then its log. With `dies`, the owner dies in between and the log stays open.
 
-        `unsent`: how many events before the last it could not write.
+        `unsent` is the number of events before the last one that the owner could not write.
         """
         if error is not None and status is not RunStatus.INTERRUPTED:
             self.emit("error", error)
@@ -88,12 +88,12 @@ class Actor:
             self.end(status, output)
 
     def end(self, status: str, output: Any = None) -> None:
-        """End the log alone."""
+        """Append the end event without touching the run's row."""
         self._append(end_event.last_event(self.run, status, orjson.dumps(output)), final=True)
 
 
 def act(run_id: str | UUID, values: Any, **more: Any) -> None:
-    """A whole run that streams and returns these values."""
+    """Claim a run, stream these values and end the run with them."""
     actor = Actor(run_id)
     actor.emit("values", values)
     actor.finish(values, output=values, **more)

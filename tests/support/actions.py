@@ -1,7 +1,7 @@
-"""A composite GitHub Action, carried out here: its `run` steps by bash, with the few expressions it uses.
+"""Run a composite GitHub Action on this machine: its `run` steps in bash, with the few expressions it uses.
 
-Steps that use other actions are noted and left out. What GitHub's runner masks in its logs is shown as it is: a
-secret in `Ran.log` is one that the action itself has printed.
+Steps that use other actions are recorded and skipped. Log masking is not emulated: a secret in `Ran.log` is one that
+the action printed itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ STATUS_FUNCTIONS = ("cancelled()", "always()", "failure()", "success()")
 
 @dataclass
 class Ran:
-    """How an action ended."""
+    """Result of running an action."""
 
     has_failed: bool = False
     log: str = ""
     summary: str = ""
     outputs: dict[str, str] = field(default_factory=dict)
-    steps: list[str] = field(default_factory=list)  # the names of those that ran
-    used: list[str] = field(default_factory=list)  # other actions, which do not run here
+    steps: list[str] = field(default_factory=list)  # names of the steps that ran
+    used: list[str] = field(default_factory=list)  # other actions that were skipped
 
 
 class Action:
@@ -52,7 +52,7 @@ class Action:
         env: Mapping[str, str],
         token: str = "",
     ) -> Ran:
-        """Carry it out in a checked-out repository; `scratch` holds the runner's own files."""
+        """Run the action in a checked-out repository. `scratch` holds the runner's own files."""
         unknown = set(inputs) - set(self.described["inputs"])
         assert not unknown, f"no inputs of the action: {unknown}"
         job = Job(self, workspace, scratch, event, env, token)
@@ -68,7 +68,7 @@ class Action:
 
 
 class Job:
-    """The runner's side of one run."""
+    """One job of GitHub's runner: variables, files and results while an action runs."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Job:
         return path
 
     def step(self, step: Mapping[str, Any]) -> None:
-        """Carry out one step, if its condition holds."""
+        """Run one step if its condition holds."""
         if not self._is_due(str(step.get("if", "success()"))):
             return
         if "uses" in step:
@@ -146,11 +146,11 @@ class Job:
         return bool(self.value(text))
 
     def filled(self, text: str) -> str:
-        """The text with its expressions replaced by what they come to."""
+        """Return the text with its `${{ … }}` expressions replaced by their values."""
         return EXPRESSION.sub(lambda found: str(self.value(found[1])), text)
 
     def value(self, text: str) -> Any:
-        """What an expression comes to."""
+        """Evaluate an expression."""
         tokens: list[str] = []
         at = 0
         while text[at:].strip():
@@ -206,7 +206,7 @@ class Job:
 
 
 def read_outputs(text: str) -> dict[str, str]:
-    """What a step wrote to GITHUB_OUTPUT, in either of its two forms."""
+    """Parse a GITHUB_OUTPUT file: `name=value` lines and `name<<MARK` blocks."""
     found: dict[str, str] = {}
     lines = iter(text.splitlines())
     for line in lines:
@@ -222,7 +222,10 @@ def read_outputs(text: str) -> dict[str, str]:
 
 
 def commands_of(log: str) -> list[str]:
-    """What of a log the runner would take for a command to itself, outside of where it was told not to."""
+    """Return the lines of a log that the runner would execute as workflow commands.
+
+    Skips sections between `::stop-commands::TOKEN` and `::TOKEN::`, and fails if a section is not closed.
+    """
     found, token = [], None
     for line in log.splitlines():
         if token:
@@ -236,7 +239,7 @@ def commands_of(log: str) -> list[str]:
 
 
 def path_with(*commands: Path) -> str:
-    """A PATH on which these commands come first, and the machine's own after them."""
+    """Return a PATH that starts with the folders of these commands, then this interpreter's, then the system's."""
     return os.pathsep.join(
         [*(str(one.parent) for one in commands), str(Path(sys.executable).parent), os.defpath]
     )

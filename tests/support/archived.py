@@ -1,4 +1,4 @@
-"""Source archives as uploads leave them, for tests that begin there."""
+"""Source archives, stored as an upload stores them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.infra.postgres import connection
 
 
 def keep(files: Mapping[str, str]) -> str:
-    """Store an archive of these files as an upload does; its digest."""
+    """Store an archive of these files as an upload does. Returns its SHA-256 digest."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for name, content in files.items():

@@ -1,4 +1,4 @@
-"""A project's authorization without a graph host: the answers to the questions that a host would get."""
+"""Call a project's authorization without a graph host, with the same documents that a host receives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.graph_host.user_code.auth import ProjectAuth
 
 
 def request(**facts: Any) -> dict[str, Any]:
-    """The question who makes this request."""
+    """Return an `authenticate` document for this request."""
     return {
         "op": "authenticate",
         "request": {
@@ -31,12 +31,12 @@ def request(**facts: Any) -> dict[str, Any]:
 def ask(
     resource: str, action: str, value: Mapping[str, Any], user: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The question whether a user may do this."""
+    """Return an `authorize` document with one ask."""
     asks = [{"resource": resource, "action": action, "value": value}]
     return {"op": "authorize", "user": user or {"identity": "ann"}, "asks": asks}
 
 
 def answer(auth: Auth | ProjectAuth, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the project's functions answer, through JSON both ways."""
+    """Return the answer of the project's handlers. Both documents pass through JSON, as between runner and host."""
     own = auth if isinstance(auth, ProjectAuth) else ProjectAuth(auth)
     return json.loads(json.dumps(asyncio.run(own.answer(json.loads(json.dumps(document))))))

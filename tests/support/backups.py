@@ -1,4 +1,4 @@
-"""A service as `runyard backup` and `restore` see it: a database, keys and a folder."""
+"""A service as `runyard backup` and `restore` see it: a database, encryption keys and a data folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ BYTES = bytes(range(256)) * 9
 
 
 class Service:
-    """A service as the command line sees it: its database, its keys, its folder."""
-
     def __init__(self, url: str, folder: Path, encryption_keys: str | None = KEY) -> None:
         self.url, self.folder, self.keys = url, folder, encryption_keys
 
     @property
     def environment(self) -> dict[str, str | None]:
-        """The variables that name the service; None removes one of this process."""
+        """Environment variables of the service. None removes a variable of this process."""
         return {
             **{name: None for name in os.environ if name.startswith("RUNYARD_")},
             "DATABASE_URL": self.url,
@@ -61,7 +59,7 @@ def text_of(result: Result) -> str:
 
 
 def fill() -> None:
-    """Runs in each state, and whatever else restores differently from plain text."""
+    """Insert runs in several states, and values whose restore could differ from plain text."""
     deployment = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
     thread = make.thread(deployment.id, metadata={"text": 'tab\t newline\n \\N \\. "COPY x FROM stdin;" é'})
     make.run(deployment, thread, status="success")
@@ -78,7 +76,7 @@ def fill() -> None:
 
 
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all tables but of those that processes write anew."""
+    """Return all rows by table, without the tables that running processes rewrite."""
     names = service.tables() - {"worker", "leader", "last_backup"}
     with psycopg.connect(service.url) as conn:
         return {

@@ -1,4 +1,4 @@
-"""Rows as the bench writes them, and the cells of the tables that it makes of them."""
+"""Result rows as the bench writes them, and the table cells that the bench renders from them."""
 
 from __future__ import annotations
 

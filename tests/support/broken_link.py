@@ -1,6 +1,6 @@
-"""A network between a process and a server: it can lose an answer, or fall silent without closing anything.
+"""A faulty network between a process and a server: it can lose an answer, or go silent without closing a connection.
 
-It listens on TCP and passes bytes on to a server on a unix socket, of whatever protocol.
+Listens on TCP and relays bytes to a server on a unix socket, for any protocol.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tests.support.relaying import Connection, Relay
 
 
 class Link(Relay):
-    """One listening port before one server."""
+    """A relay on its own port, in front of one server."""
 
     def __init__(self, server: Path) -> None:
         self._server = str(server)
         self._connections: list[_Connection] = []
-        self.lost = 0  # answers that were
+        self.lost = 0  # number of lost answers
         self._marks: list[bytes] = []
         self._lock = threading.Lock()
         super().__init__()
 
     def lose_answer_to(self, *marks: bytes) -> None:
-        """Cut the connection when the server has answered the last of the requests with these in them."""
+        """Cut the connection once the server has answered the last of these requests, which each contain a mark."""
         self._marks = list(marks)
 
     def takes(self, request: bytes) -> bool:
-        """Whether it is this request whose answer is to be lost."""
+        """Return whether the answer to this request must be lost."""
         with self._lock:
             if not self._marks or self._marks[0] not in request:
                 return False
@@ -39,7 +39,7 @@ class Link(Relay):
             return not self._marks
 
     def fall_silent(self) -> None:
-        """Let nothing pass any more over the connections there are, and close none; new ones work."""
+        """Stop relaying on all open connections without closing them. New connections work."""
         for connection in self._connections:
             connection.flows.clear()
 

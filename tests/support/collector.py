@@ -1,4 +1,4 @@
-"""A collector of traces on a loopback port: it takes OTLP over HTTP and keeps the spans."""
+"""A trace collector on a loopback port: accepts OTLP over HTTP and keeps the spans."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.support.outside import serving
 
-FAILED = 2  # the code of a span's status
+FAILED = 2  # status code of a failed span
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A span as it arrived."""
+    """A received span."""
 
     name: str
     trace_id: str
@@ -40,7 +40,7 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
     def of_run(self, run_id: str) -> list[Seen]:
-        """The spans of the trace that a run belongs to, in the order in which they began."""
+        """Return the spans of the trace that a run belongs to, by start time."""
         traces = {span.trace_id for span in self.spans if span.attributes.get("runyard.run_id") == run_id}
         return sorted(
             (span for span in self.spans if span.trace_id in traces), key=lambda span: span.started_ns

@@ -1,4 +1,4 @@
-"""`runyard` typed against a control plane of our own."""
+"""Run `runyard` commands against a scripted control plane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def json_lines(ran: Result) -> list[dict[str, Any]]:
 
 
 def deployed(server: ControlPlane, *statuses: str, active: int | None = 0) -> list[dict[str, Any]]:
-    """A deployment with these revisions, newest first."""
+    """Script a deployment with revisions of these statuses, newest first. `active` is an index into them."""
     rows = [
         {
             "id": f"{n}" * 8 + R[8:-8] + f"{n}" * 8,

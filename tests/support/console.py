@@ -1,4 +1,4 @@
-"""Runs what people do on a page of the console, in a browser: the scenarios of a file in `tests/js/console`."""
+"""Run user scenarios on a console page in a browser. The scenarios are in `tests/js/console`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.javascript import CACHE, JS, chromium
 from tests.support.stack import Stack
 
 FOLDER = JS / "console"
-WIDE, NARROW = 1280, 400  # pixels; the release ring plays the narrow ones
+WIDE, NARROW = 1280, 400  # pixels; narrow scenarios run in the release ring
 SECONDS = 600  # for all scenarios of a file, in one browser
 
 
 def rows(page: str) -> list[ParameterSet]:
-    """Return the names of a file's scenarios, once for each width."""
+    """Return one pytest parameter for each scenario of a file and each width."""
     names = re.findall(r'^scenario\(\s*"([^"]+)"', (FOLDER / f"{page}.mjs").read_text(), re.MULTILINE)
     return [
         pytest.param(f"{name} ({width})", marks=marks)
@@ -28,7 +28,7 @@ def rows(page: str) -> list[ParameterSet]:
 
 
 def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
-    """Fail unless this scenario went as its file says; `deployments` are the names it may use."""
+    """Fail unless this scenario passed. `deployments` maps the names it may use to deployments."""
     javascript.check(
         row,
         "browser",

@@ -1,4 +1,4 @@
-"""A control plane of our own for tests of its clients: real HTTP, scripted answers, a memory of what it was asked."""
+"""A scripted control plane for tests of its clients: real HTTP, prepared answers, recorded requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = tuple[int, Any]
 
 @dataclass
 class Held:
-    """Server-sent events whose stream stays open after them, until it is released."""
+    """Server-sent events whose stream stays open until the test releases it."""
 
     first: bytes
     released: threading.Event = field(default_factory=threading.Event)
@@ -28,9 +28,9 @@ STREAM = f"GET /v2/deployments/{D}/revisions/{R}/stream"
 
 
 class ControlPlane(ThreadingHTTPServer):
-    """Answers `METHOD /path` with its list of answers one by one, the last one for ever; else 404.
+    """HTTP server that returns the prepared answers of `METHOD /path` in order and repeats the last; otherwise 404.
 
-    An answer is a status and what to send: bytes and Held as server-sent events, None as nothing, else JSON.
+    An answer is a status and a body: bytes or Held as server-sent events, None as an empty body, anything else as JSON.
     """
 
     daemon_threads = True
@@ -46,12 +46,12 @@ class ControlPlane(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def body(self, what: str) -> Any:
-        """What was sent with the last such request."""
+        """Return the JSON body of the last request to this `METHOD /path`."""
         (at, *_) = [number for number, asked in enumerate(self.asked) if asked == what][::-1]
         return json.loads(self.bodies[at])
 
     def header(self, what: str, name: str) -> list[str | None]:
-        """A header of each such request."""
+        """Return a header of each request to this `METHOD /path`, in order."""
         return [
             headers.get(name)
             for asked, headers in zip(self.asked, self.headers, strict=True)
@@ -97,12 +97,12 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: the test's output is not for this."""
+        """Log nothing, to keep the test's output readable."""
 
 
 @contextmanager
 def serving() -> Iterator[ControlPlane]:
-    """A control plane that answers while the block lasts."""
+    """Run a control plane while the block runs."""
     server = ControlPlane()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -114,7 +114,7 @@ def serving() -> Iterator[ControlPlane]:
 
 
 def events(*told: tuple[str, dict[str, Any]], first: int = 1) -> bytes:
-    """Server-sent events with ids from `first` on."""
+    """Encode `(event, data)` pairs as server-sent events with ids that count from `first`."""
     return b"".join(
         f"event: {name}\r\ndata: {json.dumps(data)}\r\nid: {number}\r\n\r\n".encode()
         for number, (name, data) in enumerate(told, first)
@@ -126,23 +126,23 @@ def status(word: str) -> tuple[str, dict[str, Any]]:
 
 
 def line(number: int, message: str, level: str = "INFO") -> dict[str, Any]:
-    """A line as the log has it."""
+    """Return a log line as the log endpoint has it."""
     return {"id": str(number), "timestamp": 1_700_000_000_000 + number, "level": level, "message": message}
 
 
 def live(number: int, message: str) -> tuple[str, dict[str, Any]]:
-    """The same line as the stream has it."""
+    """Return a log line as the event stream has it."""
     stamp = f"2023-11-14T22:13:20.{number:03d}000+00:00"
     return "log", {"timestamp": stamp, "level": "INFO", "message": message}
 
 
 def record(**more: Any) -> dict[str, Any]:
-    """A deployment's record."""
+    """Return a deployment's record."""
     return {"id": D, "name": "app", "latest_revision_id": R, "active_revision_id": None, **more}
 
 
 def deploy_answers(server: ControlPlane, end: str = "DEPLOYED") -> dict[str, list[Answer]]:
-    """What a first deploy needs; its one revision is built without a stream and ends so."""
+    """Return the answers of a first deploy. Its revision is built without a stream and ends with status `end`."""
     logs = [
         (200, {"logs": [line(1, "no such module", "ERROR")], "next_offset": "1"}),
         (200, {"logs": [], "next_offset": "1"}),

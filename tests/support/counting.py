@@ -1,4 +1,4 @@
-"""Runs of the kitchen's counting graph: each step leaves its number in the state and in a file of the run's own."""
+"""Runs of the kitchen's counting graph: each step adds its number to the state and to a file of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIVE = ("pending", "running")
 
 
 def body(thread_id: str, steps: int, seconds: float, **more: Any) -> dict[str, Any]:
-    """The body of a run that takes so many steps."""
+    """Return the request body of a run with this many steps."""
     return {
         "assistant_id": "counts",
         "input": {"n": steps, "seconds": seconds, "file": f"notes-{thread_id}"},
@@ -26,7 +26,7 @@ def body(thread_id: str, steps: int, seconds: float, **more: Any) -> dict[str, A
 
 
 def start(stack: Stack, count: int, steps: int, seconds: float) -> list[str]:
-    """So many runs, each on a thread of its own; their threads."""
+    """Start runs, each on a new thread. Returns the thread ids."""
     sdk = stack.sdk("kitchen")
     threads = [sdk.threads.create()["thread_id"] for _ in range(count)]
     for thread_id in threads:
@@ -36,13 +36,13 @@ def start(stack: Stack, count: int, steps: int, seconds: float) -> list[str]:
 
 
 def rows(stack: Stack, where: str = "true", **values: Any) -> list[dict[str, Any]]:
-    """The runs' rows."""
+    """Return rows of `run` as dicts, ordered by id."""
     with psycopg.connect(stack.database_url, row_factory=dict_row) as conn:
         return conn.execute(f"SELECT * FROM run WHERE {where} ORDER BY run_id", values).fetchall()
 
 
 def ended(stack: Stack, threads: list[str], timeout: float) -> list[dict[str, Any]]:
-    """The rows of these threads' runs when all of them have ended."""
+    """Wait until all runs of these threads have ended. Returns their rows."""
 
     def found() -> list[dict[str, Any]]:
         runs = rows(stack, "thread_id = ANY(%(threads)s)", threads=threads)
@@ -54,7 +54,10 @@ def ended(stack: Stack, threads: list[str], timeout: float) -> list[dict[str, An
 def check_whole(
     stack: Stack, threads: list[str], steps: int, *, deaths: int = 0, timeout: float = 60
 ) -> list[dict[str, Any]]:
-    """Each thread's run succeeds with every step in its state once, and few attempts were lost; the runs' rows."""
+    """Check that each thread's run succeeds, has every step in its state once, and lost at most `deaths` attempts.
+
+    Returns the runs' rows.
+    """
     runs = ended(stack, threads, timeout)
     assert [run["status"] for run in runs] == ["success"] * len(threads)
     assert max(run["deaths"] for run in runs) <= deaths
@@ -65,6 +68,6 @@ def check_whole(
 
 
 def noted(stack: Stack, thread_id: str) -> list[int]:
-    """The steps that were taken on a thread, as they noted it themselves."""
+    """Return the step numbers that the graph wrote to a thread's file."""
     (home,) = stack.data_dir.glob("revisions/*/home")
     return [int(line) for line in (home / f"notes-{thread_id}").read_text().split()]

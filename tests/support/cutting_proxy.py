@@ -1,6 +1,6 @@
-"""A proxy that breaks what a test tells it to: cuts an answer where it says something, or answers 502 instead.
+"""A proxy with faults that a test defines: it cuts an answer at given bytes, or answers 502 in its place.
 
-It copies bytes between a client and the platform, and knows of HTTP no more than where a request begins.
+Relays bytes between a client and the platform. Of HTTP it recognizes only where a request begins.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ REQUEST = re.compile(rb"(?:^|\r\n)((?:GET|POST|PUT|PATCH|DELETE) \S+) HTTP/1\.1\
 
 @dataclass
 class Break:
-    """Happens once, to a request with `mark` in it: at `at` in its answer the connection goes.
+    """A fault that strikes one request that contains `mark`: the connection is cut after `at` in its answer.
 
-    `hides`: the client gets a 502 instead of the answer, though the request was carried out.
+    With `hides`, the client receives a 502 instead of the answer although the platform carried out the request.
     """
 
     mark: bytes
@@ -38,12 +38,12 @@ class Break:
 
 
 class Proxy(Relay):
-    """One listening port before one platform."""
+    """A relay on its own port, in front of one platform."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self.breaks: list[Break] = []
-        self.requests: list[str] = []  # method and path of each, in order
+        self.requests: list[str] = []  # method and path of each request, in order
         super().__init__()
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -56,7 +56,7 @@ class _Connection(Connection):
         super().__init__(client, server)
         self._proxy = proxy
         self._asked = b""  # the newest request
-        self._answer = b""  # … and its answer, as far as a break is looked for in it
+        self._answer = b""  # its answer so far, while a fault is searched for
 
     def pass_request(self, data: bytes) -> None:
         found = REQUEST.match(data)
@@ -67,7 +67,7 @@ class _Connection(Connection):
         super().pass_request(data)
 
     def pass_answer(self, data: bytes) -> bool:
-        """Pass a part of an answer on, as far as nothing is to be broken in it."""
+        """Relay a part of an answer, up to the point where a fault strikes."""
         wanted = next((b for b in self._proxy.breaks if not b.is_done and b.mark in self._asked), None)
         if wanted is None:
             return super().pass_answer(data)

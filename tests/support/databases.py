@@ -1,4 +1,4 @@
-"""Databases of a test's own, beside the one that the others share."""
+"""Temporary databases beside the shared test database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.infra.postgres import driver_url
 
 @contextmanager
 def fresh(server_url: str, template: str | None = None, options: str = "") -> Iterator[str]:
-    """The address of a new, empty database, or of a copy of one that nobody is connected to."""
+    """Create a database and yield its URL. `template` is a URL of a database without connections, which is copied."""
     name = f"fresh_{uuid4().hex}"
     server = create_engine(driver_url(server_url), isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with server.connect() as connection:

@@ -1,4 +1,4 @@
-"""What the pictures of the docs show: a small shop that has run its agents for two weeks, in an organization of its own."""
+"""Sample data for the pictures in the docs: a shop, with its own organization, that has run agents for two weeks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUESTIONS = {
     "ann": ["When does my order 1042 arrive?", "Can I send the shade back?"],
     "bo": ["Has order 1077 been sent?"],
     "cleo": ["How long may I keep a lamp before I send it back?", "And the shade?"],
-    "dara": ["Please look up order 4040."],  # its graph fails there
+    "dara": ["Please look up order 4040."],  # the graph fails on this one
     "eli": ["Where is my parcel, order 1101?"],
 }
 TOPIC = "smart lamps"
@@ -37,7 +37,7 @@ DAYS = 14
 
 
 class Desk:
-    """The shop over HTTP, by its own keys."""
+    """HTTP clients of the shop, one per API key."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -65,7 +65,7 @@ class Desk:
         return answer.json()
 
     def ask(self, thread: dict[str, Any], deployment: str, **graph_input: Any) -> dict[str, Any]:
-        """The run that the thread's owner begins, once it has ended."""
+        """Create a run on the thread as its owner and wait for its end. Returns the run."""
         at = f"{deployment}/threads/{thread['thread_id']}/runs"
         run = self.post(at, assistant_id=ASSISTANTS[deployment], input=graph_input, stream_resumable=True)
         alive = {"thread_id": thread["thread_id"], "status": ["pending", "running"]}
@@ -77,7 +77,7 @@ ASSISTANTS = {"support": "support", "refunds": "approval", "research": "research
 
 
 def furnish(stack: Stack) -> dict[str, str]:
-    """Have the shop there, with what happened in it; what the scenarios must know of it."""
+    """Create the shop with its deployments and history. Returns the ids and keys that the scenarios need."""
     desk = Desk(stack)
     deployments = _deploy(desk)
     _past(stack, desk, deployments)
@@ -95,7 +95,7 @@ def furnish(stack: Stack) -> dict[str, str]:
 
 
 def _deploy(desk: Desk) -> dict[str, str]:
-    """Each deployment's id; `support` serves its second revision."""
+    """Deploy the shop's projects. Returns deployment ids by name; `support` serves its second revision."""
     with desk.client("CI") as client:
         for name, folder in DEPLOYMENTS.items():
             deploy(client, Project.read(folder), name, print)
@@ -124,7 +124,7 @@ def _ask_refund(desk: Desk) -> str:
 
 
 def _past(stack: Stack, desk: Desk, deployments: dict[str, str]) -> None:
-    """Rows of runs that ended in the last hour and on the days before, as the end of a run writes them."""
+    """Insert ended runs of the last hour and of the days before, as the end of a run writes them."""
     chance, now = Random(7), datetime.now(UTC)
     minutes = [
         now - timedelta(minutes=minute) for minute in range(1, 60) for _ in range(chance.randint(1, 5))

@@ -1,4 +1,4 @@
-"""Reads a Dockerfile, and what its .dockerignore lets through: as much of both as ours has."""
+"""Parse a Dockerfile and a .dockerignore, as far as this repository's files need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stage:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What ENV and the defaults of ARG set."""
+        """Variables set by ENV, and the defaults of ARG."""
         given = [
             part.partition("=")
             for found in self.instructions
@@ -41,13 +41,13 @@ class Stage:
 
     @property
     def copied(self) -> list[tuple[str, str]]:
-        """Source and target of each COPY from the folder; not those from another stage."""
+        """`(source, target)` of each COPY from the build context. Excludes COPY from other stages."""
         own = [found.words for found in self.all("COPY") if not found.text.startswith("--from")]
         return [(source, words[-1]) for words in own for source in words[:-1]]
 
 
 def read(path: Path) -> tuple[dict[str, str], list[Stage]]:
-    """The arguments before the first stage, and the stages."""
+    """Return the arguments before the first stage, and the stages."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE)
     arguments: dict[str, str] = {}
     stages: list[Stage] = []
@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[dict[str, str], list[Stage]]:
 
 
 def lets_through(patterns: Iterable[str], path: str) -> bool:
-    """Whether the last of the patterns that hits the path, or a folder it is in, lets it through."""
+    """Return whether the last pattern that matches the path, or one of its parent folders, includes it."""
     passes = True
     parts = path.split("/")
     places = ["/".join(parts[: n + 1]) for n in range(len(parts))]

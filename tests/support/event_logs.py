@@ -1,4 +1,4 @@
-"""An event log that a test writes as any owner."""
+"""An event log that a test can write as any owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lines(first: int, last: int) -> list[bytes]:
 
 
 class Log:
-    """One log, written by whoever a test names."""
+    """One event log. The test names the owner and attempt of each append."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis, self.id = redis, uuid4()

@@ -1,4 +1,4 @@
-"""Valid rows in one call each, committed, and frames to write; a test states only what it is about."""
+"""Factories of valid, committed rows and of frames. A test states only the columns that matter to it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from workers.graph_host import frames
 
 
 def organization(name: str | None = None) -> UUID:
-    """An organization; its id."""
+    """Insert an organization. Returns its id."""
     id = uuid7()
     _insert(ORGANIZATION, id=id, name=name or f"organization-{id}")
     return id
 
 
-# What is known of a graph that nobody has drawn.
+# Drawings and schemas of a graph that was never inspected.
 LOOKS: dict[str, Any] = {
     "drawings": {"all": {"nodes": [], "edges": []}},
     "schemas": dict.fromkeys(
@@ -72,7 +72,7 @@ def deployment(
     serving: bool = True,
     user_code: Mapping[str, Any] | None = None,
 ) -> DeploymentRef:
-    """A deployment as the deployment API sees it, serving these graphs unless told otherwise."""
+    """Insert a deployment that serves these graphs. With `serving=False` it has no revision."""
     id = uuid7()
     with _one_transaction() as conn:
         organization_id = organization_id or organization()
@@ -103,7 +103,7 @@ def revision(
     graphs: tuple[str, ...] = ("agent",),
     **columns: Any,
 ) -> UUID:
-    """A revision with its graphs; its id."""
+    """Insert a revision with its graphs. Returns its id."""
     id = uuid7()
     values = {"source": "internal_source", "requirements": "langgraph==1.2.22\n", **columns}
     _insert(REVISION, id=id, deployment_id=deployment_id, number=number, status=status, **values)
@@ -113,13 +113,13 @@ def revision(
 
 
 def preview(deployment_id: UUID, revision_id: UUID | None, name: str = "pr-1") -> str:
-    """A preview that shows this revision; its name."""
+    """Insert a preview that shows this revision. Returns its name."""
     _insert(PREVIEW, deployment_id=deployment_id, name=name, revision_id=revision_id)
     return name
 
 
 def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:
-    """Let a graph of the serving revision say what it takes."""
+    """Set the input schema of a graph of the serving revision."""
     with connection() as conn:
         conn.execute(
             update(GRAPH)
@@ -129,7 +129,7 @@ def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:
 
 
 def switched_off(deployment: DeploymentRef, *switches: str) -> None:
-    """Let the serving revision's langgraph.json switch interfaces off."""
+    """Disable interfaces in the langgraph.json of the serving revision."""
     with connection() as conn:
         conn.execute(
             update(REVISION)
@@ -139,7 +139,7 @@ def switched_off(deployment: DeploymentRef, *switches: str) -> None:
 
 
 def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> UUID:
-    """An assistant at version 1; its id."""
+    """Insert an assistant at version 1. Returns its id."""
     id = columns.pop("assistant_id", None) or uuid7()
     _insert(ASSISTANT, deployment_id=deployment_id, assistant_id=id, created_at=datetime.now(UTC))
     _insert(
@@ -154,14 +154,14 @@ def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> U
 
 
 def thread(deployment_id: UUID, **columns: Any) -> UUID:
-    """A thread; its id."""
+    """Insert a thread. Returns its id."""
     id = columns.pop("thread_id", None) or uuid7()
     _insert(THREAD, deployment_id=deployment_id, thread_id=id, **columns)
     return id
 
 
 def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any) -> UUID:
-    """A pending run of the first graph, on a thread of its own unless one is named; its id."""
+    """Insert a pending run of the first graph, on a new thread unless one is named. Returns its id."""
     id = columns.pop("run_id", None) or uuid7()
     thread_id = thread_id or thread(deployment.id)
     with connection() as conn:
@@ -190,7 +190,7 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
 
 
 def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
-    """A cron of the graph `agent` that is due in a year; its id."""
+    """Insert a cron of the graph `agent` that is due in a year. Returns its id."""
     id = columns.pop("cron_id", None) or uuid7()
     values = {
         "assistant_id": assistants.default_id("agent"),
@@ -206,7 +206,7 @@ def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
 
 
 def webhook_delivery(deployment: DeploymentRef, run_id: UUID, **columns: Any) -> UUID:
-    """A delivery of a run's end that is due now; its id."""
+    """Insert a delivery of a run's end that is due now. Returns its id."""
     id = uuid7()
     with connection() as conn:
         own = conn.execute(
@@ -218,7 +218,7 @@ def webhook_delivery(deployment: DeploymentRef, run_id: UUID, **columns: Any) ->
 
 
 def checkpoint(run: ClaimedRun, id: str, *values: bytes, **head: Any) -> Write:
-    """A CHECKPOINT frame of a run, to be written; `values` are those that `new` names."""
+    """Build the write of a run's CHECKPOINT frame. `values` are the blobs that `new` in the head names."""
     whole = {
         "thread_id": str(run.thread_id),
         "checkpoint_ns": "",
@@ -234,19 +234,19 @@ def checkpoint(run: ClaimedRun, id: str, *values: bytes, **head: Any) -> Write:
 
 
 def stored(run: ClaimedRun, id: str, **head: Any) -> None:
-    """A checkpoint of a run that is running, stored."""
+    """Store a checkpoint of a running run."""
     with connection() as conn:
         assert not checkpoints.write(conn, [checkpoint(run, id, **head)])
 
 
 def state(thread_id: UUID | str, checkpoint_id: str, **fields: Any) -> dict[str, Any]:
-    """A state record as a host gives it, of a thread that came to its end there."""
+    """Return a state record as a graph host returns it, of a thread without next nodes."""
     place = {"thread_id": str(thread_id), "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
     return {**EMPTY_STATE, "checkpoint": place, "checkpoint_id": checkpoint_id, **fields}
 
 
 def oauth(organization_id: UUID, provider_id: str) -> dict[str, str]:
-    """A provider, a user's token of it, and the request that led to it; their ids by path parameter."""
+    """Insert a provider, a user's token of it and the request that led to the token. Returns ids by path parameter."""
     key, token_id, auth_id = uuid7(), uuid7(), uuid7()
     _insert(
         OAUTH_PROVIDER,
@@ -284,7 +284,7 @@ _current: ContextVar[Connection | None] = ContextVar("_current", default=None)
 
 @contextmanager
 def _one_transaction() -> Iterator[Connection]:
-    """All that is inserted in the block is committed at its end: several times as fast as one by one."""
+    """Commit all inserts of the block in one transaction, which is several times faster than one commit each."""
     if (current := _current.get()) is not None:
         yield current
         return

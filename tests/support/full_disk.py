@@ -1,4 +1,4 @@
-"""A disk that is full, as a process sees it."""
+"""Simulate a full disk for a process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cli.machine import embedded
 from tests.support.servers import free_port, running
 from workers.isolation import sandbox
 
-SANDBOX = sandbox._bubblewrap(None).program  # what lets an ordinary user mount a small disk
+SANDBOX = sandbox._bubblewrap(None).program  # lets an unprivileged user mount a small disk
 DISK_BYTES = 96 * 1024**2
 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file of this process, and of those it starts, may become larger.
+    """Limit the size in bytes of any file that this process and its children write.
 
-    None of them keeps bytecode meanwhile: Python before 3.14 puts a module's in its place though it was cut short, and
-    no process can import the module any more.
+    Also turns off bytecode files: Python before 3.14 keeps a truncated bytecode file, and then no process can import the
+    module any more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with patch.object(sys, "dont_write_bytecode", True), patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):
@@ -40,7 +40,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @contextmanager
 def database_on_a_small_disk(folder: Path) -> Iterator[str]:
-    """The address of a PostgreSQL whose data lies on a disk of DISK_BYTES: in memory, seen by its processes alone."""
+    """Run a PostgreSQL on a disk of DISK_BYTES and yield its URL. The disk is in memory, visible only to the server."""
     server = embedded.postgres(folder)
     cluster, original = folder / "postgres", folder / "original"
     cluster.rename(original)
@@ -68,9 +68,9 @@ def database_on_a_small_disk(folder: Path) -> Iterator[str]:
 
 
 def fill(url: str) -> None:
-    """Store until the disk of the database is full. The table is `filler`; dropping it makes room again."""
+    """Insert rows until the database's disk is full. Dropping the table `filler` frees the space."""
     with psycopg.connect(url, autocommit=True) as conn:
-        conn.execute("CREATE UNLOGGED TABLE filler (n bigint)")  # the log has its room already
+        conn.execute("CREATE UNLOGGED TABLE filler (n bigint)")  # needs no space in the write-ahead log
         rows = 1_000_000
         while rows:
             try:

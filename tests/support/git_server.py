@@ -1,4 +1,4 @@
-"""A git server over HTTP: git's own `http-backend`, with a password if one is wanted."""
+"""A git server over HTTP, git's own `http-backend`, with an optional password."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTHOR = {
 
 
 class Repository:
-    """A repository with a branch `main`, to write commits into."""
+    """A repository with the branch `main`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class Repository:
         return done.stdout.decode().strip()
 
     def commit(self, files: Mapping[str, str]) -> str:
-        """Write these files and commit everything; the commit's name."""
+        """Write these files and commit all changes. Returns the commit's hash."""
         for name, content in files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ class Repository:
 
 
 class Server:
-    """Serves the repositories below a folder, and remembers what it was asked."""
+    """Serves the repositories in a folder and records requests."""
 
     def __init__(self, folder: Path, password: str | None = None) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Server:
 
 @contextmanager
 def serving(server: Server) -> Iterator[str]:
-    """The server's address, for as long as the block runs."""
+    """Run the server while the block runs. Yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

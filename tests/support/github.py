@@ -1,4 +1,4 @@
-"""GitHub's API for comments on pull requests, as far as an action calls it."""
+"""A fake of GitHub's API for comments on pull requests, limited to the calls of an action."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BOT = "github-actions[bot]"
 
 @dataclass
 class GitHub:
-    """Who may write with which token, and what has been written."""
+    """State of the fake: tokens with their logins, and the comments."""
 
     url: str = ""
     writers: dict[str, str] = field(default_factory=lambda: {"workflow-token": BOT})
     comments: list[dict[str, Any]] = field(default_factory=list)
-    fails: int = 0  # so many calls are answered with 502 first
+    fails: int = 0  # number of calls that are answered with 502 first
 
     def add(self, number: int, body: str, login: str) -> dict[str, Any]:
         made = {"id": len(self.comments) + 1, "issue": number, "body": body, "user": {"login": login}}
@@ -48,7 +48,7 @@ class GitHub:
         def user() -> Response:
             login = writer()
             if login == BOT:
-                abort(403)  # Resource not accessible by integration
+                abort(403)  # GitHub answers "Resource not accessible by integration"
             return jsonify(login=login)
 
         @app.get("/repos/acme/agents/issues/<int:number>/comments")
@@ -73,7 +73,7 @@ class GitHub:
 
 @contextmanager
 def github() -> Iterator[GitHub]:
-    """A GitHub whose only writer is a workflow's own token."""
+    """Run a GitHub whose only writer is a workflow's token."""
     made = GitHub()
     with serving(made.app()) as port:
         made.url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Jobs of a GitLab pipeline, carried out here: their scripts by a shell, as GitLab's runner joins them."""
+"""Run jobs of a GitLab pipeline on this machine: their scripts are joined for a shell as GitLab's runner does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 @dataclass
 class RanJob:
-    """How a job ended."""
+    """Result of running a job."""
 
     code: int
     log: str
@@ -21,19 +21,19 @@ class RanJob:
 
 
 class Pipeline:
-    """A file of jobs."""
+    """A pipeline file and its jobs."""
 
     def __init__(self, path: Path) -> None:
         self.described: dict[str, Any] = yaml.safe_load(path.read_text())
 
     def job(self, name: str) -> dict[str, Any]:
-        """A job with what it extends."""
+        """Return a job, merged with the jobs that it extends."""
         own = self.described[name]
         base = self.job(own["extends"]) if "extends" in own else {}
         return {**base, **own}
 
     def run(self, name: str, folder: Path, env: Mapping[str, str]) -> RanJob:
-        """Carry a job out in a checked-out repository, with the variables of its pipeline."""
+        """Run a job in a checked-out repository with the pipeline's variables."""
         job = self.job(name)
         script = "\n".join(["set -e", *job.get("before_script", []), *job["script"]])
         variables = {

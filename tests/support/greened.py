@@ -1,10 +1,10 @@
-"""Tests in a process that gevent has patched, as runners are: one child, which runs them one by one.
+"""Run tests in one child process that gevent has patched, as it patches runners.
 
     @greened
     def test_it(world): ...
 
-The body runs in the child, on an empty database and an empty Valkey; what it raises fails the test. All tests of a
-session share the child, so each leaves modules as it found them: see `constants`.
+The body runs in the child, on an empty database and an empty Valkey. An exception there fails the test. All tests of a
+session share the child, so each must leave modules unchanged: see `constants`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Scene = TypeVar("Scene")
-SHOWING_SECONDS = 2.0  # for a process that hangs to write where
+SHOWING_SECONDS = 2.0  # time for a hanging process to print its stacks
 BOOT = "from gevent import monkey; monkey.patch_all(); from tests.support import greened; greened.serve()"
 
 
 @dataclass(frozen=True)
 class World:
-    """What a test in the child works with."""
+    """Addresses and folder that a test in the child works with."""
 
     database_url: str
     redis_url: str
@@ -49,19 +49,19 @@ def _start() -> subprocess.Popen[str]:
 
 
 class Child:
-    """The patched process, as the tests see it."""
+    """The patched process, as seen by the tests."""
 
     def __init__(self) -> None:
         self._process = _start()
 
     def run(self, path: Path, name: str, world: World) -> None:
-        """Run a test of a module; AssertionError with the child's traceback when it fails."""
+        """Run a test of a module in the child. Raises AssertionError with the child's traceback if it fails."""
         asked = [str(path), name, world.database_url, world.redis_url, str(world.tmp_path)]
         answer = None
         try:
             answer = self._answer(json.dumps(asked))
         finally:
-            if answer is None:  # out of patience: what it answers later is not the next test's
+            if answer is None:  # timed out: a late answer would be read as the next test's
                 self._show_where_it_stands()
                 self._restart()
         error = json.loads(answer)
@@ -110,7 +110,7 @@ def greened(test: Callable[[World], None]) -> Callable[..., None]:
         child.run(path, test.__name__, World(database, redis_url, tmp_path))
 
     functools.update_wrapper(run_in_child, test, assigned=("__name__", "__doc__", "__module__"), updated=())
-    del run_in_child.__wrapped__  # pytest would ask the test itself for its fixtures
+    del run_in_child.__wrapped__  # otherwise pytest would read fixtures from the test's own signature
     run_in_child.body = test  # type: ignore[attr-defined]
     return run_in_child
 
@@ -118,7 +118,7 @@ def greened(test: Callable[[World], None]) -> Callable[..., None]:
 def within(
     scene: Callable[..., AbstractContextManager[Scene]], **settings: Any
 ) -> Callable[[Callable[[Scene], None]], Callable[..., None]]:
-    """Run this test in that process too, on a scene that is made of its world: `@within(bench, runner_slots=2)`."""
+    """Run this test in the patched process with a scene built from its world: `@within(bench, runner_slots=2)`."""
 
     def on_scene(test: Callable[[Scene], None]) -> Callable[..., None]:
         @functools.wraps(test)
@@ -133,7 +133,7 @@ def within(
 
 @contextmanager
 def constants(module: ModuleType, **values: Any) -> Iterator[None]:
-    """Give constants of a module other values meanwhile, such as shorter times."""
+    """Replace constants of a module while the block runs, for example to shorten timeouts."""
     before = {name: getattr(module, name) for name in values}
     vars(module).update(values)
     try:
@@ -143,11 +143,11 @@ def constants(module: ModuleType, **values: Any) -> Iterator[None]:
 
 
 def serve() -> None:
-    """Run tests by name until the parent has no more; at SIGUSR1 show what each greenlet does."""
+    """Run tests by name until stdin ends. SIGUSR1 prints the stack of each greenlet."""
     import gevent.util
 
     gevent.signal_handler(signal.SIGUSR1, gevent.util.print_run_info)
-    faulthandler.register(signal.SIGUSR2, all_threads=True)  # also where the loop itself is held
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # works even if the event loop is blocked
     answers, sys.stdout = sys.stdout, sys.stderr
     modules: dict[str, Any] = {}
     connected: tuple[str, str] | None = None
@@ -161,7 +161,7 @@ def serve() -> None:
             if path not in modules:
                 modules[path] = _load(path)
             getattr(modules[path], name).body(World(database_url, redis_url, Path(tmp_path)))
-        except BaseException:  # whatever a test raises is told to the parent
+        except BaseException:  # every exception is reported to the parent
             error = traceback.format_exc()
         answers.write(json.dumps(error) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""The web app with short heartbeats and low bounds, for gunicorn: `tests.support.heard_web:app`."""
+"""The web app with short heartbeats and low limits, for gunicorn: `tests.support.heard_web:app`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from web import rate_limits
 
 app.config["SETTINGS"] = replace(
     app.config["SETTINGS"],
-    heartbeat_seconds=0.5,  # a client that answers no ping has 12 of them
+    heartbeat_seconds=0.5,  # a client may leave 12 pings unanswered
     max_body_bytes=200_000,
     streams_per_key=4,
     requests_per_second=1.0,

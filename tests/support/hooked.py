@@ -1,4 +1,4 @@
-"""Runs with a webhook, and the outbox that their ends leave a delivery in."""
+"""Runs with a webhook, and the outbox where their ends insert deliveries."""
 
 from __future__ import annotations
 

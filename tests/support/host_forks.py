@@ -1,8 +1,8 @@
-"""A process that has loaded the libraries of every graph host, and forks a host where a test needs one.
+"""A process that has loaded the libraries of graph hosts, and forks a host when a test needs one.
 
-Loading them takes a second of a processor, which a test of what a host does afterwards need not pay. A fork has
-its libraries in memory and is otherwise as the interpreter begins: working directory, environment, `sys.path`,
-arguments. A test of the start itself gives `from_scratch`, see `hosts.graph_host`.
+Loading the libraries takes one second of CPU time, which most host tests need not spend. In all other respects a fork
+starts like a new interpreter: working directory, environment, `sys.path`, arguments. A test of the start itself passes
+`from_scratch`, see `hosts.graph_host`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIBRARIES = (
 
 
 class ForkedHost:
-    """A forked host, with the part of `subprocess.Popen` that tests use."""
+    """A forked host, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, ended: socket.socket) -> None:
         self.pid = pid
@@ -47,7 +47,7 @@ class ForkedHost:
 
     def send_signal(self, number: int) -> None:
         if self._code is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the host has ended meanwhile
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -56,7 +56,7 @@ class ForkedHost:
 
 @functools.cache
 def _forks() -> socket.socket:
-    """The socket to the process that forks; it ends with this process."""
+    """Start the forking process, which ends with this process. Returns the socket to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen(
@@ -74,7 +74,7 @@ def fork(
     directory: Path,
     env: Mapping[str, str],
 ) -> ForkedHost:
-    """Start `package` in `directory` with this environment; its `--socket` is `connection`."""
+    """Start `package` in `directory` with this environment. `connection` becomes its `--socket`."""
     ours, theirs = socket.socketpair()
     order = {"package": str(package), "arguments": arguments, "directory": str(directory), "env": dict(env)}
     with theirs, connection.dup() as connected:
@@ -84,7 +84,7 @@ def fork(
 
 
 def main(control: socket.socket) -> None:
-    """Fork for each message; returns when the tests are over."""
+    """Fork a host for each message. Returns when the test process closes the socket."""
     gc.disable()
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -102,7 +102,7 @@ def main(control: socket.socket) -> None:
 
 
 def _attend(own: int, connection: int) -> NoReturn:
-    """Fork the host, and say how it ended: only its parent can know."""
+    """Fork the host and report its exit code, which only its parent process can read."""
     with socket.socket(fileno=own) as tests:
         order = json.loads(tests.makefile().readline())
         host = os.fork()

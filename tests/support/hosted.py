@@ -1,10 +1,10 @@
-"""The sample project that graph hosts load in tests, and its graphs."""
+"""The sample projects that graph hosts load in tests, and the names of their graphs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# A project of its own: one graph, `./graph.py:graph`.
+# A complete project with one graph, `./graph.py:graph`.
 SMALLEST = """
 from typing import TypedDict
 from langgraph.graph import StateGraph

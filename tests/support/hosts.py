@@ -1,4 +1,4 @@
-"""A graph host as a real process, and the runner's end of its socket: for tests of the host."""
+"""A graph host as a real process, with the runner's end of its socket, for tests of the host."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Answer = Callable[["Run", int, list[bytes]], list[bytes] | None]
 
 @dataclass
 class Run:
-    """What the host said about one run."""
+    """Everything the host sent about one run."""
 
     id: UUID = field(default_factory=uuid4)
     thread_id: str = field(default_factory=lambda: str(uuid4()))
     events: list[tuple[str, Any]] = field(default_factory=list)
     stored: list[tuple[int, dict[str, Any], list[bytes]]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
-    nodes: list[dict[str, Any]] = field(default_factory=list)  # of a run that is traced
+    nodes: list[dict[str, Any]] = field(default_factory=list)  # only of a traced run
     used: list[int] = field(default_factory=list)
-    outcome: dict[str, Any] = field(default_factory=dict)  # empty until it is done
+    outcome: dict[str, Any] = field(default_factory=dict)  # empty until the run is done
     values: Any = None
     answer: Any = None
 
     def named(self, name: str) -> list[Any]:
-        """The data of the events of this name."""
+        """Return the data of the events with this name."""
         return [data for own, data in self.events if own == name]
 
     @property
@@ -54,13 +54,13 @@ class Run:
 
 @dataclass
 class Exchange:
-    """A request in parts, seen from the runner's end: what has come of it."""
+    """A request in parts, and the parts received so far, at the runner's end."""
 
     host: HostProcess
     id: bytes
-    head: dict[str, Any] = field(default_factory=dict)  # of one that the host has begun
+    head: dict[str, Any] = field(default_factory=dict)  # only of an exchange that the host opened
     parts: list[tuple[bytes, bytes]] = field(default_factory=list)
-    credits: int = 0  # what the host has given back
+    credits: int = 0  # credits that the host returned
     gives_credit: bool = True
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
@@ -75,7 +75,7 @@ class Exchange:
             self.send(frames.CREDIT, b"1")
 
     def wait(self, *kinds: bytes) -> Exchange:
-        """Read until a part of one of these kinds has come."""
+        """Read until a part of one of these kinds arrives."""
         self.host.read_until(lambda: any(kind in kinds for kind, _ in self.parts))
         return self
 
@@ -83,7 +83,7 @@ class Exchange:
         return self.wait(frames.END, frames.FAILED, frames.CLOSE)
 
     def document(self, kind: bytes) -> Any:
-        """The JSON of the one part of this kind."""
+        """Return the JSON of the only part of this kind."""
         (data,) = [data for own, data in self.parts if own == kind]
         return json.loads(data)
 
@@ -97,14 +97,14 @@ class Exchange:
 
 
 class HostProcess:
-    """A started host. Frames are read only while a method waits for something."""
+    """A started host. Reads frames only while a method waits for something."""
 
     def __init__(self, process: subprocess.Popen[bytes] | ForkedHost, sock: socket.socket) -> None:
         self.process = process
         self.logs: list[dict[str, Any]] = []
         self.ready: dict[str, Any] = {}
         self.pongs = 0
-        self.condition: dict[str, Any] = {}  # as the last pong says
+        self.condition: dict[str, Any] = {}  # from the last pong
         self.checks: list[list[str]] = []
         self.answer: Answer = lambda run, kind, parts: None
         self._socket = sock
@@ -112,10 +112,10 @@ class HostProcess:
         self._runs: dict[bytes, Run] = {}
         self._answers: dict[bytes, list[bytes]] = {}
         self._exchanges: dict[bytes, Exchange] = {}
-        self.opened: list[Exchange] = []  # by user code, in order
+        self.opened: list[Exchange] = []  # exchanges opened by user code, in order
 
     def start(self, graph_id: str, input: Any = None, *, run: Run | None = None, **spec: Any) -> Run:
-        """Send a RUN frame; `stored` are the parts of the thread's newest checkpoint."""
+        """Send a RUN frame. `stored` holds the parts of the thread's newest checkpoint."""
         run = run or Run()
         stored = spec.pop("stored", [])
         document = {
@@ -138,7 +138,7 @@ class HostProcess:
         return run
 
     def run(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
-        """A run from its start to its end."""
+        """Start a run and wait for its end."""
         run = self.start(graph_id, input, **spec)
         self.wait_done(run)
         return run
@@ -152,7 +152,7 @@ class HostProcess:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """The process reads nothing meanwhile."""
+        """Suspend the process while the block runs, so that it reads nothing."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -160,7 +160,7 @@ class HostProcess:
             self.process.send_signal(signal.SIGCONT)
 
     def query(self, document: Mapping[str, Any]) -> list[bytes]:
-        """Ask something that is not a run; the parts of the answer."""
+        """Send a QUERY frame and wait. Returns the parts of the answer."""
         return self.wait_answer(self.ask(document))
 
     def ask(self, document: Mapping[str, Any]) -> UUID:
@@ -174,7 +174,7 @@ class HostProcess:
         return self._answers.pop(id.bytes)
 
     def open(self, path: str = "/", body: bytes = b"", *, is_whole: bool = True, **head: Any) -> Exchange:
-        """Begin a request to the app; `is_whole`: with all of its body."""
+        """Begin a request to the app. `is_whole` sends all of its body at once and ends it."""
         exchange = Exchange(self, uuid4().bytes)
         self._exchanges[exchange.id] = exchange
         document = {
@@ -201,11 +201,11 @@ class HostProcess:
         return exchange
 
     def request(self, path: str, body: bytes = b"", **head: Any) -> Exchange:
-        """A request from its beginning to its end."""
+        """Send a request to the app and wait for its end."""
         return self.open(path, body, **head).wait_end()
 
     def wait_opened(self) -> Exchange:
-        """The next request that user code makes."""
+        """Wait for the next request that user code makes."""
         self.read_until(lambda: bool(self.opened))
         return self.opened.pop(0)
 
@@ -266,7 +266,7 @@ class HostProcess:
 
 
 class Checkpointed:
-    """Plays the runner for durable runs: keeps what they store, and hands it back."""
+    """A runner for durable runs: keeps the checkpoints they store and sends them with the thread's next run."""
 
     def __init__(self, host: HostProcess) -> None:
         self.thread_id = Run().thread_id
@@ -303,7 +303,7 @@ class Checkpointed:
         return memory
 
     def query(self, op: str, graph_id: str, **asked: Any) -> Any:
-        """The answer to a question about the thread; what an update wants stored is stored."""
+        """Query the thread and return the answer. Keeps the checkpoints that an update writes."""
         document, *parts = self.host.query(
             {"op": op, "graph_id": graph_id, "thread_id": self.thread_id, **asked}
         )
@@ -326,10 +326,10 @@ def graph_host(
     from_scratch: bool = False,
     **config: Any,
 ) -> Iterator[HostProcess]:
-    """A host that works on `directory` and has said READY, or why it cannot work; it is gone afterwards.
+    """Run a host that works on `directory`. Yields it after READY, or after the reason why it cannot work.
 
-    `variables` are the deployment's. `from_scratch` starts an interpreter, as a runner does; else the host is forked with its libraries
-    loaded.
+    `variables` are the deployment's environment variables. `from_scratch` starts a new interpreter, as a runner does;
+    otherwise the host is forked with its libraries loaded.
     """
     ours, theirs = socket.socketpair()
     ours.settimeout(ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""runyard as somebody installs it: from its wheel, in an environment of its own, without a way to the checkout."""
+"""Runyard as a user installs it: from its wheel, in a separate environment without access to the checkout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.stack import Stack
 
 CACHE = (
     PROJECT / ".cache"
-)  # of downloads: shared with all platforms of the suite, and no part of the checkout
+)  # of downloads, which all platforms of the suite share; it does not count as part of the checkout
 UV = str(Path(sys.executable).with_name("uv"))
 
 
 def run(argv: Sequence[str | Path], **options: object) -> str:
-    """The output of a command; AssertionError with all it wrote when it fails."""
+    """Run a command and return its output. Raises AssertionError with the whole output if it fails."""
     done = subprocess.run(
         list(map(str, argv)),
         stdout=subprocess.PIPE,
@@ -37,15 +37,15 @@ def run(argv: Sequence[str | Path], **options: object) -> str:
 
 
 def make_dist(target: Path, *, umask: int = 0o022) -> dict[str, bytes]:
-    """What `make dist` makes, by name."""
-    # As it is installed: in the middle of a suite nothing may be installed anew.
+    """Run `make dist`. Returns the created files by name."""
+    # Assumes that `install` is up to date, because installing packages would disturb the running suite.
     argv = ["make", "--assume-old=install", "dist", f"OUT={target}", f"VENV={sys.prefix}"]
     run(argv, cwd=PROJECT, umask=umask)
     return {path.name: path.read_bytes() for path in sorted(target.glob("runyard-*"))}
 
 
 class Installed:
-    """An environment with what the lock file names, and with the wheel."""
+    """An environment with the locked dependencies and the wheel."""
 
     def __init__(self, folder: Path, wheel: Path, *, lock: str = "requirements.lock") -> None:
         self.env = folder / "env"
@@ -71,7 +71,7 @@ class Installed:
 
 
 class InstalledStack(Stack):
-    """A platform of what is installed, which also deploys an example; started among packages of our names."""
+    """A platform started from an installed wheel, with an example deployed and with packages named like ours nearby."""
 
     def __init__(self, installed: Installed, folder: Path) -> None:
         super().__init__(folder / "data")
@@ -90,7 +90,7 @@ class InstalledStack(Stack):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What one has who has no checkout, and packages of our names on the path."""
+        """Environment of a user without a checkout, with packages named like ours on the Python path."""
         places = os.environ.get("PATH", os.defpath).split(os.pathsep)
         own = {
             "PATH": os.pathsep.join(place for place in places if not names_checkout(place)),
@@ -100,7 +100,7 @@ class InstalledStack(Stack):
         return namesakes.among(without | own, self._theirs.parent / "path")
 
     def type(self, *arguments: str, more: Mapping[str, str] | None = None) -> str:
-        """What a command of the installed `runyard` prints; AssertionError when it fails."""
+        """Run a command of the installed `runyard` and return its output. Raises AssertionError if it fails."""
         return run([self._installed.runyard, *arguments], cwd=self.folder, env={**self.known, **(more or {})})
 
     @property
@@ -109,12 +109,12 @@ class InstalledStack(Stack):
 
 
 def names_checkout(text: str) -> bool:
-    """Whether a path of the checkout stands in it."""
+    """Return whether the text contains a path of the checkout."""
     return str(PROJECT) in text.replace(str(CACHE), "")
 
 
 def reached(up: psutil.Process) -> Iterator[str]:
-    """Everything of a process and its descendants that leads to the checkout, as far as it may be looked at."""
+    """Yield every property of a process and its descendants that refers to the checkout, as far as it is readable."""
     for process in (up, *up.children(recursive=True)):
         for look in (process.cmdline, process.cwd, process.environ, process.open_files, process.memory_maps):
             with suppress(psutil.AccessDenied, psutil.NoSuchProcess):

@@ -1,7 +1,7 @@
-"""Both lines of the JavaScript client that people have installed, a browser, and tests written for them.
+"""Run JavaScript tests with both installed lines of the JavaScript client, and with a browser.
 
-Node comes from a wheel, the clients from lock files by `npm ci`, once for each lock file. As a program it runs a script
-of a folder with the packages of its lock file, and this with arguments: `make vendor` and `make check` do.
+Node comes from a wheel. `npm ci` installs the clients once for each lock file. Run as a program, this module runs a
+script of a folder with the packages of the folder's lock file. `make vendor` and `make check` use it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.support.stack import FOREIGN
 JS = Path(__file__).parents[1] / "js"
 CACHE = JS.parent.parent / ".cache" / "js"
 NODE = Path(sys.executable).parent
-LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # `v2` is the older one, although its number is higher
+LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # `v2` is the older line despite its higher number
 NEWEST = "v1"
 INSTALL_SECONDS, RUN_SECONDS = 240, 180
 
 
 def installed(line: str | Path) -> Path:
-    """A directory with the packages of a lock file in it: of that line of the client, or of another folder."""
+    """Return a directory with the packages of a lock file: of a client line, or of another folder."""
     folder = JS / line
     lock = (folder / "package-lock.json").read_bytes()
     place = CACHE / f"{folder.name}-{hashlib.sha256(lock).hexdigest()[:12]}"
@@ -46,7 +46,7 @@ def installed(line: str | Path) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours without what would tell a client where to go, and with Node first on the path."""
+    """Return this process's environment with Node first on the path, without variables that redirect a client."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return {**ours, "PATH": f"{NODE}{os.pathsep}{os.environ['PATH']}", **more}
 
@@ -55,9 +55,9 @@ def environment(**more: str) -> dict[str, str]:
 def outcomes(
     line: str, rows: str, url: str, key: str, *, seconds: float = RUN_SECONDS, **more: str
 ) -> Mapping[str, str | None]:
-    """What failed in each row of a file, None where nothing did; empty where none could be run.
+    """Run the rows of a file. Returns the failure of each row, or None for success; empty if none could run.
 
-    `more` is environment of the file's own. One in a folder has the folder's other files beside it.
+    `more` holds environment variables for the file. A file in a folder is copied with the folder's other files.
     """
     place = installed(line)
     for file in (JS / rows, JS / "reporter.mjs", JS / "chromium.mjs", *(JS / line).glob("*.jsx")):
@@ -88,14 +88,14 @@ def names_of_tests(file: str) -> list[str]:
 def check(
     row: str, line: str, rows: str, url: str, key: str, *, seconds: float = RUN_SECONDS, **more: str
 ) -> None:
-    """Fail unless this row of a file succeeded; the arguments after it are those of `outcomes`."""
+    """Fail unless this row of a file succeeded. The other arguments are those of `outcomes`."""
     failures = outcomes(line, rows, url, key, seconds=seconds, **more)
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]
 
 
 def _copy(file: Path, folder: Path) -> None:
-    """Put a file there, whole at once: another process may be reading the one before."""
+    """Copy a file into a folder atomically, because another process may be reading the previous copy."""
     folder.mkdir(exist_ok=True)
     fresh = folder / f".{file.name}.{os.getpid()}"
     shutil.copy(file, fresh)
@@ -107,7 +107,7 @@ UNPACK = 'import packed from "@sparticuz/chromium"; await packed.executablePath(
 
 @cache
 def chromium() -> Path:
-    """The folder that the browser is unpacked in, by the first process that asks for it."""
+    """Return the folder of the unpacked browser. The first process that needs the browser unpacks it."""
     place = CACHE / "chromium"
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
@@ -119,7 +119,7 @@ def chromium() -> Path:
 
 
 def run_script(folder: Path, script: str, *arguments: str) -> int:
-    """Run a script of a folder, or of its packages, where these are installed; its exit code."""
+    """Run a script of a folder, or of the folder's packages, where these are installed. Returns its exit code."""
     place = installed(folder)
     shutil.copytree(folder, place, dirs_exist_ok=True)
     return subprocess.run(

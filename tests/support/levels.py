@@ -1,4 +1,4 @@
-"""The levels of isolation that this user can have on this machine, and the settings that lead to each."""
+"""Isolation levels available to this user on this machine, and the settings that lead to each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NOT_A_USER = "nobody-of-this-machine"
 
 
 def _levels() -> dict[int, dict[str, str]]:
-    """Level → environment. What cannot be had is left out: a machine without namespaces has no level 2."""
-    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(PROJECT)})  # never written: only looked at
+    """Return the environment of each available level. A machine without namespaces has no level 2."""
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(PROJECT)})  # read only; nothing is written there
     found = {}
     if sandbox._bubblewrap(None).program is not None:
         found[2] = {}

@@ -1,4 +1,4 @@
-"""What a logger logs while a block runs, where pytest's own fixture does not reach: in the patched process."""
+"""Capture log records in the patched process, where pytest's `caplog` does not reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def logged_by(name: str) -> Iterator[list[logging.LogRecord]]:
-    """The logger's records from INFO on."""
+    """Collect the logger's records from INFO up while the block runs."""
     logger, handler = logging.getLogger(name), _Kept()
     level = logger.level
     logger.addHandler(handler)

@@ -1,6 +1,6 @@
-"""How long each module of the suite takes, so that the longest ones start first and no worker is left alone at the end.
+"""Duration of each test module. The longest modules start first, so that no worker runs alone at the end.
 
-`make test-times` writes the table anew. A module that is not in it counts as an average one.
+`make test-times` rewrites the table. A module that is missing there counts as an average one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _seconds: dict[str, float] = defaultdict(float)
 
 
 def longest_first(items: MutableSequence[pytest.Item]) -> None:
-    """Sort tests by the expected seconds of their module, those of a module in their own order."""
+    """Sort tests by the expected duration of their module. Tests of one module keep their order."""
     expected = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     items.sort(key=lambda item: (-expected.get(_module(item.nodeid), AVERAGE_SECONDS), _module(item.nodeid)))
 
 
 def count(report: pytest.TestReport) -> None:
-    """Add a phase of a test to the time of its module."""
+    """Add one phase of a test to its module's time."""
     _seconds[_module(report.nodeid)] += report.duration
 
 
 def write() -> None:
-    """Write the table if this run is meant to; modules that did not run keep their entries until they are removed."""
+    """Write the table if `make test-times` runs. Existing modules that did not run keep their entries."""
     if os.environ.get(WRITE):
         table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
         known = {module: seconds for module, seconds in table.items() if (ROOT / module).exists()}

@@ -3,9 +3,9 @@
     python -m tests.support.mutations draw --seed 7 --count 60 LIST.json      choose mutations of this tree
     python -m tests.support.mutations run LIST.json RESULT.json [--tree DIR]  apply each in a checkout, run the tests of its room
 
-A mutation is a file, a function and the text of a line, before and after, so that the same list can be tried on a later
-state of the tree. One whose text is gone there is reported as `missing`. A run changes files of its tree and restores
-them: give it a checkout of its own (`git worktree add`). It stops at the first failure of each mutation.
+A mutation names a file, a function and the text of a node before and after, so that a list also works on a later
+state of the tree. A mutation whose text no longer exists is reported as `missing`. A run changes files of its tree
+and restores them: give it a separate checkout (`git worktree add`). It stops at the first failure of each mutation.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pathlib import Path
 TREE = Path(__file__).parents[2]
 ROOMS = ("web", "workers", "shared", "cli")
 UNTOUCHED = ("shared/migrations/", "workers/graph_host/protocol/forms.py")
-LONGEST_SECONDS = 900  # of the tests of one mutation
-NEAREST = 10  # modules that are tried first
+LONGEST_SECONDS = 900  # time limit for the tests of one mutation
+NEAREST = 10  # number of test modules to try first
 NOTHING_COLLECTED = 5  # pytest's exit code
-# Tests by the start of a file's path, the longest match first, each list from the cheapest ring to the dearest.
+# Tests by path prefix of the mutated file. The longest prefix wins; each list begins with the cheapest ring.
 TESTS = {
     "cli": ["tests/unit/cli", "tests/contract/test_cli_access.py", "tests/e2e/test_cli.py", "tests/e2e/test_up.py"],
     "cli/backups": ["tests/unit/cli/test_backup.py", "tests/e2e/test_backup.py"],
@@ -62,7 +62,7 @@ OPPOSITES = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change: the source text of a node within a function of a file, and what takes its place."""
+    """One change: the source text of a node in a function of a file, and its replacement."""
 
     file: str
     function: str
@@ -70,7 +70,7 @@ class Mutation:
     after: str
 
     def apply(self, tree: Path) -> str | None:
-        """Change the file; returns its former text, None where the text to change is not there."""
+        """Change the file. Returns its previous text, or None if the text to replace is missing."""
         path = tree / self.file
         source = path.read_text() if path.exists() else ""
         for function in functions(ast.parse(source)):
@@ -87,7 +87,7 @@ def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctio
 
 
 def span(lines: list[str], node: ast.expr | ast.stmt) -> tuple[int, int]:
-    """Where a node begins and ends, in characters; columns of a syntax tree count bytes."""
+    """Return the start and end offset of a node in characters. Columns of a syntax tree count bytes."""
     start = sum(map(len, lines[: node.lineno - 1])) + _column(lines[node.lineno - 1], node.col_offset)
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
@@ -114,7 +114,7 @@ def mutations_of(file: str, source: str) -> Iterator[Mutation]:
 
 
 def changed(node: ast.AST, source: str) -> str | None:
-    """Return the text that breaks a node, None where it is not of a kind that is broken."""
+    """Return the text that breaks a node, or None for a kind of node that is not broken."""
     match node:
         case ast.If(test=test) | ast.While(test=test):
             condition = ast.unparse(test)
@@ -134,7 +134,7 @@ def changed(node: ast.AST, source: str) -> str | None:
 
 
 def draw(tree: Path, seed: int, count: int) -> list[Mutation]:
-    """Choose mutations, by room in proportion to its lines and at least two in each."""
+    """Choose mutations at random, in each room in proportion to its lines and at least two."""
     chance = random.Random(seed)
     rooms: dict[str, list[Mutation]] = {room: [] for room in ROOMS}
     lines: Counter[str] = Counter()
@@ -155,7 +155,7 @@ def tests_of(file: str, tree: Path) -> list[str]:
 
 
 def nearest(mutation: Mutation, tree: Path) -> list[str]:
-    """Return up to NEAREST test modules of the room that name the file or the function, those that name it most first."""
+    """Return up to NEAREST test modules of the room that mention the file or the function, most mentions first."""
     module, stem = mutation.file.removesuffix(".py").replace("/", "."), Path(mutation.file).stem
     words = re.compile(rf"{re.escape(module)}\b|\b{stem}\b|\b{re.escape(mutation.function.strip('_'))}\b")
     counts: Counter[str] = Counter()
@@ -167,7 +167,7 @@ def nearest(mutation: Mutation, tree: Path) -> list[str]:
 
 
 def failed(tree: Path, tests: list[str]) -> str:
-    """Run tests until one fails; the line of the report that names it, empty where none does."""
+    """Run tests until one fails. Returns the report line that names it, or an empty text if none fails."""
     command = [
         sys.executable,
         "-m",
@@ -194,7 +194,7 @@ def failed(tree: Path, tests: list[str]) -> str:
 
 
 def outcome(mutation: Mutation, tree: Path, *, whole_room: bool) -> tuple[str, str]:
-    """Return `killed`, `survived` or `missing`, and the test that noticed."""
+    """Return `killed`, `survived` or `missing`, and the test that failed."""
     before = mutation.apply(tree)
     if before is None:
         return "missing", ""

@@ -1,4 +1,4 @@
-"""A folder with packages under our names, which fail when they are imported, and who starts `runyard` there."""
+"""Packages named like ours that fail on import, and the environment of a user who has them on the path."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LOADED = "a package of the caller's was loaded"
 
 
 def write(folder: Path) -> None:
-    """Put the packages into the folder."""
+    """Write the packages to the folder."""
     for name in ("cli", "shared", "web", "workers"):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(f"raise ImportError({LOADED!r})\n")
 
 
 def among(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment of somebody whose own packages are in the folder."""
+    """Return the environment of a user whose own packages are in the folder."""
     return {**environment, "PYTHONPATH": str(folder)}

@@ -1,6 +1,6 @@
-"""A later release: a copy of this tree with one more version of the database, and its processes beside this release's.
+"""A later release: a copy of this tree with one more database version, and its processes beside this release's.
 
-Nothing has been released before this tree, so a rolling upgrade is played with the release that would follow.
+No release precedes this tree, so tests of rolling upgrades upgrade to an invented next release.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def upgrade() -> None:
 
 
 def tree(folder: Path) -> Path:
-    """Copy the product to `folder`, with a version that adds a column and an index to runs."""
+    """Copy the product to `folder` and add a migration that adds a column and an index to runs."""
     for name in ("shared", "web", "workers", "cli"):
         shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Procfile", "pyproject.toml"):
@@ -51,7 +51,7 @@ def tree(folder: Path) -> Path:
 
 
 def environment(stack: Stack, code: Path) -> dict[str, str]:
-    """Return the environment of a process of the release in `code` on the platform's servers."""
+    """Return the environment of a process of the release in `code` that uses the platform's servers."""
     return stack.environment | {
         "DATABASE_URL": stack.database_url,
         "REDIS_URL": stack.redis_url,
@@ -59,19 +59,19 @@ def environment(stack: Stack, code: Path) -> dict[str, str]:
         "RUNYARD_API_KEY": stack.api_key,
         "RUNYARD_URL": stack.url,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-        "PYTHONPATH": str(code),  # before this tree, which the environment has installed
+        "PYTHONPATH": str(code),  # takes precedence over this tree, which is installed in the environment
     }
 
 
 def migrate(stack: Stack, code: Path) -> None:
-    """Bring the platform's database to the version of the release in `code`."""
+    """Migrate the platform's database to the version of the release in `code`."""
     command = [sys.executable, "-m", "shared.migrations"]
     subprocess.run(command, cwd=code, env=environment(stack, code), check=True, timeout=120)
 
 
 @contextmanager
 def web_beside(stack: Stack, code: Path) -> Iterator[Stack]:
-    """Start the web process of `code` beside the platform's. Yields the platform as that process serves it."""
+    """Start the web process of `code` beside the platform's. Yields the platform with the URL of that process."""
     reached = copy.copy(stack)
     reached.__dict__.pop("client", None)
     reached.port = free_port()

@@ -1,7 +1,7 @@
-"""An OAuth 2 authorization server, authlib's, on a loopback port; and the browser of its one user.
+"""An OAuth 2 authorization server, built with authlib, on a loopback port, and the browser of its one user.
 
-It wants PKCE from public clients, rotates refresh tokens, names itself in its answers (RFC 9207), registers
-clients (RFC 7591), revokes (RFC 7009), and guards an MCP server at `/mcp` (RFC 9728, RFC 8414).
+Requires PKCE from public clients, rotates refresh tokens, sends its issuer (RFC 9207), registers clients (RFC 7591),
+revokes tokens (RFC 7009), and guards an MCP server at `/mcp` (RFC 9728, RFC 8414).
 """
 
 from __future__ import annotations
@@ -108,31 +108,31 @@ class Token(TokenMixin):
 
 @dataclass
 class OAuthServer:
-    """What the server knows, and how a test may bend it."""
+    """State of the server, and the deviations that a test can set."""
 
     url: str = ""
     clients: dict[str, Client] = field(default_factory=dict)
     codes: dict[str, Code] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
-    asked: list[dict[str, str]] = field(default_factory=list)  # forms at the token endpoint
+    asked: list[dict[str, str]] = field(default_factory=list)  # forms sent to the token endpoint
     revoked: list[str] = field(default_factory=list)
     denies: bool = False
-    issuer: str | None = None  # in answers; None: its address
-    bend: Callable[[Response], Response] | None = None  # what the token endpoint answers instead
-    metadata: dict[str, Any] = field(default_factory=dict)  # other than usual
+    issuer: str | None = None  # issuer in answers; None: the server's URL
+    bend: Callable[[Response], Response] | None = None  # changes an answer of the token endpoint
+    metadata: dict[str, Any] = field(default_factory=dict)  # overrides of the server's metadata
 
     def reset(self) -> None:
-        """Know nothing again."""
+        """Restore the initial state. The URL stays."""
         self.__dict__.update(OAuthServer(url=self.url).__dict__)
 
     def client(self, method: str, *redirect_uris: str, client_id: str = "us") -> Client:
-        """Register a client that identifies itself in this way."""
+        """Register a client with this authentication method."""
         secret = "" if method == "none" else SECRET
         self.clients[client_id] = Client(client_id, secret, method, redirect_uris)
         return self.clients[client_id]
 
     def provider(self, **more: Any) -> dict[str, Any]:
-        """The body that creates the provider, for the client `us`."""
+        """Return the request body that creates the provider for the client `us`."""
         return {
             "provider_id": "acme",
             "name": "Acme",
@@ -147,7 +147,7 @@ class OAuthServer:
         return sum(form["grant_type"] == "refresh_token" for form in self.asked)
 
     def consent(self, url: str) -> str:
-        """The user's browser: open the page, confirm; where it is sent to."""
+        """Open the page as the user and confirm. Returns the URL that the user is redirected to."""
         with httpx.Client(timeout=20) as browser:
             shown = browser.get(url)
             assert shown.status_code == 200, shown.text
@@ -157,7 +157,7 @@ class OAuthServer:
 
 
 def returned(location: str) -> dict[str, str]:
-    """What the user is sent back with."""
+    """Return the query parameters of the redirect."""
     return {name: values[-1] for name, values in parse_qs(urlsplit(location).query).items()}
 
 
@@ -316,7 +316,7 @@ def _extend(server: AuthorizationServer, known: OAuthServer) -> None:
 
 
 def slowly(seconds: float) -> Callable[[Response], Response]:
-    """A token endpoint that takes its time."""
+    """Return a `bend` that delays the answer of the token endpoint."""
 
     def bend(answer: Response) -> Response:
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A project of one file, whose graph is `agent`."""
+"""A project with one file and the graph `agent`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
 
 
 def files(code: str, requirements: str = "", **config: Any) -> dict[str, str]:
-    """Return the project's files by name; `config` goes over what `langgraph.json` needs."""
+    """Return the project's files by name. `config` overrides entries of `langgraph.json`."""
     return {
         "langgraph.json": json.dumps(CONFIG | config),
         "agent.py": code,
@@ -19,7 +19,7 @@ def files(code: str, requirements: str = "", **config: Any) -> dict[str, str]:
 
 
 def write(folder: Path, code: str, requirements: str = "", **config: Any) -> Path:
-    """Write the project to a folder, which is created if there is none; returns the folder."""
+    """Write the project to a folder, which is created if missing. Returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files(code, requirements, **config).items():
         (folder / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Connections of a server to its clients, as the system lists them: a process that is hardened hides its own files."""
+"""Count a server's connections in the system's table: a hardened process hides its own file descriptors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HELD = frozenset({psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT})
 
 
 def held(base: str) -> int:
-    """How many the server at this address has, closed by their clients or not."""
+    """Return how many connections the server at this URL holds, including those that clients have closed."""
     port = int(base.rpartition(":")[2])
     found = psutil.net_connections("tcp")
     return sum(one.laddr.port == port and bool(one.raddr) and one.status in HELD for one in found)

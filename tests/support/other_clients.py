@@ -1,6 +1,6 @@
-"""Clients that cannot be installed beside the newest ones: an environment of their own, and programs written for them.
+"""Clients that cannot be installed beside the newest ones: a separate environment, and programs that run in it.
 
-The environment is made once for each lock file. A program's functions `check_…` are called one after the other.
+The environment is created once for each lock file. A program's functions `check_…` are called one after the other.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ INSTALL_SECONDS, RUN_SECONDS = 240, 170
 
 
 def checks(program: str) -> list[str]:
-    """The names of what a program checks."""
+    """Return the names of a program's checks."""
     tree = ast.parse((PROGRAMS / program).read_text())
     names = [node.name for node in tree.body if isinstance(node, ast.AsyncFunctionDef)]
     return [name for name in names if name.startswith("check_")]
 
 
 def installed(lock: Path = LOCK) -> Path:
-    """The interpreter of an environment with what a lock file names: these clients."""
+    """Create an environment with the packages of a lock file if it is missing. Returns its interpreter."""
     place = CACHE / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     if not place.exists():
         fresh = CACHE / f"{place.name}.{os.getpid()}"
@@ -52,7 +52,7 @@ def _uv(*arguments: str | Path) -> None:
 
 @cache
 def outcomes(program: str, url: str, key: str) -> Mapping[str, str | None]:
-    """What failed in each of a program's checks, None where nothing did."""
+    """Run a program's checks. Returns the failure of each check, or None for success."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     done = subprocess.run(
         [installed(), PROGRAMS / "checking.py", program],

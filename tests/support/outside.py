@@ -1,4 +1,4 @@
-"""Servers outside the platform, real ones on loopback ports."""
+"""Real servers outside the platform, on loopback ports."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
-        """A test's server tells nobody whom it served."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(app: Any, *, ssl: Any = None, host: str = "127.0.0.1") -> Iterator[int]:
-    """A WSGI app on a port of its own, each request on a thread; the port."""
+    """Serve a WSGI app while the block runs, with a thread per request. Yields the port."""
     server = make_server(host, 0, app, threaded=True, request_handler=_Quiet, ssl_context=ssl)
     server.daemon_threads = True  # type: ignore[attr-defined]  a slow answer must not hold up the end
     server.block_on_close = False  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def serving(app: Any, *, ssl: Any = None, host: str = "127.0.0.1") -> Iterator[i
 
 
 def certified(folder: Path, name: str = "localhost") -> tuple[str, tuple[str, str]]:
-    """Files of a private authority's certificate, and of a server's certificate from it with its key."""
+    """Create a private authority and a server certificate. Returns the paths `authority, (certificate, key)`."""
     now = datetime.now(UTC)
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a private authority")])

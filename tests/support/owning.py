@@ -1,4 +1,4 @@
-"""What tests about the owner of a run do again and again, each in a transaction of its own."""
+"""Steps of tests about run ownership, each in its own transaction."""
 
 from __future__ import annotations
 

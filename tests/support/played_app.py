@@ -1,4 +1,4 @@
-"""A project's app as web meets it, played by a function: no host, no Redis, the same parts and credit."""
+"""A project's app as the web process sees it, played by a function with real parts and credit but no host or Redis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COSTS = (BODY, TEXT, BYTES)
 
 
 class Died(Exception):
-    """The host dies here."""
+    """Raised by a played app to let its host die at this point."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Side:
     up: Queue = field(default_factory=Queue)
     down_credit: Semaphore = field(default_factory=lambda: Semaphore(CREDIT))
     up_credit: Semaphore = field(default_factory=lambda: Semaphore(CREDIT))
-    closed: Any = None  # what came when the client left
+    closed: Any = None  # data of the part that closed the exchange
     has_ended: bool = False
     most_waiting: int = 0
 
@@ -51,7 +51,7 @@ class Side:
         return kind, data
 
     def body(self) -> bytes:
-        """The whole body of the request."""
+        """Read the whole request body."""
         found = b""
         while (part := self.receive())[0] == BODY:
             found += part[1]
@@ -82,7 +82,7 @@ App = Callable[[Side], None]
 
 
 class PlayedExchange(Exchange):
-    """Web's end of the same."""
+    """The web process's end of one exchange."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
@@ -112,7 +112,7 @@ class PlayedExchange(Exchange):
 
 
 class Stage:
-    """Plays an app; remembers each exchange."""
+    """Plays an app and keeps the app's end of each exchange."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -156,7 +156,7 @@ def serve(
     auth: Mapping[str, Any] | None = None,
     openapi: Mapping[str, Any] | None = None,
 ) -> None:
-    """Let the serving revision have an app with these routes: "GET /x", "WEBSOCKET /ws", "MOUNT /static"."""
+    """Give the serving revision an app with these routes: "GET /x", "WEBSOCKET /ws", "MOUNT /static"."""
     app = {"routes": [_route(route) for route in routes], "openapi": openapi}
     stored = {"app": app if routes or openapi else None, "auth": auth}
     with connection() as conn:

@@ -1,4 +1,4 @@
-"""A pool of graph hosts that play a part: a few lines that speak the frames and then misbehave in one way."""
+"""A pool of fake graph hosts: a few lines that speak the frame protocol and then misbehave in one way."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ while True:
 
 
 def played(part: str, note: Path, home: Path) -> HostCommand:
-    """The command of a host that plays this part."""
+    """Return the command of a host that plays this part."""
     argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), part, str(note)]
     return HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"], "HOME": str(home)}, home=home)
 
 
 class Occupant:
-    """A run in a host."""
+    """A run in a host, which records the frames it receives."""
 
     def __init__(self) -> None:
         self.id = uuid4().bytes
@@ -136,7 +136,7 @@ class Occupant:
         self.deaths.append(error)
 
     def wait_until_drained(self) -> None:
-        """There is room."""
+        """Return at once: the run applies no back-pressure."""
 
     def enter(self, host: Host) -> Occupant:
         host.enter(self.id, self, b"run")
@@ -144,7 +144,7 @@ class Occupant:
 
 
 class Stage:
-    """A pool whose hosts play the part they are told."""
+    """A pool whose new hosts play the part in `part`."""
 
     def __init__(self, world: World, **settings: Any) -> None:
         base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
@@ -157,7 +157,7 @@ class Stage:
         self.pids: list[int] = []
         self.starts = 0
         self.revision = uuid4()
-        self.limits = HostLimits()  # of every revision's deployment
+        self.limits = HostLimits()  # for the deployment of every revision
         self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare, lambda _: self.limits)
 
     def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
@@ -166,7 +166,7 @@ class Stage:
 
     @property
     def started(self) -> list[int]:
-        """What a host has noted that it started."""
+        """Process ids that a host wrote to the note file when it started children."""
         return [int(pid) for pid in self.note.read_text().split()] if self.note.exists() else []
 
     def acquire(self, revision: UUID | None = None, **fields: Any) -> Host:

@@ -1,8 +1,8 @@
-"""Poolers in front of PostgreSQL that lend a server connection for one transaction: PgBouncer, and a stand-in.
+"""Transaction poolers in front of PostgreSQL: PgBouncer, and a minimal stand-in.
 
-The stand-in does on the wire what transaction pooling is, no more: a client's messages go to a server connection that is
-free, which is kept until the server says that no transaction is open. It takes the one that was free for longest, so that
-two transactions of a client hardly ever meet in one session; nothing resets a session.
+The stand-in forwards a client's messages to a free server connection and keeps that connection until the server reports
+that no transaction is open. It takes the connection that was free longest, so that two transactions of a client rarely
+share a session. It never resets a session.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ ASKS_FOR_READY = (b"Q", b"S")
 
 
 class Wire:
-    """One end of a connection, in whole messages."""
+    """One end of a connection, read and written in whole messages."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self._stream = connected.makefile("rb")
 
     def read(self) -> tuple[bytes, bytes]:
-        """A message's kind, and all of it."""
+        """Read a message. Returns its kind and all of its bytes."""
         head = self._exactly(5)
         (size,) = struct.unpack("!i", head[1:])
         return head[:1], head + self._exactly(size - 4)
 
     def read_startup(self) -> dict[str, str]:
-        """The parameters a client begins with."""
+        """Read the startup message of a client. Returns its parameters."""
         while True:
             size, code = struct.unpack("!ii", self._exactly(8))
             body = self._exactly(size - 8)
@@ -72,7 +72,7 @@ class Wire:
 
 
 class TransactionPooler:
-    """Listens on a port of its own; `with TransactionPooler(url) as pooler`."""
+    """A pooler on its own port: `with TransactionPooler(url) as pooler`."""
 
     def __init__(self, database_url: str, servers: int = SERVERS) -> None:
         self._servers = servers
@@ -140,7 +140,7 @@ class TransactionPooler:
         client.close()
 
     def _transaction(self, client: Wire) -> bool:
-        """Pass on one transaction; whether the client is still there."""
+        """Forward one transaction. Returns whether the client is still connected."""
         kind, message = client.read()
         if kind == TERMINATE:
             return False
@@ -160,7 +160,7 @@ class TransactionPooler:
             return False
 
     def _answer(self, client: Wire, server: Wire) -> bytes:
-        """Pass on what the server answers; its state then."""
+        """Forward the server's answer up to ReadyForQuery. Returns the transaction status."""
         while True:
             kind, message = server.read()
             client.send(message)
@@ -191,10 +191,10 @@ pidfile =
 
 @contextmanager
 def pgbouncer(database_url: str) -> Iterator[str]:
-    """The address of a PgBouncer of this machine, as it comes, in front of a database that listens on TCP."""
+    """Run this machine's PgBouncer with its default settings for a database that listens on TCP. Yields its URL."""
     assert PGBOUNCER is not None
     target, listen = conninfo_to_dict(database_url), free_port()
-    user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None  # it refuses to be root
+    user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None  # PgBouncer refuses to run as root
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as folder:
         configuration = Path(folder) / "pgbouncer.ini"
         values = {name: target[name] for name in ("host", "port", "user")}
