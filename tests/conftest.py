@@ -1,4 +1,4 @@
-"""Real servers for every test: the embedded PostgreSQL and Valkey, once a session; clean for each test."""
+"""Fixtures for real servers: the embedded PostgreSQL and Valkey start once per session and are empty for each test."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.support.servers import running
 from tests.support.shared_stack import SharedStack
 from tests.support.stack import Stack
 
-# Deletes rows from where there are some: TRUNCATE makes new files for every table there is. Without triggers,
-# since all that refers to a row goes too. What has grown is truncated: deleted rows would still be read.
+# Deletes rows only from tables that have some, because TRUNCATE creates new files for every table. Triggers are off
+# because all referring rows are deleted too. Large tables are truncated because scans would still read deleted rows.
 EMPTY_TABLES = """
 CREATE FUNCTION empty_tables() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -48,7 +48,7 @@ BEGIN
     END LOOP;
 END $$
 """
-# Tests run servers on loopback ports, in the part of those outside.
+# Tests run servers on loopback ports that stand for servers outside the platform.
 OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
 
 RELEASE = Path(__file__).parent / "release"
@@ -56,7 +56,7 @@ KITCHEN = Path(__file__).parent / "projects" / "kitchen"
 AGENCY = KITCHEN.with_name("agency")
 CHATROOM = KITCHEN.with_name("chatroom")
 
-# How long an example takes says nothing: the machine may be busy.
+# No deadline for examples: a busy machine slows them down.
 hypothesis.settings.register_profile("runyard", deadline=None)
 hypothesis.settings.load_profile("runyard")
 
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what the release ring alone plays, and begin with the modules that take longest."""
+    """Mark the tests of the release ring, and start with the longest modules."""
     for item in items:
         if item.path.is_relative_to(RELEASE):
             item.add_marker(pytest.mark.release)
@@ -80,7 +80,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the shared platform once all workers are done; a process that it leaves behind fails the run."""
+    """Stop the shared platform after all workers are done. A leftover process fails the run."""
     if hasattr(session.config, "workerinput"):
         return
     module_times.write()
@@ -93,7 +93,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_runtest_makereport(
     item: pytest.Function, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failed test what the platforms it used wrote last."""
+    """Add the last log lines of its platforms to a failed test."""
     report = yield
     if report.failed:
         stacks = [value for value in item.funcargs.values() if isinstance(value, Stack)]
@@ -103,9 +103,9 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a PostgreSQL that lives as long as the session."""
+    """URL of a PostgreSQL that lives as long as the session."""
     server = embedded.postgres(tmp_path_factory.mktemp("pg"))
-    # Nothing is kept: it need not wait for the disk, and is stopped without a checkpoint.
+    # The data is discarded, so the server skips fsync and stops without a checkpoint.
     command = [*server.command, "-c", "fsync=off", "-c", "full_page_writes=off"]
     with running(replace(server, command=command, stop_signal=signal.SIGQUIT)):
         yield server.url
@@ -113,18 +113,18 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Valkey that lives as long as the session."""
+    """URL of a Valkey that lives as long as the session."""
     server = embedded.valkey(tmp_path_factory.mktemp("vk"))
     with running(server):
         yield server.url
-    # A hub's connection lives as long as its process, which may wait for the other workers.
+    # Hub connections live until the process ends, which may wait for other workers. Silence their errors meanwhile.
     for name in ("loops", "subscriptions"):
         logging.getLogger(f"shared.infra.{name}").disabled = True
 
 
 @pytest.fixture(scope="session")
 def _engines(database: str) -> tuple[Engine, Engine | None]:
-    """The process's engines, on a database with its tables."""
+    """Database engines of this process, connected to a database with all tables."""
     engine = shared_postgres.connect(database)
     METADATA.create_all(engine)
     with engine.begin() as connection:
@@ -140,9 +140,9 @@ def _engines(database: str) -> tuple[Engine, Engine | None]:
 
 @pytest.fixture
 def db(_engines: tuple[Engine, Engine | None]) -> Engine:
-    """The process's engine, on empty tables."""
+    """Database engine of this process, with empty tables."""
     engine = _engines[0]
-    if shared_postgres._engine is not engine:  # a test has connected elsewhere
+    if shared_postgres._engine is not engine:  # a test has connected to another database
         for other in filter(None, (shared_postgres._engine, shared_postgres._quick)):
             other.dispose()
         shared_postgres._engine, shared_postgres._quick = _engines
@@ -153,7 +153,7 @@ def db(_engines: tuple[Engine, Engine | None]) -> Engine:
 
 @pytest.fixture(scope="session")
 def _redis(redis_url: str) -> Iterator[Redis]:
-    """One client for the session: to make one takes longer than most tests use it."""
+    """Redis client for the session. Creating a client takes longer than most tests use it."""
     client = shared_redis.connect(redis_url)
     yield client
     client.close()
@@ -161,7 +161,7 @@ def _redis(redis_url: str) -> Iterator[Redis]:
 
 @pytest.fixture
 def redis(_redis: Redis) -> Redis:
-    """A client of an empty Valkey; also the process's own."""
+    """Client of an empty Valkey, which is also the process's default client."""
     shared_redis.use(_redis)
     _redis.flushall()
     return _redis
@@ -169,7 +169,7 @@ def redis(_redis: Redis) -> Redis:
 
 @pytest.fixture
 def fake_redis() -> FakeRedis:
-    """An empty Redis in memory, scripts included; also the process's own."""
+    """Empty in-memory Redis with script support, which is also the process's default client."""
     client = FakeRedis(version=(7,))
     shared_redis.use(client)
     return client
@@ -177,7 +177,7 @@ def fake_redis() -> FakeRedis:
 
 @pytest.fixture
 def own_key() -> Iterator[None]:
-    """The process encrypts with a new key; afterwards with what it had before."""
+    """Encrypt with a new key during the test."""
     before = encryption._cipher, encryption._first
     encryption.configure([encryption.new_key()])
     yield
@@ -186,7 +186,7 @@ def own_key() -> Iterator[None]:
 
 @pytest.fixture
 def lenient() -> Iterator[None]:
-    """Calls to the outside may go to this machine, also over http."""
+    """Allow outgoing requests to this machine, also over plain HTTP."""
     egress.configure(["127.0.0.1"], allow_http=True)
     yield
     egress.configure()
@@ -194,29 +194,29 @@ def lenient() -> Iterator[None]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings on which a test may build with `dataclasses.replace`."""
+    """Settings for tests to modify with `dataclasses.replace`."""
     return Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path / "data")})
 
 
 @pytest.fixture(scope="session")
 def stack() -> SharedStack:
-    """The whole platform, one for all workers: a test that would break it belongs in `tests/fault`."""
+    """The whole platform, shared by all workers. A test that would break it belongs in `tests/fault`."""
     return shared_stack.shared(OUTSIDE)
 
 
 @pytest.fixture(scope="session")
 def kitchen(stack: SharedStack) -> str:
-    """The name of a deployment with one graph for each behaviour."""
+    """Name of a deployment with one graph for each behaviour."""
     return stack.deploy_once(KITCHEN, "kitchen")
 
 
 @pytest.fixture(scope="session")
 def agency(stack: SharedStack) -> str:
-    """The name of a deployment whose graphs are agents and tools to others."""
+    """Name of a deployment whose graphs are agents and tools for other clients."""
     return stack.deploy_once(AGENCY, "agency")
 
 
 @pytest.fixture(scope="session")
 def chatroom(stack: SharedStack) -> str:
-    """The name of a deployment with graphs to chat with."""
+    """Name of a deployment with graphs to chat with."""
     return stack.deploy_once(CHATROOM, "chatroom")

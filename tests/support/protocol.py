@@ -1,4 +1,4 @@
-"""Protocol v2 as a test plays it: a graph host that writes its events, and a reader of a thread's stream."""
+"""Both ends of protocol v2 in tests: a graph host that writes its events, and a reader of a thread's stream."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ALL = (
 )  # fmt: skip
 WAITING = ("lifecycle", "input")
 AT = 1_700_000_000_000
-RUN = 1 << 26  # by how much the numbers of one run's events and the next one's lie apart
+RUN = 1 << 26  # distance between the sequence numbers of one run's events and the next run's
 WHOLE = ["lifecycle running", "values", "lifecycle completed"]
 
 
 class Host(Actor):
-    """Who executes one run and writes what the protocol shows of it."""
+    """A runner that executes one run and writes events of protocol v2."""
 
     is_interrupted = False
 
@@ -44,18 +44,18 @@ class Host(Actor):
         self.emit(f"~{head}", {"namespace": namespace, "timestamp": AT, "data": data})
 
     def ask(self, **questions: Any) -> None:
-        """End the run with these interrupts open."""
+        """Publish these interrupts and end the run interrupted."""
         self.publish(**questions)
         self.rest(**questions)
 
     def publish(self, **questions: Any) -> None:
-        """Write the questions to the log."""
+        """Write `input.requested` events to the log."""
         for id, value in questions.items():
             asked = {"interrupt_id": id, "payload": value, "value": value}
             self.show("input.requested", asked, tail=f"input||{id}")
 
     def rest(self, **questions: Any) -> None:
-        """Store the end of the run, with these interrupts open."""
+        """Store the end of the run, interrupted by these questions."""
         self.is_interrupted = True
         interrupts = {"task": [{"id": id, "value": value} for id, value in questions.items()]}
         self.finish({}, thread_status=ThreadStatus.INTERRUPTED, interrupts=interrupts)
@@ -75,20 +75,20 @@ class Host(Actor):
 
 
 class EventReader:
-    """An open stream of a thread's events; it beats so often here that reading on always comes back."""
+    """A reader of a thread's event stream. The frequent heartbeats of tests keep its reads from blocking."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._left = b""
 
     def parts(self) -> Iterator[str]:
-        """Frames and comments as they come."""
+        """Yield each event frame and each comment as text."""
         for chunk in self._chunks:
             *whole, self._left = (self._left + chunk).split(b"\r\n\r\n")
             yield from (part.decode() for part in whole)
 
     def quiet(self) -> list[Any]:
-        """What comes until nothing more does: events, and comments as text."""
+        """Read until two heartbeats in a row. Returns events, and comments as text."""
         found, beats = [], 0
         for part in self.parts():
             beats = beats + 1 if part == HEARTBEAT else 0
@@ -99,19 +99,19 @@ class EventReader:
         return found
 
     def until(self, word: str) -> list[Any]:
-        """What comes up to an event of which `brief` says this."""
+        """Read up to an event for which `brief` returns this word."""
         found: list[Any] = []
         while brief(found[-1:]) != [word]:
             found += self.quiet()
         return found
 
     def until_end(self) -> list[Any]:
-        """What comes until the server closes the stream."""
+        """Read until the server closes the stream."""
         return [parsed(part) for part in self.parts() if part != HEARTBEAT]
 
 
 def parsed(part: str) -> Any:
-    """An event, checked to be framed as the contract says; a comment as its text."""
+    """Parse an event and check its framing. Returns a comment as its text."""
     if part.startswith(":"):
         return part[2:]
     lines = dict(line.split(": ", 1) for line in part.split("\r\n"))
@@ -133,13 +133,13 @@ def subscribed(api: Api, thread_id: str, channels: Sequence[str] = ALL, **more: 
 
 
 def replay(api: Api, thread_id: str, channels: Sequence[str] = ALL, **more: Any) -> list[Any]:
-    """What a stream that is opened now has to say of what was before."""
+    """Open a stream and return what it replays."""
     with subscribed(api, thread_id, channels, **more) as reader:
         return reader.quiet()
 
 
 def brief(events: Sequence[Any]) -> list[str]:
-    """Each event's method, with the word of a lifecycle's; comments as they are."""
+    """Return each event's method, with the word of a lifecycle event. Comments stay as they are."""
     return [
         event if isinstance(event, str)
         else f"{event['method']} {event['params']['data']['event']}" if event["method"] == "lifecycle"
@@ -149,7 +149,7 @@ def brief(events: Sequence[Any]) -> list[str]:
 
 
 def command(api: Api, thread_id: str, method: str, id: Any = 7, **params: Any) -> Any:
-    """The answer to a command that is one."""
+    """Send a command and return its answer, which may be an error of the protocol. Fails unless the status is 200."""
     body = {"id": id, "method": method, "params": params}
     response = api.post(f"/threads/{thread_id}/commands", body)
     assert response.status_code == 200, response.text
@@ -157,14 +157,14 @@ def command(api: Api, thread_id: str, method: str, id: Any = 7, **params: Any) -
 
 
 def started(api: Api, thread_id: str, **params: Any) -> Any:
-    """The answer to a `run.start` that is carried out."""
+    """Send `run.start` and return its answer. Fails unless the command succeeds."""
     answer = command(api, thread_id, "run.start", **{"assistant_id": "agent", "input": {"a": 1}, **params})
     assert answer["type"] == "success", answer
     return answer
 
 
 def one_run(api: Api, thread_id: str, **params: Any) -> str:
-    """A whole run made by a command, with one content event; its id."""
+    """Start a run by a command and complete it with one content event. Returns its id."""
     run_id = started(api, thread_id, **params)["result"]["run_id"]
     host = Host(run_id)
     host.show("values", {"n": 1})
@@ -177,6 +177,6 @@ def classic(api: Api, thread_id: str, **body: Any) -> str:
 
 
 def stored_kwargs(run_id: str) -> Any:
-    """As its row has them; `joined` is what readers want of it beyond what its creator asked for."""
+    """Return `kwargs` of the run's row. `joined` in them holds what readers want beyond the creator's request."""
     with connection() as conn:
         return conn.execute(text("SELECT kwargs FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()

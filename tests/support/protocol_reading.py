@@ -1,4 +1,4 @@
-"""A client of protocol v2 that follows a thread for as long as it is wanted, and goes on after the last number it saw."""
+"""A client of protocol v2 that follows a thread and reconnects after the last sequence number it has seen."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 
-SILENCE_SECONDS = 15.0  # some heartbeats: who hears none comes back
+SILENCE_SECONDS = 15.0  # longer than several heartbeats; without any for so long, the client reconnects
 PAUSE_SECONDS = 0.1
 
 
 class ProtocolReading(threading.Thread):
-    """Reads the events of these channels; `notes` are the comments but the heartbeats."""
+    """Thread that reads the events of these channels. `notes` holds comments other than heartbeats."""
 
     def __init__(self, base: httpx.Client, path: str, channels: Sequence[str]) -> None:
         super().__init__(daemon=True)
@@ -26,12 +26,12 @@ class ProtocolReading(threading.Thread):
         self.start()
 
     def close(self) -> None:
-        """Read no further; heartbeats let it notice."""
+        """Stop reading at the next heartbeat."""
         self._closed.set()
         self.join(SILENCE_SECONDS)
 
     def lifecycle(self) -> list[tuple[str, str]]:
-        """Of each beginning and end of a run that was told, the run and the word."""
+        """Return `(run id, word)` of each lifecycle event of a root run."""
         root = [
             event
             for event in self.events
@@ -40,7 +40,7 @@ class ProtocolReading(threading.Thread):
         return [(event["event_id"].split(":")[1], event["params"]["data"]["event"]) for event in root]
 
     def written(self) -> list[Any]:
-        """What nodes wrote."""
+        """Return the payloads that nodes wrote to the custom channel."""
         return [event["params"]["data"]["payload"] for event in self.events if event["method"] == "custom"]
 
     def run(self) -> None:

@@ -1,7 +1,7 @@
-"""Random callers and random deaths on a few threads at once, and the checks of what must hold when all is quiet again.
+"""Random callers and random process deaths on a few threads, and checks of the invariants once all is quiet again.
 
-What each caller does follows from the seed; when it happens does not, for real processes run beneath.
-`RUNYARD_TEST_MACHINE_SECONDS` makes it last longer, `RUNYARD_TEST_MACHINE_SEED` names another seed.
+The seed determines the actions of each caller. It does not determine their timing, because real processes execute them.
+`RUNYARD_TEST_MACHINE_SECONDS` sets the duration, `RUNYARD_TEST_MACHINE_SEED` the seed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ SECONDS = float(os.environ.get("RUNYARD_TEST_MACHINE_SECONDS", "15"))
 SEED = int(os.environ.get("RUNYARD_TEST_MACHINE_SEED", "1"))
 QUIET_SECONDS = 60
 THREADS, CALLERS = 6, 3
-ABOUT_SECONDS = 1  # requests so close together may have been served in another order
+ABOUT_SECONDS = 1  # requests closer together than this may be served in any order
 LIVE = ("pending", "running")
 STRATEGIES = ["enqueue"] * 20 + ["reject", "interrupt", "interrupt", "rollback"]
 ACTIONS = ["create"] * 10 + ["cancel", "roll_back", "delete"]
 EXPIRED = (0, "expired", "")
-KILLS = ("host", "runner", "host")  # spread over the time
+KILLS = ("host", "runner", "host")  # spread evenly over the duration
 
 
 @dataclass
 class Made:
-    """A run whose creation was answered well."""
+    """A run whose creation was answered with 200."""
 
     run_id: str
     thread_id: str
@@ -51,12 +51,12 @@ class Made:
     strategy: str
     asked_at: float
     is_deleted: bool = False
-    may_be_gone: bool = False  # also by a rollback
+    may_be_gone: bool = False  # deleted, or removed by a rollback
 
 
 @dataclass
 class Reader:
-    """A client that loses its connection now and then, and goes on after the last id it saw."""
+    """A client that disconnects at random and resumes after the last event id it has seen."""
 
     http: httpx.Client
     stack: Stack
@@ -74,10 +74,10 @@ class Reader:
             self.has_seen_end = found.status_code == 404 or found.json()["status"] not in LIVE
 
     def has_lost_events(self) -> bool:
-        """Whether the service had to say that some may be missing.
+        """Return whether the service was entitled to report that events may be missing.
 
-        An attempt was killed before its first event was written, which looks like the loss of a log; or a run's
-        end was committed, and its runner killed before it had written all that led to it.
+        This is true if an attempt was killed before it wrote its first event, which looks like the loss of a log. It is
+        also true if a runner committed the run's end and was killed before it wrote the remaining events.
         """
         held, row = self._log(), self._row()
         if not held:
@@ -87,7 +87,7 @@ class Reader:
         return begins_late or (ends_early and not held[-1].is_last)
 
     def account(self) -> str:
-        """What is known of the run, for whoever looks into a failure."""
+        """Describe the run's row, log and received events, for the message of a failed check."""
         held = [f"{event.seq} after {event.after}: {event.name}" for event in self._log()]
         seen = [f"{id}: {name}" for id, name, _ in self.events]
         return f"\n{self.run}\nrow: {self._row()}\nlog: {held}\nmeta: {self._meta()}\nseen: {seen}"
@@ -106,7 +106,7 @@ class Reader:
             return database.execute(query, (self.run.run_id,)).fetchone()
 
     def _read_once(self, cut_after: int) -> bool:
-        """Whether the server closed the stream; not when we did."""
+        """Read until the server closes the stream or `cut_after` events came. Returns whether the server closed it."""
         last = str(self.events[-1][0]) if self.events else "-1"
         path = f"/threads/{self.run.thread_id}/runs/{self.run.run_id}/stream"
         with self.http.stream("GET", path, headers={"Last-Event-ID": last}) as response:
@@ -123,7 +123,7 @@ class Reader:
 
 
 def parsed(response: httpx.Response) -> Iterator[tuple[int, str, str]]:
-    """The stream's events: id, name, data; EXPIRED where the server says that some may be missing."""
+    """Yield `(id, name, data)` of each event, and EXPIRED for the comment that events may be missing."""
     fields: dict[str, str] = {}
     has_expired = False
     for line in response.iter_lines():
@@ -136,7 +136,7 @@ def parsed(response: httpx.Response) -> Iterator[tuple[int, str, str]]:
         elif "event" in fields:
             if "id" in fields:
                 yield int(fields["id"]), fields["event"], fields["data"]
-            else:  # it stands in no log
+            else:  # an event that is in no log
                 assert fields["event"] == "error"
                 assert has_expired or "404: Run not found" in fields["data"], fields
             fields = {}
@@ -152,12 +152,12 @@ class Machine:
         self.threads = [self.http.post("/threads", json={}).json()["thread_id"] for _ in range(THREADS)]
         self.made: list[Made] = []
         self.readers: list[Reader] = []
-        self.rollbacks: list[tuple[str, float]] = []  # the thread, and when it was answered
+        self.rollbacks: list[tuple[str, float]] = []  # `(thread id, time of the answer)`
         self._reading = ThreadPoolExecutor(100)
         self._futures: list[Any] = []
         self._lock = threading.Lock()
 
-    # what callers do
+    # Callers
 
     def call(self, number: int, until: float) -> None:
         chance = random.Random(f"{SEED}-{number}")
@@ -214,7 +214,7 @@ class Machine:
             assert response.status_code in (204, 404), response.text
 
     def _some_run(self, chance: random.Random) -> Made | None:
-        """One of the newest runs, most of which are alive."""
+        """Choose one of the newest runs, most of which are live."""
         newest = list(self.made)[-10:]
         return chance.choice(newest) if newest else None
 
@@ -223,7 +223,7 @@ class Machine:
         response = self.http.post(path, params={"action": action})
         assert response.status_code in (202, 404), response.text
 
-    # what happens to the platform meanwhile
+    # Faults and observers
 
     def disturb(self, until: float) -> None:
         pause = (until - time.monotonic()) / (len(KILLS) + 1)
@@ -239,7 +239,7 @@ class Machine:
             ).fetchall()
 
     def run(self, database: Any) -> None:
-        """All of it, until nothing lives any more."""
+        """Run callers and faults, then wait until no run is live."""
         stopped = threading.Event()
         until = time.monotonic() + SECONDS
         with ThreadPoolExecutor(CALLERS + 2) as pool:
@@ -259,7 +259,7 @@ class Machine:
         return [run["run_id"] for runs in found for run in runs if run["status"] in LIVE]
 
     def mark_rolled_back(self) -> None:
-        """Whatever was asked for before a rollback was answered may have been taken away by it."""
+        """Mark the runs requested before a rollback was answered: the rollback may have removed them."""
         for thread_id, answered_at in self.rollbacks:
             for run in self.made:
                 run.may_be_gone |= run.thread_id == thread_id and run.asked_at < answered_at
@@ -270,7 +270,7 @@ class Machine:
 
 
 def check_promises(stack: Stack) -> None:
-    """Let the callers and deaths happen on a platform that serves the mill, and check what is left behind."""
+    """Run random callers and faults on a platform that serves the mill, then check all invariants."""
     machine = Machine(stack)
     with psycopg.connect(stack.database_url, autocommit=True, row_factory=dict_row) as database:
         machine.run(database)
@@ -293,7 +293,7 @@ def check_promises(stack: Stack) -> None:
 
 
 def check_runs(made: list[Made], rows: list[Any]) -> None:
-    """Every run has an end, unless it was taken away; they began in the order of their creation."""
+    """Every run has ended unless it may have been removed, and runs started in the order of their creation."""
     ends = {str(row["run_id"]): row["status"] for row in rows}
     for run in made:
         assert run.run_id in ends or run.may_be_gone, f"{run} is lost"
@@ -304,12 +304,12 @@ def check_runs(made: list[Made], rows: list[Any]) -> None:
 
 
 def check_log(machine: Machine, thread_id: str, made: dict[str, Made], rows: list[Any]) -> None:
-    """The state has each step of each run once, run after run, and all steps of those that succeeded."""
+    """The state holds each run's steps once, grouped by run in order, and every step of a successful run."""
     log = machine.http.get(f"/threads/{thread_id}/state").json()["values"].get("log", [])
     taken = {label: len(list(group)) for label, group in groupby(log, lambda mark: mark.partition(".")[0])}
     assert log == [f"{label}.{step}" for label, steps in taken.items() for step in range(steps)]
     known = {made[str(row["run_id"])].label: row for row in rows}
-    deleted = {run.label for run in made.values() if run.is_deleted}  # what it did to the state stays
+    deleted = {run.label for run in made.values() if run.is_deleted}  # its effects on the state remain
     assert taken.keys() <= known.keys() | deleted
     assert [label for label in taken if label in known] == [label for label in known if label in taken]
     for label, row in known.items():
@@ -319,7 +319,7 @@ def check_log(machine: Machine, thread_id: str, made: dict[str, Made], rows: lis
 
 
 def check_thread(machine: Machine, thread_id: str, rows: list[Any]) -> None:
-    """Its status is what its newest run and its state say."""
+    """The thread's status matches its newest run and its state."""
     thread = machine.http.get(f"/threads/{thread_id}").json()
     state = machine.http.get(f"/threads/{thread_id}/state").json()
     assert thread["status"] != "busy"
@@ -330,7 +330,7 @@ def check_thread(machine: Machine, thread_id: str, rows: list[Any]) -> None:
     asked_at = next(run.asked_at for run in machine.made if run.run_id == str(newest["run_id"]))
     others = [run for run in machine.made if run.thread_id == thread_id and run.may_be_gone]
     if any(run.asked_at > asked_at - ABOUT_SECONDS for run in others):
-        return  # what was taken away has left the thread as it was before, whatever that was
+        return  # the removed run has left the thread in the state before it, which is unknown here
     if newest["status"] in ("error", "timeout"):
         assert thread["status"] == "error", (thread, newest)
     elif newest["status"] == "success":
@@ -339,14 +339,14 @@ def check_thread(machine: Machine, thread_id: str, rows: list[Any]) -> None:
 
 
 def check_checkpoints(database: Any, thread_id: str) -> None:
-    """They are one tree, of runs that exist, and nothing else is left."""
+    """A thread's checkpoints form one tree and belong to existing runs. No rows of removed runs remain."""
     for what, query in ORPHANS.items():
         found = database.execute(query, {"thread_id": thread_id}).fetchall()
         assert not found, f"{what}: {found[:3]}"
 
 
 def check_reader(machine: Machine, reader: Reader) -> None:
-    """Over all its connections it got every event once and in order: what a reader gets who comes last."""
+    """Over all its connections, the reader received every event once and in order, as a late reader receives them."""
     assert reader.has_seen_end
     ids = [id for id, _, _ in reader.events]
     assert ids == sorted(set(ids)), reader.account()

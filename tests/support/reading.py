@@ -1,4 +1,4 @@
-"""A client that reads an event stream for as long as it is wanted, and comes back by itself when cut off."""
+"""A client that reads an event stream and reconnects by itself when the connection is cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-SILENCE_SECONDS = 15.0  # some heartbeats: who hears none comes back
+SILENCE_SECONDS = 15.0  # longer than several heartbeats; without any for so long, the client reconnects
 PAUSE_SECONDS = 0.1
 
 
@@ -19,7 +19,7 @@ class Part(NamedTuple):
 
 
 class Reading(threading.Thread):
-    """Reads a stream from its beginning, on from the last id after each cut, to its end or until closed."""
+    """Thread that reads a stream from its beginning to its end or until closed. Resumes after the last id when cut."""
 
     def __init__(self, base: httpx.Client, path: str) -> None:
         super().__init__(daemon=True)
@@ -31,7 +31,7 @@ class Reading(threading.Thread):
         self.start()
 
     def close(self) -> None:
-        """Read no further; heartbeats let it notice."""
+        """Stop reading at the next heartbeat."""
         self._closed.set()
         self.join(SILENCE_SECONDS)
 
@@ -40,12 +40,12 @@ class Reading(threading.Thread):
         return f"<Reading of {self._path}: {state}, {self.cuts} cuts, {len(self.parts)} parts, the last {self.parts[-1:]}>"
 
     def runs_done(self) -> list[str]:
-        """The runs that a thread's stream has said to be over."""
+        """Return the ids of the runs that a thread's stream has reported as done."""
         said = [part.data for part in self.parts if part.event == "metadata"]
         return [data["run_id"] for data in said if data.get("status") == "run_done"]
 
     def is_in_order(self) -> bool:
-        """Whether each id of a thread's stream is larger than the one before."""
+        """Return whether the ids of a thread's stream strictly increase."""
         ids = [tuple(map(int, part.id.split("-"))) for part in self.parts if part.id]
         return ids == sorted(set(ids))
 
@@ -59,7 +59,7 @@ class Reading(threading.Thread):
                 self._closed.wait(PAUSE_SECONDS)
 
     def _read(self) -> bool:
-        """One connection; whether the stream came to its end."""
+        """Read one connection. Returns whether the stream ended."""
         fields: dict[str, str] = {}
         headers = {"Last-Event-ID": self._last}
         with self._base.stream("GET", self._path, headers=headers, timeout=SILENCE_SECONDS) as answer:

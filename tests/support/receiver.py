@@ -16,11 +16,11 @@ from tests.support.outside import serving
 
 @dataclass(frozen=True)
 class Call:
-    """One call as it came in."""
+    """A received request."""
 
     headers: dict[str, str]
     body: bytes
-    path: str  # with its query
+    path: str  # with the query string
 
     @property
     def document(self) -> Any:
@@ -33,7 +33,7 @@ class Call:
 
 @dataclass
 class Receiver:
-    """It answers with these statuses, the last one again and again, while `answers` is set."""
+    """Answers with these statuses in order and repeats the last, but only while `answers` is set."""
 
     statuses: list[int] = field(default_factory=lambda: [200])
     calls: list[Call] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Refusals of the control plane, as tests read them."""
+"""Readers of the control plane's error responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def detail(response: Any) -> Any:
 
 
 def place(response: Any) -> tuple[list[Any], str]:
-    """Where the one violation is, and its word."""
+    """Return `loc` and `type` of the only violation in a 422 response."""
     assert response.status_code == 422, response.text
     [item] = detail(response)
     return item["loc"], item["type"]

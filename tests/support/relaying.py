@@ -1,4 +1,4 @@
-"""A port between clients and a server, whose connections are passed on; what happens to them is its users' matter."""
+"""A port that relays connections to a server. Subclasses define the faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHUNK = 64 * 1024
 
 
 class Relay(ABC):
-    """One listening port; `connected` says how each of its connections is served."""
+    """One listening port. Subclasses define in `connected` how a connection is served."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -21,7 +21,7 @@ class Relay(ABC):
 
     @abstractmethod
     def connected(self, client: socket.socket) -> Connection:
-        """Connect to the server; of an OSError, the client is hung up on."""
+        """Connect to the server. An OSError closes the client's connection."""
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -42,13 +42,13 @@ class Relay(ABC):
 
 
 class Connection:
-    """A client's connection and ours to the server: both end when one does."""
+    """A client's connection and its connection to the server. When one closes, both close."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
 
     def serve(self) -> None:
-        """Pass on what comes, until either end closes."""
+        """Relay in both directions until either end closes."""
         answering = threading.Thread(target=self._pass_answers, daemon=True)
         with self.client, self.server:
             answering.start()
@@ -62,7 +62,7 @@ class Connection:
         self.server.sendall(data)
 
     def pass_answer(self, data: bytes) -> bool:
-        """Whether the connection goes on."""
+        """Relay a part of an answer. Returns whether the connection stays open."""
         self.client.sendall(data)
         return True
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL that can be replicated, and a streaming standby of it; both embedded."""
+"""An embedded PostgreSQL primary, and a streaming standby of it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ REPLICATED = ("wal_level=replica", "max_wal_senders=4", "fsync=off", "autovacuum
 
 @contextmanager
 def primary(folder: Path, *settings: str) -> Iterator[str]:
-    """The address of a PostgreSQL that others may follow."""
+    """Run a PostgreSQL that accepts standbys. Yields its URL."""
     with running(_set(embedded.postgres(folder), *REPLICATED, *settings)):
         yield embedded.postgres_url(folder)
 
 
 @contextmanager
 def standby(primary_url: str, folder: Path) -> Iterator[str]:
-    """The address of a standby that follows the primary."""
+    """Run a standby of the primary. Yields its URL."""
     target = conninfo_to_dict(primary_url)
     copy = [str(embedded.postgres_program("pg_basebackup")), "-D", str(folder / "postgres")]
     copy += ["-h", str(target["host"]), "-U", str(target["user"]), "-R", "-X", "stream", "-c", "fast"]
     folder.mkdir(mode=0o700)
     subprocess.run(copy, check=True, capture_output=True)
     for lock in (folder / "postgres").glob(".s.PGSQL.*.lock"):
-        lock.unlink()  # the primary's: its socket is in its folder
+        lock.unlink()  # copied from the primary, whose socket is in its own folder
     url = embedded.postgres_url(folder)
     server = replace(_set(embedded.postgres(folder), *REPLICATED), is_ready=lambda pid: _answers(url))
     with running(server):

@@ -1,4 +1,4 @@
-"""Revisions as a builder would have left them."""
+"""Revisions in the state in which a builder leaves them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.infra.postgres import connection
 
 
 def set_status(revision_id: str, status: str) -> None:
-    """What a builder would have done."""
+    """Set a revision's status, as a builder does."""
     with connection() as conn:
         conn.execute(text("UPDATE revision SET status = :s WHERE id = :id"), {"s": status, "id": revision_id})
 

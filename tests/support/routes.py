@@ -1,7 +1,7 @@
-"""The table of all routes: the role each needs, whether it holds a stream slot, the smallest body.
+"""The table of all routes: required role, stream slot, smallest body.
 
-A test compares the table with the app's own routes, so a new route fails until it has a row. Tests walk over the table
-with a key of each role, with a key of another organization, and with users of a deployment's own authorization.
+A test compares the table with the app's routes, so that a new route fails until it has a row. Other tests iterate over
+the table with a key of each role, a key of another organization, and users of a deployment's own authorization.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def rpc(method: str, **params: Any) -> dict[str, Any]:
 class Call:
     """A route and how to call it. Words in angle brackets are replaced by the ids of records."""
 
-    role: str  # the least role of an API key that may call it; "open" needs no key
-    body: Any = None  # the smallest that passes validation, where an empty object does not
+    role: str  # lowest role of an API key that may call the route; "open" needs no key
+    body: Any = None  # smallest body that passes validation, if an empty object does not
     query: Mapping[str, str] = field(default_factory=dict)
-    foreign: int = 404  # the status for ids of another organization
-    slot: bool | str = False  # holds a stream slot; "wait": with this query parameter
+    foreign: int = 404  # status for ids of another organization
+    slot: bool | str = False  # whether the route holds a stream slot; "wait": with this query parameter
 
 
 # fmt: off
@@ -91,7 +91,7 @@ CALLS: dict[Route, Call] = {
     ("PATCH", "/v2/listeners/<listener_id>"): Call("deploy"),
     ("DELETE", "/v2/listeners/<listener_id>"): Call("deploy"),
     ("GET", "/v1/integrations/github/install"): Call("read"),
-    ("GET", "/v1/integrations/github/<integration_id>/repos"): Call("read", foreign=200),  # nobody has any
+    ("GET", "/v1/integrations/github/<integration_id>/repos"): Call("read", foreign=200),  # the list is always empty
 
     ("GET", "/v2/me"): Call("read"),
     ("GET", "/v2/organizations"): Call("read"),
@@ -143,7 +143,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/threads/<thread_id>"): Call("read"),
     ("PATCH", "/d/<deployment>/threads/<thread_id>"): Call("run", body={"metadata": {}}),
     ("DELETE", "/d/<deployment>/threads/<thread_id>"): Call("run"),
-    ("POST", "/d/<deployment>/threads/<thread_id>/copy"): Call("run", foreign=409),  # as the published API has it
+    ("POST", "/d/<deployment>/threads/<thread_id>/copy"): Call("run", foreign=409),  # as in the published API
     ("POST", "/d/<deployment>/threads/prune"): Call("run", body={"thread_ids": ["<thread_id>"]}),
     ("GET", "/d/<deployment>/threads/<thread_id>/storage"): Call("read"),
     ("POST", "/d/<deployment>/threads/search"): Call("read"),
@@ -164,9 +164,9 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/threads/<thread_id>/runs/<run_id>/join"): Call("read", slot=True),
     ("GET", "/d/<deployment>/threads/<thread_id>/runs/<run_id>/stream"): Call("read", slot=True),
     ("GET", "/d/<deployment>/threads/<thread_id>/stream"): Call("read", slot=True),
-    ("POST", "/d/<deployment>/threads/<thread_id>/stream/events"): Call("read", body={"channels": ["values"]}, foreign=400, slot=True),  # without channels
-    ("GET", "/d/<deployment>/threads/<thread_id>/stream/events"): Call("read", foreign=426, slot=True),  # for WebSockets
-    ("POST", "/d/<deployment>/threads/<thread_id>/commands"): Call("run", body=GET_TREE, foreign=200),  # a refusal: no such run
+    ("POST", "/d/<deployment>/threads/<thread_id>/stream/events"): Call("read", body={"channels": ["values"]}, foreign=400, slot=True),  # rejected: no channels
+    ("GET", "/d/<deployment>/threads/<thread_id>/stream/events"): Call("read", foreign=426, slot=True),  # rejected: not a WebSocket handshake
+    ("POST", "/d/<deployment>/threads/<thread_id>/commands"): Call("run", body=GET_TREE, foreign=200),  # an error in the body: no such run
     ("POST", "/d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel"): Call("run", slot="wait"),
     ("POST", "/d/<deployment>/runs/crons"): Call("run", body=CRON),
     ("POST", "/d/<deployment>/threads/<thread_id>/runs/crons"): Call("run", body=CRON),
@@ -200,7 +200,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/a2a/<assistant_id>/.well-known/agent-card.json"): Call("read"),
     ("GET", "/d/<deployment>/.well-known/agent-card.json"): Call("read", query={"assistant_id": "<assistant_id>"}),
 }
-# Other calls of these routes: other methods of a protocol, other branches.
+# Further calls of these routes: other methods of a protocol, other branches.
 OTHERS: list[tuple[Route, Any]] = [
     (("PATCH", f"{MOUNT}/assistants/<assistant_id>"), {"metadata": {"owner": "bob"}}),
     (("PATCH", f"{MOUNT}/assistants/<assistant_id>"), {"graph_id": "unknown"}),
@@ -235,7 +235,7 @@ OTHERS: list[tuple[Route, Any]] = [
 
 
 def filled(value: Any, ids: Mapping[str, str]) -> Any:
-    """A rule, text or body with ids for the words in angle brackets."""
+    """Replace words in angle brackets by ids, in a rule, text or body."""
     if isinstance(value, dict):
         return {key: filled(inner, ids) for key, inner in value.items()}
     if isinstance(value, list):
@@ -258,14 +258,14 @@ def send(who: ControlPlane, ids: Mapping[str, str], route: Route, body: Any) -> 
 
 
 def erased(answer: str, ids: Mapping[str, str]) -> str:
-    """The text of an answer without ids, to compare the answers for different ones."""
+    """Remove ids from the text of an answer, to make answers for different ids comparable."""
     for value in sorted(ids.values(), key=len, reverse=True):
         answer = answer.replace(value, "…") if len(value) >= 6 else answer
     return answer
 
 
 def stored(tables: Mapping[str, str], **parameters: Any) -> dict[str, list[str]]:
-    """The rows of these tables for which the condition holds, as text."""
+    """Return the rows of each table that satisfy its SQL condition, as text."""
     selects = [
         f"SELECT '{table}', array(SELECT x::text FROM \"{table}\" x WHERE {condition} ORDER BY 1)"
         for table, condition in tables.items()

@@ -1,4 +1,4 @@
-"""A runner with what it needs, for tests: real PostgreSQL, Valkey and graph hosts, the project of sample graphs."""
+"""A runner with real PostgreSQL, Valkey and graph hosts, and a project of sample graphs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOST = Path(workers.__file__).parent / "graph_host"
 
 
 def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
-    """What the environments' builder would answer: this interpreter is the project's environment."""
+    """Return the host command that a prepared environment would have. This interpreter serves as the environment."""
     config = {"graphs": {name: f"./kitchen.py:{name}" for name in GRAPHS}}
     env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
     command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
@@ -53,12 +53,12 @@ def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
 
 
 def show(level: str, message: str, run_id: UUID | None) -> None:
-    """What a host says and prints, for whoever reads why a test failed."""
+    """Print the output of a host, to explain a failed test."""
     print(f"host of run {run_id}: {level} {message}", file=sys.stderr)
 
 
 class SharedHosts(HostPool):
-    """Hosts that outlive a test: every test's revision is the same project."""
+    """Graph hosts that outlive a test. All tests use the same project, so every revision maps to one."""
 
     REVISION = uuid4()
 
@@ -71,14 +71,14 @@ class SharedHosts(HostPool):
         super().warm(self.REVISION)
 
     def close(self) -> None:
-        """They go with the process."""
+        """Do nothing: the hosts end with the process."""
 
 
 shared_hosts: list[SharedHosts] = []
 
 
 class Bench:
-    """A runner, a deployment, and what a client would do."""
+    """A runner, a deployment, and the actions of a client."""
 
     def __init__(self, world: World, **settings: Any) -> None:
         defaults = {"worker": f"runner-{uuid4().hex[:6]}", "hosts_per_revision": 1}
@@ -95,12 +95,12 @@ class Bench:
         return Runner(settings, shared_hosts[0], self.deploy_log)
 
     def with_hosts(self, hosts: HostPool) -> HostPool:
-        """Have the runner execute what comes next in other hosts."""
+        """Let the runner execute the next runs in these hosts."""
         self.runner.services = dataclasses.replace(self.runner.services, hosts=hosts)
         return hosts
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
-        """The notifier, without the broker between it and the runner."""
+        """Deliver a notification directly to the runner, without a broker."""
         self.notified.append((task, queue, str(id)))
         if queue == broker.runs_queue(self.settings.pool):
             gevent.spawn(self.runner.notify, [UUID(str(id))])
@@ -117,7 +117,7 @@ class Bench:
         depth: int = 0,
         **fields: Any,
     ) -> UUID:
-        """A pending run's id; nobody has been notified."""
+        """Insert a pending run without a notification. Returns its id."""
         request = create.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
         with connection() as conn:
             created = create.create_run(
@@ -136,7 +136,7 @@ class Bench:
         return run_id
 
     def row(self, run_id: UUID) -> dict[str, Any]:
-        """The run's row; empty when it has been deleted."""
+        """Return the run's row, or an empty dict if the run is deleted."""
         with connection() as conn:
             found = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id})
             return dict(found.mappings().one_or_none() or {})
@@ -149,7 +149,7 @@ class Bench:
         return self.row(run_id).get("status")
 
     def wait(self, run_id: UUID, *, timeout: float = 60) -> list[Event]:
-        """The run's events once the last is in the log."""
+        """Wait until the last event is in the log. Returns the run's events."""
 
         def whole() -> list[Event] | None:
             found = list(events.logged(redis.client(), run_id, 0))

@@ -1,4 +1,4 @@
-"""More runners of a platform, as an operator would start them on other machines."""
+"""Additional runners of a platform, started as an operator starts them on other machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 Runner = subprocess.Popen[bytes]
-START_SECONDS = 180  # several at once on a machine that is busy with other tests
+START_SECONDS = 180  # several start at once while other tests keep the machine busy
 
 
 def workers(stack: Stack) -> list[dict[str, Any]]:
@@ -26,12 +26,12 @@ def workers(stack: Stack) -> list[dict[str, Any]]:
 
 
 def is_there(stack: Stack, runner: Runner) -> bool:
-    """Whether it says of itself that it works."""
+    """Return whether the runner reports itself as a worker."""
     return runner.pid in [row["pid"] for row in workers(stack)]
 
 
 def lead(stack: Stack, pid: int) -> None:
-    """Make this process the one that leads upkeep."""
+    """Make this process the leader of upkeep."""
     with psycopg.connect(stack.database_url) as conn:
         conn.execute(
             "UPDATE leader SET lease_until = now() + interval '3 seconds',"
@@ -43,14 +43,14 @@ def lead(stack: Stack, pid: int) -> None:
 def start(
     stack: Stack, pool: str = "default", name: str = "another", code: Path = procfile.PROJECT
 ) -> Runner:
-    """Start the Procfile's runner once more, from the tree `code`. It writes to NAME.log in the data directory."""
+    """Start another of the Procfile's runners from the tree `code`. It logs to NAME.log in the data directory."""
     (line,) = (line for line in procfile.read() if line.name == "runner")
     env = stack.environment | {
         "DATABASE_URL": stack.database_url,
         "REDIS_URL": stack.redis_url,
         "RUNYARD_ENCRYPTION_KEYS": (stack.data_dir / "secret.key").read_text().strip(),
         "RUNYARD_POOL": pool,
-        "RUNYARD_RUNTIME_DIR": str(stack.data_dir / "others"),  # one that is killed is not missed at `stack`
+        "RUNYARD_RUNTIME_DIR": str(stack.data_dir / "others"),  # `stack` must not miss a killed runner
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
         "PYTHONPATH": str(code),
     }
@@ -69,7 +69,7 @@ def end(runner: Runner) -> None:
 
 @contextmanager
 def another_runner(stack: Stack, pool: str = "default") -> Iterator[Runner]:
-    """One more runner, at work."""
+    """Run one more runner while the block runs, once it has registered."""
     runner = start(stack, pool)
     try:
         wait_until(lambda: is_there(stack, runner), START_SECONDS, what="another runner to work")
@@ -80,7 +80,7 @@ def another_runner(stack: Stack, pool: str = "default") -> Iterator[Runner]:
 
 @contextmanager
 def runners(stack: Stack, pool: str, count: int) -> Iterator[list[Runner]]:
-    """So many runners, started at once."""
+    """Run this many runners, started together, while the block runs."""
     started = [start(stack, pool, f"another-{n}") for n in range(count)]
     try:
         wait_until(
@@ -94,7 +94,7 @@ def runners(stack: Stack, pool: str, count: int) -> Iterator[list[Runner]]:
 
 @contextmanager
 def frozen(pids: Iterable[int]) -> Iterator[None]:
-    """These processes stand still meanwhile; their hosts go on."""
+    """Suspend these processes while the block runs. Their graph hosts keep running."""
     stopped = list(pids)
     try:
         for pid in stopped:

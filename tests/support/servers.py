@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 @contextmanager
 def running(server: embedded.Server) -> Iterator[subprocess.Popen[bytes]]:
-    """The server's process, ready, and stopped at the end of the block."""
+    """Run the server while the block runs. Yields its process once it is ready."""
     process = subprocess.Popen(
         server.command,
         preexec_fn=partial(_prepare, server),
@@ -31,7 +31,7 @@ def running(server: embedded.Server) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.send_signal(server.stop_signal)
-        process.wait(timeout=60)  # its last checkpoint takes long on a busy machine
+        process.wait(timeout=60)  # the last checkpoint takes long on a busy machine
 
 
 def _prepare(server: embedded.Server) -> None:
@@ -41,7 +41,7 @@ def _prepare(server: embedded.Server) -> None:
 
 
 def valkey_url(data_dir: Path) -> str:
-    """Where the embedded Valkey of this data directory listens."""
+    """Return the URL of the embedded Valkey of this data directory."""
     folder = data_dir / "valkey"
     path = embedded._socket_folder(folder, "valkey.sock", make=False) / "valkey.sock"
     return f"unix://:{(folder / 'password').read_text().strip()}@{quote(str(path))}?db=0"
@@ -49,7 +49,7 @@ def valkey_url(data_dir: Path) -> str:
 
 @contextmanager
 def postgres_over_tcp(folder: Path, password: str) -> Iterator[str]:
-    """The address of a PostgreSQL as an operator has it: on a port of this machine, with a password."""
+    """Run a PostgreSQL as an operator has it: on a loopback port, with a password. Yields its URL."""
     server = embedded.postgres(folder)
     (folder / "postgres" / "pg_hba.conf").write_text(
         "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
@@ -63,7 +63,7 @@ def postgres_over_tcp(folder: Path, password: str) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """Return a TCP port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

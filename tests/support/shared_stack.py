@@ -1,9 +1,9 @@
-"""One platform for all workers of a test run, or one that runs already.
+"""One platform for all workers of a test run, or a platform that already runs.
 
-The first worker that needs the platform starts it, the others attach to it, and the controller stops it after the last
-test. Tests that share it tell their objects apart by names, keys and metadata.
+The first worker that needs the platform starts it. The other workers attach to it, and the controller stops it after
+the last test. Tests that share the platform keep their objects apart by names, keys and metadata.
 
-With `RUNYARD_TEST_URL` and `RUNYARD_TEST_KEY` the tests run against that platform instead: it is neither started nor stopped.
+With `RUNYARD_TEST_URL` and `RUNYARD_TEST_KEY` the tests use that platform instead and neither start nor stop it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.support.stack import STOP_SECONDS, Stack
 
 FOLDER = "RUNYARD_TEST_FOLDER"  # set by the controller, inherited by its workers
 URL, KEY = "RUNYARD_TEST_URL", "RUNYARD_TEST_KEY"
-# Every module of the ring has deployments of its own, and each of them keeps a warm host. One is enough for each of them:
-# a second one, as a busy deployment has by default, takes a second of a processor; the fault ring has platforms with two.
+# Every module has its own deployments, each with one warm host. A busy deployment would by default start a second
+# host, which costs one second of CPU time. Platforms of the fault ring have two.
 HOSTS = {"RUNYARD_MAX_HOSTS": "40", "RUNYARD_HOSTS_PER_REVISION": "1"}
 
 
 class SharedStack(Stack):
-    """The run's platform, as each worker sees it."""
+    """The platform of the test run, as each worker sees it."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         super().__init__(folder, {**HOSTS, **env})
@@ -39,7 +39,7 @@ class SharedStack(Stack):
         self._live = os.environ.get(URL)
 
     def attach(self) -> None:
-        """Start the platform unless another worker has done so."""
+        """Start the platform unless another worker has started it."""
         if self._live:
             self.url = self._live.rstrip("/")
             return
@@ -60,7 +60,7 @@ class SharedStack(Stack):
         return os.environ[KEY] if self._live else super().api_key
 
     def deploy_once(self, directory: Path, name: str) -> str:
-        """Deploy a project that several modules use without changing it; returns its name."""
+        """Deploy a project that several modules use without changing it. Returns its name."""
         with locked(self.data_dir / f"deploy-{name}.lock") as first:
             if first:
                 self.deploy(directory, name)
@@ -69,7 +69,7 @@ class SharedStack(Stack):
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold a file's lock; yields whether nobody has left the block without an error before."""
+    """Hold a file's lock while the block runs. Yields True until a holder has left its block without an error."""
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield not path.stat().st_size
@@ -77,19 +77,19 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def prepare() -> None:
-    """In the controller, before its workers start: choose the folder that they share."""
+    """Choose the folder that the workers share. Runs in the controller before the workers start."""
     os.environ[FOLDER] = tempfile.mkdtemp(prefix="runyard-")
 
 
 def shared(env: Mapping[str, str]) -> SharedStack:
-    """Return the run's platform, started with these settings if it does not run yet."""
+    """Return the platform of the test run. Starts it with these settings if it does not run yet."""
     stack = SharedStack(Path(os.environ[FOLDER]), env)
     stack.attach()
     return stack
 
 
 def stop() -> list[str]:
-    """In the controller, after the last test: stop the platform as Ctrl-C does. Returns the processes it left behind."""
+    """Stop the platform as Ctrl-C does. Runs in the controller after the last test. Returns leftover processes."""
     folder = Path(os.environ.pop(FOLDER))
     try:
         state = folder / "platform.json"

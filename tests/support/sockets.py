@@ -1,4 +1,4 @@
-"""WebSockets of protocol v2 as tests open them: through a client library, and byte by byte."""
+"""WebSockets of protocol v2 for tests: through a client library, and byte by byte."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.protocol import ALL
 TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
 FIN, MASKED, COMPRESSED = 0x80, 0x80, 0x40
 HANDSHAKE_KEY = "dGhlIHNhbXBsZSBub25jZQ=="
-WAIT_SECONDS = 20.0  # for something that is sure to come
+WAIT_SECONDS = 20.0  # upper limit for messages that are certain to arrive
 
 
 class Socket:
-    """An open socket; every command gets a number of its own."""
+    """An open WebSocket that numbers its commands."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -38,7 +38,7 @@ class Socket:
         return orjson.loads(self.connection.recv(timeout=WAIT_SECONDS))
 
     def command(self, method: str, **params: Any) -> Any:
-        """The answer; events that come before it are kept."""
+        """Send a command and return its answer. Keeps the events that arrive before it."""
         id = self.send(method, **params)
         while (said := self.receive()).get("id") != id:
             self._events.append(said)
@@ -50,13 +50,13 @@ class Socket:
         return answer["result"]
 
     def events(self) -> list[Any]:
-        """Those that have come until something that is asked now is answered."""
+        """Return the kept events and those that arrive before a new command is answered."""
         self.command("none.such")
         found, self._events = self._events, []
         return found
 
     def until(self, method: str, word: str | None = None) -> list[Any]:
-        """Events up to one of this method, of a lifecycle with this word."""
+        """Return events up to one of this method. With `word`, up to a lifecycle event with that word."""
         found, self._events = self._events, []
         while not found or not _is(found[-1], method, word):
             found.append(self.receive())
@@ -69,7 +69,7 @@ def _is(event: Any, method: str, word: str | None) -> bool:
 
 @contextmanager
 def opened(base: str, deployment: str, thread_id: str, key: str, **headers: str) -> Iterator[Socket]:
-    """A socket of a thread, opened by a request with these headers too."""
+    """Open a thread's WebSocket with additional request headers."""
     url = f"ws{base.removeprefix('http')}/d/{deployment}/threads/{thread_id}/stream/events"
     with connect(
         url,
@@ -82,7 +82,7 @@ def opened(base: str, deployment: str, thread_id: str, key: str, **headers: str)
 
 
 class Raw:
-    """A socket whose frames the test makes itself."""
+    """A WebSocket whose frames the test builds itself."""
 
     def __init__(self, base: str, deployment: str, thread_id: str, key: str, *, buffer: int = 0) -> None:
         where = urlsplit(base)
@@ -109,7 +109,7 @@ class Raw:
         self.socket.sendall(frame(opcode, payload, flags=flags, is_masked=is_masked))
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """What the server sends until it closes the connection."""
+        """Yield `(opcode, payload)` of each frame until the server closes the connection."""
         while True:
             try:
                 head = self._exactly(2)
@@ -122,7 +122,7 @@ class Raw:
                 return
 
     def close_code(self) -> int | None:
-        """The code that the server closes with; None where it says none."""
+        """Read until the server's close frame. Returns its code, or None without one."""
         code = None
         for opcode, payload in self.frames():
             if opcode == CLOSE:
@@ -130,7 +130,7 @@ class Raw:
         return code
 
     def answer(self) -> Any:
-        """The next message."""
+        """Return the next text message."""
         return next(orjson.loads(payload) for opcode, payload in self.frames() if opcode == TEXT)
 
     def _exactly(self, size: int) -> bytes:

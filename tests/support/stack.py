@@ -1,4 +1,4 @@
-"""The whole platform as `runyard up` starts it, on a free port and in a folder of its own, for tests over HTTP."""
+"""The whole platform as `runyard up` starts it, on a free port and in its own folder, for tests over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ START_SECONDS = 240
 STOP_SECONDS = 45
 TAIL_LINES = 80
 
-# What of each process' command line tells it apart.
+# Text in a process's command line that identifies its kind.
 MARKS = {
     "web": "web/gunicorn.py",
     "runner": "runner@",
@@ -44,12 +44,12 @@ MARKS = {
     "valkey": "valkey-server",
     "host": "workers/graph_host",
 }
-# Settings of whoever runs the tests do not belong to the platform under test.
+# Settings in the developer's environment must not reach the platform under test.
 FOREIGN = ("RUNYARD_", "DATABASE_", "REDIS_", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
 
 
 class Stack:
-    """A running platform; `with Stack() as stack`, or start() and stop()."""
+    """A running platform. Use `with Stack() as stack`, or start() and stop()."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Stack:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = self.data_dir / "up.log"
         self._env = dict(env or {})
-        self._code = code  # the release that is started
+        self._code = code  # source tree of the release to start
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -84,22 +84,22 @@ class Stack:
 
     @property
     def command(self) -> Sequence[str]:
-        """What starts it."""
+        """Command that starts the platform."""
         return [sys.executable, "-m", "cli", "up"]
 
     @property
     def folder(self) -> Path:
-        """Where it is started."""
+        """Working directory of the command."""
         return self._code
 
     @property
     def environment(self) -> dict[str, str]:
-        """What `runyard` commands about this platform are started with."""
+        """Environment variables for the platform and for `runyard` commands that address it."""
         outside = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return {
             **outside,
             "RUNYARD_PORT": str(self.port),
-            "RUNYARD_PROCESSES": "web=1,runner=1",  # on every machine
+            "RUNYARD_PROCESSES": "web=1,runner=1",  # independent of the machine's size
             "RUNYARD_DATA_DIR": str(self.data_dir),
             "RUNYARD_RUNTIME_DIR": str(self.data_dir / "run"),
             "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),
@@ -109,7 +109,7 @@ class Stack:
         }
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the platform and wait until it is ready."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -135,14 +135,14 @@ class Stack:
         return self.is_up() and bool(self.pids("runner")) and b"API docs" in self.log.read_bytes()
 
     def is_up(self) -> bool:
-        """Whether web answers."""
+        """Return whether the web process answers."""
         try:
             return httpx.get(f"{self.url}/ok", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False
 
     def stop(self) -> int:
-        """Stop it as Ctrl-C does; fails when it leaves a process behind. Its exit code."""
+        """Stop the platform as Ctrl-C does and return the exit code. Fails if a process is left behind."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -163,7 +163,7 @@ class Stack:
         return code
 
     def kill_up(self) -> None:
-        """`kill -9` of `runyard up` itself; waits until its children are gone too."""
+        """Send `kill -9` to `runyard up` alone. Fails unless its child processes end too."""
         assert self._process is not None
         family = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
@@ -173,10 +173,10 @@ class Stack:
         assert not left, f"outlived `runyard up`: {left}"
 
     def kill_all(self) -> None:
-        """`kill -9` of everything at once, as when the power goes."""
+        """Send `kill -9` to all processes at once, like a power failure."""
         assert self._process is not None
         up = psutil.Process(self._process.pid)
-        up.suspend()  # or it might start a successor
+        up.suspend()  # otherwise it could start a successor
         family = up.children(recursive=True)
         for process in [up, *family]:
             with suppress(psutil.NoSuchProcess):
@@ -188,7 +188,7 @@ class Stack:
 
     @property
     def up(self) -> psutil.Process | None:
-        """`runyard up` itself, while it runs."""
+        """Process of `runyard up` while it runs."""
         if self._process is None or self._process.poll() is not None:
             return None
         return psutil.Process(self._process.pid)
@@ -199,7 +199,7 @@ class Stack:
         return self.up.pid
 
     def pids(self, name: str) -> list[int]:
-        """The processes of that name, those of their children that bear it too, oldest first."""
+        """Return the ids of the processes of this kind, oldest first. Includes children with the same command line."""
         up = self.up
         if up is None:
             return []
@@ -213,7 +213,7 @@ class Stack:
         return [process.pid for process in sorted(found, key=lambda process: process.create_time())]
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
-        """Send every process of that name a signal (a kill); their ids."""
+        """Send a signal to every process of this kind. Returns their ids."""
         pids = self.pids(name)
         assert pids, f"no {name} runs"
         for pid in pids:
@@ -226,9 +226,9 @@ class Stack:
     def restart(self, name: str, *, empty: bool = False, forgets: int = 0) -> None:
         """Kill a process and wait for its successor.
 
-        `empty` takes away what Valkey had on disk, `forgets` the last so many bytes of it.
+        For Valkey: `empty` deletes its append-only files; `forgets` truncates this many bytes from their end.
         """
-        os.kill(self.up_pid, signal.SIGSTOP)  # or the successor might find the old files
+        os.kill(self.up_pid, signal.SIGSTOP)  # otherwise the successor could read the old files
         try:
             old = self.kill(name)
             if empty:
@@ -241,7 +241,7 @@ class Stack:
         wait_until(lambda: (new := self.pids(name)) and not set(new) & set(old), 30, what=f"another {name}")
 
     def tail(self, lines: int = TAIL_LINES) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the platform's log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join([f"--- {self.log}", *text.splitlines()[-lines:]])
 
@@ -259,20 +259,20 @@ class Stack:
 
     @cached_property
     def client(self) -> httpx.Client:
-        """Plain HTTP with the admin key."""
+        """HTTP client with the admin key."""
         return httpx.Client(base_url=self.url, headers={"X-Api-Key": self.api_key}, timeout=30)
 
     def record(self, name: str) -> dict[str, Any]:
-        """The record of the deployment of that name."""
+        """Return the record of a deployment."""
         (found,) = self.client.get("/v2/deployments", params={"name": name}).json()["resources"]
         return found
 
     def revisions(self, name: str) -> list[dict[str, Any]]:
-        """The records of a deployment's revisions, newest first."""
+        """Return the records of a deployment's revisions, newest first."""
         return self.client.get(f"/v2/deployments/{self.record(name)['id']}/revisions").json()["resources"]
 
     def deploy(self, directory: Path | str, name: str | None = None) -> str:
-        """Deploy a project and wait until it serves; its name."""
+        """Deploy a project and wait until it serves. Returns its name."""
         folder = Path(directory)
         name = name or folder.name
         with Client(self.url, self.api_key) as client:
@@ -280,11 +280,11 @@ class Stack:
         return name
 
     def sdk(self, name: str, api_key: str | None = None) -> SyncLangGraphClient:
-        """The public SDK's client of a deployment."""
+        """Return a client of the public SDK for a deployment."""
         return get_sync_client(url=f"{self.url}/d/{name}", api_key=api_key or self.api_key)
 
     def cli(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """A `runyard` command about this platform."""
+        """Run a `runyard` command against this platform in a new process."""
         return subprocess.run(
             [sys.executable, "-m", "cli", *arguments],
             cwd=PROJECT,
@@ -296,8 +296,8 @@ class Stack:
         )
 
     def runyard(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The same in this process, for commands that only call the API: a process takes a second to load them."""
-        from cli.main import app  # of all that tests load, the commands take longest
+        """Run a `runyard` command that only calls the API, in this process, which saves a second of imports."""
+        from cli.main import app  # the slowest import of all tests, therefore deferred
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "environ", self.environment | {"RUNYARD_URL": self.url})
@@ -306,6 +306,6 @@ class Stack:
 
 
 def heed_signals() -> None:
-    """In a child: these are ignored in what a shell has started in the background, and in its children."""
+    """Reset signals in a child process. A shell ignores them in background jobs, and their children inherit that."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)

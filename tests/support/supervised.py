@@ -1,8 +1,8 @@
-"""A supervisor of programs given as shell commands, in a process of its own: for tests/unit/cli.
+"""A supervisor of shell commands in its own process, for tests/unit/cli.
 
 python -m tests.support.supervised GRACE_SECONDS COMMAND [COMMAND]
 
-With TEST_FORKS it has a fork server; with "killed" that is killed before the programs start.
+With TEST_FORKS the supervisor uses a fork server. TEST_FORKS=killed kills that server before the programs start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cli.output import Lines
 
 
 class Supervised:
-    """A supervisor in a process of its own, with what it printed."""
+    """A supervisor in its own process, and its output."""
 
     def __init__(self, folder: Path, *commands: str, grace_seconds: float = 5) -> None:
         self._output = folder / "output"
@@ -47,7 +47,7 @@ class Supervised:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def end(self, number: signal.Signals) -> list[psutil.Process]:
-        """Send it this signal; what outlives it."""
+        """Send this signal to the supervisor and wait for its end. Returns the processes that outlive it."""
         family = self.family()
         self.process.send_signal(number)
         self.process.wait(20)
@@ -60,7 +60,7 @@ Start = Callable[..., Supervised]
 
 @contextmanager
 def supervising(folder: Path) -> Iterator[Start]:
-    """Starts supervisors that print into this folder, and ends them."""
+    """Yield a function that starts supervisors with their output in this folder. Kills them at the end."""
     started: list[Supervised] = []
 
     def start(*commands: str, grace_seconds: float = 5) -> Supervised:

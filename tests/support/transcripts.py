@@ -1,7 +1,7 @@
-"""Whole streams of the sample graphs in `tests/projects/streamed`, as text that can be compared.
+"""Complete streams of the sample graphs in `tests/projects/streamed`, as comparable text.
 
-`python -m tests.support.transcripts` writes the recorded ones anew, of what the graph host streams now. They were
-compared with those of LangGraph's own server: look at what a change makes of them.
+`python -m tests.support.transcripts` records the streams of the current graph host. The recorded streams were compared
+with those of LangGraph's own server, so review every difference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parents[1] / "unit" / "graph_host" / "streams"
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"text": "a"}
-# What each graph is run with, one run after the other on one thread: its input, or what it is resumed with.
+# Runs of each graph, in order on one thread: its input, or the value that resumes it.
 RUNS: dict[str, list[dict[str, Any]]] = {
     "agent": [{"input": HI}],
     "nested": [{"input": HI}],
@@ -43,11 +43,11 @@ MODES = [
 Events = Iterable[tuple[str, Any]]
 
 IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
-LEFT_OUT = {"config", "parent_config", "parent_checkpoint", "timestamp"}  # differ, or are long
+LEFT_OUT = {"config", "parent_config", "parent_checkpoint", "timestamp"}  # fields that vary or are long
 
 
 def transcript(runs: Iterable[Events]) -> list[str]:
-    """One line an event; ids are numbered as they come, a line of dashes is between two runs."""
+    """Format one line per event. Ids are numbered in order of appearance; a line of dashes separates runs."""
     lines = [[_line(name, data) for name, data in events] for events in runs]
     text = "\n---\n".join("\n".join(of_run) or "(no event)" for of_run in lines)
     numbers: dict[str, str] = {}
@@ -75,14 +75,17 @@ def _short(data: Any) -> Any:
 
 
 def _is_left_out(key: str, value: Any) -> bool:
-    """Of metadata a message's node alone is shown; of the places of checkpoints, which are long, the subgraphs'."""
+    """Return whether a field is omitted.
+
+    Metadata is kept only for a message, which shows its node. Checkpoint places are long; only subgraphs' are kept.
+    """
     if key == "metadata":
         return "langgraph_node" not in value or "source" in value
     return key in LEFT_OUT or (key == "checkpoint" and bool(value) and "checkpoint_id" in value)
 
 
 def streamed(host: HostProcess, graph_id: str, modes: str, *, subgraphs: bool) -> list[str]:
-    """What the host streams."""
+    """Run the graph on a host and return the transcript, without the events of protocol v2."""
     thread = Checkpointed(host)
     asked = {"stream_mode": modes.split(), "subgraphs": subgraphs}
     runs = [thread.run(graph_id, **run, **asked).events for run in RUNS[graph_id]]
@@ -95,7 +98,7 @@ def title(modes: str, *, subgraphs: bool) -> str:
 
 
 def recorded(graph_id: str) -> dict[str, list[str]]:
-    """The graph's recorded streams by title. Where subgraphs make no difference there is one for both."""
+    """Return the graph's recorded streams by title. One entry covers both titles if subgraphs make no difference."""
     parts = re.split(r"(?m)^== (.+)\n", (RECORDED / f"{graph_id}.txt").read_text())
     return {name: body.rstrip("\n").split("\n") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 

@@ -1,4 +1,4 @@
-"""A project's own authorization, played within the test's process by the messages that graph hosts answer."""
+"""A project's own authorization, played inside the test process with the messages of a graph host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shared.models import REVISION
 from shared.user_code import known_users
 from web import named
 
-IDS = ("thread_id", "run_id", "assistant_id", "cron_id")  # what handlers get as UUIDs
+IDS = ("thread_id", "run_id", "assistant_id", "cron_id")  # handlers receive these as UUIDs
 EVERYTHING = [[ANY, ANY]]
 
 Key = tuple[str, str]
@@ -26,7 +26,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Context:
-    """What a handler learns beside the value."""
+    """The handler's context: the user, the resource and the action."""
 
     user: Mapping[str, Any]
     resource: str
@@ -38,7 +38,7 @@ class Context:
 
 
 class Asked(NamedTuple):
-    """A question to the handlers as they got it."""
+    """A recorded ask of a handler."""
 
     identity: str
     resource: str
@@ -50,7 +50,7 @@ Handler = Callable[[Context, dict[str, Any]], Any]
 
 
 def user(name: str, **custom: Any) -> dict[str, Any]:
-    """A user as a host gives one."""
+    """Return a user as a graph host returns it."""
     return {
         "identity": name, "display_name": name, "is_authenticated": True, "permissions": [f"of:{name}"],
         "team": f"team of {name}", **custom,
@@ -58,11 +58,10 @@ def user(name: str, **custom: Any) -> dict[str, Any]:
 
 
 def allow(ctx: Context, value: dict[str, Any]) -> None:
-    """Let everybody do everything."""
-
+    """Allow everything to every user."""
 
 def owner_only(ctx: Context, value: dict[str, Any]) -> dict[str, Any] | None:
-    """Everybody sees what is their own, stamps it so, and has their own part of the store."""
+    """Filter by owner, set the owner on new records, and give each user a separate namespace of the store."""
     if ctx.resource == "store":
         value["namespace"] = [ctx.identity, *(value["namespace"] or ())]
         return None
@@ -80,32 +79,32 @@ def crash(ctx: Context, value: dict[str, Any]) -> None:
 
 @dataclass
 class PlayedAuth:
-    """Answers `shared.user_code.calls.call` as a host with this `Auth` object would.
+    """Answers `shared.user_code.calls.call` as a graph host with this `Auth` object would.
 
-    `users` are those who are known, by bearer token. The handlers are plain functions; the most specific one is asked,
-    none allows.
+    `users` maps bearer tokens to known users. Handlers are plain functions. The most specific one is called, and an ask
+    without a handler is allowed.
     """
 
     users: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {name: user(name) for name in ("ann", "bob")}
     )
     handlers: dict[Key, Handler] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)  # every question to the handlers
-    authenticated: list[Mapping[str, Any]] = field(default_factory=list)  # the facts of every request
-    calls: list[Mapping[str, Any]] = field(default_factory=list)  # the documents as they came
-    revisions: list[UUID] = field(default_factory=list)  # whose hosts were asked
+    asked: list[Asked] = field(default_factory=list)  # every ask that reached a handler
+    authenticated: list[Mapping[str, Any]] = field(default_factory=list)  # request facts of every `authenticate` call
+    calls: list[Mapping[str, Any]] = field(default_factory=list)  # documents of all calls as received
+    revisions: list[UUID] = field(default_factory=list)  # revision of each call
     failure: Exception | None = None  # raised instead of an answer to `authorize`
-    answer: Callable[[Mapping[str, Any]], bytes] | None = None  # instead of the usual ones
+    answer: Callable[[Mapping[str, Any]], bytes] | None = None  # replaces the answer to every call
 
     def on(self, handler: Handler, resource: str = ANY, action: str = ANY) -> None:
         self.handlers[resource, action] = handler
 
     def pairs(self) -> list[Key]:
-        """What was asked, in order."""
+        """Return `(resource, action)` of each ask, in order."""
         return [(asked.resource, asked.action) for asked in self.asked]
 
     def value(self, resource: str, action: str) -> dict[str, Any]:
-        """Of the last question of its kind."""
+        """Return the value of the last ask for this resource and action."""
         return next(a.value for a in reversed(self.asked) if (a.resource, a.action) == (resource, action))
 
     def forget(self) -> None:
@@ -162,7 +161,7 @@ class PlayedAuth:
 
 
 def _keys(resource: str, action: str) -> tuple[Key, ...]:
-    """From the most specific one."""
+    """Return the handler keys to try, most specific first."""
     return (resource, action), (resource, ANY), (ANY, action), (ANY, ANY)
 
 
@@ -179,7 +178,7 @@ def _tried(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def protect(deployment: DeploymentRef, **auth: Any) -> None:
-    """Let the serving revision have an `auth`: with a handler for everything unless told otherwise."""
+    """Give the serving revision an `auth` object, by default with a handler for everything."""
     stored = {"auth": {"parameters": ["headers"], "handlers": EVERYTHING, **auth}}
     with connection() as conn:
         conn.execute(

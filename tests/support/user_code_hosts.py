@@ -1,4 +1,4 @@
-"""A runner's half of user code with hosts that play a part: a few lines that speak the frames of calls and exchanges."""
+"""The runner's half of user code, with fake hosts: a few lines that speak the frames of calls and exchanges."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ while data := peer.recv(65536):
 
 
 class Scene:
-    """A runner's calls, and a revision whose hosts play a part."""
+    """A runner's calls, and a revision whose fake hosts play a part."""
 
     def __init__(self, world: World, part: str, **settings: Any) -> None:
         base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
@@ -151,7 +151,7 @@ class Scene:
         self.note = world.tmp_path / "note"
         self.revision = uuid4()
         self.notified: list[UUID] = []
-        self.is_reached = True  # by notifications
+        self.is_reached = True  # whether notifications reach the runner
         self.pool = HostPool(self.settings, self.prepare)
         self.user_code = UserCodeRunner(self.settings, self.pool)
 
@@ -162,7 +162,7 @@ class Scene:
         return command, lambda level, message, run_id: None
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
-        """The notifier, without the broker between it and the runner."""
+        """Deliver a notification directly to the runner, without a broker."""
         assert (task, queue) == (broker.PREPARE_HOSTS, broker.queries_queue(self.settings.pool))
         self.notified.append(UUID(str(id)))
         if self.is_reached:
@@ -186,12 +186,12 @@ class Scene:
         )
 
     def open(self, do: str, start_seconds: float = 30, **fields: Any) -> AbstractContextManager[Exchange]:
-        """A request to the app of its host, that does something."""
+        """Open an exchange with the app of the fake host. `do` selects what the app does."""
         head = {"do": do, **fields}
         return open_exchange(self.revision, self.settings.pool, head, start_seconds=start_seconds)
 
     def noted(self) -> list[str]:
-        """What its hosts did."""
+        """Return the lines that the hosts wrote about their actions."""
         return self.note.read_text().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, instead of sleeping and hoping."""
+"""Wait for a condition instead of sleeping for a fixed time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import gevent
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
-PATIENCE = 4  # times as long as on a quiet machine: a limit costs time only when a test fails
+PATIENCE = 4  # factor on timeouts for busy machines; costs time only when a test fails
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 10, what: str | None = None) -> T:
-    """The condition's first true value; fails the test when it has none in `timeout` seconds of a quiet machine."""
+    """Return the condition's first true value. Fails after `timeout` seconds, multiplied by PATIENCE."""
     limit = timeout * PATIENCE
     deadline = time.monotonic() + limit
     while True:
@@ -27,7 +27,7 @@ def wait_until(condition: Callable[[], T], timeout: float = 10, what: str | None
 
 
 def until(condition: Callable[[], T], timeout: float = 60, what: str = "") -> T:
-    """The same where greenlets of this process make it true: they go on meanwhile."""
+    """Return the condition's first true value, while other greenlets of this process run. Fails on a timeout."""
     limit = timeout * PATIENCE
     with gevent.Timeout(limit, AssertionError(f"waited {limit} s in vain for {what or condition!r}")):
         while not (value := condition()):

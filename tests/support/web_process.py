@@ -30,7 +30,7 @@ def answers(base: str) -> bool:
 def started(
     database: str, data_dir: Path, *, app: str = "web.wsgi:app", **more: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """gunicorn and its address, with a bus that is away unless `more` names one."""
+    """Run gunicorn and yield its process and URL. Redis is unreachable unless `more` names a server."""
     port = free_port()
     settings = {
         "PATH": os.environ["PATH"],

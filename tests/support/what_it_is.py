@@ -1,6 +1,6 @@
-"""Prints what it is as JSON and goes on until it is asked to stop: `python -m tests.support.what_it_is [ARGUMENT]`.
+"""Print facts about this process as JSON and run until stopped: `python -m tests.support.what_it_is [ARGUMENT]`.
 
-With ARGUMENT `ends` it ends at once with exit code 3.
+With ARGUMENT `ends` the process exits at once with code 3.
 """
 
 from __future__ import annotations

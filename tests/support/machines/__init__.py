@@ -1,1 +1,1 @@
-"""Several machines on one: a platform whose processes reach each other over a network that a test can break."""
+"""Several simulated machines: a platform whose processes communicate over a network that a test can break."""

@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own, and a server's certificate that it signed."""
+"""A certificate authority for tests, and a server certificate that it signs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-VALID = timedelta(days=30)  # before and after now: machines' clocks differ
+VALID = timedelta(days=30)  # before and after now, because machines' clocks differ
 
 
 def make(folder: Path, address: str) -> tuple[Path, ssl.SSLContext]:
-    """The authority's certificate in a file, and what a server at this address presents."""
+    """Create an authority and a server certificate. Returns the authority's file and the server's TLS context."""
     key = ec.generate_private_key(ec.SECP256R1())
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _signed(

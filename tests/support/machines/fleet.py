@@ -1,7 +1,7 @@
-"""A platform on several machines: processes with data directories and ways to the servers of their own.
+"""A platform on several simulated machines, each with its own data directory and connections to the servers.
 
-PostgreSQL and Redis are one each, reached by TLS with a password. Machines share nothing else, on one kernel: a
-machine's network is its wires, its clock an offset, and where root starts them each has a user of its own.
+All machines use one PostgreSQL and one Redis, over TLS with a password. They share the kernel and nothing else: a
+machine's network is its wires and its clock is an offset. When root starts them, each machine has its own user.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from tests.support.servers import running
 from tests.support.stack import MARKS, Stack, free_port
 from tests.support.waiting import wait_until
 
-PASSWORD = "known to machines/alone"  # what is not a letter must survive in addresses
+PASSWORD = "known to machines/alone"  # special characters must survive in URLs
 CLOCKS = PROJECT / "tests" / "clocks"
 OPERATOR_KEY = "the-operators-key-of-a-fleet"
 START_SECONDS = 120
 HEALTHY = "/ok?ready=1"
 ANSWERING_LOG_LINES = 60
-FIRST_USER = 64_001  # of the machines; nobody else's
+FIRST_USER = 64_001  # user ids of the machines, unused otherwise
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one machine is to be: its processes, as `web` or `runner:POOL`, and by how many seconds its clock is wrong."""
+    """Description of a machine: its processes, as `web` or `runner:POOL`, and its clock offset in seconds."""
 
     name: str
     processes: Sequence[str]
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass
 class Process:
-    """A line of the Procfile at work."""
+    """A running process of one Procfile line."""
 
     kind: str
     pool: str
@@ -63,14 +63,14 @@ class Process:
 
 @dataclass
 class Machine:
-    """Its processes, and its wires to the servers."""
+    """A machine's processes, and its wires to the servers."""
 
     place: Place
     folder: Path
     environment: Mapping[str, str]
     database: Wire
     redis: Wire
-    user: int | None  # None: ours
+    user: int | None  # None: the current user
     processes: list[Process] = field(default_factory=list)
     count: int = 0
 
@@ -79,7 +79,7 @@ class Machine:
         return self.place.name
 
     def start(self, what: str, port: int | None = None) -> Process:
-        """Start a process; it writes to the machine's log."""
+        """Start a process that writes to the machine's log."""
         kind, _, pool = what.partition(":")
         (line,) = (line for line in procfile.read() if line.name == kind)
         self.count += 1
@@ -110,7 +110,7 @@ class Machine:
         return self.folder.with_suffix(".log")
 
     def family(self) -> list[psutil.Process]:
-        """Its processes and all that descends from them."""
+        """Return the machine's processes and all their descendants."""
         found = []
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):
@@ -119,9 +119,9 @@ class Machine:
         return found
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to all of the family at once."""
+        """Send a signal to the whole family at once."""
         family = self.family()
-        if number == signal.SIGKILL:  # or one might start a successor for another
+        if number == signal.SIGKILL:  # otherwise a process could start a successor for another
             for process in family:
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
@@ -131,7 +131,7 @@ class Machine:
                 process.send_signal(number)
 
     def kill(self) -> None:
-        """As when the power goes; what it was is in `start_again`."""
+        """Kill all processes, like a power failure. `start_again` starts the same processes."""
         family = self.family()
         self.signal(signal.SIGKILL)
         for process in self.processes:
@@ -160,7 +160,7 @@ class Machine:
 
     @contextmanager
     def cut_off(self, *wires: str, silently: bool = False) -> Iterator[None]:
-        """Its ways to these servers lead nowhere meanwhile: reset, or silent."""
+        """Break the wires to these servers while the block runs: reset connections, or silence them."""
         ways = [getattr(self, name) for name in wires]
         try:
             for wire in ways:
@@ -172,7 +172,7 @@ class Machine:
 
 
 class Fleet(Stack):
-    """`with Fleet([Place(…), …]) as fleet`: the whole platform, behind a balancer at `url`."""
+    """The whole platform behind a balancer at `url`: `with Fleet([Place(…), …]) as fleet`."""
 
     def __init__(self, places: Sequence[Place], env: Mapping[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fleet-")
@@ -188,7 +188,7 @@ class Fleet(Stack):
     def __getitem__(self, name: str) -> Machine:
         return self.machines[name]
 
-    # start and stop
+    # Start and stop
 
     def start(self) -> None:
         self._left.callback(self._folder.cleanup)
@@ -247,7 +247,7 @@ class Fleet(Stack):
         assert done.returncode == 0, done.stderr
 
     def _common(self) -> dict[str, str]:
-        """What every machine has the same."""
+        """Return the environment variables that are equal on all machines."""
         return {
             **self.environment,
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
@@ -301,7 +301,7 @@ class Fleet(Stack):
             machine.start(what, next(ports) if what == "web" else None)
 
     def stop(self) -> int:
-        """Stop all of it; fails when something was left behind."""
+        """Stop all processes. Fails if one is left behind."""
         families = [process for machine in self.machines.values() for process in machine.family()]
         try:
             for machine in self.machines.values():
@@ -320,7 +320,7 @@ class Fleet(Stack):
             self._left.close()
         return 0
 
-    # what is there
+    # Inspection
 
     def processes(self, *kinds: str) -> list[Process]:
         return [
@@ -334,7 +334,7 @@ class Fleet(Stack):
         return self.client.get("/v2/workers").raise_for_status().json()["workers"]
 
     def is_complete(self) -> bool:
-        """Whether every runner and builder says that it works."""
+        """Return whether every runner and builder reports itself as working."""
         fresh = {
             row["pid"] for row in self.workers() if row["silent_seconds"] < 5 and row["state"] != "draining"
         }
@@ -342,7 +342,7 @@ class Fleet(Stack):
         return alive == fresh
 
     def pids(self, name: str) -> list[int]:
-        """Of all machines: the processes of that name, and hosts and others that descend from them."""
+        """Return the ids of processes of this kind on all machines, including descendants such as graph hosts."""
         return [
             process.pid
             for machine in self.machines.values()
@@ -355,7 +355,7 @@ class Fleet(Stack):
             return conn.execute(query, values or None).fetchall()
 
     def tail(self, lines: int = ANSWERING_LOG_LINES) -> str:
-        """The last lines of every machine's log."""
+        """Return the last lines of every machine's log."""
         return "\n".join(
             line
             for machine in self.machines.values()
@@ -367,7 +367,7 @@ class Fleet(Stack):
 
 
 def may_run_as(user: int) -> bool:
-    """Whether we may be other users, and whether they may read what is run here."""
+    """Return whether this process may switch to other users, and whether they can read this code."""
     if os.geteuid() != 0:
         return False
     command = [sys.executable, "-c", "import celery, shared.settings"]
@@ -384,7 +384,7 @@ def may_run_as(user: int) -> bool:
             check=False,
         )
     except OSError:
-        return False  # the interpreter is closed to others
+        return False  # other users cannot execute the interpreter
     return done.returncode == 0
 
 

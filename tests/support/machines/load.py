@@ -1,7 +1,7 @@
-"""A steady load on a fleet, and what must be true of all of it when the fleet is quiet again.
+"""A steady load on a fleet, and the checks of its results once the fleet is quiet again.
 
-Each run counts: step N says N in its stream, leaves N in the state and notes N in a file, so that what was lost and
-what was done twice can be told apart.
+Each run counts: step N writes N to its stream, to the state and to a file. The three records together distinguish lost
+work from work that was done twice.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.support.waiting import wait_until
 
 STEPS, STEP_SECONDS = 4, 0.4
 RUNS_A_SECOND = 3.0
-REQUEST_SECONDS = 6.0  # without an answer for so long, a client asks again
+REQUEST_SECONDS = 6.0  # a client repeats its request after this time without an answer
 PAUSE_SECONDS = 0.2
 CRON_SECONDS = 2
 HOUR = 3600
-ASK_AGAIN = (409, 429, 502, 503)  # 409: the first request with this key is still being answered
+ASK_AGAIN = (409, 429, 502, 503)  # 409: the first request with this key is still in progress
 KINDS = ("plain", "stateless", "streamed", "plain", "webhook")
 
 
 @dataclass
 class Made:
-    """A run that was accepted."""
+    """An accepted run."""
 
     label: str
     kind: str
@@ -45,7 +45,7 @@ class Made:
 
 
 class Load:
-    """Clients that create runs at a steady rate through the balancer, and ask again when they got no answer."""
+    """Clients that create runs at a steady rate through the balancer, and repeat requests without an answer."""
 
     def __init__(self, fleet: Fleet, receiver: Receiver, pool: str) -> None:
         self.fleet = fleet
@@ -60,7 +60,7 @@ class Load:
         self._thread = threading.Thread(target=self._create, daemon=True)
         self._thread.start()
 
-    # what its clients do
+    # Clients
 
     def _create(self) -> None:
         begun = time.monotonic()
@@ -96,7 +96,7 @@ class Load:
         self.made.append(run)
 
     def _post(self, label: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask until there is an answer, as one request to the service."""
+        """Repeat a request under one idempotency key until it is answered."""
         while True:
             try:
                 answer = self.fleet.client.post(
@@ -124,10 +124,10 @@ class Load:
             "on_run_completed": "keep",
         }
 
-    # what tests wait for
+    # Waiting
 
     def owned(self, machine: Machine) -> int:
-        """How many running runs a machine's runners have."""
+        """Return how many runs the runners of a machine are executing."""
         pids = machine.pids("runner")
         found = self.fleet.rows(
             "SELECT count(*) FROM run r JOIN worker w ON w.id = r.owner WHERE r.status = 'running' AND w.pid = ANY(%(pids)s)",
@@ -139,14 +139,14 @@ class Load:
         wait_until(lambda: self.owned(machine) >= 2, 60, what=f"{machine.name} to have runs")
 
     def await_more(self, runs: int, seconds: float = 60) -> None:
-        """Wait until so many more runs were accepted and have ended."""
+        """Wait until this many more runs have succeeded."""
         before = self.ended()
         wait_until(lambda: self.ended() >= before + runs, seconds, what=f"{runs} more runs to end")
 
     def ended(self) -> int:
         return self.fleet.rows("SELECT count(*) FROM run WHERE status = 'success'")[0][0]
 
-    # what must be true
+    # Checks
 
     def end(self) -> None:
         self._over.set()
@@ -154,7 +154,7 @@ class Load:
         self.fleet.client.delete(f"/d/{self._deployment}/runs/crons/{self._cron_id}").raise_for_status()
 
     def check(self) -> None:
-        """All that was accepted has been done, once, and nothing is left of the doing."""
+        """Check that every accepted run was executed once, and that no leases, slots or connections remain."""
         assert not self.refused
         wait_until_none(lambda: self.fleet.rows(UNFINISHED), 60, what="runs that have not ended")
         for run in self.made:
@@ -222,15 +222,15 @@ LEFT: dict[str, LiteralString] = {
     "transactions left open": "SELECT pid, state, query FROM pg_stat_activity WHERE usename = 'platform'"
     " AND state LIKE 'idle in transaction%' AND now() - state_change > interval '5 seconds'",
 }
-MOST_CONNECTIONS = {"web": 16, "runner": 8, "builder": 8}  # of a process to PostgreSQL
+MOST_CONNECTIONS = {"web": 16, "runner": 8, "builder": 8}  # PostgreSQL connections per process
 
 
 def check_nothing_is_left(fleet: Fleet) -> None:
-    """No lease, no slot, no connection more than the processes may have, no host nobody needs."""
+    """Check that no leases, busy slots, excess connections or unneeded hosts remain."""
     for what, query in LEFT.items():
         wait_until_none(lambda query=query: fleet.rows(query), 30, what=what)
     alive = [process for process in fleet.processes(*MOST_CONNECTIONS) if process.is_alive()]
-    pids = {process.popen.pid for process in alive}  # the row of one that was killed stays for a minute
+    pids = {process.popen.pid for process in alive}  # the row of a killed process stays for a minute
     wait_until_none(
         lambda: [row for row in fleet.workers() if row["running"] and row["pid"] in pids],
         30,
@@ -242,7 +242,7 @@ def check_nothing_is_left(fleet: Fleet) -> None:
 
 
 def wait_until_none(look: Callable[[], list[Any]], seconds: float, what: str) -> None:
-    """Wait until nothing is found; fails the test with what is."""
+    """Wait until `look` returns nothing. Fails with what it still returns."""
     try:
         wait_until(lambda: not look(), seconds)
     except AssertionError as error:
@@ -251,7 +251,7 @@ def wait_until_none(look: Callable[[], list[Any]], seconds: float, what: str) ->
 
 @contextmanager
 def under_load(fleet: Fleet, receiver: Receiver, pool: str = "default") -> Iterator[Load]:
-    """A load while the block lasts; all of it is checked at its end."""
+    """Run a load while the block runs, then check its results."""
     load = Load(fleet, receiver, pool)
     try:
         yield load

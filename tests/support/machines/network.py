@@ -1,6 +1,6 @@
-"""A network in one thread: wires that can be cut or fall silent, ends that speak TLS, and a balancer before `web`.
+"""A network in one thread: wires that can be cut or silenced, TLS ends of the servers, and a balancer before `web`.
 
-A wire is one machine's way to one server. What it carries is encrypted from the client to the server's end.
+A wire connects one machine to one server. Traffic is encrypted from the client to the server's end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Network:
-    """An event loop on a thread of its own; every end and wire lives in it."""
+    """An event loop in its own thread. Every end and wire runs in it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -42,7 +42,7 @@ class Network:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function within the loop, and wait for it."""
+        """Call a function in the loop and wait for its return."""
 
         async def called() -> None:
             function()
@@ -77,13 +77,13 @@ class Port(ABC):
 
     @abstractmethod
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end."""
+        """Serve one connection until it ends."""
 
 
 async def relay(
     client: Streams, server: Streams, passes: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Pass on what comes from either side until one closes; each time when `passes` returns."""
+    """Relay in both directions until one side closes. Awaits `passes` before each chunk and before the end."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -108,11 +108,11 @@ async def relay(
             writer.close()
 
 
-# The servers' ends
+# TLS ends of the servers
 
 
 class TlsEnd(Port):
-    """Speaks TLS before a server that listens on a unix socket."""
+    """Terminates TLS in front of a server that listens on a unix socket."""
 
     def __init__(self, network: Network, path: Path, context: ssl.SSLContext) -> None:
         self._path, self._context = path, context
@@ -125,11 +125,11 @@ class TlsEnd(Port):
             await relay((reader, writer), await asyncio.open_unix_connection(str(self._path)))
 
     async def agree(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """What is said before the TLS handshake: nothing."""
+        """Exchange messages before the TLS handshake. The base class sends none."""
 
 
 class PostgresTlsEnd(TlsEnd):
-    """… of PostgreSQL, whose clients first ask for TLS; one that does not is hung up on."""
+    """TLS end of PostgreSQL, whose clients first request TLS. Closes connections that do not."""
 
     async def agree(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await reader.readexactly(8)
@@ -142,11 +142,11 @@ class PostgresTlsEnd(TlsEnd):
         await writer.drain()
 
 
-# A machine's ways
+# Wires of a machine
 
 
 class Wire(Port):
-    """A machine's way to one port: whole, silent (no byte and no end passes), or cut (every connection is reset)."""
+    """A machine's way to one port: intact, silent (neither data nor a close passes) or cut (connections are reset)."""
 
     def __init__(self, network: Network, port: int) -> None:
         self._target = port
@@ -164,7 +164,7 @@ class Wire(Port):
         self.network.call(self._cut)
 
     def silence(self) -> None:
-        """What was sent meanwhile arrives when it is whole again."""
+        """Hold back all data. It is delivered once the wire is mended."""
         self.network.call(self._flows.clear)
 
     def mend(self) -> None:
@@ -197,17 +197,17 @@ class Wire(Port):
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST."""
+    """Close a connection with RST."""
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     writer.transport.abort()
 
 
-# Before web
+# Balancer
 
 
 class Balancer(Port):
-    """A reverse proxy: connections go round robin to the backends that say they are well, and are not buffered."""
+    """A reverse proxy without buffering that distributes connections round robin over healthy backends."""
 
     def __init__(self, network: Network, backends: list[int], path: str) -> None:
         self._backends, self._path = backends, path
@@ -223,7 +223,7 @@ class Balancer(Port):
         return set(self._well)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        chosen = self._well or self._backends  # where none says that it is well, one may be all the same
+        chosen = self._well or self._backends  # with no healthy backend, one may still answer
         for _ in self._backends:
             port = self._backends[next(self._turn) % len(self._backends)]
             if port not in chosen:
