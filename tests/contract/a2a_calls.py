@@ -1,4 +1,4 @@
-"""A2A through Flask's client: messages in either version's words, and the runner's part in a conversation."""
+"""A2A calls of both protocol versions through Flask's client, and the runner's part in a conversation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENT_ID = str(assistants.default_id("agent"))
 FAILURE = {"error": "ValueError", "message": "boom"}
 QUESTION = {"id": "i1", "value": "which?"}
 
-# method by version, and how a state is written there
+# method by protocol version
 SEND = {"1.0": "SendMessage", "0.3": "message/send"}
 STREAM = {"1.0": "SendStreamingMessage", "0.3": "message/stream"}
 GET = {"1.0": "GetTask", "0.3": "tasks/get"}
@@ -60,7 +60,7 @@ def row(run_id: str) -> Any:
 
 
 def said(body: Any, answer: str = "ho") -> dict[str, Any]:
-    """The values of a conversation in which this message was answered."""
+    """Return the state values of a conversation in which this message was answered."""
     text = body["parts"][0]["text"]
     return {
         "messages": [
@@ -85,7 +85,7 @@ def interrupt(run_id: str, values: Any) -> None:
 
 
 def done(api: Api, heard: Notifications, text: str = "hi", **more: Any) -> Any:
-    """A task that has ended well."""
+    """Send a message and end its run successfully. Returns the A2A task."""
     body = text_message(text, **more)
     call = sent(api, heard, body)
     finish(call.run_id, said(body))
@@ -93,7 +93,7 @@ def done(api: Api, heard: Notifications, text: str = "hi", **more: Any) -> Any:
 
 
 def live(api: Api, **more: Any) -> Any:
-    """A task that waits for a runner."""
+    """Send a message that returns immediately. Returns an A2A task that waits for a runner."""
     at_once = {"message": text_message(**more), "configuration": {"returnImmediately": True}}
     return result(api, "SendMessage", at_once)["task"]
 

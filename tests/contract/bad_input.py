@@ -1,4 +1,4 @@
-"""Input that the API document forbids, made from the document: bodies, fields and words of a query."""
+"""Input that the API document forbids, generated from the document: bodies, fields and query parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tests.contract.documented import Described, Document, Schema, types
 
 Loc = list[str | int]
-Case = tuple[Loc, Any, str]  # where the fault is, the body (bytes as they are), what is wrong
+Case = tuple[Loc, Any, str]  # location of the fault, body (bytes are sent raw), the fault
 
 EXAMPLES: dict[str, Any] = {
     "null": None,
@@ -39,7 +39,7 @@ BODIES: list[tuple[bytes, str]] = [
 
 
 def bad_objects(document: Document, schema: Schema) -> Iterator[Case]:
-    """Objects that are right but for one fault."""
+    """Yield objects with exactly one fault."""
     base = good(document, schema)
     for name in schema.get("required", ()):
         yield [name], {key: value for key, value in base.items() if key != name}, "missing"
@@ -51,7 +51,7 @@ def bad_objects(document: Document, schema: Schema) -> Iterator[Case]:
 def bad_values(document: Document, schema: Schema) -> Iterator[Case]:
     allowed = types(schema)
     if not allowed:
-        return  # anything goes
+        return  # any value is valid
     for kind, example in EXAMPLES.items():
         if kind not in allowed and not (kind == "integer" and "number" in allowed):
             yield [], example, f"a value of type {kind}"
@@ -87,7 +87,7 @@ def out_of_bounds(schema: Schema) -> Iterator[Case]:
 
 
 def good(document: Document, schema: Schema) -> Any:
-    """The smallest value a schema allows."""
+    """Return the smallest value that a schema allows."""
     schema = document.whole(schema)
     if schema.get("minItems"):
         return [good(document, schema["items"])] * schema["minItems"]
@@ -116,7 +116,7 @@ def good_text(schema: Schema) -> str:
 
 
 def good_query(described: Described) -> dict[str, str]:
-    """What an operation needs in its query."""
+    """Return the required query parameters of an operation."""
     needed = [p for p in described.said["parameters"] if p["in"] == "query" and p.get("required")]
     return {p["name"]: good_text(p["schema"].get("items", p["schema"])) for p in needed}
 

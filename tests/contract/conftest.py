@@ -33,12 +33,12 @@ ADMIN_KEY = "an-operator-key-for-tests"
 
 
 MakeApp = Callable[..., Flask]
-ROUTED_BY = ("app_domain", "dev_deployment")  # the settings that an app looks at when it is made
+ROUTED_BY = ("app_domain", "dev_deployment")  # settings that an app reads only when it is created
 
 
 @pytest.fixture(scope="session")
 def _routes() -> MakeApp:
-    """Web apps by those settings, each made once: compiling the routes takes longer than most tests."""
+    """Web apps by those settings, each created once. Compiling the routes takes longer than most tests."""
 
     @cache
     def made(**routed_by: str) -> Flask:
@@ -49,7 +49,7 @@ def _routes() -> MakeApp:
 
 @pytest.fixture
 def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
-    """Makes the whole web app with these settings changed, as after its start."""
+    """Function that makes the whole web app with changed settings, in the state after its start."""
     api_keys.forget()
     organizations.forget()
     named.forget()
@@ -70,24 +70,24 @@ def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
 
 @pytest.fixture
 def app(app_with: MakeApp) -> Flask:
-    """The whole web app; its organization is the default one."""
+    """The whole web app. Deployments belong to the default organization."""
     return app_with()
 
 
 @pytest.fixture
 def client(app: Flask) -> FlaskClient:
-    """A caller with the operator's key."""
+    """Client with the operator's key."""
     return caller(app, ADMIN_KEY)
 
 
 @pytest.fixture
 def anonymous(app: Flask) -> FlaskClient:
-    """A caller without a key."""
+    """Client without a key."""
     return app.test_client()
 
 
 def caller(app: Flask, key: str) -> FlaskClient:
-    """A client that sends this key with every request."""
+    """Return a client that sends this key with every request."""
     client = app.test_client()
     client.environ_base["HTTP_X_API_KEY"] = key
     return client
@@ -102,7 +102,7 @@ def new_key(
 
 
 class Api:
-    """A deployment's interface as one caller sees it."""
+    """A deployment's API for one caller."""
 
     def __init__(self, client: FlaskClient, deployment: DeploymentRef) -> None:
         self.client, self.deployment = client, deployment
@@ -112,7 +112,7 @@ class Api:
         return self.client.open(f"/d/{self.deployment.name}{path}", method=method, data=raw, **more)
 
     def set(self, **changes: Any) -> None:
-        """Change the service's settings."""
+        """Change settings of the service."""
         config = self.client.application.config
         config["SETTINGS"] = replace(config["SETTINGS"], **changes)
 
@@ -130,7 +130,7 @@ class Api:
 
 
 class Notifications:
-    """A notifier that remembers who was notified."""
+    """A notifier that records notifications."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
@@ -141,7 +141,7 @@ class Notifications:
 
 @pytest.fixture
 def notifications(monkeypatch: pytest.MonkeyPatch) -> Notifications:
-    """What would go to the broker."""
+    """Notifications that would go to the broker."""
     notifier = Notifications()
     monkeypatch.setattr(broker, "notifier", notifier)
     return notifier
@@ -156,19 +156,19 @@ def _hub(redis_url: str) -> Hub:
 def api(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Api:
-    """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
+    """Deployment `chat` with the graphs `agent` and `other`, otherwise empty."""
     monkeypatch.setattr(hub, "made", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
     api = Api(client, deployment)
-    api.set(heartbeat_seconds=0.05)  # Flask's client returns with the first bytes of a body
+    api.set(heartbeat_seconds=0.05)  # Flask's client returns after a body's first bytes
     return api
 
 
 @pytest.fixture
 def chat(api: Api) -> Api:
-    """A deployment of a name of its own, for a web process of its own: it remembers for a moment who has which name."""
+    """Deployment with a unique name, for a separate web process, which caches deployments by name for a moment."""
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}"
     )
@@ -177,14 +177,14 @@ def chat(api: Api) -> Api:
 
 @pytest.fixture
 def taking_graphs(api: Api) -> None:
-    """The graph `agent` takes messages, `other` a trip: what the cards and tools of A2A and MCP show."""
+    """Input schemas of the graphs, as shown in A2A cards and MCP tools: `agent` takes messages, `other` a trip."""
     make.takes(api.deployment, "agent", rpc.CHAT)
     make.takes(api.deployment, "other", rpc.TRIP)
 
 
 @pytest.fixture
 def neighbour(app: Flask, api: Api) -> Api:
-    """The deployment of the same name in another organization, called with a key of its own."""
+    """Deployment `chat` of another organization, called with that organization's key."""
     organization_id = make.organization()
     key = new_key(organization_id=organization_id)
     return Api(caller(app, key), make.deployment(organization_id=organization_id, name="chat"))
@@ -192,28 +192,28 @@ def neighbour(app: Flask, api: Api) -> Api:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> user_code.PlayedAuth:
-    """The `auth` of the project behind `users`: who sends `Bearer NAME` is NAME, and may do all, until a test says more."""
+    """Authorization of the project behind `users`: token NAME means user NAME, who may do all unless a test differs."""
     auth = user_code.PlayedAuth()
     monkeypatch.setattr("shared.user_code.calls.call", auth.call)
     return auth
 
 
 class Users:
-    """The deployment `chat` with an authorization of its own, which is played, as its users see it."""
+    """Users of the deployment `chat`, whose authorization is played by the test."""
 
     def __init__(self, api: Api, played: user_code.PlayedAuth) -> None:
         self.owner, self.played, self.deployment = api, played, api.deployment
         self.ann, self.bob, self.nobody = (self.of(token) for token in ("ann", "bob", None))
 
     def of(self, token: str | None) -> Api:
-        """A caller with this bearer token."""
+        """Return a caller with this bearer token."""
         client = self.owner.client.application.test_client()
         if token is not None:
             client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {token}"
         return Api(client, self.deployment)
 
     def last_line(self) -> str:
-        """The newest line of the deployment's log."""
+        """Return the newest line of the deployment's log."""
         query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
         with connection() as conn:
             return conn.execute(query, {"id": self.deployment.id}).scalar_one()
@@ -221,7 +221,7 @@ class Users:
 
 @pytest.fixture
 def users(api: Api, played: user_code.PlayedAuth) -> Users:
-    """Ann and bob; whatever they do is asked about, and allowed unless the test says otherwise."""
+    """Users ann and bob. Every action of theirs is authorized, and allowed unless the test says otherwise."""
     user_code.protect(api.deployment)
     return Users(api, played)
 
@@ -237,7 +237,7 @@ def bob(users: Users) -> Api:
 
 
 class ControlPlane:
-    """The control plane as one caller sees it."""
+    """The control plane for one caller."""
 
     def __init__(self, client: FlaskClient) -> None:
         self.client = client
@@ -253,7 +253,7 @@ class ControlPlane:
         return self.call("POST", path, {} if body is None else body)
 
     def create(self, name: str = "chat", **more: Any) -> Any:
-        """A new deployment that waits for its source; its record."""
+        """Create a deployment that waits for its source. Returns its record."""
         body = {"source_config": {"deployment_type": "dev"}, "source_revision_config": {}, "secrets": []}
         response = self.post("/v2/deployments", {**body, "name": name, "source": "internal_source", **more})
         assert response.status_code == 201, response.text
@@ -265,7 +265,7 @@ class ControlPlane:
         return response.json
 
     def upload(self, deployment: Any, content: bytes = b"an archive") -> str:
-        """Put an archive where the service wants it; its object path."""
+        """Upload an archive. Returns its object path."""
         place = self.post(f"/v2/deployments/{deployment['id']}/upload-url")
         assert place.status_code == 200, place.text
         found: Any = place.json
@@ -274,7 +274,7 @@ class ControlPlane:
         return str(found["object_path"])
 
     def deploy(self, deployment: Any, content: bytes = b"an archive", **body: Any) -> Any:
-        """Upload and name the archive: the latest revision is on its way; the deployment's record."""
+        """Upload an archive and request a revision of it. Returns the deployment's record."""
         config = {
             "source_tarball_path": self.upload(deployment, content),
             "langgraph_config_path": "langgraph.json",
@@ -282,7 +282,7 @@ class ControlPlane:
         return self.change(deployment, source_revision_config=config, **body)
 
     def revision(self, deployment: Any, revision_id: str | None = None) -> Any:
-        """A revision's record; the latest one unless another is named."""
+        """Return a revision's record, by default the latest one's."""
         revision_id = revision_id or deployment["latest_revision_id"]
         response = self.get(f"/v2/deployments/{deployment['id']}/revisions/{revision_id}")
         assert response.status_code == 200, response.text
@@ -299,7 +299,7 @@ class ControlPlane:
 def control(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
-    """The control plane, empty, with a key to keep secrets with."""
+    """The empty control plane, with an encryption key for secrets."""
     monkeypatch.setattr(hub, "made", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
@@ -308,13 +308,13 @@ def control(
 
 @pytest.fixture
 def deployed(control: ControlPlane) -> Any:
-    """The record of a deployment whose first revision waits for its build."""
+    """Record of a deployment whose first revision waits for its build."""
     return control.deploy(control.create())
 
 
 @pytest.fixture
 def stranger(app: Flask, control: ControlPlane) -> ControlPlane:
-    """The same service as another organization sees it."""
+    """The control plane for another organization."""
     return ControlPlane(caller(app, new_key(organization_id=make.organization())))
 
 

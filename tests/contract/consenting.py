@@ -1,4 +1,4 @@
-"""Users of one OAuth provider, as their browsers and agents act over HTTP."""
+"""Users of one OAuth provider: the HTTP requests of their browsers and agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def running() -> Iterator[OAuthServer]:
 
 @pytest.fixture
 def server(running: OAuthServer) -> Iterator[OAuthServer]:
-    """An OAuth server that knows us as `us`, by form fields."""
+    """OAuth server with the client `us`, which authenticates by form fields."""
     running.reset()
     running.client("client_secret_post", CALLBACK)
     egress.configure(["127.0.0.1"], allow_http=True)
@@ -36,7 +36,7 @@ def server(running: OAuthServer) -> Iterator[OAuthServer]:
 
 
 class Users:
-    """What users of the provider `acme` do, over HTTP."""
+    """Users of the provider `acme`, acting over HTTP."""
 
     def __init__(self, control: ControlPlane, server: OAuthServer) -> None:
         self.control, self.server = control, server
@@ -53,14 +53,14 @@ class Users:
         return response.json
 
     def come_back(self, location: str, **changes: str) -> TestResponse:
-        """The browser follows the redirect to our callback."""
+        """Follow the redirect to our callback, as the browser does."""
         browser = self.control.client.application.test_client()
         target = urlsplit(location)
         query = {**returned(location), **changes}
         return browser.get(target.path, query_string=query, headers={"Accept": "text/html,*/*"})
 
     def consent(self, **more: Any) -> Any:
-        """Ask, consent, come back; what asking again gives."""
+        """Request a token, consent and return to the callback. Returns the answer to a second request."""
         asked = self.ask(**more)
         assert asked["status"] == "pending", asked
         page = self.come_back(self.server.consent(asked["url"]))
@@ -71,7 +71,7 @@ class Users:
         return self.control.get(f"/v2/auth/wait/{auth_id}", timeout=seconds).json
 
     def age(self, table: str = "oauth_grant") -> None:
-        """Let what there is expire."""
+        """Let all existing rows expire."""
         execute(f"UPDATE {table} SET expires_at = now() - interval '1 second'")
 
 
@@ -87,7 +87,7 @@ def form(answer: Response) -> Response:
 
 
 def changed(**changes: Any) -> Callable[[Response], Response]:
-    """The answer with other fields; None takes one away."""
+    """Return a `bend` that changes fields of the answer. None removes a field."""
 
     def bend(answer: Response) -> Response:
         found = {**orjson.loads(answer.data), **changes}

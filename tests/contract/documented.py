@@ -1,4 +1,4 @@
-"""What the API document says of each interface, and records that exist, for tests that walk over all of it."""
+"""The API document's operations, and existing records, for tests that iterate over each interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Described:
-    """One operation of the document."""
+    """An operation of the document."""
 
     method: str
     path: str
@@ -30,7 +30,7 @@ class Described:
         return f"{self.method} {self.path}"
 
     def address(self, known: Mapping[str, str], **others: str) -> str:
-        """Its path, with these values for its parameters."""
+        """Return the path with these parameter values."""
         return self.path.format_map({**known, **others})
 
     def parameters(self, place: str) -> dict[str, Schema]:
@@ -50,7 +50,7 @@ class Document:
                 yield Described(method.upper(), path, said)
 
     def whole(self, schema: Schema) -> Schema:
-        """A schema that is a reference, or one of several that may be null, as what it stands for."""
+        """Resolve a schema that is a reference, or an alternative with null, into one plain schema."""
         if "$ref" in schema:
             return self.whole(self.content["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
         kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
@@ -60,7 +60,7 @@ class Document:
         return {**found, "type": [*types(found), "null"]} if {"type": "null"} in schema["anyOf"] else found
 
     def _types_of(self, kinds: Sequence[Schema]) -> list[str]:
-        """Every type that one of these schemas allows; what else they say is left out."""
+        """Return every type that these schemas allow. Drops their other constraints."""
         return list(dict.fromkeys(kind for schema in kinds for kind in types(self.whole(schema))))
 
     def body(self, described: Described) -> Schema | None:
@@ -74,16 +74,16 @@ def types(schema: Schema) -> list[str]:
 
 
 def document_of(asked: ControlPlane | Api) -> Document:
-    """The document of the service, or of one deployment."""
+    """Return the document of the service or of a deployment."""
     content: Any = asked.get("/openapi.json").json
     return Document(content)
 
 
 def records(control: ControlPlane) -> dict[str, str]:
-    """Ids of records that exist, by the path parameter that names them."""
+    """Create records of the control plane. Returns their ids by path parameter."""
     deployment = control.deploy(control.create(f"app-{uuid4().hex}"))
     path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/interrupt"
-    assert control.post(path).status_code == 200  # whoever follows it comes to an end
+    assert control.post(path).status_code == 200  # a client that follows the build then reaches its end
     key = new_key()
     provider = {
         "provider_id": f"provider-{uuid4().hex}",
@@ -110,7 +110,7 @@ def records(control: ControlPlane) -> dict[str, str]:
 
 
 def deployment_records(api: Api) -> dict[str, str]:
-    """The same of a deployment: an assistant, a cron, a thread whose run is pending, and an idle one."""
+    """Create an assistant, a cron, a thread with a pending run and an idle thread. Returns ids by path parameter."""
     assistant: Any = api.post("/assistants", {"graph_id": "agent"}).json
     cron: Any = api.post("/runs/crons", {"assistant_id": "agent", "schedule": "0 0 1 1 *"}).json
     threads: list[Any] = [api.post("/threads").json["thread_id"] for _ in range(2)]

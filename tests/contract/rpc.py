@@ -1,4 +1,4 @@
-"""Calls in JSON-RPC, as the clients of MCP and A2A send them, through Flask's client."""
+"""JSON-RPC calls of MCP and A2A clients, through Flask's client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def result(api: Api, path: str, method: str, params: Any = None, **more: Any) ->
 
 
 def error(api: Api, path: str, method: str, params: Any = None, **more: Any) -> tuple[int, str]:
-    """The code and the words of a refusal; where a stream was asked for, it is a stream."""
+    """Return code and message of an error. A request for a stream receives its error as a stream."""
     response = post(api, path, method, params, **more)
     assert response.status_code == 200, response.text
     is_stream = response.mimetype == "text/event-stream"
@@ -49,19 +49,19 @@ def error(api: Api, path: str, method: str, params: Any = None, **more: Any) -> 
 
 
 def answered(response: TestResponse) -> Any:
-    """The answer, without the line feeds before it."""
+    """Parse the answer, which line feeds may precede."""
     found = orjson.loads(response.get_data().strip())
     assert (found["jsonrpc"], found["id"]) == ("2.0", ID)
     return found
 
 
 def events(response: TestResponse) -> Iterator[Any]:
-    """The messages of a stream, without its heartbeats."""
+    """Yield the messages of a stream without its heartbeats."""
     return parsed(response.text)
 
 
 def parsed(text: str) -> Iterator[Any]:
-    """The same of its text."""
+    """Yield the messages in the text of a stream without its heartbeats."""
     for part in text.split("\r\n\r\n"):
         name, _, data = part.partition("\r\ndata: ")
         if data:
@@ -70,7 +70,7 @@ def parsed(text: str) -> Iterator[Any]:
 
 
 class Called:
-    """A call that made a run: the answer, still open, and the run's id."""
+    """A call that created a run: the open response and the run's id."""
 
     def __init__(
         self, api: Api, notifications: Notifications, path: str, method: str, params: Any, **more: Any
@@ -89,5 +89,5 @@ class Called:
 
 
 def text_message(text: str = "hi", **more: Any) -> dict[str, Any]:
-    """A person's message, in the words of version 1.0."""
+    """Return a user's message in the format of version 1.0."""
     return {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], **more}

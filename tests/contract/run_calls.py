@@ -1,4 +1,4 @@
-"""Calls of the tests of runs, and what they look at."""
+"""API calls and queries that tests of runs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deployment with a second revision, and what its owner does with its traffic."""
+"""A deployment with a second revision, and its owner's changes of traffic."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ THREADS = [str(uuid4()) for _ in range(60)]
 
 @pytest.fixture
 def newer(api: Api) -> str:
-    """Revision 2 of the deployment `chat`, built and not serving."""
+    """Revision 2 of the deployment `chat`, built but not serving."""
     return str(make.revision(api.deployment.id, number=2, graphs=("agent", "other", "third")))
 
 
 @pytest.fixture
 def operator(api: Api, control: ControlPlane) -> ControlPlane:
-    """The owner of `chat`."""
+    """Control plane for the owner of `chat`."""
     return control
 
 
@@ -38,7 +38,7 @@ def act(operator: ControlPlane, api: Api, what: str, **body: Any) -> Any:
 
 
 def on_thread(api: Api, thread_id: str, address: str | None = None, assistant: str = "agent") -> str:
-    """The revision that a run on a thread of that id gets."""
+    """Create a run on a thread with this id. Returns the run's revision id."""
     client = Api(api.client, replace(api.deployment, name=address or api.deployment.name))
     body = {"assistant_id": assistant, "if_not_exists": "create"}
     response = client.post(f"/threads/{thread_id}/runs", body)

@@ -1,4 +1,4 @@
-"""Statements of SQL, each in a transaction of its own: what a test changes in the database or looks up there."""
+"""Execute SQL statements, each in its own transaction, for tests that change or inspect the database."""
 
 from __future__ import annotations
 

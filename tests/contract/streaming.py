@@ -1,4 +1,4 @@
-"""Streams of runs as a client reads them: made, joined, and their events as bytes and as names."""
+"""Streams of runs as clients read them: created or joined, as bytes or as event names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEARTBEAT = ": heartbeat\r\n\r\n"
 FAILURE = {"error": "ValueError", "message": "boom"}
 
 
-# the modes of what the tests' runs stream
+# stream modes of the runs in tests
 MODES = {"stream_mode": ["values", "updates", "custom"], "stream_subgraphs": True}
 
 
@@ -23,7 +23,7 @@ def start(api: Api, thread_id: str, **body: Any) -> str:
 
 
 def stream(api: Api, thread_id: str, **body: Any) -> tuple[TestResponse, str]:
-    """An open stream of a new run, and the run's id."""
+    """Create a run and stream it. Returns the open response and the run's id."""
     path = f"/threads/{thread_id}/runs/stream"
     response = api.post(path, {"assistant_id": "agent", **MODES, **body}, buffered=False)
     assert response.status_code == 200, response.text
@@ -31,7 +31,7 @@ def stream(api: Api, thread_id: str, **body: Any) -> tuple[TestResponse, str]:
 
 
 def text_of(response: TestResponse) -> str:
-    """What is left of a stream, without its heartbeats."""
+    """Read the rest of a stream without its heartbeats."""
     return response.text.replace(HEARTBEAT, "")
 
 
@@ -55,6 +55,6 @@ ALL = [("metadata", 1), ("values", 2), ("updates", 3)]
 
 
 def names(response: TestResponse) -> list[tuple[str, int]]:
-    """Names and ids of a resumable stream's events."""
+    """Return `(name, id)` of a resumable stream's events."""
     events = [event.split("\r\n") for event in text_of(response).split("\r\n\r\n") if event]
     return [(lines[0].removeprefix("event: "), int(lines[2].removeprefix("id: "))) for lines in events]

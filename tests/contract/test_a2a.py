@@ -1,4 +1,4 @@
-"""A2A at a deployment's address: cards, the envelope, and who may call."""
+"""A2A at a deployment's address: agent cards, the JSON-RPC envelope, and access."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_others_neither_read_nor_list_nor_cancel_nor_continue_tasks(
     assert result(neighbour, "ListTasks")["tasks"] == []
     assert result(neighbour, "ListTasks", {"contextId": task["contextId"]})["tasks"] == []
     assert row(run_of(task))["status"] == RunStatus.PENDING
-    # a context is found in one's own deployment alone: theirs is another thread of the same name
+    # a context id is looked up in its own deployment only, so the same id is another thread there
     make.takes(neighbour.deployment, "agent", CHAT)
     own = live(neighbour, contextId=task["contextId"])
     assert row(run_of(own))["deployment_id"] == neighbour.deployment.id

@@ -1,4 +1,4 @@
-"""Messages over A2A: what they make of a graph's input, its contexts and its questions."""
+"""A2A messages: their mapping to graph input, contexts and interrupts."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_question_is_answered_once(
     context_id = call.result()["task"]["contextId"]
     thread: Any = api.get(f"/threads/{context_id}").json
     sent(api, notifications, text_message(contextId=context_id))
-    # the second client has looked before the first one's answer was there
+    # the second client has read the thread before the first client's answer arrived
     monkeypatch.setattr("web.deployment_api.a2a.incoming._thread", lambda *key: thread)
     for method in ("SendMessage", "SendStreamingMessage"):
         assert error(api, method, {"message": text_message(contextId=context_id)}) == -32004

@@ -1,4 +1,4 @@
-"""Tasks over A2A: followed, joined, found, listed and cancelled."""
+"""A2A tasks: followed, joined, found, listed and cancelled."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_stream_ends_with_a_failure_or_a_question(
     api: Api, notifications: Notifications, version: str
 ) -> None:
     def last(call: rpc.Called, count: int) -> list[Any]:
-        """The last items of its stream, without their names."""
+        """Return the last items of the call's stream, without their type names."""
         items = call.results()[-count:]
         return [next(iter(item.values())) for item in items] if version == "1.0" else items
 

@@ -1,4 +1,4 @@
-"""A deployment's other addresses: in a domain of its own, and at the root of a developer's machine."""
+"""Other addresses of a deployment: in a domain of its own, and at the root of a developer's machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from web.addresses import deployment_address
 
 @pytest.fixture
 def app_with(api: Api, app_with: MakeApp) -> MakeApp:
-    """The app with other settings; the deployment `chat` is there."""
+    """The app with changed settings. The deployment `chat` exists."""
     return app_with
 
 
-# A domain for deployments
+# Domain for deployments
 
 
 def test_a_deployment_is_at_its_name_in_the_domain(app_with: MakeApp) -> None:
@@ -72,12 +72,12 @@ def test_an_address_is_the_one_to_give_to_clients(settings: Settings, subtests: 
             assert deployment_address(replace(settings, **changes), url, name) == address
 
 
-# At the root, without a key
+# Root address without a key
 
 
 @pytest.fixture
 def local(app_with: MakeApp) -> FlaskClient:
-    """A caller without a key, of a service that serves `chat` at its root."""
+    """Client without a key, of a service that serves `chat` at its root."""
     return app_with(dev_deployment="chat").test_client()
 
 
@@ -92,7 +92,7 @@ def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskC
 
 @pytest.mark.parametrize("key", ["lsv2_pt_x", f"ryd_12345678_{'A' * 43}"])
 def test_a_developer_s_unknown_key_counts_as_none(local: FlaskClient, key: str) -> None:
-    """The SDKs send LANGSMITH_API_KEY of the environment without being asked to."""
+    """The SDKs send LANGSMITH_API_KEY from the environment without being configured to."""
     for headers in ({"X-Api-Key": key}, {"Authorization": f"Bearer {key}"}):
         assert local.post("/threads", json={}, headers=headers).status_code == 200
         for elsewhere in ({"Host": "evil.com"}, {"Origin": "https://evil.com"}, {"Via": "1.1 proxy"}):
@@ -138,7 +138,7 @@ def test_only_this_machine_s_user_needs_no_key(local: FlaskClient, subtests: pyt
     for headers, status in rows:
         with subtests.test(headers=headers, status=status):
             assert local.post("/threads", json={}, headers=headers).status_code == status
-            if status == 401:  # nor does anybody else look at the control plane
+            if status == 401:  # the control plane refuses it as well
                 assert local.get("/v2/deployments", headers=headers).status_code == 401
     for address in ("192.168.1.7", "10.0.0.1", "2001:db8::1", ""):
         far = {"REMOTE_ADDR": address}

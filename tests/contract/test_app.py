@@ -1,4 +1,4 @@
-"""A project's own app at its deployment's address: what is passed on to it, and what of its answers."""
+"""A project's own app at its deployment's address: forwarded requests and returned answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARED, OWN = "http://localhost/d/chat/x", "http://chat.apps.localhost/x"
 
 @pytest.fixture
 def played(api: Api, monkeypatch: pytest.MonkeyPatch) -> Played:
-    """Plays the app of the deployment `chat`."""
+    """Function that plays the app of the deployment `chat`."""
 
     def play(app: Callable[[Side], None], *routes: str, **more: Any) -> Stage:
         stage = Stage(app)
@@ -75,7 +75,7 @@ def test_which_requests_are_the_apps(played: Played, api: Api, subtests: pytest.
         (["ANY /a"], "DELETE", "/a", True),
         (["MOUNT /static"], "GET", "/static/x/y.css", True),
         (["MOUNT /static"], "GET", "/statics", False),
-        (["POST /a"], "GET", "/a", True),  # the app says that it is not allowed
+        (["POST /a"], "GET", "/a", True),  # the app answers 405
         (["GET /a/"], "GET", "/a", True),  # the app redirects
         (["GET /threads/{id}"], "GET", "/threads/x", True),
         (["GET /threads/{id}"], "PATCH", "/threads/x", False),
@@ -183,7 +183,7 @@ def test_at_the_root_the_app_has_what_the_control_plane_does_not_know(
     client = app_with(dev_deployment="chat").test_client()
     assert client.get("/v1/models").data == b"hello"
     assert (stage.last.head["path"], stage.last.head["root_path"]) == ("/v1/models", "")
-    assert client.get("/v2/deployments").json is not None  # the control plane's own answer
+    assert client.get("/v2/deployments").json is not None  # answered by the control plane itself
     assert client.get("/v2/unknown").status_code == 401
     assert client.get("/d/chat/v2/deployments").data == b"hello"
 
@@ -320,7 +320,7 @@ def test_headers_that_bind_a_whole_origin_are_left_at_an_address_of_the_apps_own
     app_with: MakeApp, played: Played
 ) -> None:
     origins = ("Clear-Site-Data", "Service-Worker-Allowed", "Set-Login", "Accept-CH", "Use-As-Dictionary")
-    proxies = ("X-Accel-Redirect", "X-Sendfile")  # they would obey them: dropped everywhere
+    proxies = ("X-Accel-Redirect", "X-Sendfile")  # dropped everywhere, because proxies obey them
     sent = [
         ("Set-Cookie", "a=1; Path=/"),
         *((name, "x") for name in ("X-Accel-Buffering", *origins, *proxies)),
@@ -344,7 +344,7 @@ def test_a_page_of_ours_runs_nothing_that_the_app_answers(
         (SHARED, "same-origin", "style", 403),
         (SHARED, "same-origin", "document", 200),
         (SHARED, "same-origin", "empty", 200),
-        (SHARED, "cross-site", "script", 200),  # of a page in the sandbox
+        (SHARED, "cross-site", "script", 200),  # from a page in the sandbox
         (SHARED, "none", "document", 200),
         (OWN, "same-origin", "script", 200),
     ]
@@ -472,7 +472,7 @@ def test_each_address_has_its_streams(played: Played, api: Api) -> None:
 def test_own_code_means_its_own_deployment_whatever_else_has_the_name(
     played: Played, api: Api, neighbour: Api, own_key: None
 ) -> None:
-    """Else its authorization would say who calls, and another organization's app would believe it."""
+    """Otherwise one project's authorization would name the caller, and another organization's app would trust it."""
     guarded: dict[str, Any] = {
         "auth": {"parameters": ["headers"], "handlers": user_code.EVERYTHING},
         "http": {"enable_custom_route_auth": True},

@@ -1,4 +1,4 @@
-"""A project's own app behind the server that the Procfile starts, over bare connections: HTTP and WebSockets."""
+"""A project's own app behind gunicorn as the Procfile starts it, over raw connections: HTTP and WebSockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 from tests.support.web_process import started as web_process
 from web.deployment_api import app_failures
 
-WAIT_SECONDS = 20.0  # for something that is sure to come
+WAIT_SECONDS = 20.0  # upper limit for data that is certain to arrive
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def base(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture
 def name(api: Api) -> str:
-    """A deployment of a name of its own: the process remembers for a moment which one has it."""
+    """Name of a deployment, unique because the web process caches deployments by name for a moment."""
     deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
     serve(deployment, *ROUTES)
     return deployment.name
@@ -66,7 +66,7 @@ def answered(raw: socket.socket) -> tuple[int, bytes]:
 
 
 def is_over(raw: socket.socket) -> bool:
-    """Whether the server closes the connection; what is left to read is thrown away."""
+    """Return whether the server closes the connection. Discards unread data."""
     try:
         while raw.recv(65536):
             pass
@@ -77,7 +77,7 @@ def is_over(raw: socket.socket) -> bool:
     return True
 
 
-# Requests.
+# Requests
 
 
 def test_requests_on_one_connection_are_answered_one_after_the_other(raw: socket.socket, name: str) -> None:
@@ -91,7 +91,7 @@ def test_requests_on_one_connection_are_answered_one_after_the_other(raw: socket
 def test_a_body_in_chunks_is_passed_on_as_it_comes(raw: socket.socket, name: str) -> None:
     ask(raw, f"POST /d/{name}/echo", "Transfer-Encoding: chunked")
     reader = raw.makefile("rb")
-    for piece in (b"one", b"two"):  # what was sent is answered before more is
+    for piece in (b"one", b"two"):  # each piece is answered before the next one is sent
         raw.sendall(b"3\r\n" + piece + b"\r\n")
         if piece == b"one":
             assert reader.readline().split()[1] == b"200"
@@ -175,7 +175,7 @@ def test_an_upgrade_on_a_plain_route_is_none(raw: socket.socket, name: str) -> N
     assert {"connection", "upgrade", "http2-settings"}.isdisjoint(head["headers"])
     for path, headers in (
         ("seen", ("Connection: Upgrade", "Upgrade: websocket")),
-        ("ws/echo", ()),  # a socket's, without an upgrade
+        ("ws/echo", ()),  # a WebSocket route, without an upgrade
     ):
         ask(raw, f"GET /d/{name}/{path}", *headers, "X-Api-Key: none")
         assert (path, answered(raw)[0]) == (path, 401)
@@ -219,7 +219,7 @@ def test_a_client_that_leaves_is_seen_by_the_app(base: str, name: str, body: byt
     wait_until(lambda: httpx.get(f"{base}/d/{name}/gone/seen").json() == expected)
 
 
-# WebSockets.
+# WebSockets
 
 
 def opened(base: str, name: str, kind: str, **more: Any) -> ClientConnection:
@@ -293,7 +293,7 @@ def test_a_slow_client_gets_all_of_a_flood(base: str, name: str) -> None:
 def test_a_quiet_client_is_asked_for_a_sign(base: str, name: str) -> None:
     with opened(base, name, "echo") as socket:
         with pytest.raises(TimeoutError):
-            socket.recv(timeout=3)  # pings are answered meanwhile by the client's own thread
+            socket.recv(timeout=3)  # meanwhile the client's own thread answers pings
         socket.send("here")
         assert socket.recv(timeout=WAIT_SECONDS) == "here"
 
@@ -325,5 +325,5 @@ def test_answers_of_apps_do_not_hold_up_the_servers_end(database: str, tmp_path:
             pass
         process.terminate()
         assert closed(socket) == (1012, "the server stops")
-        assert reader.read() == b""  # without the last chunk: it is no whole answer
+        assert reader.read() == b""  # without the last chunk, so the client knows that the body is incomplete
         process.wait(20)

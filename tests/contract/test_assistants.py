@@ -1,4 +1,4 @@
-"""Assistants on the wire: records, versions, search, graphs, refusals."""
+"""Assistants over HTTP: records, versions, search, graphs, errors."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_filters_must_all_match(api: Api) -> None:
 
 def test_delete_takes_all_versions_and_cancels_live_runs_or_takes_their_threads_too(api: Api) -> None:
     def deleted(query: str) -> tuple[str, str]:
-        """A thread with a run of an assistant that is deleted so."""
+        """Delete an assistant with a live run, with this query. Returns the paths of its thread and run."""
         made = api.post("/assistants", {"graph_id": "agent"}).json
         change(api, made, {})
         path = f"/threads/{api.post('/threads').json['thread_id']}"
@@ -263,7 +263,7 @@ def test_delete_takes_all_versions_and_cancels_live_runs_or_takes_their_threads_
 
 @pytest.fixture
 def drawn(api: Api) -> Api:
-    """The graph `agent` has drawings, schemas and nested subgraphs."""
+    """Deployment whose graph `agent` has drawings, schemas and nested subgraphs."""
     drawings = {depth: {"nodes": [{"id": depth}], "edges": []} for depth in ("0", "1", "all")}
     names = ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
     schemas = {name: {"title": name} for name in names}

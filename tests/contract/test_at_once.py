@@ -1,4 +1,4 @@
-"""What several callers do to one deployment at the same moment, and to one that has runs in flight."""
+"""Simultaneous calls of several clients to one deployment, also while it has runs in progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_runs_of_a_deleted_deployment_end_and_their_followers_see_it(
 
 
 def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:
-    """What several callers are answered who ask at the same moment."""
+    """Call `act` in this many threads at the same moment. Returns their results."""
     gate = threading.Barrier(count)
 
     def go(n: int) -> Any:

@@ -1,4 +1,4 @@
-"""Who may call what: keys, tenants, roles, open paths."""
+"""Access by keys: tenants, roles, public paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's consent at a real OAuth server: every way there, and every way it can go wrong."""
+"""A user's consent at a real OAuth server: all successful paths and all failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_user_consents_and_the_token_is_there(
     users: Users, server: OAuthServer, method: str, challenge: str | None
 ) -> None:
     if method == "none" and challenge is None:
-        return  # the server wants PKCE of public clients
+        return  # the server requires PKCE from public clients
     server.client(method, CALLBACK)
     if method == "client_secret_basic":
         server.clients["us"].client_secret = "s3cret-without-signs"  # authlib's server decodes no form values
@@ -108,7 +108,7 @@ def test_an_unknown_or_old_state_is_refused(users: Users, server: OAuthServer) -
         assert (state, violation(response)[:2]) == (state, (422, ["query", "state"]))
     asked = users.ask()
     location = server.consent(asked["url"])
-    users.age("oauth_request")  # it serves for ten minutes
+    users.age("oauth_request")  # expire the request, which is valid for ten minutes
     assert users.come_back(location).status_code == 422
     assert users.wait(asked["auth_id"]) == {"status": "not_found", "token": None}
     assert server.asked == []
@@ -291,7 +291,7 @@ def test_no_token_or_secret_is_logged(
     server.tokens[-1].is_spent = True
     users.age()
     users.ask()
-    others = ("authlib", "httpx", "httpcore")  # what the OAuth server and the browser log
+    others = ("authlib", "httpx", "httpcore")  # logs of the OAuth server and the browser
     ours = "\n".join(r.getMessage() for r in caplog.records if not r.name.startswith(others))
     held = [returned(location)["state"], server.clients["us"].client_secret]
     held += [value for token in server.tokens for value in (token.access_token, token.refresh_token or "")]

@@ -1,4 +1,4 @@
-"""What handlers are asked before each call, as a recording handler gets it: pairs, keys and types."""
+"""Asks to handlers before each call, as a recording handler receives them: pairs, keys and types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREAD = {"thread_id": ID}
 
 Asked = list[tuple[str, dict[str, Any]]]
 
-# method, path, body → what is asked, in order. The thread, assistant and cron with ID are there.
+# method, path, body, expected asks in order; a thread, an assistant and a cron have the id ID
 ROWS: list[tuple[str, str, Any, Asked]] = [
     ("POST", "/threads", {"thread_id": str(UUID(int=1)), "metadata": {"a": 1}, "if_exists": "do_nothing"},
      [("threads.create", {"thread_id": UUID(int=1), "metadata": {"a": 1}, "if_exists": "do_nothing"})]),
@@ -96,7 +96,7 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
 
 @pytest.fixture
 def there(users: Users, own_key: None) -> None:
-    """A thread, an assistant and a cron with ID that belong to nobody."""
+    """A thread, an assistant and a cron with the id ID and without an owner."""
     deployment = users.deployment
     make.thread(deployment.id, thread_id=ID)
     make.assistant(deployment.id, assistant_id=ID)
@@ -110,7 +110,7 @@ def test_what_is_asked(users: Users, there: None) -> None:
         assert response.status_code < 500, (method, path, response.text)
         asked = [(f"{asked.resource}.{asked.action}", asked.value) for asked in users.played.asked]
         assert (method, path, asked) == (method, path, expected)
-        # One question for all.
+        # a single call asks everything
         assert [call["op"] for call in users.played.calls] == ["authenticate", "authorize"], (method, path)
 
 
@@ -161,7 +161,7 @@ def test_a_cron_is_asked_about_with_its_id_where_runs_see_it(users: Users, there
     assert users.played.asked[1:] == [("ann", "assistants", "read", {"assistant_id": ID})]
 
 
-# What handlers change.
+# Changes by handlers
 
 
 def stamp(**stamped: Any) -> Callable[..., Any]:

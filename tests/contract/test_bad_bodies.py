@@ -1,6 +1,6 @@
-"""Every operation of both interfaces × every kind of bad input: refused, in the interface's one form, at the right place.
+"""Every operation of both interfaces rejects every kind of bad input, in the interface's format and at the right place.
 
-The cases are made from the API document, so that a new route is covered by being documented.
+The cases are generated from the API document, so documenting a new route covers it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NO_UUIDS = ("nonsense", "7", "0" * 36, "01890a5dac96774bbcceb302099a8057")
 
 
 class Interface:
-    """One of the two interfaces: its operations, and how it refuses. What a refusal lacks is a text, else None."""
+    """One of the two interfaces: its operations and its error format. Checks return a problem as text, or None."""
 
-    least_fields = 300  # how many bad fields there are at least
+    least_fields = 300  # minimum number of bad fields
 
     def __init__(self, asked: ControlPlane | Api, known: dict[str, str], prefix: str = "") -> None:
         self.client, self.known, self.prefix = asked.client, known, prefix
@@ -100,7 +100,7 @@ class Interface:
 
 
 class DeploymentInterface(Interface):
-    """A deployment's: refuses in one string, never a list."""
+    """A deployment's API, whose error detail is one string, never a list."""
 
     least_fields = 500
     bad_json = "Invalid JSON in request body"
@@ -110,15 +110,15 @@ class DeploymentInterface(Interface):
         "recursion_loop": "the body is nested deeper than 128 levels",
         "too_long": "the body has more than 100000 values",
     }
-    # What refuses in a form of its own: tests/contract/test_mcp.py, test_a2a.py, test_protocol_commands.py.
+    # These have their own error formats: tests/contract/test_mcp.py, test_a2a.py, test_protocol_commands.py.
     own_words = ("/mcp", "/a2a/{assistant_id}", "/threads/{thread_id}/commands")
     creates_a_run = (
         "/threads/{thread_id}/runs",
         "/threads/{thread_id}/runs/stream",
         "/threads/{thread_id}/runs/wait",
     )
-    no_channels = ("POST /threads/{thread_id}/stream/events", "channels")  # a 400 there
-    no_number = "GET /threads/{thread_id}/runs"  # a limit or offset that is no number is a 400 there
+    no_channels = ("POST /threads/{thread_id}/stream/events", "channels")  # answers 400
+    no_number = "GET /threads/{thread_id}/runs"  # answers 400 if limit or offset is not a number
 
     def __init__(self, api: Api) -> None:
         super().__init__(api, deployment_records(api), f"/d/{api.deployment.name}")
@@ -141,7 +141,7 @@ class DeploymentInterface(Interface):
         return self.says(response, self.bad_json)
 
     def lacks_of_field(self, described: Described, response: TestResponse, loc: Loc) -> str | None:
-        # The id of a checkpoint has words of its own.
+        # errors of a checkpoint id name the checkpoint
         named = "checkpoint" if loc[-1] == "checkpoint_id" else ".".join(map(str, loc))
         return self.says(response, named, 400 if (str(described), loc[0]) == self.no_channels else 422)
 
@@ -156,7 +156,7 @@ class DeploymentInterface(Interface):
         return self.says(response, name, 400 if str(described) == self.no_number and not is_number else 422)
 
 
-TAKEN_AS_FALSE = ("DELETE /assistants/{assistant_id}", "delete_threads")  # whatever it says
+TAKEN_AS_FALSE = ("DELETE /assistants/{assistant_id}", "delete_threads")  # every value is accepted
 
 
 @pytest.fixture(params=["control plane", "deployment"])
@@ -243,7 +243,7 @@ def test_every_word_of_a_query_is_checked(interface: Interface) -> None:
 
 
 def test_json_text_is_what_the_cases_are_made_of(control: ControlPlane) -> None:
-    """A generator that makes nothing would let everything pass."""
+    """Guards against a generator without cases, which would let every test pass."""
     document = document_of(control)
     schema = document.body(next(d for d in document.control_plane() if str(d) == "POST /v2/deployments"))
     assert schema is not None

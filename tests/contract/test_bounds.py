@@ -1,4 +1,4 @@
-"""What one key may take of a process: requests, streams, and streams only while the key is valid."""
+"""Limits of one key in a web process: requests, streams, and streams only while the key is valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Open = Callable[[Api], TestResponse]
 
 @pytest.fixture
 def bounded(app_with: MakeApp) -> MakeApp:
-    """Makes the app with these bounds."""
+    """Function that makes the app with these limits."""
     return partial(app_with, heartbeat_seconds=0.05)
 
 
@@ -58,7 +58,7 @@ def test_a_key_that_asks_too_often_gets_a_retry_after(bounded: MakeApp) -> None:
 
 @pytest.fixture
 def open_stream(api: Api) -> Iterator[Open]:
-    """Opens a stream of a run that does not begin."""
+    """Function that opens a stream of a run that does not start."""
     run_id = make.run(api.deployment, kwargs={"resumable": False})
     opened: list[TestResponse] = []
 
@@ -162,7 +162,7 @@ def test_a_stream_ends_with_the_key_it_was_opened_with(
         api_keys.revoke(conn, DEFAULT_ORGANIZATION_ID, text.split("_")[1])
     if ending == "stream":
         assert b"".join(body).replace(sse.HEARTBEAT, b"") == b""
-    else:  # an answer that never came must not look like one
+    else:  # a missing answer must not look like an empty one
         with pytest.raises(ConnectionResetError):
             list(body)
     response.close()

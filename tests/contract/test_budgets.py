@@ -1,4 +1,4 @@
-"""Budgets of tokens over HTTP: set on deployments and keys, and refused with 429 once they are used up."""
+"""Token budgets over HTTP: set on deployments and keys, and enforced with 429."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def use_up(kind: str, id: object) -> None:
 
 @pytest.fixture
 def spent(api: Api) -> Api:
-    """A deployment that has used its budget of the day."""
+    """Deployment that has used its budget of the day."""
     api.client.patch(f"/v2/deployments/{api.deployment.id}", json={"limits": BUDGETS})
     use_up(budgets.DEPLOYMENT, api.deployment.id)
     return api

@@ -1,4 +1,4 @@
-"""The builder's list of routes that an app could cover is that of the service."""
+"""The builder's list of routes that an app could shadow equals the service's routes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flask import Flask
 
 from workers.builder import built_in_routes
 
-# Answered to whoever asks, so nothing is opened by a route of an app in their place.
+# Public routes: an app's route in their place exposes nothing.
 OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"}
 
 

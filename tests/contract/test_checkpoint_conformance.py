@@ -1,4 +1,4 @@
-"""The public conformance suite for checkpoint savers, over a real socket onto a real PostgreSQL."""
+"""The public conformance suite for checkpoint savers, over a real socket and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workers.graph_host.storage import Storage
 
 
 class Pump(threading.Thread):
-    """The runner's end of the socket. The suite's thread ids are any text: here they become UUIDs."""
+    """The runner's end of the socket. Maps the suite's thread ids, which may be any text, to UUIDs."""
 
     def __init__(self, sock: socket.socket, run: Row[Any]) -> None:
         super().__init__(daemon=True)
@@ -86,7 +86,7 @@ class Pump(threading.Thread):
 
 @contextmanager
 def connected(run: Row[Any]) -> Iterator[HostSaver]:
-    """A saver on the running loop whose other end is a pump."""
+    """Yield a saver on the running event loop, connected to a pump."""
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
     host = Connection(ours, loop, lambda kind, id, body: None)

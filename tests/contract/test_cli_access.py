@@ -1,4 +1,4 @@
-"""`runyard keys`, `orgs` and `encryption` against the real service, as an operator and a tenant type them."""
+"""Commands `runyard keys`, `orgs` and `encryption` of an operator and a tenant, against the real service."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OLD = encryption.new_key()
 
 @pytest.fixture
 def url(app: Flask) -> Iterator[str]:
-    """The service at an address."""
+    """URL of the running service."""
     organizations.forget()
     encryption.configure([OLD])
 
     def bodies_end(environ: Any, start_response: Any) -> Any:
-        """As with gunicorn; this server would wait for more of a body that was left unread."""
+        """End the body after Content-Length bytes, as gunicorn does. This server would otherwise wait for more."""
         size = int(environ.get("CONTENT_LENGTH") or 0)
         return app({**environ, "wsgi.input": LimitedStream(environ["wsgi.input"], size)}, start_response)
 
@@ -51,7 +51,7 @@ def url(app: Flask) -> Iterator[str]:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data directory and an environment without any key or address."""
+    """Data directory, and an environment without any key or URL."""
     for name in list(os.environ):
         if name.startswith(("RUNYARD_", "LANG")):
             monkeypatch.delenv(name)
@@ -61,7 +61,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Operator:
-    """The command line with the operator's key."""
+    """Runs the command line with the operator's key."""
 
     def __init__(self, url: str, key: str = ADMIN_KEY) -> None:
         self._env = {"RUNYARD_URL": url, "RUNYARD_API_KEY": key, "COLUMNS": "200"}
@@ -165,7 +165,7 @@ def test_a_keys_state_is_said() -> None:
 
 @pytest.fixture
 def stored(db: Any) -> Iterator[None]:
-    """A secret encrypted with the old key."""
+    """Store a secret that is encrypted with the old key."""
     before = encryption._cipher, encryption._first
     encryption.configure([OLD])
     revision_id = make.revision(make.deployment(serving=False).id)
@@ -198,7 +198,7 @@ def test_the_key_in_the_data_directory_is_changed(
     assert old == OLD
     assert file.stat().st_mode & 0o077 == 0
 
-    started = data_dir / "url"  # what a service that has come up leaves
+    started = data_dir / "url"  # file that a started service writes
     started.write_text("http://127.0.0.1:1")
     os.utime(started, (1, 1))
     assert "Restart it first" in rotate().output, "the service that runs does not know the new key"

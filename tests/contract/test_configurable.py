@@ -1,4 +1,4 @@
-"""Whose `configurable` counts: what a run finds there, what its thread keeps of it."""
+"""Precedence of `configurable`: the values that a run receives and those that its thread keeps."""
 
 from __future__ import annotations
 

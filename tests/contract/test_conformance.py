@@ -1,8 +1,8 @@
-"""Both interfaces keep to their own API document, whatever they are sent, and never answer with a 5xx.
+"""Both interfaces conform to their API documents for any input, and never answer with a 5xx.
 
-Every operation gets requests that the document allows and requests that it does not; most of them name
-records that exist. What comes back must be documented, in its status, its type and its schema. The runner is
-played here: it ends a run as soon as it is notified of, and answers what is asked of a graph host.
+Every operation receives requests that the document allows and requests that it does not. Most of them name existing
+records. The answer must be documented in status, type and schema. The test plays the runner: it ends runs as soon as it is
+notified of them, and answers queries for a graph host.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ CHECKS = [
     response_schema_conformance,
 ]
 
-ASKS_OTHERS = frozenset({"/v2/auth/providers/mcp-discover"})  # a 502 is the other server's
+ASKS_OTHERS = frozenset({"/v2/auth/providers/mcp-discover"})  # may answer 502 because of the other server
 EXAMPLES = pytest.mark.parametrize(
     "examples", [4, pytest.param(12, marks=pytest.mark.release)]
-)  # of each operation, always the same
-FOLLOWS = ("/stream", "/wait", "/join", "/stream/events")  # they answer when a run has ended
+)  # per operation; deterministic
+FOLLOWS = ("/stream", "/wait", "/join", "/stream/events")  # these answer after a run has ended
 KNOWN = {"assistant_id": "agent", "graph_id": "agent", "schedule": "0 0 1 1 *", "version": 1}
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
 FIRST_PENDING = text("""
@@ -60,11 +60,11 @@ SELECT run_id, not_before IS NULL OR not_before <= now() AS is_due FROM run
 WHERE thread_id = :thread_id AND status = 'pending' ORDER BY created_seq LIMIT 1
 """)
 
-Known = Mapping[str, str]  # ids of records that exist, by the path parameter that names them
+Known = Mapping[str, str]  # ids of existing records by path parameter
 
 
 def operations(app: Flask, document: dict[str, Any], *, path_regex: str = ".*") -> list[Any]:
-    """The operations of a document, as it describes them."""
+    """Return the operations of a document."""
     generation = GenerationConfig(modes=list(GenerationMode), with_security_parameters=False)
     config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
     schema = schemathesis.openapi.from_dict(closed(document), config=config)
@@ -73,7 +73,7 @@ def operations(app: Flask, document: dict[str, Any], *, path_regex: str = ".*") 
 
 
 def closed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document, with answers that have not a field more than it says."""
+    """Forbid fields that the document does not list in its answers."""
     for schema in document["components"]["schemas"].values():
         if "title" in schema and "properties" in schema:
             schema["additionalProperties"] = False
@@ -88,9 +88,9 @@ def require_conforming(
     timeout: float | None = None,
     examples: int,
 ) -> None:
-    """Each operation keeps to the document, whatever it is sent; raises what the checks find.
+    """Fail with all violations unless every operation conforms to the document.
 
-    Most of what is sent names records that exist. A stream is read for `timeout` seconds.
+    Most requests name existing records. A stream is read for `timeout` seconds.
     """
     failures = []
     for operation in operations:
@@ -132,7 +132,7 @@ def _exercise(
 
 
 def shared_by_reads(create: Callable[[], Known]) -> Callable[[Any], Known]:
-    """Records for each operation; operations that only read share theirs."""
+    """Return a function that creates records for each operation, once for all operations that only read."""
     shared: list[Known] = []
 
     def records(operation: Any) -> Known:
@@ -154,7 +154,7 @@ def test_the_control_plane_keeps_to_its_document(control: ControlPlane, examples
 
 
 class Runner:
-    """Ends a run at once, with those that waited for it, and answers every question."""
+    """Ends all due runs of a thread when notified of one, and answers every query for a graph host."""
 
     def __init__(self, notifications: Notifications) -> None:
         self.is_away = False
@@ -210,7 +210,7 @@ def test_a_deployment_keeps_to_its_document(
 
 
 def sendable(case: Case, exists: bool) -> None:
-    """The request without what would be another one, or would wait for hours; names in bodies are known ones."""
+    """Adjust a request: drop parts that would address another route or wait for hours, and insert existing names."""
     for name, value in case.path_parameters.items():
         case.path_parameters[name] = str(value).replace("/", "") or "x"
     if case.path == "/mcp":

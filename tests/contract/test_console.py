@@ -1,4 +1,4 @@
-"""The console's page: the same for everybody, without a word of any deployment in it."""
+"""The console's page is equal for all callers and mentions no deployment."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_no_page_holds_the_window_of_a_console_that_it_opened(
     for address in ("/", "/o/"):
         opened = anonymous.get(address, headers=BROWSER)
         assert opened.headers["Cross-Origin-Opener-Policy"] == "same-origin"
-    local = app_with(dev_deployment="chat").test_client()  # whose app has the console's origin
+    local = app_with(dev_deployment="chat").test_client()  # its app shares the console's origin
     assert local.get("/o/").headers["Cross-Origin-Opener-Policy"] == "noopener-allow-popups"
 
 
@@ -160,4 +160,4 @@ def test_only_files_of_the_pages_are_sent_and_no_other_address_beside_them_answe
     ):
         assert anonymous.get(f"/o/static/0123456789abcdef/{name}").status_code in (401, 404), name
     for path in ("/o/tenant", "/o/tenant/host/deployments", "/o/a/b/host/deployments/c"):
-        assert anonymous.get(path).status_code == 401, path  # as any address that there is not
+        assert anonymous.get(path).status_code == 401, path  # as for any unknown path

@@ -1,4 +1,4 @@
-"""Crons on the wire."""
+"""Crons over HTTP."""
 
 from __future__ import annotations
 

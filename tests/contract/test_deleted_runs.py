@@ -1,4 +1,4 @@
-"""What readers of a run hear when it is deleted or rolled back while they wait for it."""
+"""Readers that wait for a run while it is deleted or rolled back."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STATES = ["pending", "enqueued", "running"]
 
 @pytest.fixture
 def thread_id(api: Api) -> str:
-    """A thread on which a run has left values."""
+    """Thread on which a run has left values."""
     thread_id = api.post("/threads").json["thread_id"]
     act(api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"], VALUES)
     return thread_id
 
 
 def wait(api: Api, thread_id: str, how: str, state: str) -> tuple[TestResponse, str, Actor | None]:
-    """Somebody who waits for a new run in this state, by its creation or by a join."""
+    """Wait for a new run in this state, by its creation or by a join. Returns the response, run id and runner."""
     runs = f"/threads/{thread_id}/runs"
     if state == "enqueued":
         api.post(runs, {"assistant_id": "agent"})

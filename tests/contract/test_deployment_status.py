@@ -1,4 +1,4 @@
-"""What a deployment's status and its revisions' numbers say."""
+"""Status of a deployment, and the numbers of its revisions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.contract.statements import execute
 
 
 def listed(control: ControlPlane, **filters: str) -> list[str]:
-    """The names of the deployments that match."""
+    """Return the names of the matching deployments."""
     page: Any = control.get("/v2/deployments", **filters).json
     return [row["name"] for row in page["resources"]]
 
 
 def ended(control: ControlPlane, deployment: dict[str, Any], status: str) -> dict[str, Any]:
-    """The deployment once its newest revision has ended so."""
+    """End the newest revision with this status. Returns the deployment's record."""
     execute(
         "UPDATE revision SET status = :status WHERE id = :id",
         status=status,

@@ -1,4 +1,4 @@
-"""Deployments and their revisions over HTTP: what is accepted, what is shown, what follows from what."""
+"""Deployments and their revisions over HTTP: validation, records, and effects of changes."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_secrets_are_never_shown_nor_stored_in_the_clear_and_need_a_key(control:
         assert b"a-very-secret-value" not in bytes(stored)
         kept = secrets.secrets_of(conn, made["latest_revision_id"])
     assert kept == {"TOKEN": "a-very-secret-value"}
-    encryption.configure([])  # there is no key any more
+    encryption.configure([])  # remove the encryption key
     body = {"name": "a", "source": "internal_source", "secrets": [{"name": "A", "value": "1"}]}
     refused = control.post("/v2/deployments", body)
     assert (refused.status_code, "RUNYARD_ENCRYPTION_KEYS" in detail(refused)) == (503, True)

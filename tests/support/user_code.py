@@ -60,6 +60,7 @@ def user(name: str, **custom: Any) -> dict[str, Any]:
 def allow(ctx: Context, value: dict[str, Any]) -> None:
     """Allow everything to every user."""
 
+
 def owner_only(ctx: Context, value: dict[str, Any]) -> dict[str, Any] | None:
     """Filter by owner, set the owner on new records, and give each user a separate namespace of the store."""
     if ctx.resource == "store":
@@ -90,7 +91,7 @@ class PlayedAuth:
     )
     handlers: dict[Key, Handler] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)  # every ask that reached a handler
-    authenticated: list[Mapping[str, Any]] = field(default_factory=list)  # request facts of every `authenticate` call
+    authenticated: list[Mapping[str, Any]] = field(default_factory=list)  # facts of every request
     calls: list[Mapping[str, Any]] = field(default_factory=list)  # documents of all calls as received
     revisions: list[UUID] = field(default_factory=list)  # revision of each call
     failure: Exception | None = None  # raised instead of an answer to `authorize`
