@@ -1,4 +1,4 @@
-"""`/docs`: a page that loads nothing, runs its own script alone, and at a deployment's address has no origin."""
+"""`/docs`: a page that loads nothing, runs only its own script, and has no origin at a deployment's address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCUMENT = {
 
 
 class Page(HTMLParser):
-    """The scripts of a page with their text, and every address in it."""
+    """Parser that collects a page's scripts with their text, and all URLs."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def directives(policy: str) -> dict[str, list[str]]:
 
 @pytest.fixture
 def hostile(api: Api) -> None:
-    """The deployment `chat` has an app with a route for every address, and a document that brings markup."""
+    """Give the deployment `chat` an app with a route for every path, and a document that contains markup."""
     serve(api.deployment, "GET /static/{name:path}", "GET /docs/{name:path}", openapi=DOCUMENT)
     named.forget()
 
@@ -75,7 +75,7 @@ def test_the_page_loads_nothing_and_runs_its_own_script_alone(hostile: None, ano
         assert policy["style-src"] == ["'unsafe-inline'"]
         for name in ("base-uri", "form-action", "frame-ancestors"):
             assert (address, policy[name]) == (address, ["'none'"])
-    # Markup of a project is data in its page.
+    # Markup of a project is only data in its page.
     assert viewer == Page(anonymous.get("/docs").text).scripts[0][1]
     assert json.loads(document)["info"]["description"] == HOSTILE
     assert f"/{HOSTILE}" in json.loads(document)["paths"]

@@ -1,4 +1,4 @@
-"""What every answer has in common: bodies of refusals, request ids, CORS, slashes, sizes."""
+"""Common properties of all responses: error bodies, request ids, CORS, slashes, sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 
 @pytest.fixture
 def chat(client: FlaskClient) -> FlaskClient:
-    """A client of a service that has a deployment called chat."""
+    """Client of a service with the deployment `chat`."""
     make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name="chat")
     return client
 
@@ -33,7 +33,7 @@ def test_an_unknown_path_is_404_and_doubled_slashes_are_not_redirected(chat: Fla
 
 
 def beside_an_id(app: Flask) -> Iterator[tuple[str, set[str], set[str]]]:
-    """Yield each path that ends in a word beside one that ends in an id, its methods, and those of the other."""
+    """Yield `(path, methods, methods of the other)` for each path whose last word could be an id of another path."""
     methods: dict[str, set[str]] = {}
     for rule in app.url_map.iter_rules():
         if not rule.websocket:
@@ -45,7 +45,7 @@ def beside_an_id(app: Flask) -> Iterator[tuple[str, set[str], set[str]]]:
                 yield path, own, methods[other]
 
 
-ANY_TEXT = ("<provider_id>", "<checkpoint_id>")  # every word is one
+ANY_TEXT = ("<provider_id>", "<checkpoint_id>")  # any text is a valid id
 
 
 def test_a_wrong_method_beside_an_id_is_405_and_names_the_right_ones(app: Flask, chat: FlaskClient) -> None:

@@ -1,4 +1,4 @@
-"""Runs that did not succeed: listed, and run again from where they came to."""
+"""Runs that did not succeed: listed, and retried from where they stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.contract.conftest import Api, Notifications
 from tests.contract.statements import execute, one
 from tests.support.acting import Actor
 
-FIRST, SECOND, ELSEWHERE = "1-first", "2-second", "3-elsewhere"  # checkpoints in their order
+FIRST, SECOND, ELSEWHERE = "1-first", "2-second", "3-elsewhere"  # checkpoint ids in order
 BOOM = {"error": "ValueError", "message": "boom"}
 LOST = {"error": "TimeoutError", "message": "too slow"}
 STOPPED = {"error": "UserInterrupt", "message": "enough"}
@@ -33,7 +33,7 @@ def started(api: Api, thread_id: str, **body: Any) -> Actor:
 
 
 def ended(api: Api, thread_id: str, *reached: str, status: str = "error", **body: Any) -> str:
-    """A run that wrote these checkpoints and ended so; its id."""
+    """Execute a run that writes these checkpoints and ends with this status. Returns its id."""
     actor = started(api, thread_id, **body)
     for checkpoint_id in reached:
         make.stored(actor.run, checkpoint_id)

@@ -1,7 +1,7 @@
-"""Every route of a deployment with an authorization of its own asks it: a walk over the app's own list of routes.
+"""Every route of a deployment with its own authorization calls it. The tests iterate over all of the app's routes.
 
-The calls are those of `tests/support/routes.py`; the fixture `anns` fills their path parameters. A route that asks
-nobody fails by its status, unless ASK_NOBODY says why not.
+The calls are in `tests/support/routes.py`; the fixture `anns` fills their path parameters. A route without an
+authorization call fails by its status, unless ASK_NOBODY exempts it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tests.support.routes import (
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
 from web import auth
 
-ASK_NOBODY = {("DELETE", f"{MOUNT}/mcp")}  # sessions, of which there are none
+ASK_NOBODY = {("DELETE", f"{MOUNT}/mcp")}  # there are no sessions to delete
 A2A = f"{MOUNT}/a2a/<assistant_id>"
 SOCKET = ("GET", EVENTS)
-# What differs where a thread is another's and where there is none: a client may wait for one to be created.
+# These differ between another user's thread and a missing one, because a client may wait for a missing thread.
 WAITS = {("POST", EVENTS), SOCKET}
-NOTHING = ("[]", "0")  # what a search for something of a stranger's finds
+NOTHING = ("[]", "0")  # results of a search for another user's records
 CREATES = ("run.start", "SendMessage")
 ASKS_A_HOST = ("/history", "/state/<checkpoint_id>", "/state/checkpoint", "/subgraphs/<path:namespace>")
 
@@ -48,7 +48,7 @@ Ids = dict[str, str]  # values for every path parameter
 
 @pytest.fixture
 def anns(ann: Api, played: PlayedAuth) -> Ids:
-    """One of everything, ann's by its metadata."""
+    """One record of each kind, owned by ann through its metadata."""
     deployment, owner = ann.deployment, {"owner": "ann"}
     thread_id = make.thread(deployment.id, metadata=owner)
     kwargs = {"resumable": True, "config": {}}
@@ -75,7 +75,7 @@ def anns(ann: Api, played: PlayedAuth) -> Ids:
 
 @pytest.fixture
 def nobodys(anns: Ids) -> Ids:
-    """Ids of which there are no records."""
+    """Path parameters whose ids belong to no records."""
     return {name: str(uuid4()) if name.endswith("_id") else value for name, value in anns.items()}
 
 
@@ -94,12 +94,12 @@ def ask(who: Api, ids: Ids, route: Route, body: Any) -> TestResponse:
 
 
 def rows() -> dict[str, list[str]]:
-    """All that is stored, but the lines of logs."""
+    """Return all stored rows except log lines."""
     return stored({table.name: "true" for table in METADATA.sorted_tables if table.name != "log_line"})
 
 
 def said(response: TestResponse, route: Route) -> int:
-    """The status of an answer; of a protocol's own refusal the one that it stands for."""
+    """Return the HTTP status, or the status that corresponds to an error of a protocol."""
     if response.status_code == 200 and route[1] == COMMANDS:
         found: Any = response.json
         return {"permission_denied": 403, "no_such_run": 404}.get(found.get("error"), 200)
@@ -115,12 +115,12 @@ def words(ids: Ids) -> list[str]:
 
 
 def walk(who: Api, ids: Ids, status: int, detail: str | None = None) -> None:
-    """Every call is refused with this status, tells nothing and changes nothing."""
+    """Check that every call is refused with this status, discloses nothing and changes nothing."""
     before, wrong = rows(), []
     for route, body in CALLED:
         if route in ASK_NOBODY and status != 401:
             continue
-        auth.start(who.client.application)  # no address has failed too often
+        auth.start(who.client.application)  # reset the count of failed attempts
         response = ask(who, ids, route, body)
         tells = [word for word in (*words(ids), "secret") if word in response.text]
         in_other_words = detail and route[1] not in (COMMANDS, A2A) and response.json != {"detail": detail}
@@ -141,7 +141,7 @@ def test_a_handler_that_refuses_everything_refuses_everything(
 def test_a_handler_that_fails_refuses_everything(ann: Api, anns: Ids, played: PlayedAuth) -> None:
     played.on(crash)
     walk(ann, anns, 500, "Internal Server Error")
-    played.on(lambda ctx, value: {"owner": {"$ne": "bob"}})  # no filter that there is
+    played.on(lambda ctx, value: {"owner": {"$ne": "bob"}})  # an invalid filter
     walk(ann, anns, 500, "Internal Server Error")
 
 
@@ -155,7 +155,7 @@ def test_who_is_nobody_gets_nothing(app: Flask, ann: Api, anns: Ids) -> None:
     for client in (
         app.test_client(),
         caller(app, "ryd_00000000_unknown"),
-    ):  # a platform's key is nobody's here
+    ):  # the authorization does not know platform keys
         walk(Api(client, ann.deployment), anns, 401, "who are you?")
 
 
@@ -205,7 +205,7 @@ def test_lists_hold_nothing_of_a_strangers(ann: Api, bob: Api, anns: Ids, played
 
 
 def test_the_owner_finds_all_of_it(ann: Api, anns: Ids, played: PlayedAuth) -> None:
-    """The walk would prove nothing if its addresses led nowhere."""
+    """Proves that the paths of the other tests lead to existing records."""
     played.on(owner_only)
     for route, body in CALLED:
         if route[0] == "GET" and route in CALLS and not route[1].endswith(ASKS_A_HOST):

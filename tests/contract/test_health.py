@@ -1,4 +1,4 @@
-"""Whether it is up, which version, how much waits: at the root and at a deployment's address."""
+"""Health, version and backlog of the service, at the root and at a deployment's address."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_it_is_ready_once_the_database_has_the_tables_of_this_release(
 
 @pytest.fixture
 def read_only(database: str) -> Iterator[None]:
-    """A database that refuses every write, as some do by themselves when their disk is nearly full."""
+    """Connect to a database that rejects every write, as some databases do when their disk is nearly full."""
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("CREATE ROLE reader SUPERUSER LOGIN")
         conn.execute("ALTER ROLE reader SET default_transaction_read_only = on")
@@ -71,7 +71,7 @@ def read_only(database: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("read_only")
 def test_it_is_not_ready_while_the_database_refuses_writes(settings: Settings) -> None:
-    client = create_app(settings).test_client()  # another app may have looked a moment ago
+    client = create_app(settings).test_client()  # a new app has no cached result
 
     response = client.get("/ok?ready=1")
 
@@ -102,7 +102,7 @@ def test_its_owner_learns_what_a_deployment_runs(client: FlaskClient, chat: Depl
     assert info["langgraph_py_version"] == "1.2.22"
     assert info["host"] == {
         "kind": "self-hosted",
-        "isolation": None,  # no worker has told
+        "isolation": None,  # no worker has reported
         "project_id": str(chat.id),
         "tenant_id": str(DEFAULT_ORGANIZATION_ID),
         "revision_id": str(chat.active_revision_id),
@@ -157,7 +157,7 @@ def queue_of(client: FlaskClient, path: str = "/metrics") -> Any:
 
 
 def age(run_id: UUID, **ages: float) -> None:
-    """Have a run created or due so many seconds ago."""
+    """Set the age in seconds of a run's timestamps."""
     with postgres.connection() as conn:
         for column, seconds in ages.items():
             conn.execute(
@@ -181,13 +181,13 @@ def test_its_figures_are_not_looked_up_for_every_caller(
 @pytest.mark.usefixtures("redis")
 def test_its_figures_count_what_waits(client: FlaskClient) -> None:
     assert set(queue_of(client).values()) == {0}
-    health.start(client.application)  # what was looked up a moment ago is forgotten
+    health.start(client.application)  # drop cached figures
     deployment = make.deployment(pool="gpu")
     thread = make.thread(deployment.id)
     age(make.run(deployment, thread), created_at=100)
     age(make.run(deployment, thread), created_at=300)
     age(make.run(deployment), created_at=200)
-    age(make.run(deployment), created_at=900, not_before=-900)  # not due, so it waits for nobody
+    age(make.run(deployment), created_at=900, not_before=-900)  # not due, so not waiting
 
     queue = queue_of(client)
     lines = client.get("/metrics").text

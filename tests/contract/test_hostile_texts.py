@@ -1,7 +1,7 @@
-"""Texts that PostgreSQL's text and jsonb refuse, in every field that is stored or searched: no answer is a 5xx.
+"""Texts that PostgreSQL's text and jsonb types reject, in every stored or searched field, never cause a 5xx.
 
-Requests are made from the API document, so that a new field is covered by being documented. What graphs leave in rows
-is written as a runner writes it, and read and searched through every route.
+Requests are generated from the API document, so documenting a new field covers it. Rows with values from graphs are
+written as a runner writes them, then read and searched through every route.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support.hooked import outbox
 NUL = "a\x00b"
 NUL_ESCAPED = b"\\u0000"
 MARK = "a-hostile-value"
-# JSON texts that are put in place of a value, some of which PostgreSQL cannot cast.
+# JSON texts in place of a value, some of which PostgreSQL cannot cast.
 TEXTS = (
     rb'"\u0000"',
     rb'"a\u0000b\\u0000"',
@@ -49,7 +49,7 @@ TEXTS = (
     b"1e-400000",
     b"9" * 400,
 )
-# What is no JSON, wherever it is in a body.
+# Texts that are not valid JSON anywhere in a body.
 NO_JSON = (
     rb'"\ud800"',
     rb'"\udc00\ud800"',
@@ -61,7 +61,7 @@ NO_JSON = (
     b'"\xed\xa0\x80"',
 )
 WORDS = ("%00", "a%00b", "%5B%22%5Cu0000%22%5D", "%7B%22%5Cu0000%22:1%7D", "%FF", "%ED%A0%80", "1e400000")
-# What is accepted of required fields, so that it is the hostile text that a request is refused for.
+# Valid values of required fields, so that a request fails only because of the hostile text.
 ACCEPTED = {b"assistant_id": b"agent", b"graph_id": b"agent", b"schedule": b"0 0 1 1 *", b"key": b"k"}
 STATE = {"messages": [{"content": NUL, "\x00": ["\\u0000", "\x00\x00"]}], "topic": "billing", NUL: NUL}
 SEARCHES: list[tuple[str, Any]] = [
@@ -84,7 +84,7 @@ SEARCHES: list[tuple[str, Any]] = [
 
 @pytest.fixture
 def unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for a graph host: there is none."""
+    """Replace queries to graph hosts, of which there are none, by an immediate error."""
 
     def ask(*_: Any, **__: Any) -> bytes:
         raise Conflict("no graph host")
@@ -93,7 +93,7 @@ def unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def places(document: Document, schema: Schema, depth: int = 0) -> Iterator[Any]:
-    """Bodies that are right, each with MARK as the value of one field, or as a name in an object."""
+    """Yield valid bodies, each with MARK as the value of one field or as a key of an object."""
     base = good(document, schema)
     allowed = types(schema)
     if not allowed or depth > 4:
@@ -112,7 +112,7 @@ def places(document: Document, schema: Schema, depth: int = 0) -> Iterator[Any]:
 
 
 def bodies(document: Document, schema: Schema) -> Iterator[bytes]:
-    """The same with each of TEXTS in place of MARK, the first place also with each of NO_JSON."""
+    """Yield valid bodies with each of TEXTS in place of MARK. The first body also gets each of NO_JSON."""
     mark, texts = orjson.dumps(MARK), (*TEXTS, *NO_JSON)
     for body in places(document, schema):
         raw = orjson.dumps(body)
@@ -141,7 +141,7 @@ def problems_of_bodies(
 ) -> Iterator[str]:
     for raw in dict.fromkeys(bodies(document, schema)):
         response = api.client.open(path, method=described.method, data=raw)
-        # /mcp asks for its Accept header first.
+        # /mcp checks its Accept header first
         if described.path != "/mcp" and any(text in raw for text in NO_JSON) and "JSON" not in response.text:
             yield f"{described} {raw[:120]!r}: taken for JSON: {response.text[:120]}"
         yield from failed(response, f"{described} {raw[:120]!r}")
@@ -159,7 +159,7 @@ def problems_of_queries(
 def problems_of(
     api: Api | ControlPlane, described: list[Described], known: Mapping[str, str], prefix: str = ""
 ) -> list[str]:
-    """What fails of these operations, with such texts in their bodies and their queries."""
+    """Return the failures of these operations with hostile texts in bodies and queries."""
     document = document_of(api)
     found: list[str] = []
     for operation in described:
@@ -174,14 +174,14 @@ def problems_of(
 
 
 def waits(described: Described) -> bool:
-    """Whether an answer of it goes on until a run ends, or never ends."""
+    """Return whether the operation answers only at the end of a run, or never."""
     return described.path.endswith(("/wait", "/stream", "/join", "/stream/events", "/logs/stream"))
 
 
 def test_no_request_to_a_deployment_fails_by_its_texts(api: Api, unanswered: None) -> None:
     known = deployment_records(api)
     api.set(max_pending_per_thread=100_000)
-    # The bodies of their runs are those of the route beside them.
+    # These routes accept the same run bodies as the routes beside them.
     others = ("/runs/wait", "/runs/stream", "/runs/batch")
     described = [each for each in document_of(api).operations() if not each.path.endswith(others)]
     found = problems_of(api, described, known, f"/d/{api.deployment.name}")
@@ -265,7 +265,7 @@ def problems_of_searches(api: Api) -> list[str]:
 
 
 def ended(api: Api, status: RunStatus = RunStatus.SUCCESS, **kwargs: Any) -> Any:
-    """A run that leaves such texts wherever a graph can; its record."""
+    """End a run that leaves hostile texts wherever a graph can. Returns its record."""
     thread: Any = api.post("/threads").json
     thread_id: str = thread["thread_id"]
     body = {"assistant_id": "agent", "input": STATE, "context": {NUL: STATE}, **kwargs}
@@ -343,7 +343,7 @@ def test_every_route_answers_for_a_thread_with_such_texts(api: Api, unanswered: 
 
 
 def random_text(length: int) -> str:
-    """A text that PostgreSQL cannot compress to fit into a row of an index."""
+    """Return a text that PostgreSQL cannot compress to the size of an index row."""
     return "".join(random.Random(length).choices(string.ascii_letters, k=length))
 
 

@@ -1,4 +1,4 @@
-"""The `http` of a langgraph.json at its deployment's address: what is off, where it is, who may call from a browser."""
+"""The `http` section of langgraph.json: disabled interfaces, the mount prefix, and access from browsers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Settings = Callable[..., Stage]
 
 @pytest.fixture
 def having(api: Api, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Gives the deployment `chat` these settings, and an app that says hello."""
+    """Function that gives the deployment `chat` these settings, and an app that answers hello."""
 
     def have(*routes: str, openapi: Any = None, auth: Any = None, **http: Any) -> Stage:
         stage = Stage(hello)
@@ -32,7 +32,7 @@ def having(api: Api, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return have
 
 
-# Interfaces that are off.
+# Disabled interfaces
 
 
 def test_an_interface_that_is_off_is_not_there(api: Api, having: Settings, subtests: pytest.Subtests) -> None:
@@ -77,7 +77,7 @@ def test_the_app_may_have_what_is_off(anonymous: FlaskClient, having: Settings) 
     assert anonymous.get("/d/chat/threads/x").data == b"hello"
 
 
-# A prefix.
+# Mount prefix
 
 
 def test_everything_moves_below_a_prefix(api: Api, having: Settings) -> None:
@@ -108,7 +108,7 @@ def test_a_prefix_holds_at_the_deployments_own_root(app_with: MakeApp, having: S
     )
 
 
-# Browsers.
+# Browsers
 
 ASKS = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
 
@@ -186,7 +186,7 @@ def test_any_origin_with_credentials_is_named(anonymous: FlaskClient, having: Se
     assert "DELETE" in allowed.headers["Access-Control-Allow-Methods"]
 
 
-# Headers.
+# Headers
 
 
 def test_a_run_has_the_headers_that_are_named_over_what_its_caller_configures(
@@ -230,7 +230,7 @@ def test_headers_that_are_logged(api: Api, having: Settings, caplog: pytest.LogC
     assert [record.getMessage() for record in caplog.records] == ["GET /d/chat/ok 200"]
 
 
-# The document.
+# API document
 
 APP_DOCUMENT = {
     "openapi": "3.1.0",

@@ -1,4 +1,4 @@
-"""Creates that are sent again under their Idempotency-Key."""
+"""Create requests that are repeated with their Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_create_sent_again_is_answered_again_and_done_once(control: ControlPla
     for again in (second, at_another_mount):
         assert (again.status_code, is_repeated(again), again.data) == (201, True, first.data)
         assert again.headers["Content-Type"] == first.headers["Content-Type"]
-    assert (count("idempotent_answer"), count("deployment")) == (1, 2)  # one is that of `api`
+    assert (count("idempotent_answer"), count("deployment")) == (1, 2)  # one is the deployment of `api`
     without_key = control.post("/v2/deployments", CREATE)
     assert (without_key.status_code, count("idempotent_answer")) == (409, 1)
 
@@ -122,7 +122,7 @@ def test_callers_do_not_meet_each_other(app: Flask, control: ControlPlane, stran
     colleague = ControlPlane(caller(app, key))
     first = create(control)
     assert create(stranger).json["id"] != first.json["id"]  # type: ignore[index]
-    assert create(colleague).status_code == 409  # the name is taken: carried out, not repeated
+    assert create(colleague).status_code == 409  # executed, because the name is taken
 
 
 def test_twenty_at_once_make_one(control: ControlPlane) -> None:
@@ -150,7 +150,7 @@ def test_a_request_in_progress_is_waited_for_and_one_that_died_is_not(
         assert idempotency.earlier(conn, asked) is None
         busy = create(control)
         assert (busy.status_code, busy.headers["Retry-After"]) == (409, "1")
-        conn.invalidate()  # its process is killed
+        conn.invalidate()  # as if its process were killed
     wait_until(lambda: create(control).status_code == 201, 10, what="the key to be free")
 
 

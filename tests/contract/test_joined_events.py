@@ -1,4 +1,4 @@
-"""Which of a run's events a client gets: by mode, by namespace, by what it asked for when it joined."""
+"""Selection of a run's events for a client: by mode, by namespace, and by its request to join."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_the_namespaces_asked_for_come(api: Api, thread_id: str, subtests: 
             for name in ("values", "values|child:1", "values|child:1|inner:2", "values|other:3"):
                 actor.emit(name, {})
             actor.finish({}, status=RunStatus.ERROR, error={"error": "E", "message": ""})
-            expected = [1, *seen, 6]  # the run's name and its end concern every namespace
+            expected = [1, *seen, 6]  # metadata and end belong to every namespace
             assert [id for _, id in names(created)] == [id for _, id in names(joined)] == expected
 
 

@@ -1,4 +1,4 @@
-"""The public `langchain-auth` client, as it is published, against this service: each of its methods."""
+"""Every method of the public `langchain-auth` client, unmodified, against this service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def server(lenient: None) -> Iterator[OAuthServer]:
 
 @pytest.fixture
 def client(control: ControlPlane, server: OAuthServer) -> Iterator[Client]:
-    """The public client of this service, which the OAuth server knows as `us`."""
+    """Public client of this service, which the OAuth server knows as `us`."""
     with serving(control.client.application) as port:
         url = f"http://127.0.0.1:{port}"
         server.client("client_secret_post", f"{url}/v2/auth/callback/acme")

@@ -27,7 +27,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def say(deployment: Any, message: str) -> None:
-    """What a runner does with a line of a graph."""
+    """Append a line to the deployment's log and notify readers, as a runner does."""
     line = Line(UUID(deployment["id"]), None, DEPLOY, datetime.now(UTC), "INFO", message)
     with connection() as conn:
         logs.append(conn, [line])
@@ -40,7 +40,7 @@ def ask(control: ControlPlane, deployment: Any, wait: int, **body: Any) -> TestR
 
 
 def waiting(control: ControlPlane, deployment: Any, pool: ThreadPoolExecutor, **body: Any) -> Future[Any]:
-    """A reader who waits already."""
+    """Start a request that waits for lines. Returns its future once the web process waits for a notification."""
     other = ControlPlane(caller(control.client.application, ADMIN_KEY))
     asked = pool.submit(ask, other, deployment, 25, **body)
     channel = logs.channel(UUID(deployment["id"]))

@@ -1,4 +1,4 @@
-"""MCP at a deployment's address: the transport, the tools, and what a call comes to."""
+"""MCP at a deployment's address: the transport, the tools, and the results of calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def error(api: Api, method: str, params: Any = None) -> tuple[int, str]:
 
 
 def called(api: Api, notifications: Notifications, tool: str, arguments: Any, **params: Any) -> Called:
-    """A tool that is being called."""
+    """Call a tool without waiting for the end of its run."""
     asked = {"name": tool, "arguments": arguments, **params}
     return Called(api, notifications, "/mcp", "tools/call", asked)
 

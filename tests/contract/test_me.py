@@ -1,4 +1,4 @@
-"""What a caller learns about themselves."""
+"""`/v2/me`: the caller's own role, organization and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of runs over HTTP: series and overview of the caller's organization."""
+"""Figures of runs over HTTP: the series and the overview of the caller's organization."""
 
 from __future__ import annotations
 

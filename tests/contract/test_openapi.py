@@ -22,7 +22,7 @@ def document(anonymous: FlaskClient) -> dict[str, Any]:
 
 def test_it_documents_every_route_of_both_interfaces(app: Flask, document: dict[str, Any]) -> None:
     for rule in app.url_map.iter_rules():
-        if rule.rule.endswith("/docs") or rule.rule.startswith("/o/"):  # pages
+        if rule.rule.endswith("/docs") or rule.rule.startswith("/o/"):  # web pages
             continue
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
         methods = {method.lower() for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}}
@@ -60,7 +60,7 @@ def _is_described(answer: dict[str, Any]) -> bool:
     return all(content["schema"] for content in answer["content"].values())
 
 
-# They start, stop or look at something: what is made is made once anyway.
+# These start, stop or read something, so repeating the request creates no second object.
 CREATES_NOTHING = (
     "/build_logs",
     "/deploy_logs",
@@ -92,7 +92,7 @@ KEYWORDS = (
 
 
 def test_requests_have_the_rules_of_the_contract(document: dict[str, Any]) -> None:
-    """Types, bounds and required fields of all requests; test_bad_bodies.py proves that requests are held to them."""
+    """Types, limits and required fields of all requests. test_bad_bodies.py proves that the service enforces them."""
     found, known = sorted(set(rules(document))), RULES.read_text().splitlines()
     changes = list(unified_diff(known, found, "the contract", "the document", n=0, lineterm=""))
     assert changes == [], "a rule of requests is new or has changed: say so in request_rules.txt"

@@ -1,4 +1,4 @@
-"""The example bodies of the API document, as its page fills them in: whoever sends one succeeds."""
+"""Example bodies in the API document, which its page fills in: every one of them succeeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from web.openapi import document
 from web.openapi_examples import EXAMPLES, sample, with_graph
 from web.operations import of_view
 
-# What a graph host answers, and what is about a run that there is.
+# These need a graph host's answer or an existing run.
 NOT_FOR_ANY = {
     "/threads/{thread_id}/state",
     "/threads/{thread_id}/state/checkpoint",
@@ -29,7 +29,7 @@ NOT_FOR_ANY = {
 
 
 def bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """The example of every operation that takes a body."""
+    """Return the example of every operation with a body, by method and path."""
     return {
         (method, path): operation["requestBody"]["content"]["application/json"]["examples"]["example"][
             "value"
@@ -91,7 +91,7 @@ INPUT = {
 
 @pytest.fixture
 def local(app_with: MakeApp) -> FlaskClient:
-    """A developer's own service: it asks for no key."""
+    """Client of a developer's own service, which requires no key."""
     client = app_with(dev_deployment="chat").test_client()
     make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID, graphs=("writer",))
     execute("UPDATE graph SET schemas = CAST(:s AS json)", s=dumps({"input_schema": INPUT}))

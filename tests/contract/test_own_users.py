@@ -1,4 +1,4 @@
-"""Who calls a deployment with an authorization of its own: its users, the platform's tools, its own code."""
+"""Callers of a deployment with its own authorization: its users, the platform's tools, its own code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_unknown_path_is_authenticated_first(users: Users) -> None:
 
 
 def test_what_users_sign_in_with_is_no_wrong_key_on_open_routes(users: Users) -> None:
-    for _ in range(25):  # more than an address may fail in a minute
+    for _ in range(25):  # more failures than an address may have in a minute
         for path in ("/info", "/metrics"):
             assert users.ann.get(path).status_code == 200
     ids = {"project_id", "tenant_id"}
@@ -55,8 +55,8 @@ def test_a_path_that_could_climb_is_an_unknown_one(users: Users, subtests: pytes
     rows: list[Any] = ["/threads%2Fx", "/threads/%2e%2e/ok", "/..", "/threads/..%2F..%2Fok"]
     for path in rows:
         with subtests.test(path=path):
-            auth.start(users.owner.client.application)  # no address has failed too often
-            for _ in range(25):  # more than an address may fail in a minute
+            auth.start(users.owner.client.application)  # reset the count of failed attempts
+            for _ in range(25):  # more failures than an address may have in a minute
                 assert users.ann.get(path).status_code == 404
             assert users.nobody.get(path).json == UNKNOWN
 
@@ -111,7 +111,7 @@ def test_the_project_sees_no_key_of_the_platform(users: Users, subtests: pytest.
     for name in ("X-Api-Key", "Authorization", "X-Other"):
         for scheme in ("", "Bearer "):
             with subtests.test(name=name, scheme=scheme):
-                auth.start(users.owner.client.application)  # no address has failed too often
+                auth.start(users.owner.client.application)  # reset the count of failed attempts
                 for secret in (ADMIN_KEY, new_key("admin"), "ryd_not_a_key"):
                     search(users.nobody, headers={name: scheme + secret})
                     assert secret not in str(users.played.authenticated.pop())
@@ -133,7 +133,7 @@ def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
     for shape in rows_0:
         for name in ("X-Api-Key", "Authorization", "X-Cookies"):
             with subtests.test(shape=shape, name=name):
-                auth.start(users.owner.client.application)  # no address has failed too often
+                auth.start(users.owner.client.application)  # reset the count of failed attempts
                 for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
                     search(users.nobody, headers={name: shape.format(secret)})
                     assert secret not in str(users.played.authenticated.pop())
@@ -195,7 +195,7 @@ def test_a_developer_at_their_machine_may_come_as_the_tools_do(app_with: MakeApp
 
 
 def test_without_a_key_a_name_means_the_oldest_deployment_with_an_authorization(users: Users) -> None:
-    make.deployment("twin", organization_id=make.organization())  # older, and needs a key
+    make.deployment("twin", organization_id=make.organization())  # older, but requires a key
     guarded = make.deployment("twin", organization_id=make.organization())
     younger = make.deployment("twin", organization_id=make.organization())
     for deployment in (guarded, younger):
@@ -220,7 +220,7 @@ def test_a_deployment_without_authorization_needs_its_key(users: Users) -> None:
     assert users.played.calls == []
 
 
-# What does not come as it should.
+# Invalid answers of the authorization
 
 
 def fails(answer: Any) -> Callable[[Mapping[str, Any]], bytes]:
@@ -328,7 +328,7 @@ def test_failures_are_limited_by_address_and_users_as_a_key_is(users: Users) -> 
     assert statuses == [[200, 200, 200, 429]] * 2
 
 
-# Who was found a moment ago.
+# Cached users
 
 
 def test_where_only_the_credentials_decide_a_user_is_asked_about_once_and_a_refusal_again(
@@ -384,7 +384,7 @@ def test_a_new_revision_knows_nobody(users: Users) -> None:
     assert newer.active_revision_id not in known_users._revisions
 
 
-# The deployment's own code.
+# The deployment's own code
 
 
 @pytest.fixture
@@ -432,4 +432,4 @@ def test_code_that_works_for_nobody_may_say_who_it_is_as_anybody_may(users: User
     assert loopback.HEADER.lower() not in dict(users.played.authenticated[0]["headers"])
     assert search(users.of("unknown"), headers=token(user=None)).json == UNKNOWN
     assert search(users.ann, headers=token(user=user_code.user("bob"))).status_code == 200
-    assert seen[-1] == "bob"  # whose request it is goes before what its code sends
+    assert seen[-1] == "bob"  # the token's user takes precedence over other credentials

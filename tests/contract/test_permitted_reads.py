@@ -1,4 +1,4 @@
-"""Calls that read, follow and end runs ask the deployment's authorization, each its own pairs, and keep to its filters."""
+"""Calls that read, follow and end runs each ask the authorization for their actions, and apply its filters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ READ_ASSISTANT, SEARCH_ASSISTANTS = ("assistants", "read"), ("assistants", "sear
 
 @pytest.fixture
 def key(ann: Api) -> str:
-    """A thread of ann's."""
+    """Id of a thread of ann's."""
     return thread(ann)
 
 
 @pytest.fixture
 def run(ann: Api, key: str) -> str:
-    """A pending run on it."""
+    """Id of a pending run on the thread."""
     return str(make.run(ann.deployment, UUID(key), kwargs={"resumable": True, "config": {}}))
 
 
@@ -142,7 +142,7 @@ def test_the_end_of_a_temporary_run_is_its_users_alone(
 
 
 def test_the_request_that_makes_a_run_may_read_it(ann: Api, played: PlayedAuth) -> None:
-    """Also where its handler marks nothing as anybody's."""
+    """Holds even if the handler stores no owner in the metadata."""
     played.on(lambda ctx, value: {"owner": ctx.identity})
     response: Any = ann.post("/runs/stream", RUN)
     assert response.status_code == 200
@@ -168,7 +168,7 @@ def test_a_command_is_refused_in_the_protocols_words(
 
 
 def asking(ann: Api) -> str:
-    """A thread that waits for an answer."""
+    """Create a thread that waits for the answer to an interrupt."""
     interrupts = {"task": [{"id": "i", "value": 1}]}
     key = make.thread(ann.deployment.id, status="interrupted", interrupts=interrupts)
     make.run(ann.deployment, key, status=RunStatus.SUCCESS, attempt=1)

@@ -1,4 +1,4 @@
-"""Calls that create a run ask the deployment's authorization: what its handlers see, change and hide."""
+"""Calls that create a run ask the deployment's authorization, whose handlers see, change and hide runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def created(api: Api, path: str, **body: Any) -> dict[str, Any]:
 
 
 def runs() -> list[Any]:
-    """Every run there is, as it is stored."""
+    """Return all stored runs."""
     with connection() as conn:
         return list(conn.execute(text("SELECT * FROM run ORDER BY run_id")).mappings())
 
@@ -133,7 +133,7 @@ def test_what_the_handler_says_of_a_run_its_new_thread_says_too(ann: Api, played
             assert run["metadata"]["owner"] == "ann", handler
             assert run["metadata"]["assistant_id"] == AGENT, handler
             assert metadata_of(run["thread_id"])["owner"] == "ann", handler
-    key = thread(ann, owner="nobody")  # a thread that was there keeps its metadata
+    key = thread(ann, owner="nobody")  # an existing thread keeps its metadata
     assert created(ann, f"/threads/{key}/runs")["metadata"]["owner"] == "ann"
     assert metadata_of(key)["owner"] == "nobody"
 
@@ -178,7 +178,7 @@ def test_what_can_be_no_run_is_none(ann: Api, played: PlayedAuth, subtests: pyte
             played.on(lambda ctx, value, left=left: value.update(left), *CREATE_RUN)
             assert ann.post("/runs", RUN).status_code == 500
             assert runs() == []
-    played.on(lambda ctx, value: {"owner": {"$ne": "bob"}}, *CREATE_RUN)  # a filter that says nothing
+    played.on(lambda ctx, value: {"owner": {"$ne": "bob"}}, *CREATE_RUN)  # an invalid filter
     assert ann.post("/runs", RUN).status_code == 500
     assert runs() == []
 
@@ -220,7 +220,7 @@ def test_a_strangers_thread_is_as_one_that_is_not_there(ann: Api, bob: Api, play
 
 @pytest.mark.usefixtures("own_key")
 def test_a_repeated_request_is_asked_about_again(ann: Api, bob: Api, played: PlayedAuth) -> None:
-    played.on(owner_only)  # everybody runs default assistants
+    played.on(owner_only)  # default assistants are open to every user
     headers = {"Idempotency-Key": "one"}
     first: Any = ann.post("/runs", RUN, headers=headers)
     again = ann.post("/runs", RUN, headers=headers)

@@ -1,4 +1,4 @@
-"""Asking for a revision again and again: not changed, waiting until it has, and nothing held meanwhile."""
+"""Polling a revision: not modified, waiting for a change, and no resources held while waiting."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def interrupt(control: ControlPlane, deployment: Any) -> None:
 
 
 class Poller:
-    """A caller who waits, beside the test."""
+    """A caller that waits in another thread."""
 
     def __init__(self, client: FlaskClient, pool: ThreadPoolExecutor) -> None:
         self._control, self._pool = ControlPlane(client), pool
 
     def get(self, path: str, held: str | None = None, *, wait: int) -> Future[TestResponse]:
-        """The answer to come; what asks for it waits already."""
+        """Start a request that waits. Returns its future once the web process waits for a notification."""
         asked = self._pool.submit(get, self._control, path, held, wait=wait)
         id = UUID(path.rpartition("/")[2])
         wait_until(lambda: _is_followed(id) or asked.done(), 10, what="the caller to wait")

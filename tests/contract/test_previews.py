@@ -1,4 +1,4 @@
-"""Previews: a revision at an address of its own, beside what serves."""
+"""Previews: a revision at its own address, beside the serving one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_previews_address_runs_its_revision_and_no_other_does(
     previewed = Api(api.client, replace(api.deployment, name="chat--pr-1"))
     assert previewed.get("/ok").status_code == 200
     assert previewed.get("/info").json["host"]["revision_id"] == newer
-    assert previewed.get(f"/threads/{THREADS[0]}").status_code == 200  # threads are the deployment's
+    assert previewed.get(f"/threads/{THREADS[0]}").status_code == 200  # threads belong to the deployment
 
     named.forget()
     path = f"/v2/deployments/{api.deployment.id}/previews/pr-1"

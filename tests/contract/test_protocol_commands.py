@@ -1,4 +1,4 @@
-"""Commands of protocol v2: what each does to a thread, what it answers, and the codes of what is refused."""
+"""Commands of protocol v2: their effects on a thread, their answers, and their error codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
 
 
 def run(run_id: str) -> Any:
-    """A run as it is stored."""
+    """Return a run's row."""
     with connection() as conn:
         found = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id}).mappings().one()
     return dict(found)
@@ -37,12 +37,12 @@ def newest(api: Api, thread_id: str) -> Any:
 
 
 def start(api: Api, thread_id: str, **params: Any) -> Any:
-    """The run that a start has made."""
+    """Start a run by a command. Returns its row."""
     return run(started(api, thread_id, **params)["result"]["run_id"])
 
 
 def asking(api: Api, thread_id: str, **questions: Any) -> None:
-    """A thread whose newest run has asked these."""
+    """Let a run of the thread end with these interrupts open."""
     Host(started(api, thread_id)["result"]["run_id"]).ask(**(questions or {"q": "?"}))
 
 
@@ -94,7 +94,7 @@ def test_input_for_a_thread_that_asks_is_its_answer(
         with subtests.test(input=input):
             asking(api, thread_id)
             made = start(api, thread_id, input=input)
-            answer = None if input is None else {"resume": input}  # without any its node runs again
+            answer = None if input is None else {"resume": input}  # without input, the node runs again
             assert (made["input"], made["kwargs"]["command"]) == (None, answer)
             Host(str(made["run_id"])).finish({})
     Host(api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"]).ask(q="?")
@@ -314,7 +314,7 @@ def test_an_answer_to_what_was_not_asked_is_refused_at_once(
     host.publish(r=1)
     refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
     host.publish(q=1)
-    monkeypatch.setattr(resume.logs, "names", names)  # Redis is away
+    monkeypatch.setattr(resume.logs, "names", names)  # Redis does not answer
     refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
 
 
@@ -396,7 +396,7 @@ def test_a_command_that_makes_nothing_names_the_newest_event(api: Api, thread_id
     assert through() == replay(api, thread_id, since=0)[-1]["seq"] == 2 * RUN - 1
 
 
-# What no method is, and what is no command.
+# Unknown methods and invalid commands
 
 
 def test_a_method_that_is_not_served_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:

@@ -1,4 +1,4 @@
-"""A thread's events by protocol v2: what a stream shows of runs of any origin, to whom, and its frames."""
+"""A thread's events by protocol v2: content for runs of any origin, visibility, and framing."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_second_attempt_begins_nothing_anew(api: Api, thread_id: str) -> None:
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
 
 
-# Threads that come and go.
+# Threads that are created or deleted
 
 
 def test_a_thread_that_is_not_there_yet_is_waited_for_by_who_may_make_it(
@@ -245,7 +245,7 @@ def test_a_thread_that_is_not_there_yet_is_waited_for_by_who_may_make_it(
 def test_a_thread_that_is_deleted_ends_its_streams(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 3_600)  # it is notified
+    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 3_600)  # relies on the notification
     with subscribed(api, thread_id) as reader:
         assert reader.quiet() == []
         api.delete(f"/threads/{thread_id}")
@@ -266,7 +266,7 @@ def test_a_stream_of_a_thread_of_others_is_that_of_one_nobody_has(api: Api, neig
     assert len(replay(neighbour, thread_id, since=0)) == 3
 
 
-# Who watches.
+# Watched threads
 
 
 def test_runs_of_a_thread_that_is_watched_are_to_write_content(api: Api, thread_id: str) -> None:
@@ -307,7 +307,7 @@ def test_watching_is_said_again(api: Api, thread_id: str, monkeypatch: pytest.Mo
         assert scalar("SELECT protocol_until > now() FROM thread")
 
 
-# What is refused.
+# Rejected subscriptions
 
 
 def test_a_bad_subscription_is_refused(api: Api, thread_id: str, subtests: pytest.Subtests) -> None:

@@ -1,4 +1,4 @@
-"""Where a stream of a thread's events begins, and what is left of runs whose logs are gone."""
+"""Start position of a stream of a thread's events, and the remains of runs whose logs are gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.protocol import (
     subscribed,
 )
 
-# Where a stream begins that names no place.
+# Start of a stream without a position
 
 
 def test_watchers_are_given_an_end_once_and_content_does_not_count_for_them(api: Api, thread_id: str) -> None:
@@ -112,12 +112,12 @@ def test_before_the_beginning_is_the_beginning_and_beyond_the_end_nothing_old(
             assert brief(reader.until("lifecycle completed")) == WHOLE, beyond
 
 
-# What is left when a log is gone.
+# Events without a log
 
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever has ended has ended long ago."""
+    """Treat every ended run as having ended long ago."""
     monkeypatch.setattr(stream, "SETTLED_SECONDS", -60)
 
 
@@ -145,10 +145,10 @@ def test_what_is_asked_is_in_the_row_when_the_log_was_lost(api: Api, thread_id: 
 def test_a_running_run_whose_log_is_lost_ends_all_the_same(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, unwritten: int
 ) -> None:
-    """Its reader is told whether it lacks any event."""
+    """The reader learns whether it lacks any event."""
     for name in ("SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS", "SETTLE_SECONDS"):
         monkeypatch.setattr(follow, name, 0.05)
-    monkeypatch.setattr(Host, "end", lambda *said: None)  # as of an owner that cannot reach Redis
+    monkeypatch.setattr(Host, "end", lambda *said: None)  # the owner cannot reach Redis
     host = Host(started(api, thread_id)["result"]["run_id"])
     host.show("values", {"n": 1})
     with subscribed(api, thread_id) as reader:

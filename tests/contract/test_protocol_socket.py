@@ -1,4 +1,4 @@
-"""Protocol v2 over a WebSocket, at the server the Procfile starts: commands, and events of several subscriptions."""
+"""Protocol v2 over a WebSocket, served by gunicorn: commands, and events of several subscriptions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def open_socket(base: str, chat: Api, thread_id: str) -> Open:
     return partial(sockets.opened, base, chat.deployment.name, thread_id, KEY)
 
 
-# Events.
+# Events
 
 
 def test_a_subscription_replays_the_events_of_a_stream_then_follows(
@@ -147,7 +147,7 @@ def test_a_deleted_thread_ends_its_sockets(chat: Api, thread_id: str, open_socke
     assert closed.value.rcvd.code == 1011
 
 
-# Commands.
+# Commands
 
 
 def test_a_run_is_started_and_seen_on_one_socket(chat: Api, thread_id: str, open_socket: Open) -> None:
@@ -228,7 +228,7 @@ def test_a_socket_of_a_key_that_reads_takes_no_commands(base: str, chat: Api, th
         assert socket.command("run.start", assistant_id="agent", input={})["error"] == "permission_denied"
 
 
-# What is refused before the upgrade.
+# Handshakes that are refused
 
 
 def test_a_refused_handshake_has_its_status(base: str, chat: Api, thread_id: str) -> None:
@@ -238,7 +238,7 @@ def test_a_refused_handshake_has_its_status(base: str, chat: Api, thread_id: str
         (f"{here}/{thread_id}", "", 401),
         (f"/d/nowhere/threads/{thread_id}", KEY, 404),
         (f"{here}/nonsense", KEY, 422),
-        (f"{here}/{uuid4()}", reads, 404),  # it may not make a thread
+        (f"{here}/{uuid4()}", reads, 404),  # the key may not create a thread
     ):
         url = f"ws{base.removeprefix('http')}{path}/stream/events"
         with pytest.raises(InvalidStatus) as refused:
@@ -269,14 +269,14 @@ def test_a_handshake_that_is_none_is_refused(base: str, chat: Api, thread_id: st
             assert (changes, connection.makefile("rb").readline().split()[1]) == (changes, status)
 
 
-# Bounds.
+# Limits
 
 
 def test_a_socket_holds_a_slot_of_its_key(base: str, chat: Api, thread_id: str) -> None:
     key = new_key("run")
-    most = 4  # tests/support/heard_web.py
+    most = 4  # set in tests/support/heard_web.py
     connect = partial(sockets.opened, base, chat.deployment.name, thread_id, key)
-    for _ in range(2):  # a slot is given back
+    for _ in range(2):  # slots are released
         opened = [connect() for _ in range(most)]
         for each in opened:
             each.__enter__()

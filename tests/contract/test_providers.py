@@ -1,4 +1,4 @@
-"""OAuth providers: whole bodies, every bad one, and discovery from an MCP server."""
+"""OAuth providers: complete bodies, invalid ones, and discovery from an MCP server."""
 
 from __future__ import annotations
 

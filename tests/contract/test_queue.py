@@ -1,4 +1,4 @@
-"""Why runs wait, as callers see it: in the record of each, and for a whole deployment."""
+"""Reasons why runs wait, in the record of each run and for a whole deployment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def limit_key(key_id: str, number: int | None) -> None:
 
 
 def friend(api: Api) -> tuple[Api, str]:
-    """The same deployment, called with another key of its organization; and the key's id."""
+    """Create another key of the organization. Returns the deployment's API for that key, and the key's id."""
     key = new_key()
     return Api(caller(api.client.application, key), api.deployment), key.split("_")[1]
 
@@ -184,7 +184,7 @@ def test_a_run_remembers_its_key(api: Api) -> None:
 
 def test_the_position_is_counted_over_every_deployment_of_the_pool(api: Api) -> None:
     other = make.deployment("other")
-    for pending in (1, 49):  # 50 in all
+    for pending in (1, 49):  # 50 in total
         for _ in range(pending):
             make.run(other, key_id="somebody")
         runs = [start(api) for _ in range(2)]

@@ -1,6 +1,6 @@
-"""Quiet streams and sockets at the server the Procfile starts: clients that leave them, and what an idle one costs.
+"""Quiet streams and WebSockets, served by gunicorn: clients that leave them, and the memory of an idle one.
 
-Heartbeats are an hour apart, so nothing is written from which the server could learn that clients have left.
+Heartbeats are an hour apart, so the server cannot notice a disconnected client by a failed write.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.support.sockets import TEXT, Raw, message
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, started
 
-MOST_BYTES = 30_000  # of one socket
+MOST_BYTES = 30_000  # per socket
 SOCKETS = 300
-WARMING = 50  # what is made once is made by then
+WARMING = 50  # sockets until all one-time allocations are done
 BODY = {"assistant_id": "agent", "on_disconnect": "cancel"}
 READERS = {
     "stream": ("POST", "runs/stream", BODY),
@@ -52,7 +52,7 @@ def served(
 
 @contextmanager
 def reading(base: str, chat: Api, thread_id: str, how: str, run_id: str) -> Iterator[httpx.Response]:
-    """A client that has the answer's headers."""
+    """Yield a response whose headers the client has received."""
     method, path, body = READERS[how]
     url = f"{base}/d/{chat.deployment.name}/threads/{thread_id}/{path.format(run_id=run_id)}"
     with httpx.stream(method, url, json=body, headers={"x-api-key": KEY}, timeout=30) as response:

@@ -1,4 +1,4 @@
-"""What a deployment's interface refuses that no schema says, with the words that clients read."""
+"""Errors of a deployment's API that no schema describes, with the texts that clients read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN_ASSISTANT = (
 )
 REJECTED = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
-# What is asked, and what is answered; of a detail that ends in an ellipsis, its beginning.
+# `METHOD path`, body, status, detail. A detail that ends in an ellipsis is a prefix.
 REFUSALS: list[tuple[str, Any, int, str]] = [
     ("POST /assistants", {"graph_id": "agent", **BOTH}, 400, TWO_CONFIGURATIONS),
     ("PATCH /assistants/<assistant_id>", BOTH, 400, TWO_CONFIGURATIONS),

@@ -1,6 +1,6 @@
-"""What a long answer holds is released whichever step of its request fails: slot, reader, subscription, run.
+"""Resources of a long answer are released whichever step of its request fails: slot, reader, subscription, run.
 
-The requests go through the server's own worker, on a socket that breaks at a chosen operation.
+The requests pass through the server's own worker, on a socket that breaks at a chosen operation.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.support.acting import Actor
 from web import worker
 from web.rate_limits import Streams
 
-PATIENCE_SECONDS = 0.2  # of the server for a client that sends no more: gevent has not patched this process
-OPERATIONS = 5  # the request is read; headers, chunks and heartbeats are sent
+PATIENCE_SECONDS = 0.2  # the server's wait for more data; gevent has not patched this process
+OPERATIONS = 5  # reading the request; sending headers, chunks and heartbeats
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Breaking:
-    """A connection's socket that is reset at its n-th operation, and stays so."""
+    """A connection's socket that is reset at its n-th operation and all later ones."""
 
     def __init__(self, inner: socket.socket, at: int) -> None:
         self._inner, self._left = inner, at
@@ -68,12 +68,12 @@ class OneRequest(worker.Worker):
 
 
 def serve(app: Wsgi, request: bytes, *, breaks_at: int = 10_000) -> bytes:
-    """Let the server's worker handle one connection with this request on it; what it has answered."""
+    """Let the server's worker handle one connection with this request. Returns the bytes of its answer."""
     config = Config()
     config.set("keepalive", 75)
     handler = OneRequest(1, os.getpid(), [], None, 60, config, Logger(config))
     handler.wsgi = app  # type: ignore[assignment]  gunicorn annotates nothing
-    handler.alive = False  # it waits for no second request
+    handler.alive = False  # no keep-alive
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         ours, theirs = socket.socketpair()
@@ -114,7 +114,7 @@ LONG = {
 
 
 def asked(api: Api, name: str) -> tuple[bytes, int]:
-    """A long request whose client wants the run to go with it, and how many runs are to go on without it."""
+    """Prepare a long request that cancels its run on disconnect. Returns it and the number of runs that remain."""
     method, path, body = LONG[name]
     thread_id = api.post("/threads").json["thread_id"]
     run_id, others = "", 0
@@ -125,7 +125,7 @@ def asked(api: Api, name: str) -> tuple[bytes, int]:
 
 
 def held(app: Flask) -> tuple[int, dict[str, int], int]:
-    """Slots of the process, slots by key, and channels with readers."""
+    """Return slots of the process, slots by key, and the number of channels with readers."""
     streams: Streams = app.extensions["runyard_streams"]
     return streams.count, dict(streams._open), len(hub()._readers)
 
@@ -148,7 +148,7 @@ def test_a_connection_may_break_at_any_operation(api: Api, app: Flask, name: str
 
 
 class Broken:
-    """The app, whose answer raises at its n-th chunk."""
+    """The app with an answer that raises at its n-th chunk."""
 
     def __init__(self, app: Flask, at: int, error: BaseException) -> None:
         self._app, self._at, self._error = app, at, error
@@ -216,7 +216,7 @@ def test_a_reader_that_stops_is_cut_off_and_goes_on_by_the_last_id_it_read(
     actor.finish({})
     ask = request(api, "GET", f"/runs/{run['run_id']}/stream", headers=("Last-Event-ID: -1",))
 
-    read = serve(app, ask)  # which reads only at the end
+    read = serve(app, ask)  # serve() reads only at the end
     held_back = read.rpartition(b"\r\n\r\n")[0]
     seen = ids(held_back)
     assert 0 < len(seen) < 21
@@ -232,7 +232,7 @@ def ids(stream: bytes) -> list[int]:
 
 
 def test_what_a_body_leaves_behind_may_be_broken(api: Api, app: Flask) -> None:
-    """A join does not read the body that it is sent; the server does, after the stream was made."""
+    """A join ignores its body. The server reads the body after the stream was created."""
     content, _ = asked(api, "join stream")
     serve(app, content.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"zz\r\n")
     assert held(app) == NOTHING

@@ -1,4 +1,4 @@
-"""What is asked for twice, under a key or because the answer was lost, is made once."""
+"""Requests repeated under a key, or because the answer was lost, create one run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thr
     api.set(max_pending_per_deployment=1)
     path, body = f"/threads/{thread_id}/runs", {"assistant_id": "agent"}
     first = api.post(path, body, headers=KEY)
-    creation._counted.clear()  # the next count is due
+    creation._counted.clear()  # expire the cached count
     again = api.post(path, body, headers=KEY)
     other = api.post(path, body, headers={"Idempotency-Key": "k2"})
     batch = api.post("/runs/batch", [body])
@@ -93,12 +93,12 @@ def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thr
     assert (other.status_code, batch.status_code) == (429, 429)
 
 
-# A database that is lost before it answers
+# Loss of the database connection before its answer
 
 
 @pytest.fixture
 def link(db: Engine, database: str, api: Api) -> Iterator[Link]:
-    """The web's way to PostgreSQL, for a test to break."""
+    """Faulty link between the web process and PostgreSQL."""
     url = make_url(database)
     with linked(Path(str(url.query["host"])) / ".s.PGSQL.5432") as link:
         connect(f"postgresql://{url.username}@127.0.0.1:{link.port}/{url.database}?sslmode=disable")

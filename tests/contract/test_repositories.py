@@ -1,4 +1,4 @@
-"""Deployments built from a git repository, over HTTP: what is accepted, and when something is built."""
+"""Deployments built from a git repository, over HTTP: validation, and the events that start a build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create(control: ControlPlane, **config: Any) -> Any:
 
 
 def built(revision_id: str, commit: str = "c" * 40) -> None:
-    """What a builder would have done."""
+    """Mark a revision as built from this commit, as a builder does."""
     with connection() as conn:
         conn.execute(
             text("INSERT INTO archive (digest, size) VALUES ('d', 1) ON CONFLICT DO NOTHING"),

@@ -1,4 +1,4 @@
-"""A revision's logs: pages of lines, and the live stream of its way."""
+"""A revision's logs: pages of lines, and the live stream of its progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
     at: datetime = START,
     run_id: UUID | None = None,
 ) -> None:
-    """Lines of the latest revision, a microsecond apart."""
+    """Append lines of the latest revision, one microsecond apart."""
     with connection() as conn:
         logs.append(
             conn,
@@ -187,7 +187,7 @@ def test_a_bad_wish_is_placed(control: ControlPlane, deployed: Any, subtests: py
 
 
 def events_of(raw: bytes) -> list[tuple[str | None, str, Any]]:
-    """Id, name and data of each event; comments are left out."""
+    """Return `(id, name, data)` of each event. Omits comments."""
     found = []
     for block in raw.decode().split("\r\n\r\n"):
         fields = dict(
@@ -236,7 +236,7 @@ def test_a_stream_goes_on_where_it_was_left(control: ControlPlane, deployed: Any
     assert [data for _, _, data in rest] == [STOPPED, END]
     nothing_new = events_of(stream(control, deployed, **{"Last-Event-ID": str(last)}).data)
     assert nothing_new == [(None, "status", STOPPED), (None, "end", END)]
-    for unknown in ("999999", "x", "-1", ""):  # from the start
+    for unknown in ("999999", "x", "-1", ""):  # unknown ids replay from the start
         assert len(events_of(stream(control, deployed, **{"Last-Event-ID": unknown}).data)) == 3, unknown
 
 

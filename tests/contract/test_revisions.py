@@ -1,4 +1,4 @@
-"""Revisions over HTTP: which change makes one, when it is built, deployed again and interrupted."""
+"""Revisions over HTTP: the changes that create one, and when it is built, redeployed and interrupted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, contro
     ]
     assert control.revision(deployed) == found[0]
     assert "changed" not in str(found)
-    execute("UPDATE revision SET created_by = NULL, changes = NULL")  # as older ones have it
+    execute("UPDATE revision SET created_by = NULL, changes = NULL")  # as in older rows
     old = control.revision(deployed)
     assert (old["created_by"], old["changes"]["variables_set"]) == (None, None)
 

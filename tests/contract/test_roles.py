@@ -1,4 +1,4 @@
-"""Which role each route needs, and which routes hold a stream slot: every route of the app is in the table of routes."""
+"""Required role and stream slot of each route. Every route of the app must be in the table of routes."""
 
 from __future__ import annotations
 

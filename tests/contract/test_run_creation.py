@@ -1,4 +1,4 @@
-"""What a run can ask for beside its input: a time, a place, a precondition; batches; bulk cancels."""
+"""Options of a new run beside its input: start time, checkpoint, precondition; also batches and bulk cancels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CHECKPOINT = "1f1e0000-0000-6000-8000-000000000001"
 
 
 def statuses(api: Api, thread_id: str) -> list[str]:
-    """Of a thread's runs, oldest first."""
+    """Return the statuses of a thread's runs, oldest first."""
     return [run["status"] for run in reversed(api.get(f"/threads/{thread_id}/runs").json)]
 
 
 def claimable(run: dict[str, Any]) -> bool:
-    """Whether somebody could claim the run now; it stays as it is."""
+    """Return whether the run can be claimed now, without claiming it."""
     with driver() as conn, conn.transaction(force_rollback=True):
         return bool(claims.claim(conn, [UUID(run["run_id"])], claims.Terms("w", 30, 60)))
 
@@ -34,7 +34,7 @@ def due(run: dict[str, Any]) -> None:
     execute("UPDATE run SET not_before = now() WHERE run_id = :id", id=run["run_id"])
 
 
-# Later
+# Delayed runs
 
 
 def test_a_run_for_later_waits_for_its_time_and_later_ones_wait_for_it(
@@ -87,7 +87,7 @@ def test_a_time_that_has_come_is_now(api: Api, notifications: Notifications) -> 
         assert claimable(run), seconds
 
 
-# From a checkpoint
+# Runs from a checkpoint
 
 PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"checkpoint_id": CHECKPOINT}, {"checkpoint_id": CHECKPOINT}),
@@ -134,7 +134,7 @@ def test_a_checkpoint_is_on_the_runs_own_thread(api: Api, thread_id: str) -> Non
     assert "checkpoint_id" not in run["kwargs"]["config"]["configurable"]
 
 
-# If the thread is as the caller thinks
+# Preconditions on the thread's status
 
 
 def test_a_thread_of_another_status_than_expected_is_409(
@@ -184,7 +184,7 @@ def test_a_thread_on_which_something_runs_is_busy_and_one_that_is_made_for_the_r
     start(api, new, if_not_exists="create", if_thread_status="idle")
 
 
-# Several at once
+# Batches
 
 
 def test_a_batch_makes_all_its_runs_in_order(api: Api, notifications: Notifications) -> None:
@@ -240,7 +240,7 @@ def test_named_runs_of_a_thread_are_cancelled_and_the_thread_is_free(
     assert api.get(f"/threads/{thread_id}").json["status"] == "idle"
 
 
-# By another run
+# Runs created by runs
 
 
 def depth_of(run: Any) -> int:

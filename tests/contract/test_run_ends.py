@@ -1,4 +1,4 @@
-"""Runs on the wire: cancelled and deleted, waiting and running"""
+"""Runs over HTTP: cancelled and deleted, while pending and while running."""
 
 from __future__ import annotations
 

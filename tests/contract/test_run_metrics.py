@@ -1,4 +1,4 @@
-"""Runs and builds for Prometheus, and that the dashboard and the rules for alerts ask for what there is."""
+"""Prometheus metrics of runs and builds. The dashboard and the alert rules query only existing metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_once(api: Api) -> None:
 
 @pytest.fixture
 def busy(api: Api) -> Api:
-    """A deployment with runs that ended, folded and not, one that waits, a build, and workers."""
+    """Deployment with ended runs, folded and not, a pending run, a build, and workers."""
     run_once(api)
     with connection() as conn:
         folding.fold(conn)
@@ -135,7 +135,7 @@ def test_each_role_of_redis_has_figures_of_its_own(busy: Api, monkeypatch: pytes
 
 @contextmanager
 def nothing_there() -> Iterator[Redis]:
-    """A client of a Redis that does not answer."""
+    """Yield a client of a Redis that does not answer."""
     client = redis.make_client(f"redis://127.0.0.1:{free_port()}", connections=1)
     yield client
     client.close()
@@ -164,7 +164,7 @@ def test_each_caller_sees_the_figures_of_their_own(app: Flask, busy: Api, neighb
     assert "other" not in text
 
 
-# the dashboard and the rules
+# Dashboard and alert rules
 
 
 def queries() -> Iterator[tuple[str, str]]:

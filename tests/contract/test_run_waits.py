@@ -1,4 +1,4 @@
-"""Runs on the wire: waits and joins, and clients that leave them"""
+"""Runs over HTTP: waits and joins, and clients that disconnect from them."""
 
 from __future__ import annotations
 

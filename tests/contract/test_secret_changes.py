@@ -1,4 +1,4 @@
-"""Secrets that are set or removed one by one, by who does not know the others' values."""
+"""Secrets set or removed one by one, by callers who do not know the values of the others."""
 
 from __future__ import annotations
 

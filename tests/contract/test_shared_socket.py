@@ -1,4 +1,4 @@
-"""One `web` of several processes behind one socket: whichever of them is asked shows the figures of all."""
+"""One `web` with several processes behind one socket: each process reports the figures of all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, started
 
-# Before any other fixture: the processes wait for the tables of their release.
+# Runs before any other fixture, because the processes wait for the tables of their release.
 pytestmark = pytest.mark.usefixtures("_engines")
 
 
@@ -27,7 +27,7 @@ def web(database: str, tmp_path: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def have_both_counted(base: str, folder: Path) -> bool:
-    """Asks often enough at once for either to answer; each has a file from its first request on."""
+    """Send enough parallel requests to reach both processes. Each creates a file at its first request."""
     with ThreadPoolExecutor(8) as callers:
         list(callers.map(lambda _: figures(base), range(16)))
     return len(list(folder.glob("runyard-web-*/counter_*.db"))) == 2
@@ -38,7 +38,7 @@ def workers(arbiter: psutil.Process) -> list[int]:
 
 
 def figures(base: str) -> dict[str, int]:
-    """As one of them shows them, each time over a new connection."""
+    """Return the figures that one of the processes reports. Opens a new connection for each call."""
     answer = httpx.get(f"{base}/metrics?format=json", headers={"x-api-key": KEY})
     assert answer.status_code == 200
     return answer.json()["api"]

@@ -1,4 +1,4 @@
-"""Clients that break a socket's rules, take nothing, or fall silent: the process and other clients do not suffer."""
+"""Clients that break a socket's rules, stop reading or fall silent do not affect the process or other clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.web_process import KEY
 from tests.support.web_process import started as web_process
 
 APP = "tests.support.heard_web:app"
-MOST_BYTES = 200_000  # of a message there
+MOST_BYTES = 200_000  # largest message there
 RAW_RESERVED = 3
 
 OpenRaw = Callable[..., Raw]
@@ -63,13 +63,13 @@ def thread_id(chat: Api) -> str:
 
 
 def clients(served: tuple[psutil.Process, str]) -> int:
-    """How many connections the process has to clients, closed by them or not."""
+    """Return the number of the process's connections to clients, including those that clients have closed."""
     return open_connections.held(served[1])
 
 
 @pytest.fixture
 def bystander(served: tuple[psutil.Process, str], chat: Api) -> Iterator[Socket]:
-    """Another client of the process, which must go on as if nothing had happened."""
+    """Another client of the process, which must remain unaffected."""
     with sockets.opened(served[1], chat.deployment.name, str(uuid4()), KEY) as socket:
         socket.subscribe()
         yield socket
@@ -154,7 +154,7 @@ def test_who_leaves_without_a_close_leaves_nothing(
 
 
 def test_who_answers_no_ping_is_closed_and_who_does_stays(open_raw: OpenRaw, bystander: Socket) -> None:
-    """`bystander` was there before, and answers."""
+    """`bystander` connected before, and answers pings."""
     with open_raw() as raw:
         raw.send(TEXT, SUBSCRIBE)
         assert raw.close_code() == 1013
@@ -232,7 +232,7 @@ def test_who_takes_nothing_holds_up_nobody(
 
 
 def test_pings_are_read_no_faster_than_their_answers_are_taken(open_raw: OpenRaw) -> None:
-    """What is not taken is not piled up: the server stops reading."""
+    """The server does not buffer answers without limit: it stops reading."""
     flood = 1_000 * frame(PING, b"x" * 100)
     with open_raw(buffer=4096) as raw:
         raw.socket.settimeout(0.5)

@@ -1,4 +1,4 @@
-"""Streams on the wire: bytes, headers, heartbeats, and what a client that leaves causes."""
+"""Streams over HTTP: bytes, headers, heartbeats, and the effects of a disconnected client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining a stream and resuming it: what is replayed, what is missing, and how a wait ends."""
+"""Joining and resuming a stream: replayed events, missing events, and the end of a wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPIRED = ": history expired\r\n\r\n"
 
 @pytest.fixture
 def ended(api: Api, thread_id: str) -> str:
-    """A resumable run that has ended; its visible events are `ALL`."""
+    """Id of an ended resumable run whose visible events are `ALL`."""
     run_id = start(api, thread_id, stream_resumable=True)
     actor = Actor(run_id)
     actor.emit("values", {"a": 1})
@@ -131,7 +131,7 @@ def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch:
 def test_nothing_is_missing_where_the_end_alone_was_not_written(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, failed: bool
 ) -> None:
-    """A runner may be killed when it has committed a run's end, and before that is in the log."""
+    """A runner may be killed after it has committed a run's end and before the log contains that end."""
     monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
     run_id = start(api, thread_id, stream_resumable=True)
     actor = Actor(run_id)
@@ -148,7 +148,7 @@ def test_nothing_is_missing_where_the_end_alone_was_not_written(
 
 @pytest.fixture
 def owner() -> str:
-    """A runner that lives."""
+    """Id of a live runner."""
     with connection() as conn:
         heartbeat = Heartbeat(
             id="actor", kind="runner", pool="default", host_name="h", pid=1, version="1", isolation=2
@@ -190,7 +190,7 @@ def test_so_may_that_of_a_run_whose_row_has_gone(api: Api, owner: str) -> None:
 
 
 def is_held(actor: Actor, *, last: int, end_alone: bool = False) -> bool:
-    """Whether who has the events up to `last` is to wait for more, by the row."""
+    """Return whether, by the run's row, a reader of the events up to `last` must wait for more."""
     end = end_event.end_of_lost(actor.run.deployment_id, actor.run.run_id, last, end_alone=end_alone)
     assert end is not None
     return end.is_held
@@ -214,7 +214,7 @@ def test_what_was_not_written_before_the_end_is_said_to_be_missing(
 
 
 def test_an_id_beyond_the_numbers_reserved_is_known_once_the_run_has_ended(api: Api, thread_id: str) -> None:
-    """What an ended run still has to send may go beyond them."""
+    """Events that an ended run has not sent yet may exceed the reserved numbers."""
     run_id = start(api, thread_id, stream_resumable=True)
     actor = Actor(run_id)
     for number in range(2, RESERVED + 6):
@@ -289,7 +289,7 @@ def test_an_answer_breaks_off_when_the_process_stops(api: Api, thread_id: str, e
     next(body)
     for reader in hub()._all():
         reader.close()
-    with pytest.raises(ConnectionResetError):  # clients take a proper end for the run's
+    with pytest.raises(ConnectionResetError):  # clients read a proper end as the run's
         list(body)
     response.close()
 
@@ -326,7 +326,7 @@ def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
     body = response.iter_encoded()
     next(body)
     execute("DELETE FROM thread WHERE thread_id = :id", id=made["thread_id"])
-    with pytest.raises(ConnectionResetError):  # `{}` would look like its output
+    with pytest.raises(ConnectionResetError):  # `{}` would look like the run's output
         list(body)
     response.close()
 
@@ -335,7 +335,7 @@ def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
 def test_a_run_that_ends_while_redis_is_away_answers_who_waits_for_its_output(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """Who follows its events waits for Redis: it may have some that were not sent yet."""
+    """A reader of the events waits for Redis, which may have events that were not sent yet."""
     monkeypatch.setattr(follow, "AWAY_CHECK_SECONDS", 0.1)
     monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 0.1)
     run_id = start(api, thread_id)
@@ -345,7 +345,7 @@ def test_a_run_that_ends_while_redis_is_away_answers_who_waits_for_its_output(
     next(chunks)
     redis.use(redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
     with pytest.raises(RedisError):
-        actor.finish({"a": 1})  # its row first, then its log
+        actor.finish({"a": 1})  # first its row, then its log
 
     if ending == "join":
         assert orjson.loads(b"".join(chunks)) == {"a": 1}

@@ -1,4 +1,4 @@
-"""A thread's state on the wire: from its row, and what is asked of a graph host (played by the tests)."""
+"""A thread's state over HTTP: from its row, and by queries to a graph host, which the tests play."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_STATE = {
 
 
 class Runner:
-    """Answers every question at once with the same document, and remembers what was asked."""
+    """Answers every query at once with the same document, and records the queries."""
 
     def __init__(self, notifications: Notifications) -> None:
         self.answer: bytes = b"{}"
@@ -55,7 +55,7 @@ def new(api: Api, **body: Any) -> str:
 
 @pytest.fixture
 def stored(api: Api) -> str:
-    """The id of a thread whose newest state waits in a subgraph."""
+    """Id of a thread whose newest state waits in a subgraph."""
     thread_id = new(api)
     task = {
         "id": "t", "name": "child", "interrupts": [],
@@ -166,7 +166,7 @@ def test_history_takes_every_spelling_of_before(api: Api, runner: Runner, stored
         asked = runner.asked[-1].document
         found = [asked[name] for name in ("op", "limit", "before", "filter", "checkpoint_ns")]
         assert (before, found) == (before, ["history", 5, CHECKPOINT, {"step": 1}, "child:1"])
-    for unknown in ("0zz", "", {"checkpoint_id": "0zz"}):  # no id of a checkpoint: no bound
+    for unknown in ("0zz", "", {"checkpoint_id": "0zz"}):  # no checkpoint id, so no bound
         api.post(f"/threads/{stored}/history", {"before": unknown})
         assert (unknown, runner.asked[-1].document["before"]) == (unknown, None)
 
@@ -196,7 +196,7 @@ def test_history_is_asked_for_values_only_where_they_are_shown(api: Api, runner:
 
 @pytest.fixture
 def finished(api: Api) -> str:
-    """The id of a thread whose newest run came to its end."""
+    """Id of a thread whose newest run ended without next nodes."""
     thread_id = new(api)
     actor = Actor(api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"])
     make.stored(actor.run, "c", metadata={"longest": 1, "a": 2})
@@ -332,7 +332,7 @@ def test_patching_the_state_merges_the_threads_metadata(api: Api, stored: str) -
     assert record["metadata"]["graph_id"] == "agent"
 
 
-# What the runner stores
+# Storage of updates by the runner
 
 
 def answer_of(thread_id: str, checkpoint_id: str, parent: str | None, *, next: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The store on the wire."""
+"""The store over HTTP."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What becomes of a thread's runs when another one is wanted, or one is not wanted any more: each case once.
+"""Effects on a thread's runs when another run is requested or a run is cancelled: each case once.
 
-The tables are the contract's: strategies, cancels, and what a thread's status says.
+The tables state the contract: strategies, cancels, and the resulting status of the thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.contract.conftest import Api, Notifications
 from tests.support.acting import Actor
 
 LATER = 3600
-BEFORE, PARTIAL = "1-before", "2-partial"  # checkpoints: of a run that had ended, and of the one that runs
+BEFORE, PARTIAL = "1-before", "2-partial"  # checkpoints of the ended run and of the running run
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
 
 class Story:
-    """A thread on which one run has ended, and what is done on it next."""
+    """A thread with one ended run, and the actions that follow on it."""
 
     def __init__(self, api: Api, *, waits: bool = False) -> None:
-        """`waits`: the ended run stopped at an interrupt."""
+        """Create the thread. With `waits`, the ended run stopped at an interrupt."""
         self.api = api
         self.thread_id: str = api.post("/threads").json["thread_id"]
         self.actors: dict[str, Actor] = {}
@@ -43,7 +43,7 @@ class Story:
         return self.api.post(f"/threads/{self.thread_id}/runs", {"assistant_id": "agent", **body})
 
     def has(self, kind: str) -> str:
-        """A run that is waiting, waiting for its time, or running; its id."""
+        """Create a run that is pending, delayed or running. Returns its id."""
         response = self.wants(**({"after_seconds": LATER} if kind == "delayed" else {}))
         assert response.status_code == 200, response.text
         run_id: str = response.json["run_id"]
@@ -56,12 +56,12 @@ class Story:
         return actor
 
     def may_start(self, run_id: str) -> bool:
-        """Whether it is its turn; if so it is claimed by nobody we know."""
+        """Claim the run for an unrelated owner. Returns whether it was eligible."""
         with driver() as conn:
             return bool(claims.claim(conn, [UUID(run_id)], Terms("somebody", 30, 3600)))
 
     def obeys(self) -> None:
-        """Owners of running runs learn what is wanted of these, and do it as a runner does."""
+        """Let the owners of running runs renew their leases and carry out requested cancels, as a runner does."""
         for run_id, actor in self.actors.items():
             with connection() as conn:
                 held = claims.renew(conn, [UUID(run_id)], owner=actor.run.owner, lease_seconds=30)
@@ -96,7 +96,7 @@ class Story:
 
     @property
     def newest(self) -> str:
-        """The checkpoint that the next run goes on from."""
+        """Checkpoint from which the next run continues."""
         with connection() as conn:
             key = (self.api.deployment.id, UUID(self.thread_id))
             found = checkpoint_reads.newest(conn, [key])[key]
@@ -110,7 +110,7 @@ def story(api: Api) -> Story:
 
 KINDS = ("pending", "delayed", "running")
 STRATEGIES = [
-    # strategy, what is ahead, what becomes of it, where the new run goes on from
+    # strategy, earlier runs, their statuses afterwards, the checkpoint from which the new run continues
     *(("reject", (kind,), (kind,), None) for kind in KINDS),
     ("reject", ("running", "pending"), ("running", "pending"), None),
     *(("enqueue", (kind,), (kind,), None) for kind in KINDS),
@@ -150,14 +150,14 @@ def test_a_strategy_does_what_it_says(
         assert answer.json["status"] == "pending"
     assert story.thread["status"] == ("busy" if ahead or answer.status_code == 200 else "idle")
     if "running" in ahead and answer.status_code == 200:
-        assert not story.may_start(answer.json["run_id"])  # two runs of a thread never run at once
+        assert not story.may_start(answer.json["run_id"])  # a thread never has two running runs
     story.obeys()
     live = {"delayed": "pending"}
     assert [story.status(run_id) for run_id in old] == [live.get(str(kind), kind) for kind in left]
     if goes_on_from is None:
         return
     for stream in streams:
-        assert "event: error" not in stream.text  # each has ended
+        assert "event: error" not in stream.text  # each stream has ended
     run_id = answer.json["run_id"]
     thread = story.thread
     message = f"superseded by run {run_id} (multitask_strategy={strategy})"
@@ -191,7 +191,7 @@ def test_an_enqueued_run_streams_from_its_first_event(story: Story, ahead: str) 
 
 
 CANCELS = [
-    # the run, what is asked, what becomes of it, the thread's status, its error
+    # kind of run, action, the run's status afterwards, the thread's status, its error
     ("running", "interrupt", "interrupted", "interrupted", "UserInterrupt"),
     ("running", "rollback", None, "idle", "UserRollback"),
     ("pending", "interrupt", "interrupted", "idle", None),
@@ -233,7 +233,7 @@ def test_the_run_after_a_cancelled_one_is_next(
     story.cancel(first, action=action)
     story.obeys()
     assert story.thread["status"] == "busy"
-    if kind != "running":  # else its owner notifications
+    if kind != "running":  # otherwise its owner sends the notification
         assert notifications.heard == [("runs.default", second)]
     story.starts(second).finish({"n": 3})
     assert (story.thread["status"], story.thread["error"]) == ("idle", None)
@@ -250,7 +250,7 @@ def test_an_open_question_survives_a_run_that_was_rolled_back(api: Api) -> None:
 
 
 WISHES = [
-    # asked one after the other, what becomes of the run, which of them its owner was told
+    # requested actions in order, the run's status afterwards, index of the action that its owner receives
     (("interrupt", "interrupt"), "interrupted", 0),
     (("interrupt", "rollback"), None, 1),
     (("rollback", "interrupt"), None, 0),
@@ -280,7 +280,7 @@ def test_of_two_wishes_the_stronger_holds_and_of_equals_the_first(
 
 
 STATUSES = [
-    # how the last run ended, what it left to do, the thread's status
+    # status of the last run, status that it leaves on the thread, its next nodes, the thread's status as shown
     (RunStatus.SUCCESS, ThreadStatus.IDLE, [], "idle"),
     (RunStatus.SUCCESS, ThreadStatus.INTERRUPTED, ["ask"], "interrupted"),
     (RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, ["on"], "interrupted"),
@@ -302,7 +302,7 @@ def test_a_threads_status_follows_from_its_runs(
     assert (story.thread["status"], story.thread["error"]) == (shown, error)
 
     delayed = story.has("delayed")
-    assert (story.thread["status"], story.thread["error"]) == ("busy", None)  # the next run clears it
+    assert (story.thread["status"], story.thread["error"]) == ("busy", None)  # the next run clears the error
 
     story.cancel(delayed)
     assert story.thread["status"] != "busy"

@@ -1,4 +1,4 @@
-"""Organizations cannot see, guess or touch each other's: a walk over every route with a foreign key.
+"""Organizations cannot see, guess or change each other's objects: every route is called with a foreign key.
 
 The routes are those of `tests/support/routes.py`. The fixture `theirs` fills their path parameters.
 """
@@ -40,7 +40,7 @@ CARD = f"{MOUNT}/.well-known/agent-card.json"
 
 @dataclass(frozen=True)
 class Theirs:
-    """What the other organization has: one of everything, and values for every path parameter."""
+    """The other organization's objects: one of each kind, and values for every path parameter."""
 
     organization_id: UUID
     key: str
@@ -49,12 +49,12 @@ class Theirs:
 
     @property
     def secrets(self) -> set[str]:
-        """What no answer to a stranger may hold."""
+        """Texts that no answer to another organization may contain."""
         ids = {value for name, value in self.fill.items() if name.endswith("_id") and name != "provider_id"}
         return ids | {"their-metadata", "their line"}
 
     def rows(self) -> dict[str, list[Any]]:
-        """Everything they have in the database."""
+        """Return all rows of the organization."""
         mine = {"organization_id": self.organization_id, "deployment_id": self.deployment.id}
         mine |= {"revision_id": self.deployment.active_revision_id}
         conditions = {"organization": ["id = :organization_id"], "deployment": ["id = :deployment_id"]}
@@ -66,7 +66,7 @@ class Theirs:
 
 @pytest.fixture
 def theirs(app: Flask, control: ControlPlane) -> Theirs:
-    """An organization whose deployment is called chat."""
+    """Organization with a deployment `chat`."""
     organization_id = make.organization("theirs")
     key = new_key(organization_id=organization_id)
     owner = ControlPlane(caller(app, key))
@@ -114,14 +114,14 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
 
 @pytest.fixture
 def stranger(app: Flask, theirs: Theirs) -> ControlPlane:
-    """An admin of another organization, which has a deployment of the same name and nothing in it."""
+    """Admin of another organization with an empty deployment of the same name."""
     organization_id = make.organization("mine")
     make.deployment("chat", organization_id=organization_id)
     return ControlPlane(caller(app, new_key(organization_id=organization_id)))
 
 
 def routes(*, with_ids: bool) -> list[Route]:
-    """The routes that need a key: those that name something by its id, or those that do not."""
+    """Return the routes that require a key, either those with an id in their path or the others."""
     return [
         (method, rule)
         for (method, rule), call in CALLS.items()
@@ -146,7 +146,7 @@ def test_what_others_have_is_not_found_and_stays_as_it_is(stranger: ControlPlane
 
 
 def test_what_others_have_looks_like_what_nobody_has(stranger: ControlPlane, theirs: Theirs) -> None:
-    """No answer tells that an id exists."""
+    """An answer never discloses that an id exists."""
     nobody = Theirs(
         theirs.organization_id,
         theirs.key,
@@ -171,11 +171,11 @@ def test_lists_hold_nothing_of_others(stranger: ControlPlane, theirs: Theirs) ->
     for route in routes(with_ids=False):
         method, rule = route
         if CALLS[route].role == "operator" or rule.endswith(("/runs/stream", "/runs/wait")):
-            continue  # a stream of one's own has no end here
+            continue  # the caller's own stream would not end here
         response = ask(stranger, theirs, route)
         assert response.status_code < 500, (route, response.text)
         if method == "GET" or rule.endswith(("/search", "/count")):
-            expected = 404 if rule == CARD else 200  # of their assistant
+            expected = 404 if rule == CARD else 200  # for their assistant
             assert response.status_code == expected, (route, response.text)
             walked += 1
         assert not [secret for secret in theirs.secrets if secret in response.text], route
@@ -205,7 +205,7 @@ def test_another_deployment_of_the_organization_has_none_of_it(app: Flask, their
 
 
 def test_the_owner_finds_all_of_it(app: Flask, theirs: Theirs) -> None:
-    """The walk would prove nothing if its addresses led nowhere."""
+    """Proves that the paths of the other tests lead to existing records."""
     owner = ControlPlane(caller(app, theirs.key))
     asks_a_graph_host = ("/history", "/state/<checkpoint_id>", "/subgraphs/<path:namespace>")
     for method, rule in routes(with_ids=True):

@@ -1,4 +1,4 @@
-"""A thread's stream: open across its runs, its modes, what is told again, and what it refuses."""
+"""A thread's stream: open across its runs, with modes, replay and errors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FAILURE = {"error": "ValueError", "message": "boom"}
 
 
 class Stream:
-    """An open thread stream; it beats so often here that reading on always comes back."""
+    """An open thread stream. The frequent heartbeats of tests keep its reads from blocking."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._seen = b""
 
     def until(self, name: str, count: int = 1) -> list[tuple[str, Any, str]]:
-        """What came since the last call, to the `count`th event of that name."""
+        """Return the events since the last call, up to the `count`th one of this name."""
         wanted = f"event: {name}\r\n".encode()
         while self._seen.count(wanted) < count:
             self._seen += next(self._chunks).replace(HEARTBEAT, b"")
@@ -41,7 +41,7 @@ class Stream:
         return [parsed(event) for event in seen.decode().split("\r\n\r\n") if event]
 
     def beats(self, count: int) -> list[tuple[str, Any, str]]:
-        """What came until it has beaten that often."""
+        """Return the events that arrive before this many heartbeats."""
         seen = b""
         while seen.count(HEARTBEAT) < count:
             seen += next(self._chunks)
@@ -87,7 +87,7 @@ def done(run_id: str, id: str) -> tuple[str, Any, str]:
 
 
 def sent(run_id: str, number: int) -> list[tuple[str, Any, str]]:
-    """What is told of a run made by `act(run_id, {"n": number})`."""
+    """Return the events of a run executed by `act(run_id, {"n": number})`."""
     return [
         began(run_id, f"{number}-1"),
         ("values", {"n": number}, f"{number}-2"),
@@ -179,7 +179,7 @@ def test_resumable_runs_are_replayed_after_an_id(api: Api, thread_id: str, subte
         ("1-1", "1-2 1-3 3-1 3-2 3-3"),
         ("1-3", "3-1 3-2 3-3"),
         ("2-0", "3-1 3-2 3-3"),
-        ("2-1", "2-3 3-1 3-2 3-3"),  # of a run that cannot be replayed, its end
+        ("2-1", "2-3 3-1 3-2 3-3"),  # only the end of a run that cannot be replayed
         ("2-3", "3-1 3-2 3-3"),
         ("3-2", "3-3"),
         ("99-1", ""),
@@ -218,7 +218,7 @@ def test_a_reader_of_a_run_that_ended_meanwhile_gets_its_end_once(
 ) -> None:
     run_id = start(api, thread_id)
     act(run_id, {"n": 1})
-    for _ in range(2):  # with the run's event log, and without
+    for _ in range(2):  # with the run's event log and without it
         with follow(api, thread_id, last=last) as stream:
             ends = stream.until("metadata") if seen else stream.beats(3)
         assert [event for event in ends if event[1]] == [done(run_id, id) for id in seen]
@@ -238,7 +238,7 @@ def test_a_lost_notification_costs_time_and_no_event(
 
 
 def test_it_ends_with_its_thread(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 3_600)  # it is notified
+    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 3_600)  # relies on the notification
     with follow(api, thread_id) as stream:
         assert stream.beats(1) == []
         api.delete(f"/threads/{thread_id}")
@@ -290,7 +290,7 @@ def test_state_update_sends_each_state_by_whomever_it_was_written(
 
 
 def _update_state(api: Api, thread_id: str, notifications: Notifications, values: dict[str, Any]) -> None:
-    """An update of state as a graph host makes it: the row is written, then the question answered."""
+    """Update the state as a graph host does: write the row, then answer the query."""
 
     def notify(task: str, queue: str, id: UUID | str) -> None:
         assert task == broker.ANSWER_QUERIES

@@ -1,4 +1,4 @@
-"""Threads on the wire: records, changes, search, the newest state, refusals."""
+"""Threads over HTTP: records, changes, search, the newest state, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis by TLS: every client of ours goes by the addresses' own words on whom to trust."""
+"""TLS to PostgreSQL and Redis: every client applies the certificate settings of the URLs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def presented(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
-    """The authority's certificate, and what servers present."""
+    """The authority's certificate file, and the TLS context of the servers."""
     return certificates.make(tmp_path_factory.mktemp("trusted"), HOST)
 
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of an authority that signed nothing here."""
+    """Certificate file of an authority that signed no server here."""
     return certificates.make(tmp_path_factory.mktemp("stranger"), HOST)[0]
 
 

@@ -1,4 +1,4 @@
-"""Traces: where a caller's goes on, what is exported, and that nothing is where it is off."""
+"""Traces: continued from the caller, exported, and absent where tracing is off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAILURE = {"error": "ValueError", "message": "boom"}
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    """Where this process exports to meanwhile."""
+    """Collector that receives this process's traces during the test."""
     with collecting() as collector:
         tracer = OtelTracer(collector.url, process="web", instance="box:1:a")
         tracing.use(tracer)

@@ -1,4 +1,4 @@
-"""Splits of a deployment's traffic, promote and abort: who gets which revision, and what is refused."""
+"""Splits of a deployment's traffic, promote and abort: the revision of each run, and rejected changes."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_a_deployment_that_is_being_deleted_is_not_promoted(
         traffic.promote(conn, api.deployment.organization_id, api.deployment.id, UUID(newer))
 
 
-# Other protocols.
+# Other protocols
 
 
 def _by_mcp(api: Api, heard: Notifications, tool: str, _: str) -> str:

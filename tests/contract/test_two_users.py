@@ -1,4 +1,4 @@
-"""Two users of one deployment, whose handlers stamp and filter by owner, never meet: all is as if the other had nothing."""
+"""Two users of one deployment, whose handlers filter by owner, see nothing of each other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def post(api: Api, path: str, body: Any) -> Any:
 
 @pytest.fixture
 def anns(users: Users) -> dict[str, str]:
-    """What ann has: the ids of a thread, an assistant, a cron and a cron on her thread."""
+    """Ids of ann's records: a thread, an assistant, a cron and a cron on her thread."""
     thread_id = post(users.ann, "/threads", {})["thread_id"]
     assistant = post(users.ann, "/assistants", {"graph_id": "agent"})
     cron = post(users.ann, "/runs/crons", HOURLY)
@@ -110,7 +110,7 @@ def test_the_threads_of_an_assistant_are_not_all_deleted_with_it(users: Users, a
     assert users.bob.get(f"/threads/{his}").status_code == 200
 
 
-# The store.
+# Store
 
 
 def test_two_users_never_meet_in_the_store(users: Users) -> None:
@@ -177,7 +177,7 @@ def test_users_who_are_remembered_are_not_taken_for_each_other(users: Users, ann
 
 
 class PlayedSocket:
-    """The server's end of a WebSocket, whose client does what the test says."""
+    """The server's end of a WebSocket whose client is played by the test."""
 
     is_closed = False
 
@@ -191,14 +191,14 @@ class PlayedSocket:
         yield
 
     def beat(self) -> None:
-        """Nobody listens."""
+        """Do nothing: no client is connected."""
 
     def send(self, *messages: bytes) -> None:
         self.sent += map(orjson.loads, messages)
 
 
 def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: Users) -> None:
-    """A stranger's thread could be written to by whoever had waited for it."""
+    """Otherwise a user who waited for a thread could write to it after another user has created it."""
     socket: Any = PlayedSocket()
     thread_id = users.ann.post("/threads", {}).json["thread_id"]
     app, chat = users.owner.client.application, users.deployment

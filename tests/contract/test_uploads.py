@@ -1,4 +1,4 @@
-"""Uploads: a place for an archive, what it takes, and what may be deployed from it."""
+"""Uploads of archives: the URL, its limits, and deploys from an upload."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(control: ControlPlane, deployment: Any, **body: Any) -> Any:
 
 
 def stored() -> dict[str, bytes]:
-    """Every archive by its digest."""
+    """Return every archive by its digest."""
     with connection() as conn:
         digests = conn.execute(text("SELECT digest FROM archive")).scalars().all()
         return {digest: b"".join(archives.chunks(conn, digest)) for digest in digests}
@@ -119,7 +119,7 @@ def test_an_upload_address_that_is_unknown_expired_or_of_a_deleted_deployment_ta
 def test_a_larger_archive_is_413_and_the_upload_address_stays_open(
     app_with: MakeApp, control: ControlPlane, deployment: Any
 ) -> None:
-    small = app_with(max_archive_bytes=1000, max_body_bytes=10).test_client()  # of other bodies
+    small = app_with(max_archive_bytes=1000, max_body_bytes=10).test_client()  # limit of other bodies
     url = place(control, deployment)["upload_url"]
     in_chunks = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
     for response in (

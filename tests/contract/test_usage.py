@@ -1,4 +1,4 @@
-"""Tokens and costs over HTTP and in a terminal: by day, key, deployment and model."""
+"""Tokens and costs over HTTP and on the command line: by day, key, deployment and model."""
 
 from __future__ import annotations
 

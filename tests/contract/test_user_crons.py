@@ -1,4 +1,4 @@
-"""Crons of users: whom they fire for, and what a deployment's authorization says to it."""
+"""Crons of users: the user that a cron fires for, and the authorization of its runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def by_owner(users: Users, own_key: None) -> None:
 
 
 def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
-    """The id of a cron of ann's that is due now."""
+    """Create a cron of ann's that is due now. Returns its id."""
     response: Any = users.ann.post(path, {**HOURLY, **body})
     assert response.status_code == 200, response.text
     execute("UPDATE cron SET next_run_date = now() - interval '1 minute'")
@@ -41,7 +41,7 @@ def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
 
 
 def fire(users: Users) -> list[crons.Fired]:
-    """One round of upkeep, to its end."""
+    """Run one complete round of upkeep. Returns the fired crons."""
     fired: list[crons.Fired] = crons.fire_due(max_pending=10)
     assert fired == []
     asked = upkeep.UserCrons(fired.append, max_pending=10)
@@ -72,7 +72,7 @@ def test_it_fires_for_its_user_whole_who_is_kept_encrypted(users: Users) -> None
     value = users.played.value("threads", "create_run")
     assert value["thread_id"] is None
     assert value["metadata"] == {"a": 1, "owner": "ann", "cron_id": str(cron_id)}
-    assert users.played.authenticated == []  # nobody is authenticated
+    assert users.played.authenticated == []  # no authentication takes place
     (run,) = runs()
     assert run["run_id"] == fired.created.run_id
     configurable = run["kwargs"]["config"]["configurable"]

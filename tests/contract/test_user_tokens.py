@@ -1,4 +1,4 @@
-"""A user's tokens: whose they are, how they are refreshed, listed and revoked."""
+"""A user's tokens: ownership, refresh, listing and revocation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_provider_that_sends_no_new_refresh_token_gets_the_old_one_again(
     users.age()
     users.ask()
     server.bend = None
-    server.tokens[0].is_spent = False  # this provider does not rotate
+    server.tokens[0].is_spent = False  # this provider does not rotate refresh tokens
     users.age()
     assert users.ask()["status"] == "completed"
     assert len({form["refresh_token"] for form in server.asked if "refresh_token" in form}) == 1

@@ -1,6 +1,6 @@
-"""The bounds of a web process over real sockets: its connections, how long a head takes, and bodies.
+"""Limits of a web process over real sockets: its connections, the time for a request's head, and bodies.
 
-Bodies are cut off, drip, are too large or come twice; the tests look at what is kept and at what the sender reads.
+Bodies are cut off, arrive slowly, are too large or come twice. Tests check what is stored and what the sender reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.contract.test_uploads import stored
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, started
 
-# Before any other fixture: the process waits for the tables of its release.
+# Runs before any other fixture, because the process waits for the tables of its release.
 pytestmark = pytest.mark.usefixtures("_engines")
 
 LARGEST = 3_000_000
@@ -29,13 +29,13 @@ BODY_SECONDS = 1.0
 
 @pytest.fixture(scope="module")
 def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a web process with tight bounds, which has no proxy here."""
+    """URL of a web process with tight limits. No test calls from its proxy address."""
     bounds = {
         "RUNYARD_MAX_ARCHIVE_BYTES": str(LARGEST),
         "RUNYARD_BODY_SECONDS": str(BODY_SECONDS),
         "RUNYARD_CONNECTIONS_PER_ADDRESS": "5",
         "RUNYARD_PROXY_ADDRESSES": "127.0.0.9",
-        "RUNYARD_MAX_STREAMS": "-990",  # ten connections in all
+        "RUNYARD_MAX_STREAMS": "-990",  # ten connections in total
     }
     with started(database, tmp_path_factory.mktemp("data"), **bounds) as (_, base):
         yield base
@@ -43,14 +43,14 @@ def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def url(served: str, control: ControlPlane) -> str:
-    """A place to put an archive."""
+    """Upload URL for an archive."""
     given: Any = control.post(f"/v2/deployments/{control.create()['id']}/upload-url").json
     return given["upload_url"].replace("http://localhost", served)
 
 
 @contextmanager
 def connected(url: str, *headers: str, method: str = "PUT") -> Iterator[socket.socket]:
-    """A connection on which a request has begun; its body is still to be sent."""
+    """Open a connection and send the head of a request without its body."""
     base, _, path = url.removeprefix("http://").partition("/")
     host, port = base.split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -60,12 +60,12 @@ def connected(url: str, *headers: str, method: str = "PUT") -> Iterator[socket.s
 
 
 def answer(connection: socket.socket) -> int:
-    """The status of what comes back."""
+    """Return the status of the response."""
     return int(connection.makefile("rb").readline().split()[1])
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What comes back until the connection ends, also by a reset."""
+    """Read until the connection ends or is reset."""
     received = b""
     with suppress(ConnectionResetError):
         while some := connection.recv(4096):
@@ -74,7 +74,7 @@ def everything(connection: socket.socket) -> bytes:
 
 
 def is_usable(url: str) -> bool:
-    """Whether the place takes an archive still, and keeps it."""
+    """Return whether the upload URL still accepts an archive, and the service stores it."""
     answered = httpx.put(url, content=b"whole").status_code == 200
     return answered and list(stored().values()) == [b"whole"]
 
@@ -97,7 +97,7 @@ def test_a_body_that_breaks_off_is_not_taken_for_a_whole(url: str) -> None:
 
 
 def test_a_body_that_drips_is_given_up(served: str, url: str) -> None:
-    other = f"{served}/v2/deployments"  # any other request
+    other = f"{served}/v2/deployments"  # a request other than an upload
     for path, method, headers in (
         (url, "PUT", ("Content-Length: 10",)),
         (url, "PUT", ("Transfer-Encoding: chunked",)),
@@ -105,14 +105,14 @@ def test_a_body_that_drips_is_given_up(served: str, url: str) -> None:
     ):
         with connected(path, *headers, method=method) as connection:
             connection.sendall(b"1")
-            answered = connection.makefile("rb").read()  # to the end: the connection is closed
+            answered = connection.makefile("rb").read()  # until the server closes the connection
             assert (headers, answered.split()[1]) == (headers, b"408")
     assert stored() == {}
     assert is_usable(url)
 
 
 def put(url: str, size: int) -> tuple[int, str]:
-    """Put zeros as the deploy command does; status and body."""
+    """Upload zeros as the deploy command does. Returns status and body."""
     request = urllib.request.Request(url, data=b"0" * size, method="PUT")
     request.add_header("Content-Type", "application/gzip")
     try:
@@ -166,7 +166,7 @@ def attached(address: tuple[str, int], source: str, sends: bytes = b"GET /ok HT"
 
 
 def status_for(address: tuple[str, int], source: str) -> int:
-    """What a request from this address is answered; 0: nothing."""
+    """Return the status of a request from this address, or 0 without an answer."""
     with attached(address, source, b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
         try:
             line = connection.makefile("rb").readline()

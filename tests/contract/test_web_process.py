@@ -1,4 +1,4 @@
-"""The web process as the Procfile starts it: gunicorn with our settings, over a real socket."""
+"""The web process as the Procfile starts it: gunicorn with the service's configuration, over a real socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, ROOT, started
 
-# Before any other fixture: the process waits for the tables of its release.
+# Runs before any other fixture, because the process waits for the tables of its release.
 pytestmark = pytest.mark.usefixtures("_engines")
 
 
@@ -40,7 +40,7 @@ def base(served: tuple[Any, str]) -> str:
 
 @pytest.fixture
 def raw(base: str) -> Iterator[socket.socket]:
-    """A bare connection to the server."""
+    """Raw connection to the server."""
     host, port = base.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         yield connection
@@ -137,7 +137,7 @@ def test_a_malformed_chunk_is_the_callers_fault(raw: socket.socket, key: str) ->
 
 @pytest.mark.parametrize(("key", "length", "status"), [(KEY, 99_999_999_999, 413), ("none", 15, 401)])
 def test_a_refusal_does_not_wait_for_the_body(raw: socket.socket, key: str, length: int, status: int) -> None:
-    raw.settimeout(20)  # shorter than what a body may take
+    raw.settimeout(20)  # shorter than the time limit for a body
     head = f"POST /v2/deployments HTTP/1.1\r\nHost: x\r\nX-Api-Key: {key}\r\nContent-Length: {length}\r\n\r\n"
     raw.sendall(head.encode())
     assert int(raw.makefile("rb").readline().split()[1]) == status
@@ -145,7 +145,7 @@ def test_a_refusal_does_not_wait_for_the_body(raw: socket.socket, key: str, leng
 
 def test_another_process_of_the_user_cannot_look_into_it(served: tuple[Any, str]) -> None:
     [worker] = psutil.Process(served[0].pid).children()
-    # the kernel gives to root what is closed to everybody else
+    # the kernel assigns /proc files of a protected process to root
     assert Path(f"/proc/{worker.pid}/environ").stat().st_uid == 0
 
 

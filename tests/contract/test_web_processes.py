@@ -1,4 +1,4 @@
-"""A stream that breaks off at one web process goes on at another one, by the last id its client saw."""
+"""A stream that is cut at one web process resumes at another, from the last id that its client has seen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONE_SURROGATE = "half \ud83d of a pair"
 def processes(
     database: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """The addresses of two web processes of one platform."""
+    """URLs of two web processes of one platform."""
     shared = {"REDIS_URL": redis_url, "RUNYARD_ENCRYPTION_KEYS": encryption.new_key()}
     with ExitStack() as running:
         data_dir = tmp_path_factory.mktemp("data")
@@ -46,8 +46,8 @@ def processes(
 
 @pytest.fixture
 def run(api: Api) -> tuple[str, Actor]:
-    """The path of a running resumable run's stream, and who executes it."""
-    # Of a name of its own: the processes remember for a moment which deployment has it.
+    """Path of a running resumable run's stream, and the runner that executes the run."""
+    # The name is unique because the web processes cache deployments by name for a moment.
     deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
     body = {"assistant_id": "agent", "stream_resumable": True, "stream_mode": ["custom"]}
     made: Any = Api(api.client, deployment).post("/runs", {**body, "on_completion": "keep"}).json
@@ -56,7 +56,7 @@ def run(api: Api) -> tuple[str, Actor]:
 
 @contextmanager
 def parts(base: str, path: str, last: str | None) -> Iterator[Iterator[StreamPart]]:
-    """What the Python client reads of a stream."""
+    """Yield an iterator of the stream's parts as the Python client reads them."""
     headers = {"x-api-key": KEY, "last-event-id": last or "-1"}
     with httpx.stream("GET", base + path, headers=headers, timeout=30) as response:
         assert response.status_code == 200

@@ -1,4 +1,4 @@
-"""Deliveries of webhooks as callers find them, and have them made again."""
+"""Webhook deliveries over HTTP: search and redelivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks on the wire: which addresses a run or cron may name, and what becomes of them."""
+"""Webhooks over HTTP: the URLs that a run or cron may name, and their storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOOK = "http://127.0.0.1:8080/hook"
 
 
 def named(api: Api, url: Any) -> list[tuple[str, Any]]:
-    """Every call that may name one."""
+    """Return `(path, body)` of every call that accepts a webhook."""
     thread_id = api.post("/threads").json["thread_id"]
     run = {"assistant_id": "agent", "webhook": url}
     cron = {**run, "schedule": "0 * * * *"}

@@ -1,4 +1,4 @@
-"""What operators see of workers and pools, and what an organization sees of it."""
+"""Workers and pools as operators see them, and as an organization sees them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.contract.statements import execute
 
 @pytest.fixture
 def foreign_client(app: Flask) -> FlaskClient:
-    """A client of another organization, its admin."""
+    """Client with an admin key of another organization."""
     return caller(app, new_key(organization_id=make.organization()))
 
 
@@ -113,7 +113,7 @@ def test_one_that_is_drained_or_resumed_is_shown_so_at_once(
 
     for _ in range(2):
         assert client.post("/v2/workers/box:1:a/drain").status_code == 202
-    heartbeat(running=3)  # it has not noticed yet
+    heartbeat(running=3)  # the worker has not noticed yet
 
     states = {row["id"]: (row["state"], row["running"]) for row in seen(client)["workers"]}
     assert states == {"box:1:a": ("draining", 3), "other": ("ready", 0)}
