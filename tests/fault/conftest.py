@@ -1,4 +1,4 @@
-"""Clients of the kitchen on the platform of each module."""
+"""Clients of the kitchen on each module's platform."""
 
 from __future__ import annotations
 

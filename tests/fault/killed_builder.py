@@ -1,6 +1,6 @@
-"""A builder that dies at one function: `python -m tests.fault.killed_builder REVISION_ID MODULE FUNCTION`.
+"""A builder that is killed at one function: `python -m tests.fault.killed_builder REVISION_ID MODULE FUNCTION`.
 
-With settings, database and Redis from the environment, as a builder has them.
+Settings, database and Redis come from the environment, as for a real builder.
 """
 
 from __future__ import annotations

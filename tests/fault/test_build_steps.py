@@ -1,6 +1,6 @@
-"""Builders that die or stop at each step, and machines that lack something: the revision always ends well.
+"""Builders that are killed or stop at each step, and machines that lack something: the revision always reaches an end.
 
-The builder is the real one, in this process; where it has to die it is a process of its own.
+The real builder runs in this process. Where the builder must be killed, it runs in its own process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CODE = """
 from langgraph.graph import START, MessagesState, StateGraph
 graph = StateGraph(MessagesState).add_node("echo", lambda state: {{}}).add_edge(START, "echo").compile()
 """
-# Where a builder dies, in the order of a build's steps: until the environment is whole, and from then on.
+# Functions at which a builder is killed, in the order of a build: before and after the environment is complete.
 ENVIRONMENT_STEPS = (
     ("workers.builder.environments", "_fetch"),
     ("workers.builder.commands", "unpack"),
@@ -64,7 +64,7 @@ BACKEND = (
 
 
 class Case:
-    """A deployment that serves, and a new revision of it that is to be built."""
+    """A serving deployment, and a new revision of it to build."""
 
     def __init__(self, world: World, *, more: str = "", **files: str) -> None:
         self.env = {
@@ -83,7 +83,7 @@ class Case:
         self.revision_id = self.revise(more=more, **files)
 
     def revise(self, *, more: str = "", **files: str) -> UUID:
-        """A revision that waits for its builder."""
+        """Insert a revision that waits for its builder. Returns its id."""
         given = {name.replace("_", "."): content for name, content in files.items()}
         digest = keep({"langgraph.json": CONFIG, "agent.py": CODE.format(more=more), **given})
         with connection() as conn:
@@ -99,7 +99,7 @@ class Case:
         )
 
     def build(self, **settings: Any) -> Any:
-        """Build it here, to its end; its row."""
+        """Build the revision in this process. Returns its row."""
         Builder(dataclasses.replace(self.settings, **settings)).build(self.revision_id)
         return self.row
 
@@ -109,7 +109,7 @@ class Case:
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
     def expire(self) -> None:
-        """What upkeep does when the lease of a dead builder has run out."""
+        """Expire the lease of a dead builder, and handle it as upkeep does."""
         with connection() as conn:
             conn.execute(
                 text("UPDATE revision SET lease_until = now() - interval '1 s' WHERE owner IS NOT NULL")
@@ -128,7 +128,7 @@ class Case:
             return conn.execute(query, {"id": self.deployment_id}).scalar_one()
 
     def fails(self, **settings: Any) -> str:
-        """Why building it fails; what served goes on serving, and nothing is left."""
+        """Build the revision and return its error. Checks that the serving revision stays and no files are left."""
         row = self.build(**settings)
         assert row["status"] == "BUILD_FAILED", row["status_message"]
         assert self.active == self.serving
@@ -147,7 +147,7 @@ def test_a_build_completes_whatever_step_after_its_environment_its_builders_died
 
 
 def _completes(world: World, steps: Sequence[tuple[str, str]]) -> None:
-    """Builders die at these steps, one after the other; the next one builds it, and nothing of theirs is left."""
+    """Kill one builder at each step and let the next builder finish. Checks that nothing of the others is left."""
     case = Case(world)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(revisions, "MAX_ATTEMPTS", len(steps) + 1)
@@ -243,7 +243,7 @@ def test_a_full_disk_fails_the_build_with_the_step_s_name(world: World) -> None:
         reason = Case(world, big_txt=os.urandom(40_000).hex()).fails()
     assert reason == "files: cannot write the environment: File too large"
 
-    # What a build step writes to says it has no space left: a real ENOSPC.
+    # A build step writes to a full device, which is a real ENOSPC.
     backend = (
         "def get_requires_for_build_editable(config=None): return []\n"
         "def build_editable(folder, config=None, metadata=None):\n"

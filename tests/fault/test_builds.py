@@ -1,4 +1,4 @@
-"""A builder that dies midway, and archives that want to do harm: the revision ends well, nothing is left."""
+"""Builders that are killed midway, and malicious archives: the revision reaches an end and nothing is left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUILD_SECONDS = 90
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """A platform of this module's own, whose leases run out soon."""
+    """Platform of this module, with short leases."""
     with Stack(env={"RUNYARD_LEASE_SECONDS": "3"}) as own:
         yield own
 
@@ -43,7 +43,7 @@ def project(folder: Path, seconds: float = 0) -> Path:
 
 
 def newest(stack: Stack, name: str) -> tuple[str, dict[str, Any]]:
-    """The deployment's id and its newest revision; waits while web is away."""
+    """Return the deployment's id and its newest revision. Returns an empty id while the web process is unavailable."""
     try:
         return stack.record(name)["id"], stack.revisions(name)[0]
     except (httpx.HTTPError, ValueError, KeyError):
@@ -130,7 +130,7 @@ def test_a_builder_that_was_frozen_does_not_disturb_its_successor(stack: Stack, 
 
 
 def upload(stack: Stack, name: str, archive: bytes) -> None:
-    """Bring these bytes to a new deployment as its source."""
+    """Create a deployment and upload these bytes as its source."""
     with Client(stack.url, stack.api_key) as client:
         found = client.create(
             {

@@ -1,4 +1,4 @@
-"""One thing broken at a time, under runs in flight: all of them end, each event once, nothing stuck."""
+"""One fault at a time while runs are in progress: all runs end, each event arrives once, nothing gets stuck."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEASE_SECONDS = 3
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """A platform of this module's own, whose leases run out soon."""
+    """Platform of this module, with short leases."""
     env = {"RUNYARD_LEASE_SECONDS": str(LEASE_SECONDS), "RUNYARD_HOST_STALL_SECONDS": "4", **OUTSIDE}
     with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
@@ -46,7 +46,7 @@ def stack() -> Iterator[Stack]:
 
 
 class Follower(threading.Thread):
-    """A client that streams a resumable run to its end, coming back by itself when cut off."""
+    """A client that streams a resumable run to its end and reconnects by itself when the connection is cut."""
 
     def __init__(self, stack: Stack, thread_id: str, graph: str, input: dict[str, Any]) -> None:
         super().__init__(daemon=True)
@@ -81,7 +81,7 @@ class Follower(threading.Thread):
 
 
 def check_whole(sdk: SyncLangGraphClient, thread_id: str, follower: Follower, steps: int) -> None:
-    """The run succeeded, every step is in the state once, and no event came twice or out of order."""
+    """The run succeeded, every step is in the state once, and events arrived once and in order."""
     parts = follower.end()
     ids = [int(part.id) for part in parts]
     assert ids == sorted(set(ids))
@@ -172,7 +172,7 @@ def test_a_threads_stream_has_each_run_once_though_runners_are_killed(
     reading = Reading(stack.client, f"/d/kitchen/threads/{thread_id}/stream")
     path = f"/d/kitchen/threads/{thread_id}/runs"
     run_ids = []
-    for n in (3, 6, 9, 12):  # so many steps are taken when it ends
+    for n in (3, 6, 9, 12):  # number of steps in the state at the run's end
         body = counting.body(thread_id, n, 0.2)
         run_ids.append(stack.client.post(path, json=body).raise_for_status().json()["run_id"])
     for seen in (4, 14):
@@ -331,7 +331,7 @@ def test_runs_survive_a_database_that_restarts(
 def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
     try:
         return sdk.threads.get_state(thread_id)["values"].get("log")
-    except (httpx.HTTPError, APIStatusError):  # the database is away: ask again
+    except (httpx.HTTPError, APIStatusError):  # the database is unavailable: ask again
         return None
 
 
@@ -375,7 +375,7 @@ def test_a_message_nobody_can_read_is_in_nobodys_way(stack: Stack) -> None:
 
 
 def heard_seconds(stack: Stack, pid: int) -> float:
-    """How long ago a worker received the last of the messages that it sends to itself."""
+    """Return the seconds since a worker received the last message that it sent to itself."""
     with psycopg.connect(stack.database_url) as conn:
         row = conn.execute("SELECT heard_seconds FROM worker WHERE pid = %s", (pid,)).fetchone()
     assert row is not None
@@ -472,7 +472,7 @@ def test_a_delivery_that_a_killed_worker_had_begun_is_made_again(
             stack.kill(name)
         receiver.answers.set()
         with psycopg.connect(stack.database_url) as conn:
-            conn.execute("UPDATE webhook_delivery SET due_at = now()")  # the lease is over
+            conn.execute("UPDATE webhook_delivery SET due_at = now()")  # the lease has ended
 
         calls = wait_until(lambda: len(found := receiver.calls_of(run["run_id"])) > 1 and found, 30)
 

@@ -1,4 +1,4 @@
-"""Graph hosts that die, freeze, break or are too many: runs end well, and other runs are not affected.
+"""Graph hosts that die, freeze, break or exceed their number: their runs end, and other runs are not affected.
 
 Calls of user code that are in progress when a host, a runner or Redis fails are answered, refused or cut off.
 """
@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """A platform of this module's own, with few slots for hosts."""
+    """Platform of this module, with few slots for hosts."""
     env = {
         "RUNYARD_MAX_HOSTS": str(MAX_HOSTS),
         "RUNYARD_HOSTS_PER_REVISION": "1",
@@ -46,11 +46,11 @@ def stack() -> Iterator[Stack]:
         yield own
 
 
-Made = list[tuple[str, str]]  # threads and runs
+Made = list[tuple[str, str]]  # thread ids and run ids
 
 
 def start(sdk: SyncLangGraphClient, graph: str, input: dict[str, Any], count: int) -> Made:
-    """Threads and runs, as many as wanted."""
+    """Create `count` threads with a run each. Returns their ids."""
     made = []
     for _ in range(count):
         thread_id = sdk.threads.create()["thread_id"]
@@ -60,8 +60,8 @@ def start(sdk: SyncLangGraphClient, graph: str, input: dict[str, Any], count: in
 
 
 def hosts(stack: Stack) -> int:
-    """How many there are: a sandbox is several processes, the first of which the runner has started."""
-    runner, *_ = stack.pids("runner")  # a fork that is about to be a host bears its name too
+    """Return the number of hosts. A sandbox has several processes; only the first is a child of the runner."""
+    runner, *_ = stack.pids("runner")  # a fork that becomes a host also has this name
     return len(set(stack.pids("host")) & {child.pid for child in psutil.Process(runner).children()})
 
 
@@ -72,7 +72,7 @@ def rows(stack: Stack, made: Made, columns: str) -> list[tuple[Any, ...]]:
 
 
 def wait_for_checkpoints(stack: Stack, made: Made) -> None:
-    """Until each of these runs has done a step."""
+    """Wait until each of these runs has completed a step."""
     with psycopg.connect(stack.database_url, autocommit=True) as conn:
         ids = [run_id for _, run_id in made]
         wait_until(
@@ -181,12 +181,12 @@ def client(stack: Stack, name: str) -> httpx.Client:
 
 
 def is_served(site: httpx.Client) -> bool:
-    """Whether both its authorization and its app answer."""
+    """Return whether both its authorization and its app answer."""
     return site.post("threads/search", json={}).status_code == site.get("hello").status_code == 200
 
 
 def hosts_of(stack: Stack, name: str) -> list[psutil.Process]:
-    """The processes of a deployment's hosts: a sandbox is several."""
+    """Return the processes of a deployment's hosts. A sandbox has several."""
     revision_id = stack.record(name)["active_revision_id"]
     processes = [psutil.Process(pid) for pid in stack.pids("host")]
     return [process for process in processes if revision_id in " ".join(process.cmdline())]
@@ -239,7 +239,7 @@ def empty_redis(stack: Stack) -> None:
 def test_an_answer_of_an_app_is_cut_off_and_the_next_one_is_served(
     stack: Stack, brittle: httpx.Client, fault: Callable[[Stack], None]
 ) -> None:
-    """An incomplete answer must not look like a whole one."""
+    """An incomplete answer must not look like a complete one."""
     with brittle.stream("GET", "numbers?count=1000") as answer:
         lines = answer.iter_lines()
         assert next(lines) == "0"

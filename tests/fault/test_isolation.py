@@ -1,4 +1,4 @@
-"""The whole platform at each level of isolation: it builds, it runs, and user code stays where it is."""
+"""The whole platform at each isolation level: builds and runs work, and user code cannot leave its sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.one_file import write
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-# Every process starts another, again and again: 2,048 at most.
+# Every process forks repeatedly, up to 2,048 processes.
 STORM = """
 import os, time
 from pathlib import Path
@@ -36,8 +36,8 @@ if WHEN:
 graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n").compile()
 """
 HOME_MB = 50
-PROCESSES = 64  # a storm is stopped early: it takes the time of all other tests
-# Fills its home with files, or with one.
+PROCESSES = 64  # low, because a storm slows down all other tests
+# Fills its home with many files or with a single one.
 FILLS = """
 import time
 from pathlib import Path
@@ -64,7 +64,7 @@ def level(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def stack(level: int) -> Iterator[Stack]:
-    """A platform that runs user code at this level."""
+    """Platform that runs user code at this level."""
     env = {"RUNYARD_HOST_HOME_MB": str(HOME_MB), "RUNYARD_HOST_PROCESSES": str(PROCESSES)}
     with Stack(env={**LEVELS[level], **env}) as running:
         running.deploy(KITCHEN, name="kitchen")
@@ -102,7 +102,7 @@ def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> N
 
     assert all(answer["log"] == ["x"] for answer in answers)
     wait_until(lambda: storm.threads.get(thread_id)["status"] == "error", 90)
-    assert "more than" in str(storm.threads.get(thread_id)["error"])  # processes, or MiB that they take
+    assert "more than" in str(storm.threads.get(thread_id)["error"])  # processes or MiB of memory
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
 
 
@@ -111,7 +111,7 @@ def test_a_storm_at_import_ends_with_the_build_or_the_host(stack: Stack, tmp_pat
         stack.deploy(storm(tmp_path / "at-build", "True"))
     reason = stack.revisions("at-build")[0]["status_message"]
     assert reason.startswith("graphs: the process that loads them")
-    assert "more than" in reason  # processes, or MiB that they take
+    assert "more than" in reason  # processes or MiB of memory
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
 
     stack.deploy(storm(tmp_path / "at-start", "is_built"))
@@ -138,7 +138,7 @@ def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, tmp_path: P
 
     assert "File too large" in str(run(1)["error"])
     assert f"its home folder held more than {HOME_MB} MiB of disk" in str(run(100)["error"])
-    # The folder is emptied after the kill.
+    # The runner empties the folder after the kill.
     wait_until(lambda: not any(stack.data_dir.glob("revisions/*/home/99")), 20)
     assert run(0)["status"] == "idle", "the next host has room again"
 
@@ -148,7 +148,7 @@ def storm(folder: Path, when: str) -> Path:
 
 
 def test_nothing_is_open_to_others_below_the_data_directory(stack: Stack) -> None:
-    """At level 1 user code passes through it. Who may open a lock file may keep it locked, too."""
+    """User code can traverse this folder at level 1. Any user who may open a lock file could also keep it locked."""
     assert stack.sdk("kitchen").runs.wait(None, "echo", input={"text": "x"})["log"] == ["x"]
 
     found = {str(path.relative_to(stack.data_dir)) for path in open_to_others(stack.data_dir)}
@@ -157,7 +157,7 @@ def test_nothing_is_open_to_others_below_the_data_directory(stack: Stack) -> Non
 
 
 def open_to_others(folder: Path) -> Iterator[Path]:
-    """What another user can read or write in a folder whose contents it can guess."""
+    """Yield the paths that another user can read or write in a folder whose contents that user can guess."""
     for path in folder.iterdir():
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
@@ -167,7 +167,7 @@ def open_to_others(folder: Path) -> Iterator[Path]:
 
 
 def processes_of(stack: Stack) -> list[int]:
-    """Graph hosts and what they have started, wherever it hangs in the tree of processes."""
+    """Return graph hosts and the processes that they started, wherever these are in the process tree."""
     found = []
     for process in psutil.process_iter(["environ"]):
         environ = process.info["environ"] or {}

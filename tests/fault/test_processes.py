@@ -1,6 +1,6 @@
-"""Every process killed, stopped or started at an awkward moment: no request, run or event is lost or doubled.
+"""Every process killed, stopped or started at an awkward moment: no request, run or event is lost or duplicated.
 
-Several runners: a second pool takes over what moves there, a limit of concurrent runs holds.
+With several runners, a second pool takes over the runs that move to it, and a limit of concurrent runs holds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tests.support.waiting import wait_until
 
 DRAIN_SECONDS = 2
 GRACE_SECONDS = 30
-MANY = 100  # signals in a row: some arrive while the one before is being handled
+MANY = 100  # signals in a row, some of which arrive during the previous one's handler
 PROCESSES = ("web", "runner", "builder", "beat")
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """A platform of this module's own: who is stopped hands over, or a lease of a minute would be noticed."""
+    """Platform of this module. Its leases of a minute make a stopped process that does not hand over noticeable."""
     env = {"RUNYARD_LEASE_SECONDS": "60", "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS)}
     with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
@@ -106,7 +106,7 @@ def test_whoever_is_asked_to_stop_stops_in_time_and_loses_nothing(
 
 
 def kitchen(stack: Stack) -> str:
-    """The path of the deployment's record."""
+    """Return the path of the deployment's record."""
     return f"/v2/deployments/{stack.record('kitchen')['id']}"
 
 
@@ -116,7 +116,7 @@ def change(stack: Stack, **body: Any) -> None:
 
 @contextmanager
 def in_pool(stack: Stack, pool: str) -> Iterator[None]:
-    """New runs of the kitchen are of this pool meanwhile."""
+    """Assign new runs of the kitchen to this pool while the block runs."""
     change(stack, pool=pool)
     try:
         yield
@@ -148,7 +148,7 @@ def runs_of(stack: Stack, run_ids: list[str]) -> list[dict[str, Any]]:
 def test_a_runner_that_stops_hands_over_what_it_cannot_end(stack: Stack, sdk: SyncLangGraphClient) -> None:
     with another_runner(stack) as leaver:
         (mine,) = [row["id"] for row in workers(stack) if row["pid"] == leaver.pid]
-        with frozen(stack.pids("runner")):  # or it might take every long run
+        with frozen(stack.pids("runner")):  # otherwise it might claim every long run
             threads = [sdk.threads.create()["thread_id"] for _ in range(40)]
             run_ids = [
                 sdk.runs.create(
@@ -240,7 +240,7 @@ def health(stack: Stack, *arguments: str) -> tuple[int, str]:
 
 
 def answered(stack: Stack, runner: int) -> str:
-    """The same within the moment that a drain takes: asked without a process."""
+    """Return the health of a runner, checked in this process because a new process would miss the short drain."""
     try:
         return check(Settings.from_env(stack.environment), "runner", is_ready=True, pid=runner)
     except Unhealthy as error:

@@ -1,4 +1,4 @@
-"""A platform whose PostgreSQL and Redis are somebody else's, and behave like that."""
+"""A platform whose PostgreSQL and Redis are operated by others: silent connections, limits, lost connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTCOMES = {200, 503}
 
 @pytest.fixture(scope="module")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitResult]:
-    """The address of a Valkey."""
+    """URL of a Valkey."""
     server = embedded.valkey(tmp_path_factory.mktemp("vk"))
     with running(server):
         yield urlsplit(server.url)
@@ -30,14 +30,14 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitResult]:
 
 @pytest.fixture(scope="module")
 def link(valkey: SplitResult) -> Iterator[Link]:
-    """The way of all processes to it."""
+    """Faulty link between all processes and the Valkey."""
     with linked(Path(valkey.path)) as link:
         yield link
 
 
 @pytest.fixture(scope="module")
 def owner(database: str) -> Iterator[psycopg.Connection]:
-    """Who owns the database server, on a connection of their own."""
+    """Connection as the owner of the database server."""
     with psycopg.connect(database, autocommit=True) as owner:
         owner.execute("CREATE ROLE platform LOGIN")
         owner.execute("CREATE DATABASE platform OWNER platform")
@@ -92,7 +92,7 @@ def test_few_connections_to_the_database_make_a_platform_wait_and_no_more(
 
 
 def create_at_last(stack: Stack, thread_id: str) -> str:
-    """Create a run, asking again while the platform is unavailable."""
+    """Create a run, with retries while the platform is unavailable."""
 
     def ask() -> str | None:
         answer = stack.client.post(

@@ -82,12 +82,12 @@ def test_a_runner_that_drains_under_a_backlog_hands_nothing_over(
     assert {row["attempt"] for row in ended} == {1}
 
 
-DEEP, AT_ONCE = 5, 12  # more than there are slots, and than a host has threads
+DEEP, AT_ONCE = 5, 12  # more than slots, and more than threads of a host
 NESTED_SECONDS = 240
 
 
 def all_reach_the_bottom(stack: Stack, graph: str, input: dict[str, Any], *, at_once: int = AT_ONCE) -> None:
-    """Start so many runs at once whose graph calls itself: each ends with the log of the deepest."""
+    """Start this many runs whose graph calls itself. Checks that each ends with the log of the deepest run."""
     body = {"assistant_id": graph, "input": input}
 
     def answer(_: int) -> list[str]:
