@@ -1,4 +1,4 @@
-"""The benchmark, against a tiny server of our own and the bare graphs."""
+"""The benchmark, run against a minimal fake server and against the bare graphs."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ while True:
 
 
 class FakeServer:
-    """Speaks as much of the deployment API as the benchmark asks for; answers any run at once.
+    """Implements the part of the deployment API that the benchmark calls, and answers every run at once.
 
-    `closes` ends each connection after its answer; `forgets` does so without having said it.
+    `closes` announces and closes each connection after its answer. `forgets` closes it without the announcement.
     """
 
     def __init__(self) -> None:
         self.closes = self.forgets = False
         self.status = 200
-        self.threads = 0  # how many it says it has
+        self.threads = 0  # number of threads that it reports
         self.framing: Callable[[bytes], list[bytes]] = lambda body: [body]
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.port = 0
@@ -102,7 +102,7 @@ class FakeServer:
                 if self.closes or self.forgets:
                     break
         except asyncio.IncompleteReadError:
-            pass  # the client has gone
+            pass  # the client has disconnected
         writer.close()
 
     def _answer(self, path: str, asked: dict[str, Any]) -> bytes:
@@ -297,7 +297,7 @@ def test_it_burns_cpu_on_the_other_deployment(server: FakeServer) -> None:
 
 
 def test_it_measures_a_start_and_stops_what_it_started(tmp_path: Path, server: FakeServer) -> None:
-    """The command relays to a server that answers; what counts is that it is started, seen and stopped."""
+    """The start command relays to a server that answers. The test checks that it is started, observed and stopped."""
     port = _free_port()
     relay = tmp_path / "relay.py"
     relay.write_text(RELAY)

@@ -1,4 +1,4 @@
-"""The capacity model: sums of what was measured, whole processes, and where one server ends."""
+"""The capacity model: sums of measured costs, whole processes, and the limit of a single server."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_processes_are_whole_and_bounded_by_what_each_may_have() -> None:
     crowded = capacity.needs(COSTS, dataclasses.replace(LOAD, streams=100_000))
     quiet = capacity.needs(COSTS, Load(runs_per_day=0, streams=0, threads=0, tokens_per_run=0))
 
-    assert needs["web"].processes == 2  # 0.66 cores, of which each is busy to 60 %; 10,000 streams
-    assert crowded["web"].processes == 20  # 5.16 cores would be 9
+    assert needs["web"].processes == 2  # 0.66 cores at 60 % utilization; 10,000 streams
+    assert crowded["web"].processes == 20  # because of the streams: 5.16 cores need only 9
     assert {need.processes for need in quiet.values()} == {1}
     assert needs["web"].memory_bytes == pytest.approx(2 * 100e6 + 10_000 * 20_000)
     assert needs["redis"].memory_bytes == pytest.approx(20 * 900 * (4_000 + 100 * 70))

@@ -1,4 +1,4 @@
-"""The pipelines of `deploy/`, step by step against a service: deployed, refused, deployed again, gone."""
+"""The pipelines in `deploy/`, run step by step against a service: deploy, refusal, redeploy, removal."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_gitlab_s_merge_request_is_served_until_it_is_merged(stack: Stack, tmp_p
         "RUNYARD_URL": stack.url,
         "RUNYARD_API_KEY": stack.api_key,
         "RUNYARD_ENV_FILE": str(variables),
-        "CI_PROJECT_NAME": "My.Lab",  # which deploy makes a name of
+        "CI_PROJECT_NAME": "My.Lab",  # deploy derives a name from it
         "CI_COMMIT_REF_NAME": "$(touch pwned)",
     }
     of_request = {
@@ -135,7 +135,7 @@ def test_gitlab_s_merge_request_is_served_until_it_is_merged(stack: Stack, tmp_p
     assert said(stack, "my-lab-mr-3") == "lab"
     assert SECRET not in preview.log
 
-    for _ in range(2):  # GitLab stops an environment again when somebody asks for it
+    for _ in range(2):  # GitLab repeats the stop of an environment on request
         stopped = pipeline.run("runyard-preview-delete", folder, of_request)
         assert stopped.code == 0, stopped.log
         assert "my-lab-mr-3" not in names(stack)

@@ -1,4 +1,4 @@
-"""Clients of the protocols' other lines, each in an environment of its own: A2A 0.3, and MCP's second one."""
+"""Other lines of the protocols' clients, each in its own environment: A2A 0.3 and MCP's second line."""
 
 from __future__ import annotations
 

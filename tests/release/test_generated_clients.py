@@ -1,4 +1,4 @@
-"""Clients that generators make of the API document: whole, and able to create a thread."""
+"""Clients generated from the API document: complete, and able to create a thread."""
 
 from __future__ import annotations
 

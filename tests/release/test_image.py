@@ -1,6 +1,6 @@
-"""The steps of deploy/Dockerfile, run in an empty folder, and what they make, started by a user who may only write data.
+"""The steps of deploy/Dockerfile, run in an empty folder. The result is started by a user who may write only data.
 
-No image can be built here: /src and /opt are folders of that folder, and an environment stands for the base.
+No image can be built here. /src and /opt are subfolders of that folder, and a virtual environment stands for the base.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ NOBODY = 65534
 
 
 class Image:
-    """What the steps make, below a folder."""
+    """Files that the steps create, below a root folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.base = root / "base"  # its Python and pip
+        self.base = root / "base"  # Python and pip of the base image
         self.left_out: set[str] = set()
         run([python_of_everybody(root / "python"), "-m", "venv", self.base])
         for step in BUILD.instructions:
@@ -54,7 +54,7 @@ class Image:
         self.left_out |= {name for step in FINAL.all("RUN") for name in NOT_HERE if name in step.text}
 
     def here(self, text: str) -> str:
-        """A text of the Dockerfile, with its folders below ours."""
+        """Move the folders in a text of the Dockerfile below the root folder."""
         return re.sub(r"(?<![\w.])(?=/(?:src|opt)\b)", str(self.root), text)
 
     def _copy(self, words: list[str]) -> None:
@@ -78,7 +78,7 @@ class Image:
 
     @property
     def state(self) -> dict[str, float]:
-        """Each file of what is installed, and when it was written."""
+        """Modification time of each installed file."""
         return {str(path): path.lstat().st_mtime for path in (self.root / "opt").rglob("*")}
 
 
@@ -94,7 +94,7 @@ def image() -> Iterator[Image]:
 
 @pytest.fixture
 def data(image: Image) -> Path:
-    """The only folder that the service may write, its owner's alone."""
+    """The only folder that the service may write, closed to other users."""
     folder = image.root / "data"
     folder.mkdir(mode=0o700)
     if user() is not None:
@@ -103,7 +103,7 @@ def data(image: Image) -> Path:
 
 
 def python_of_everybody(folder: Path) -> Path:
-    """Our Python, or a copy of it where only we may enter its folder."""
+    """Return this Python, or a copy of it if other users cannot enter its folder."""
     ours = Path(sys.base_prefix) / "bin" / Path(sys.executable).resolve().name
     if all(parent.stat().st_mode & 0o001 for parent in ours.resolve().parents):
         return ours
@@ -113,7 +113,7 @@ def python_of_everybody(folder: Path) -> Path:
 
 
 def user() -> int | None:
-    """Somebody else, where we are root."""
+    """Return the id of another user if this process runs as root."""
     return NOBODY if os.geteuid() == 0 else None
 
 
@@ -163,7 +163,7 @@ def test_its_command_serves_for_a_user_who_can_only_write_the_data(image: Image,
         "HOME": str(data),
         "LD_LIBRARY_PATH": str(
             image.root / "python" / "lib"
-        ),  # of a copied Python: it looks at its old place
+        ),  # a copied Python otherwise searches its old folder
         "RUNYARD_DATA_DIR": str(data),
         "RUNYARD_LISTEN_HOST": "127.0.0.1",
         "RUNYARD_PORT": str(first),

@@ -1,4 +1,4 @@
-"""What a soak tells: whether a service stays as it is, judged once as much goes as comes."""
+"""Evaluation of a soak: whether a service stays stable once as many runs are removed as are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A platform with every lever pulled: a transaction pooler, a read replica, Redis split by role, event logs over three."""
+"""A platform with every scaling option: transaction pooler, read replica, Redis split by role, three event servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARDS = ("one", "two", "three")
 
 
 class World:
-    """A platform and the servers it was given."""
+    """A platform and its servers."""
 
     def __init__(self, folder: Path, cleanup: ExitStack) -> None:
         self.folder, self._cleanup = folder, cleanup
@@ -53,7 +53,7 @@ class World:
         )
 
     def start(self, name: str) -> None:
-        """Start a Valkey; again, when it was killed."""
+        """Start a Valkey, also after it was killed."""
         self.servers: dict[str, Any] = getattr(self, "servers", {})
         server = embedded.valkey(self.folder / name)
         self.servers[name] = self._cleanup.enter_context(running(server))
@@ -63,7 +63,7 @@ class World:
         self.servers[name].wait()
 
     def names(self, name: str) -> set[str]:
-        """What the keys of a server are about."""
+        """Return the subjects of a server's keys."""
         with Redis.from_url(valkey_url(self.folder / name)) as redis:
             keys = [key.decode().removeprefix("runyard:") for key in redis.scan_iter("*", count=1000)]
         return {key.rpartition(":")[2] if key.startswith("{") else key.split(":")[0] for key in keys}
@@ -83,7 +83,7 @@ def sdk(world: World) -> SyncLangGraphClient:
 
 
 def shard_of(world: World, id: str) -> str:
-    """The name of the server that has this id's events."""
+    """Return the name of the server that holds this id's events."""
     shared_redis.connect(world.events_urls[0], events_urls=world.events_urls)
     found = shared_redis.events(UUID(id))
     return SHARDS[shared_redis.event_servers().index(found)]
@@ -112,7 +112,7 @@ def test_runs_streams_and_all_else_work_as_on_one_server(world: World, sdk: Sync
 
     thread_id = sdk.threads.create()["thread_id"]
     sdk.runs.wait(thread_id, "echo", input={"text": "before"})
-    sdk.threads.update_state(thread_id, {"log": ["by hand"]})  # a question to a graph host
+    sdk.threads.update_state(thread_id, {"log": ["by hand"]})  # a query to a graph host
     assert sdk.threads.get_state(thread_id)["values"]["log"] == ["before", "by hand"]
 
     run = sdk.runs.create(thread_id, "counts", input={"n": 1000, "seconds": 0.1})
@@ -154,7 +154,7 @@ def test_streams_of_a_thread_see_runs_whose_events_are_elsewhere(
 def test_searches_read_the_replica_and_the_primary_where_it_lags(
     world: World, sdk: SyncLangGraphClient
 ) -> None:
-    """The standby is paused and asked for what came after: only the primary can have it."""
+    """The standby is paused, then asked for a later row, which only the primary can have."""
     thread_id = sdk.threads.create(metadata={"seen": "by both"})["thread_id"]
 
     def found(metadata: dict[str, str]) -> list[str]:
@@ -169,14 +169,14 @@ def test_searches_read_the_replica_and_the_primary_where_it_lags(
         later = sdk.threads.create(metadata={"seen": "by one"})["thread_id"]
         assert sdk.threads.get(later)["metadata"] == {
             "seen": "by one"
-        }  # what was written is read where it was
+        }  # a read by id uses the primary, which has the thread
         wait_until(lambda: found({"seen": "by one"}) == [later], 30)
         standby.execute("SELECT pg_wal_replay_resume()")
     assert found({"seen": "by both"}) == [thread_id]
 
 
 def scans(url: str) -> int:
-    """How often a server has looked into its table of threads."""
+    """Return how often a server has scanned its table of threads."""
     with psycopg.connect(url) as conn:
         row = conn.execute(
             "SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables WHERE relname = 'thread'"
@@ -186,7 +186,7 @@ def scans(url: str) -> int:
 
 
 def test_event_logs_that_are_away_harm_their_runs_alone(world: World, sdk: SyncLangGraphClient) -> None:
-    """Of the others nothing is late; theirs end in their rows, and stream again when the server is back."""
+    """Other runs are not delayed. Affected runs end in their rows, and stream again once the server is back."""
     begun: dict[str, tuple[str, str]] = {}
     while set(begun) != set(SHARDS):
         thread_id = sdk.threads.create()["thread_id"]
@@ -211,7 +211,7 @@ def test_event_logs_that_are_away_harm_their_runs_alone(world: World, sdk: SyncL
 
     world.start("one")
 
-    for _ in range(6):  # of any server
+    for _ in range(6):  # on any server
         thread_id = sdk.threads.create()["thread_id"]
         parts = list(sdk.runs.stream(thread_id, "counts", input={"n": 2}, stream_mode="custom"))
         assert [part.data["step"] for part in parts if part.event == "custom"] == [0, 1]

@@ -1,6 +1,6 @@
-"""Several machines under load, one of them broken at a time: nothing is lost, nothing is done twice, all is free again.
+"""Several machines under load, one broken at a time: nothing is lost or done twice, and every resource is released.
 
-Their wall clocks are a day apart throughout.
+Their clocks are a day apart throughout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.reading import Reading
 from tests.support.receiver import Receiver, receiving
 from tests.support.waiting import wait_until
 
-LEASE_SECONDS = 10.0  # below that a busy machine loses runs to its own load
+LEASE_SECONDS = 10.0  # with less, a busy machine loses runs to its own load
 DRAIN_SECONDS = 2
 DAY = 86_400
 
@@ -40,7 +40,7 @@ def fleet() -> Iterator[Fleet]:
     env = {
         "RUNYARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
         "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS),
-        "RUNYARD_MAX_ATTEMPTS": "20",  # a run may be on several machines that are broken, one after the other
+        "RUNYARD_MAX_ATTEMPTS": "20",  # a run may be on several broken machines in a row
         **OUTSIDE,
     }
     with Fleet(places, env) as own:
@@ -55,7 +55,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def lasting(seconds: float) -> None:
-    """How long a fault lasts."""
+    """Let a fault last."""
     time.sleep(seconds)
 
 
@@ -160,7 +160,7 @@ STAMPS: dict[LiteralString, LiteralString] = {
 
 
 def test_stored_times_are_those_of_the_database(fleet: Fleet, receiver: Receiver) -> None:
-    """Only ids tell the clock of the machine that made them, which proves that a clock is wrong."""
+    """Only ids carry the clock of the machine that created them, which proves that a clock is wrong."""
     with under_load(fleet, receiver) as load:
         load.await_more(5)
 

@@ -1,4 +1,4 @@
-"""docs/performance.md shows what the bench reports: the same lines, its tables and chart made of what was measured."""
+"""docs/performance.md matches the bench: the same lines, and tables and a chart rendered from the measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_chart_has_a_bar_for_each_ratio_and_one_left_of_1_for_what_is_worse(
     assert [
         (left == pytest.approx(one, abs=0.2), right == pytest.approx(one, abs=0.2)) for left, right in ends
     ] == [
-        (False, True),  # four times as slow
+        (False, True),  # four times slower
         (True, False),
     ]
     assert {"0.25", "3", "a<b"} <= set(texts)

@@ -1,4 +1,4 @@
-"""The console as the docs show it: `make pictures` keeps what these scenarios see."""
+"""The console in the pictures of the docs. `make pictures` saves the screenshots of these scenarios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stack import Stack
 
 @pytest.fixture(scope="module")
 def known(stack: Stack) -> dict[str, str]:
-    """A shop with a past, and what scenarios must know of it."""
+    """The sample shop. Returns the ids and keys that the scenarios need."""
     return furnish(stack)
 
 

@@ -1,4 +1,4 @@
-"""Through a pooler that lends a server connection for one transaction, nothing is lost, mixed up or refused."""
+"""With a pooler that assigns a server connection per transaction, nothing is lost, mixed up or refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIDS = "SELECT pg_backend_pid() AS pid, %(number)s::int AS number"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A PostgreSQL on TCP."""
+    """URL of a PostgreSQL on TCP."""
     port = free_port()
     folder = tmp_path_factory.mktemp("pooled")
     with replication.primary(folder, "listen_addresses=127.0.0.1", f"port={port}"):
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["stand-in", "pgbouncer"])
 def pooler(request: pytest.FixtureRequest, server: str) -> Iterator[str]:
-    """A pooler's address, in front of an empty database."""
+    """URL of a pooler in front of an empty database."""
     with psycopg.connect(server, autocommit=True) as conn:
         conn.execute("DROP DATABASE IF EXISTS pooled WITH (FORCE)")
         conn.execute("CREATE DATABASE pooled")
@@ -60,7 +60,7 @@ def connected(url: str, pooler: str) -> Iterator[None]:
 
 def test_statements_and_transactions_find_what_they_need_in_any_session(pooler: str) -> None:
     migrations.upgrade(pooler, pooler="transaction")
-    migrations.upgrade(pooler, pooler="transaction")  # from a session that has seen it all
+    migrations.upgrade(pooler, pooler="transaction")  # again, from a session that has already migrated
     assert migrations.is_current(pooler)
 
     def use(number: int) -> set[int]:
@@ -88,7 +88,7 @@ def test_statements_and_transactions_find_what_they_need_in_any_session(pooler: 
             ).scalar_one()
             prepared = conn.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar_one()
 
-    assert any(len(pids) > 1 for pids in sessions)  # what the test is about
+    assert any(len(pids) > 1 for pids in sessions)  # precondition: sessions change
     assert (held, prepared) == (0, 0)
 
 

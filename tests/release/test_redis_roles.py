@@ -1,4 +1,4 @@
-"""Redis split by role: each id has one home, that stays when servers come; a server that is away harms its own alone."""
+"""Redis split by role: an id keeps its server when servers are added, and a failed server affects only its own ids."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_ids_are_spread_evenly_and_alike_in_every_process() -> None:
     found = homes(URLS, ids)
 
     assert all(count > 900 for count in Counter(found).values())
-    assert homes(URLS[::-1], ids) == [2 - home for home in found]  # in whatever order they are named
+    assert homes(URLS[::-1], ids) == [2 - home for home in found]  # independent of their order
     rotated = [url.replace("user:", "user:new-") for url in URLS]
-    assert homes(rotated, ids) == found  # … and with whatever password
+    assert homes(rotated, ids) == found  # … and of their passwords
 
 
 def test_one_server_more_takes_over_its_share_and_moves_nothing_else() -> None:
@@ -72,7 +72,7 @@ def test_one_server_more_takes_over_its_share_and_moves_nothing_else() -> None:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Iterator[dict[str, object]]:
-    """Three servers that share event logs, by name."""
+    """Three servers that share the event logs, by name."""
     with ExitStack() as started:
         processes = {name: started.enter_context(running(embedded.valkey(tmp_path / name))) for name in NAMES}
         urls = [valkey_url(tmp_path / name) for name in NAMES]
@@ -81,7 +81,7 @@ def shards(tmp_path: Path) -> Iterator[dict[str, object]]:
 
 
 def ids_by_server() -> list[UUID]:
-    """An id for each server, in their order."""
+    """Return one id for each server, in the servers' order."""
     found: dict[int, UUID] = {}
     while len(found) < len(NAMES):
         id = uuid4()
@@ -143,7 +143,7 @@ def test_a_wake_up_goes_where_its_readers_are(shards: dict[str, object]) -> None
         assert reader.take(0) == (
             [],
             False,
-        )  # its server is another one: the writer notifies it beside the append
+        )  # the thread's server is another one, which the writer notifies separately
         thread_stream.notify(thread)
 
         woken, _ = reader.take(10)

@@ -1,4 +1,4 @@
-"""Reads that may lag go to a standby that has kept up, and to the primary otherwise; the standby is a real one."""
+"""Reads that may lag go to a standby that has caught up, otherwise to the primary. The standby is real."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The addresses of a primary and of its standby."""
+    """URLs of a primary and of its standby."""
     folder = tmp_path_factory.mktemp("replicated")
     with replication.primary(folder / "primary") as primary:
         with psycopg.connect(primary, autocommit=True) as conn:
@@ -30,7 +30,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 
 @pytest.fixture(autouse=True)
 def _connected(servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(replica, "MAX_LAG_SECONDS", 60.0)  # however long this process waits for a processor
+    monkeypatch.setattr(replica, "MAX_LAG_SECONDS", 60.0)  # tolerates a process that waits for a CPU
     monkeypatch.setattr(replica, "LOOK_SECONDS", 0.1)
     before = postgres._engine, postgres._quick
     postgres.connect(servers[0], application="runyard test")
@@ -61,7 +61,7 @@ def test_a_standby_that_has_kept_up_is_read_and_one_that_has_not_is_not(
     servers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica, "MAX_LAG_SECONDS", 1.0)
-    assert replica.read(is_standby) in (False, True)  # asked for the first time it may not be known yet
+    assert replica.read(is_standby) in (False, True)  # the first read may not know the lag yet
     wait_until(lambda: replica.read(is_standby), what="the standby to be read")
 
     with psycopg.connect(servers[1], autocommit=True) as standby:
@@ -79,7 +79,7 @@ def test_idle_servers_do_not_look_like_a_lag() -> None:
     wait_until(lambda: replica.read(is_standby), what="the standby to be read")
     used = replica.replica()
     assert used is not None
-    used._written.clear()  # long ago
+    used._written.clear()  # as if the write were long ago
 
     used.look()
 
@@ -101,7 +101,7 @@ def test_what_the_standby_does_not_have_yet_or_would_not_write_is_asked_of_the_p
 
     replica.read(
         lambda conn: conn.execute(text("INSERT INTO written VALUES (7)"))
-    )  # a mistake of ours costs time
+    )  # a write by mistake is repeated on the primary
 
     with postgres.connection() as conn:
         assert 7 in numbers(conn)

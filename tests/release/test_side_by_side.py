@@ -1,4 +1,4 @@
-"""The table that matters: medians, ratios, what failed, and the floor under a run's CPU."""
+"""The comparison table: medians, ratios, failures, and the lower bound of a run's CPU time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rolling upgrade: this release works on a later one's database, beside it, and each continues the other's runs."""
+"""A rolling upgrade: this release works beside a later one on its database, and each continues the other's runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS, STEP_SECONDS = 12, 0.4
 
 @pytest.fixture(scope="module")
 def old() -> Iterator[Stack]:
-    """A platform of this release."""
+    """Platform of this release."""
     env = {"RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS), "RUNYARD_LEASE_SECONDS": "60"}
     with Stack(env=env) as stack:
         stack.deploy(KITCHEN, name="kitchen")
@@ -33,15 +33,15 @@ def old() -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree of a later release."""
+    """Source tree of a later release."""
     return next_release.tree(tmp_path_factory.mktemp("later"))
 
 
 @contextmanager
 def without_its_runner(old: Stack) -> Iterator[None]:
-    """The old release's runner hands over and is away meanwhile; afterwards it starts again."""
+    """Let the old release's runner hand over, and keep it stopped while the block runs. Restarts it afterwards."""
     (leaver, *_) = map(psutil.Process, old.pids("runner"))
-    os.kill(old.up_pid, signal.SIGSTOP)  # or it would start a successor at once
+    os.kill(old.up_pid, signal.SIGSTOP)  # otherwise it would start a successor at once
     try:
         leaver.terminate()
         wait_until(lambda: not leaver.is_running() or leaver.status() == psutil.STATUS_ZOMBIE, 40)
@@ -60,7 +60,7 @@ def read(stack: Stack, threads: list[str]) -> list[Reading]:
 
 
 def check_read(readings: list[Reading], stack: Stack) -> None:
-    """Each thread's stream has told its run's end, and in order."""
+    """Each thread's stream has reported the end of its run, with ids in order."""
     for reading in readings:
         wait_until(reading.runs_done, 30, what="the end of the run in its stream")
         assert reading.is_in_order()
@@ -68,7 +68,7 @@ def check_read(readings: list[Reading], stack: Stack) -> None:
 
 
 def check_cancelled(canceller: Stack, creator: Stack) -> None:
-    """A run that one release's web created is cancelled at the other's, at whichever runner is there."""
+    """Cancel a run through one release that the other release's web process created, on any runner."""
     (thread_id,) = counting.start(creator, 1, 1000, STEP_SECONDS)
     wait_until(lambda: begun(creator, [thread_id]), 60)
     runs = canceller.sdk("kitchen").runs
@@ -88,7 +88,7 @@ def test_both_releases_are_alive_on_one_database(old: Stack, later: Path) -> Non
     check_read(readings, old)
 
     with next_release.web_beside(old, later) as new:
-        made_by_new = counting.start(new, 3, STEPS, STEP_SECONDS)  # and executed by the old runner
+        made_by_new = counting.start(new, 3, STEPS, STEP_SECONDS)  # executed by the old runner
         readings = read(old, made_by_new[:1]) + read(new, made_by_new[:1])
         assert {run["attempt"] for run in check_whole(old, made_by_new, STEPS)} == {1}
         check_read(readings, old)
@@ -98,7 +98,7 @@ def test_both_releases_are_alive_on_one_database(old: Stack, later: Path) -> Non
             readings = read(new, taken[:2]) + read(old, taken[3:5])
             wait_until(lambda: begun(old, taken), 60)
             with without_its_runner(old):
-                alone = counting.start(old, 3, STEPS, STEP_SECONDS)  # by the old web, for the new runner
+                alone = counting.start(old, 3, STEPS, STEP_SECONDS)  # for the new runner
                 check_whole(new, taken, STEPS)
                 check_whole(new, alone, STEPS)
                 check_read(readings, old)
@@ -107,10 +107,10 @@ def test_both_releases_are_alive_on_one_database(old: Stack, later: Path) -> Non
                 wait_until(lambda: begun(old, back), 60)
             runner.terminate()
             assert runner.wait(180) == 0
-        check_whole(old, back, 3 * STEPS)  # begun by the new runner, ended by the old one
+        check_whole(old, back, 3 * STEPS)  # begun by the new runner, ended by the old
         check_cancelled(new, creator=old)
         assert old.cli("list", "--json").returncode == 0
 
-        old.deploy(KITCHEN, name="kitchen")  # the old builder, at the old web
+        old.deploy(KITCHEN, name="kitchen")  # old builder, old web
         again = counting.start(new, 2, 3, 0)
         check_whole(old, again, 3)

@@ -1,4 +1,4 @@
-"""The wheel: the same bytes from the same commit, one name, and a whole service far from the checkout."""
+"""The wheel: reproducible from a commit, with one top-level package, and a complete service without the checkout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STOP_SECONDS = 180
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder that other users can enter too: where the service runs as root, user code is one of them."""
+    """Folder that other users can enter. A service that runs as root executes user code as another user."""
     with tempfile.TemporaryDirectory(prefix="runyard-") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -54,7 +54,7 @@ def platform(place: Path, installed: Installed) -> Iterator[InstalledStack]:
 def started(
     platform: InstalledStack, env: Mapping[str, str], log: Path, *arguments: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command of the installed program beside the platform; its output goes to a file."""
+    """Run a command of the installed program beside the platform. Writes its output to a file."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             [platform.command[0], *arguments],
