@@ -192,7 +192,7 @@ def neighbour(app: Flask, api: Api) -> Api:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> user_code.PlayedAuth:
-    """Authorization of the project behind `users`: token NAME means user NAME, who may do all unless a test differs."""
+    """Authorization behind `users`: bearer token NAME means user NAME. Allows everything unless a test adds a handler."""
     auth = user_code.PlayedAuth()
     monkeypatch.setattr("shared.user_code.calls.call", auth.call)
     return auth

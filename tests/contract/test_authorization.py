@@ -1,4 +1,4 @@
-"""Asks to handlers before each call, as a recording handler receives them: pairs, keys and types."""
+"""Asks that a recording handler receives before each call: pairs, keys and types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Both interfaces conform to their API documents for any input, and never answer with a 5xx.
 
 Every operation receives requests that the document allows and requests that it does not. Most of them name existing
-records. The answer must be documented in status, type and schema. The test plays the runner: it ends runs as soon as it is
+records. The answer must be documented in status, type and schema. The test plays the runner: it ends runs when it is
 notified of them, and answers queries for a graph host.
 """
 

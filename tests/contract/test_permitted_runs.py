@@ -1,4 +1,4 @@
-"""Calls that create a run ask the deployment's authorization, whose handlers see, change and hide runs."""
+"""Calls that create a run ask the deployment's authorization: the values that handlers see, change and hide."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_a_socket_holds_a_slot_of_its_key(base: str, chat: Api, thread_id: str) 
     key = new_key("run")
     most = 4  # set in tests/support/heard_web.py
     connect = partial(sockets.opened, base, chat.deployment.name, thread_id, key)
-    for _ in range(2):  # slots are released
+    for _ in range(2):  # the second round needs released slots
         opened = [connect() for _ in range(most)]
         for each in opened:
             each.__enter__()

@@ -27,7 +27,7 @@ def web(database: str, tmp_path: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def have_both_counted(base: str, folder: Path) -> bool:
-    """Send enough parallel requests to reach both processes. Each creates a file at its first request."""
+    """Send parallel requests. Returns whether both processes have counted one: each then has a file."""
     with ThreadPoolExecutor(8) as callers:
         list(callers.map(lambda _: figures(base), range(16)))
     return len(list(folder.glob("runyard-web-*/counter_*.db"))) == 2

@@ -198,7 +198,7 @@ class PlayedSocket:
 
 
 def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: Users) -> None:
-    """Otherwise a user who waited for a thread could write to it after another user has created it."""
+    """Otherwise a user who waited for another user's thread could write to it once authorization is removed."""
     socket: Any = PlayedSocket()
     thread_id = users.ann.post("/threads", {}).json["thread_id"]
     app, chat = users.owner.client.application, users.deployment

@@ -61,7 +61,7 @@ def start(sdk: SyncLangGraphClient, graph: str, input: dict[str, Any], count: in
 
 def hosts(stack: Stack) -> int:
     """Return the number of hosts. A sandbox has several processes; only the first is a child of the runner."""
-    runner, *_ = stack.pids("runner")  # a fork that becomes a host also has this name
+    runner, *_ = stack.pids("runner")  # a fork that becomes a host first has this name
     return len(set(stack.pids("host")) & {child.pid for child in psutil.Process(runner).children()})
 
 

@@ -138,7 +138,7 @@ def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, tmp_path: P
 
     assert "File too large" in str(run(1)["error"])
     assert f"its home folder held more than {HOME_MB} MiB of disk" in str(run(100)["error"])
-    # The runner empties the folder after the kill.
+    # The folder is emptied only after the kill.
     wait_until(lambda: not any(stack.data_dir.glob("revisions/*/home/99")), 20)
     assert run(0)["status"] == "idle", "the next host has room again"
 
@@ -148,7 +148,7 @@ def storm(folder: Path, when: str) -> Path:
 
 
 def test_nothing_is_open_to_others_below_the_data_directory(stack: Stack) -> None:
-    """User code can traverse this folder at level 1. Any user who may open a lock file could also keep it locked."""
+    """At level 1 user code can traverse the data directory. A user who can open a lock file can also keep it locked."""
     assert stack.sdk("kitchen").runs.wait(None, "echo", input={"text": "x"})["log"] == ["x"]
 
     found = {str(path.relative_to(stack.data_dir)) for path in open_to_others(stack.data_dir)}

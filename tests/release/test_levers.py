@@ -63,7 +63,7 @@ class World:
         self.servers[name].wait()
 
     def names(self, name: str) -> set[str]:
-        """Return the subjects of a server's keys."""
+        """Return the kinds of keys on a server."""
         with Redis.from_url(valkey_url(self.folder / name)) as redis:
             keys = [key.decode().removeprefix("runyard:") for key in redis.scan_iter("*", count=1000)]
         return {key.rpartition(":")[2] if key.startswith("{") else key.split(":")[0] for key in keys}

@@ -26,8 +26,8 @@ DISK_BYTES = 96 * 1024**2
 def largest_file(size: int) -> Iterator[None]:
     """Limit the size in bytes of any file that this process and its children write.
 
-    Also turns off bytecode files: Python before 3.14 keeps a truncated bytecode file, and then no process can import the
-    module any more.
+    Also turns off bytecode files: Python before 3.14 keeps a truncated bytecode file, and no process can then import
+    the module.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with patch.object(sys, "dont_write_bytecode", True), patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):

@@ -266,7 +266,7 @@ class HostProcess:
 
 
 class Checkpointed:
-    """A runner for durable runs: keeps the checkpoints they store and sends them with the thread's next run."""
+    """A runner for durable runs: keeps the checkpoints that a host stores and returns them to any host."""
 
     def __init__(self, host: HostProcess) -> None:
         self.thread_id = Run().thread_id
@@ -326,7 +326,7 @@ def graph_host(
     from_scratch: bool = False,
     **config: Any,
 ) -> Iterator[HostProcess]:
-    """Run a host that works on `directory`. Yields it after READY, or after the reason why it cannot work.
+    """Run a host on `directory` while the block runs. Yields it after READY, or after the reason why it cannot work.
 
     `variables` are the deployment's environment variables. `from_scratch` starts a new interpreter, as a runner does;
     otherwise the host is forked with its libraries loaded.

@@ -77,7 +77,8 @@ def _short(data: Any) -> Any:
 def _is_left_out(key: str, value: Any) -> bool:
     """Return whether a field is omitted.
 
-    Metadata is kept only for a message, which shows its node. Checkpoint places are long; only subgraphs' are kept.
+    Metadata is kept only for messages, where it shows their node. Checkpoint keys are long, so only those without a
+    checkpoint id are kept: they name a subgraph.
     """
     if key == "metadata":
         return "langgraph_node" not in value or "source" in value

@@ -154,7 +154,7 @@ class Load:
         self.fleet.client.delete(f"/d/{self._deployment}/runs/crons/{self._cron_id}").raise_for_status()
 
     def check(self) -> None:
-        """Check that every accepted run was executed once, and that no leases, slots or connections remain."""
+        """Check that every accepted run was executed once and has released all that it held."""
         assert not self.refused
         wait_until_none(lambda: self.fleet.rows(UNFINISHED), 60, what="runs that have not ended")
         for run in self.made:
@@ -226,7 +226,7 @@ MOST_CONNECTIONS = {"web": 16, "runner": 8, "builder": 8}  # PostgreSQL connecti
 
 
 def check_nothing_is_left(fleet: Fleet) -> None:
-    """Check that no leases, busy slots, excess connections or unneeded hosts remain."""
+    """Check that no busy threads, unsent webhooks, open transactions, busy slots or excess connections remain."""
     for what, query in LEFT.items():
         wait_until_none(lambda query=query: fleet.rows(query), 30, what=what)
     alive = [process for process in fleet.processes(*MOST_CONNECTIONS) if process.is_alive()]
