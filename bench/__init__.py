@@ -1,1 +1,1 @@
-"""Measures any server that speaks the deployment API, and the bare graphs, by the same scenarios."""
+"""Benchmark for any server that speaks the deployment API, and for the bare graphs, with the same scenarios."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure a server, the bare graphs, or both; or compare what was measured before."""
+"""`python -m bench`: measure a server, the bare graphs or both, or compare earlier results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Results:
-    """Keeps each row, and writes it as soon as it is there."""
+    """Collects rows and writes each one to the given files immediately."""
 
     def __init__(self, *files: Any) -> None:
         self.rows: list[Row] = []
@@ -111,7 +111,7 @@ class Results:
 async def measure(
     target: Target, processes: Processes, asked: argparse.Namespace, results: Results, repeat: int
 ) -> None:
-    """All scenarios asked for, once, on one target; raises TargetError."""
+    """Run the requested scenarios once against one target. Raises TargetError."""
     options = Options(**{option.name: getattr(asked, option.name) for option in fields(Options)})
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(aclosing(target))
@@ -126,7 +126,7 @@ async def measure(
 
 
 def targets(asked: argparse.Namespace) -> Iterator[tuple[Target, Processes]]:
-    """Each with the processes that are known to be its, made when its turn comes; raises TargetError."""
+    """Yield each target with its known processes, created only when its turn comes. Raises TargetError."""
     if asked.base_url:
         yield Server(asked.base_url, dict(asked.header), asked.label), processes_named(asked.pid)
     for name, url in asked.beside:
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Measure the targets in turn, as often as asked, then show the tables; raises TargetError."""
+    """Measure the targets in turn, `--repeat` times, then print the tables. Raises TargetError."""
     with ExitStack() as stack:
         files = [sys.stdout, *([stack.enter_context(asked.out.open("a"))] if asked.out else [])]
         results = Results(*files)
@@ -176,7 +176,7 @@ def run(asked: argparse.Namespace) -> None:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Each scenario's table, the first target over each of the others, and what matters side by side."""
+    """Print a table per scenario, the first target compared with each other one, and the side-by-side summary."""
     print(report.table(rows))
     by_target = list(report.targets(rows).values())
     for other in by_target[1:]:

@@ -1,8 +1,8 @@
-"""`python -m bench capacity`: what machines a load takes, computed from what one run, event and stream cost.
+"""`python -m bench capacity`: compute the machines that a load needs from the cost of a run, event and stream.
 
-The costs are measured on the spot, on a platform that this starts and stops (`bench/costs.py`), or come from a file.
-They are CPU time and bytes, which add up: twice the runs cost twice as much, until a single server is full. That is
-where the table says what ends, and what to do then stands in `docs/capacity.md`.
+The costs are measured on a platform that this command starts and stops (`bench/costs.py`), or read from a file.
+They are CPU time and bytes, so they scale linearly: twice the runs cost twice as much until a single server is
+full. The table shows that limit; `docs/capacity.md` explains what to do about it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 PARTS = ("web", "runner", "hosts", "postgres", "redis")
 DAY = 86_400
 GB, MB, KB = 1e9, 1e6, 1e3
-BUSY = 0.6  # of a core at the peak: above it, what waits grows faster than the load
+BUSY = 0.6  # of a core at the peak; above it, waiting times grow faster than the load
 STREAMS_A_WEB = 5_000  # RUNYARD_MAX_STREAMS
-CONNECTIONS = {"web": 16, "runner": 8}  # of PostgreSQL, at most, a process
+CONNECTIONS = {"web": 16, "runner": 8}  # maximum PostgreSQL connections per process
 SLOTS = 2_000  # RUNYARD_RUNNER_SLOTS
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured: CPU in milliseconds (a run), microseconds (an event; a stream's second), memory in bytes."""
+    """Measured costs: CPU milliseconds per run, CPU microseconds per event and per stream-second, memory in bytes."""
 
     run_cpu_ms: Mapping[str, float]
     event_cpu_us: Mapping[str, float]
@@ -36,18 +36,18 @@ class Costs:
     process_bytes: Mapping[str, float]  # without streams
     connection_bytes: float
     run_transactions: float
-    run_wal_syncs: float  # so many waits for the disk, where runs that meet share one
+    run_wal_syncs: float  # disk flushes per run; runs that commit together share one
     run_wal_bytes: float
-    run_disk_bytes: float  # a run on a thread of its own, with its indexes
+    run_disk_bytes: float  # one run on its own thread, with indexes
     run_redis_bytes: float
     event_redis_bytes: float
     run_publishes: float
     event_publishes: float
-    commits_per_second: float  # that this disk takes of eight writers
+    commits_per_second: float  # what this disk sustains with eight writers
 
     @classmethod
     def read(cls, path: Path) -> Costs:
-        """Raises OSError and ValueError."""
+        """Read costs that `write` saved. Raises OSError and ValueError."""
         found = json.loads(path.read_text())
         if not isinstance(found, dict) or set(found) != {field.name for field in fields(cls)}:
             raise ValueError(f"{path} does not have the costs that `--save` writes")
@@ -59,7 +59,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Load:
-    """What is wanted. `peak`: how much more than the day's mean comes at the busiest time."""
+    """The load to plan for. `peak` is the ratio of the busiest rate to the day's mean."""
 
     runs_per_day: float = 1_000_000
     streams: int = 100_000
@@ -81,7 +81,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Need:
-    """What one part takes at the peak. `ends_at`: runs a second (of web: streams) that one server, or process, bears."""
+    """Resources of one part at the peak. `ends_at` is the most runs per second that one process or server handles."""
 
     part: str
     cores: float
@@ -91,7 +91,7 @@ class Need:
 
 
 def needs(costs: Costs, load: Load) -> dict[str, Need]:
-    """Each part's processes, cores and memory for a load."""
+    """Return the processes, cores and memory of each part for a load."""
     cores = {part: _cores(costs, load, part) for part in PARTS}
     web = max(_whole(cores["web"] / BUSY), _whole(load.streams / STREAMS_A_WEB))
     runner = max(_whole(cores["runner"] / BUSY), _whole(load.runs_in_flight / SLOTS))
@@ -118,14 +118,14 @@ def _cores(costs: Costs, load: Load, part: str) -> float:
 
 
 def _run_seconds(costs: Costs, load: Load, part: str) -> float:
-    """CPU time of a run with its tokens."""
+    """CPU seconds of one run, including its tokens."""
     return (
         costs.run_cpu_ms.get(part, 0.0) / 1e3 + load.tokens_per_run * costs.event_cpu_us.get(part, 0.0) / 1e6
     )
 
 
 def _ends_at(costs: Costs, load: Load, part: str) -> float:
-    """Runs a second: of PostgreSQL by the waits for its disk, of others by one core."""
+    """Return the most runs per second: limited by disk flushes for PostgreSQL, by one core for the other parts."""
     if part == "postgres":
         return costs.commits_per_second / costs.run_wal_syncs if costs.run_wal_syncs else math.inf
     seconds = _run_seconds(costs, load, part)
@@ -141,7 +141,7 @@ def _whole(number: float) -> int:
 
 
 def stored(costs: Costs, load: Load) -> Iterator[tuple[str, float, str]]:
-    """What is written and kept: a name, a number, its unit."""
+    """Yield `(name, number, unit)` for the totals: cores, memory, runs, and the I/O and storage of the databases."""
     needed = needs(costs, load)
     most = sum(needed[part].processes * each for part, each in CONNECTIONS.items())
     yield "cores in all, busy to 60 % at the peak", sum(need.cores for need in needed.values()) / BUSY, ""
@@ -160,7 +160,7 @@ def stored(costs: Costs, load: Load) -> Iterator[tuple[str, float, str]]:
 
 
 def table(costs: Costs, load: Load) -> str:
-    """The plan as Markdown."""
+    """Render the plan as Markdown."""
     rows = [
         "| part | cores at the peak | processes | memory | one bears |",
         "|---|---|---|---|---|",
@@ -180,7 +180,7 @@ def table(costs: Costs, load: Load) -> str:
 
 
 def cost_table(costs: Costs) -> str:
-    """The costs as Markdown."""
+    """Render the costs as Markdown."""
     rows = [
         f"| | {' | '.join(PARTS)} | sum |",
         "|---|" + "---|" * (len(PARTS) + 1),
@@ -243,6 +243,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measured(runs: int, watched: int) -> Costs:
-    from bench.costs import measure  # it starts a platform, which plain arithmetic does not need
+    from bench.costs import measure  # imported here: a plan from a file needs no platform
 
     return measure(runs=runs, watched=watched)

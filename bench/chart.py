@@ -1,6 +1,6 @@
-"""The table as a picture: how many times as good the first server is, a bar for each of the others.
+"""An SVG bar chart of how many times as good the first server is, with one bar per other server.
 
-Plain SVG on a ground of its own, so that it can be read on a light page and on a dark one.
+The chart draws its own background, so it is readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from bench import report, side_by_side
 from bench.measuring import Row
 from bench.side_by_side import Line
 
-WIDTH, WORDS, MARGIN = 960, 340, 24  # pixels: all, the column of words, around
-BAR, GAP, TOP = 13, 12, 72  # a bar's height, between lines, above the first
+WIDTH, WORDS, MARGIN = 960, 340, 24  # pixels: total width, label column, outer margin
+BAR, GAP, TOP = 13, 12, 72  # bar height, space between lines, offset of the first line
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
 STYLE = """
   .ground { fill: #ffffff; stroke: #d0d7de }
@@ -33,7 +33,7 @@ STYLE = """
 
 
 def svg(rows: Sequence[Row]) -> str:
-    """A bar a line and server, on a scale of powers; at 1 both are as good."""
+    """Draw one bar per line and server on a logarithmic scale. At 1 both servers are equal."""
     by_server = side_by_side.servers(rows)
     first, *others = by_server
     lines = [
@@ -56,7 +56,7 @@ def svg(rows: Sequence[Row]) -> str:
 
 
 class _Scale:
-    """From a ratio to a place on the picture, by its logarithm."""
+    """A logarithmic scale that maps a ratio to an x coordinate."""
 
     def __init__(self, ratios: Sequence[float]) -> None:
         least, most = min([*ratios, 0.9]), max([*ratios, 1.1])

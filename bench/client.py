@@ -1,7 +1,7 @@
-"""HTTP/1.1 for load: one exchange at a time on a kept connection, every read stamped on arrival.
+"""A minimal HTTP/1.1 load client: one exchange at a time per kept-alive connection, every read timestamped.
 
-Why not a client library: at hundreds of runs a second its own CPU time, on the machine that is measured,
-would be a good part of the result. The parsing is llhttp's (`httptools`); events are decoded afterwards.
+A full client library would distort the result: at hundreds of runs per second its own CPU time on the measured
+machine is significant. `httptools` (llhttp) parses the responses; events are decoded after the measurement.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from bench.targets import Event, Outcome
 
 @dataclass(slots=True)
 class Reply(Outcome):
-    """One answer: its status and its body as the reads that brought it."""
+    """An HTTP response: its status, and its body as `(time, bytes)` for each read."""
 
     status: int = 0
-    tag: str = ""  # its ETag
+    tag: str = ""  # the ETag header
     chunks: list[tuple[float, bytes]] = field(default_factory=list)
 
     @property
@@ -34,7 +34,7 @@ class Reply(Outcome):
         return b"".join(chunk for _, chunk in self.chunks)
 
     def events(self) -> list[Event]:
-        """The body's events; each arrived with the read that completed it."""
+        """Decode the body's events. The arrival time of each is that of the read that completed it."""
         arrived_at = 0.0
 
         def replay() -> Iterator[bytes]:
@@ -47,12 +47,12 @@ class Reply(Outcome):
         return [
             Event(arrived_at, event.event, json.loads(event.data))
             for event in EventSource(response).iter_sse()
-            if event.data  # without data it is none, the standard says
+            if event.data  # the SSE standard ignores an event without data
         ]
 
 
 class Connection(asyncio.Protocol):
-    """A kept connection; `exchange()` is to be awaited before the next one starts."""
+    """A keep-alive connection. Await each `exchange()` before starting the next."""
 
     def __init__(self) -> None:
         self.is_reusable = True
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._done: asyncio.Future[None] | None = None
 
     async def exchange(self, request: bytes, reply: Reply) -> None:
-        """Send a request and fill in the reply; raises ConnectionError when the answer breaks off."""
+        """Send a request and fill in the reply. Raises ConnectionError if the response breaks off."""
         assert self._transport is not None
         self._reply, self._has_framing, self._has_headers = reply, False, False
         self._parser = httptools.HttpResponseParser(self)
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_reusable = False
         if self._is_busy():
-            # without a length, the end of the connection is the end of the body
+            # without a Content-Length, closing the connection marks the end of the body
             whole = self._has_headers and not self._has_framing and exc is None
             self._end(None if whole else ConnectionError("connection closed before the end of the answer"))
 
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Connections to one base address, as many as there are requests at once."""
+    """A pool of connections to one base URL, one per concurrent request."""
 
     def __init__(self, base_url: str, headers: dict[str, str]) -> None:
         address = urlsplit(base_url)
@@ -136,7 +136,7 @@ class Client:
         self._kept: list[Connection] = []
 
     async def post(self, path: str, body: dict[str, Any], *, timeout_seconds: float) -> Reply:
-        """Post a body; a failure to get an answer stands in the reply's `error`."""
+        """Post a JSON body. Connection errors and timeouts are stored in the reply's `error`."""
         content = json.dumps(body).encode()
         head = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         return await self._sent(self._request("POST", path, head) + content, timeout_seconds)
@@ -144,12 +144,12 @@ class Client:
     async def get(
         self, path: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Get a path; a failure to get an answer stands in the reply's `error`."""
+        """Get a path. Connection errors and timeouts are stored in the reply's `error`."""
         head = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         return await self._sent(self._request("GET", path, head), timeout_seconds)
 
     async def follow(self, path: str, reply: Reply) -> None:
-        """Get a path whose answer has no end."""
+        """Get a path whose response does not end, without a timeout. Connection errors are stored in `reply.error`."""
         try:
             await self._send(self._request("GET", path, ""), reply)
         except OSError as broken:
@@ -188,7 +188,7 @@ class Client:
                 await self._exchange(kept, request, reply)
                 return
             except ConnectionError:
-                # the server closed a connection that it had kept: not a failure of this request
+                # the server closed an idle keep-alive connection, which is not a failure of this request
                 if reply.status or reply.chunks:
                     raise
         await self._exchange(await self._connect(), request, reply)

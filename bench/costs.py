@@ -1,6 +1,6 @@
-"""What runs, events, streams and connections cost: measured on a platform of our own, in CPU time and bytes.
+"""Measure what runs, events, streams and connections cost, in CPU time and bytes, on a platform started for it.
 
-CPU time is what the kernel counts for the processes of each part, so that other work on the machine changes little.
+CPU time is the kernel's count for the processes of each part, so other work on the machine changes it little.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from cli.machine import embedded
 GRAPHS = Path(__file__).parent / "graphs"
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
 CLIENTS = 8
-TOKENS, TOKEN_STREAMS, INTERVAL_SECONDS = 250, 40, 0.02  # as a model writes: 50 a second
-IDLE_SECONDS = 20.0  # several heartbeats, and looks at rows
+TOKENS, TOKEN_STREAMS, INTERVAL_SECONDS = 250, 40, 0.02  # a model's pace: 50 tokens per second
+IDLE_SECONDS = 20.0  # long enough for several heartbeats and polls of the tables
 BACKGROUND_SECONDS = 10.0
-SETTLE_SECONDS = 2.0  # PostgreSQL's processes hand in their statistics once a second
+SETTLE_SECONDS = 2.0  # PostgreSQL's processes report their statistics once a second
 WRITERS, WRITE_SECONDS = 8, 2.0
 MARKS = {
     "web": "web/gunicorn.py",
@@ -56,7 +56,7 @@ SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float AS wal, pg_dat
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one moment."""
+    """Snapshot of all counters."""
 
     cpu: Mapping[str, float]
     wal: float
@@ -68,7 +68,7 @@ class Reading:
 
 
 class Platform:
-    """`runyard up` with bench/graphs deployed, in a folder that goes with it."""
+    """`runyard up` with `bench/graphs` deployed, and its data in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as probe:
@@ -83,7 +83,7 @@ class Platform:
         self._up: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and deploy unless that was done in this folder before; raises RuntimeError."""
+        """Start the platform, and deploy unless the folder already has a deployment. Raises RuntimeError."""
         with (self.folder / "up.log").open("wb") as log:
             command = [sys.executable, "-m", "cli", "up"]
             self._up = subprocess.Popen(
@@ -95,7 +95,7 @@ class Platform:
                 raise RuntimeError(f"runyard up: {(self.folder / 'up.log').read_text()[-500:]}")
             time.sleep(0.2)
         deployed = self.folder / "deployed"
-        if deployed.exists():  # one more revision would be one more host in memory
+        if deployed.exists():  # another revision would keep another host in memory
             return
         deploy = [sys.executable, "-m", "cli", "deploy", str(GRAPHS), "--name", "bench"]
         done = subprocess.run(deploy, env=self.environment, capture_output=True, text=True, check=False)
@@ -118,7 +118,7 @@ class Platform:
         return Server(f"{self.url}/d/bench", {"x-api-key": key})
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """The processes of each part; what a runner has started are its hosts."""
+        """Return the processes of each part. The children of a runner are its hosts."""
         assert self._up is not None
         found: dict[str, list[psutil.Process]] = {part: [] for part in PARTS}
         self._sort(psutil.Process(self._up.pid), "", found)
@@ -146,7 +146,7 @@ class Platform:
 
 
 class Meter:
-    """Reads a platform's counters."""
+    """Reads the counters of a platform."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
@@ -171,11 +171,11 @@ class Meter:
         )
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds by part, of ended children too."""
+        """Return CPU seconds by part, including ended children."""
         return {part: sum(map(_cpu, own)) for part, own in self._platform.processes().items()}
 
     def memory(self) -> dict[str, float]:
-        """Bytes by part; pages that processes share count once."""
+        """Return proportional set size in bytes by part: pages shared by processes count once."""
         return {part: float(sum(map(_memory, own))) for part, own in self._platform.processes().items()}
 
 
@@ -206,7 +206,7 @@ def _started() -> Iterator[Platform]:
 
 
 def measure(*, runs: int, watched: int) -> Costs:
-    """Start a platform, measure, stop it. Raises RuntimeError."""
+    """Start a platform, measure its costs and stop it. Raises RuntimeError."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with _started() as platform:
@@ -219,7 +219,7 @@ def measure(*, runs: int, watched: int) -> Costs:
 
 async def _measure(platform: Platform, meter: Meter, runs: int, watched: int) -> Costs:
     server = platform.server()
-    await _echo(server, runs // 10)  # what is made once is made
+    await _echo(server, runs // 10)  # warm-up: excludes one-time setup from the measurement
     idle = meter.read()
     await asyncio.sleep(BACKGROUND_SECONDS)
     still = meter.read()
@@ -282,7 +282,7 @@ async def _measure(platform: Platform, meter: Meter, runs: int, watched: int) ->
 
 
 def _hosts(processes: Mapping[str, list[psutil.Process]]) -> list[psutil.Process]:
-    """Of a runner's children those that execute graphs: sandboxes have processes around them."""
+    """Return the children of runners that execute graphs, without the sandbox processes around them."""
     return [process for process in processes["hosts"] if "graph_host" in " ".join(process.cmdline()[-2:])]
 
 
@@ -291,12 +291,12 @@ def _less(after: Mapping[str, float], before: Mapping[str, float], by: float) ->
 
 
 def _without(used: Mapping[str, float], background: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """What a load took beyond what the platform takes when idle."""
+    """Subtract the CPU time that an idle platform uses in the same period."""
     return {part: max(value - background[part] * seconds, 0.0) for part, value in used.items()}
 
 
 async def _echo(server: Server, runs: int) -> None:
-    """Runs that are streamed, each on a new thread."""
+    """Execute streamed runs, each on a new thread."""
     left = iter(range(runs))
     why: Counter[str] = Counter()
 
@@ -311,7 +311,7 @@ async def _echo(server: Server, runs: int) -> None:
 
 
 async def _tokens(server: Server) -> None:
-    """Runs at once that write as a model does."""
+    """Execute concurrent runs that emit tokens at the pace of a model."""
     given = {"count": TOKENS, "interval_seconds": INTERVAL_SECONDS}
     threads = [await server.create_thread() for _ in range(TOKEN_STREAMS)]
     calls = [Call("tokens", given, stream_mode="custom", thread_id=thread) for thread in threads]
@@ -326,7 +326,7 @@ def _check(why: Counter[str]) -> None:
 
 
 async def _watch(server: Server, count: int) -> list[asyncio.Task[None]]:
-    """So many open streams of threads on which nothing happens."""
+    """Open `count` streams of threads without activity and return their tasks."""
     tasks: list[asyncio.Task[None]] = []
     left = iter(range(count))
 
@@ -350,7 +350,7 @@ async def _close(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _commits_per_second(platform: Platform) -> float:
-    """Small transactions that wait for the disk, of several writers at once."""
+    """Return the rate of small transactions with several concurrent writers, each waiting for the disk."""
     counts = [0] * WRITERS
     with platform.database() as conn:
         conn.execute("CREATE TABLE capacity (number int)")

@@ -1,6 +1,6 @@
-"""How long a deploy takes from the command to its end: the first, the same again, back to an older one.
+"""Time the deploy command: a first deploy, the same project again, and a rollback.
 
-The first one's floor is what the package installer needs for the same requirements, without anything cached.
+The lower bound of a first deploy is the time of the package installer alone, with an empty cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_BYTES = 2000
 
 
 async def measure(session: Session) -> None:
-    """Wall time of `--deploy-command`; of the installer for `--requirements`; of `--rollback-command`."""
+    """Measure the wall time of `--deploy-command`, `--rollback-command` and the installer for `--requirements`."""
     options = session.options
     if not options.deploy_command:
         raise TargetError("deploying needs --deploy-command")
@@ -43,7 +43,7 @@ async def measure(session: Session) -> None:
 
 
 async def _installer_alone(requirements: Path, limit: float) -> float:
-    """Seconds for an environment with these requirements, from an empty cache."""
+    """Return the seconds to create an environment with these requirements from an empty cache."""
     uv = find_uv_bin()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         env = {**os.environ, "UV_CACHE_DIR": f"{folder}/cache"}
@@ -53,7 +53,7 @@ async def _installer_alone(requirements: Path, limit: float) -> float:
 
 
 async def _timed(argv: Sequence[str], limit: float, env: Mapping[str, str] | None = None) -> float:
-    """Seconds until a command has ended well; raises TargetError."""
+    """Return the seconds until a command succeeds. Raises TargetError if it fails or exceeds the limit."""
     started_at = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         *argv, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

@@ -1,6 +1,6 @@
-"""The bare graphs in this process, as a target: what a run costs with no server around it.
+"""The bare graphs, run in this process, as a target: the cost of a run without a server.
 
-A run on a thread gets langgraph's in-memory checkpointer, or one that is durable too; a stateless one gets none.
+A run on a thread uses LangGraph's in-memory checkpointer or a durable one. A stateless run has no checkpointer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.targets import Call, Event, Recorded
 
 GRAPHS = Path(__file__).parent / "graphs"
 NAMES = ("echo", "steps", "tokens", "llm", "idle", "block", "burn")
-# synchronous nodes run on the loop's default pool, whose size would else depend on the machine's cores
+# Synchronous nodes run on the loop's default pool, whose size would otherwise depend on the number of cores.
 THREADS = 32
 LABEL = "in-process"
 
@@ -27,8 +27,8 @@ class InProcess:
     shares_our_process = True
 
     def __init__(self, *, durable: bool = False) -> None:
-        """With `durable` what a thread's run wrote is in a PostgreSQL when the run ends; raises TargetError."""
-        # here, because measuring a server needs no langgraph
+        """With `durable`, the writes of a run on a thread are in PostgreSQL when it ends. Raises TargetError."""
+        # imported here because measuring a server does not need LangGraph
         from langgraph.checkpoint.memory import InMemorySaver
 
         from bench.lean import Database, LeanSaver
@@ -80,7 +80,7 @@ class InProcess:
         return answer
 
     async def _answer(self, call: Call, events: list[Event]) -> str:
-        """The whole answer as text."""
+        """Return the whole answer as text."""
         graph = (self._threaded if call.thread_id else self._stateless)[call.graph]
         config = {"configurable": {"thread_id": call.thread_id}} if call.thread_id else None
         if call.stream_mode is None:

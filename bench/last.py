@@ -1,8 +1,9 @@
-"""`python -m bench last`: does a service stay as it is however many runs it has had?
+"""`python -m bench last`: check that resource use stays flat however many runs a service has executed.
 
-A platform of its own gets runs whose traces go again: temporary runs, threads that are deleted soon, and conversations
-that go on for ever and are thinned out. Each step is some runs and a row of figures in the folder, so that a million
-runs are many steps, and whoever stops goes on another day. Steps are compared once as much goes as comes.
+A dedicated platform executes runs whose data is removed again: temporary runs, threads with a short TTL, and
+conversations that continue indefinitely and are pruned. Each step executes some runs and appends a row of figures
+to the folder, so a million runs can be split into many steps over several days. Steps are compared once the
+platform removes as much as it adds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench.targets import Call
 
 CLIENTS = 8
 STEP_SECONDS = 400.0
-GONE_SECONDS = 180.0  # by then everything that goes must have gone: upkeep looks once a minute
+GONE_SECONDS = 180.0  # deadline for the removal of expired data; upkeep removes it once a minute
 CONVERSATIONS = 1_000
 RUNS_OF_A_THREAD = 5
 TTL_MINUTES = 0.25
@@ -65,7 +66,7 @@ Row = dict[str, Any]
 
 
 class Load:
-    """So many runs of three kinds, by several clients; the times they took."""
+    """Executes runs of three kinds with several clients, and records their durations."""
 
     def __init__(self, server: Server, conversations: list[str], runs: int, first: int) -> None:
         self._server, self._conversations = server, conversations
@@ -106,7 +107,7 @@ async def _thread(server: Server, strategy: str) -> str:
 
 
 async def _conversations(server: Server, file: Path, count: int) -> list[str]:
-    """Those of earlier steps, or new ones."""
+    """Return the conversations of earlier steps, or create new ones."""
     with suppress(FileNotFoundError):
         return json.loads(file.read_text())
     made: list[str] = []
@@ -127,7 +128,7 @@ def _tables(database: psycopg.Connection[Any]) -> dict[str, Row]:
 
 
 async def _gone(database: psycopg.Connection[Any], conversations: int) -> None:
-    """Return when only the conversations are left, or time is over: the rows then say what stays."""
+    """Wait until only the conversations remain. After `GONE_SECONDS`, return anyway: the figures show what is left."""
     ends_at = time.monotonic() + GONE_SECONDS
     while time.monotonic() < ends_at:
         left = database.execute(LEFT).fetchone()
@@ -137,15 +138,15 @@ async def _gone(database: psycopg.Connection[Any], conversations: int) -> None:
 
 
 def _untune(database: psycopg.Connection[Any]) -> None:
-    """Give every table PostgreSQL's own settings back, to see what ours are worth."""
+    """Reset every table to PostgreSQL's default settings, to measure what the tuned settings are worth."""
     for name, options in database.execute(SET_OF).fetchall():  # type: ignore[call-overload]
         set_ = ", ".join(option.partition("=")[0] for option in options)
         database.execute(RESET.format(name, set_))  # type: ignore[call-overload]
 
 
 def step(folder: Path, *, runs: int, seconds: float, untuned: bool = False) -> Row:
-    """Start the folder's platform, give it runs, write what it is then. Raises RuntimeError."""
-    from bench.costs import Meter, Platform  # they need psutil and Redis, which the table does not
+    """Start the folder's platform, execute runs on it and append the resulting figures. Raises RuntimeError."""
+    from bench.costs import Meter, Platform  # imported here: only `step` needs psutil and Redis
 
     folder.mkdir(parents=True, exist_ok=True)
     platform = Platform(folder)
@@ -189,7 +190,7 @@ async def _loaded(
     if done < 10 or sum(load.failures.values()) > done / 100:
         raise RuntimeError(f"of {done} runs failed {dict(load.failures)}")
     await _gone(database, len(conversations))
-    meter.read()  # PostgreSQL's processes have handed in their statistics
+    meter.read()  # waits until PostgreSQL's processes have reported their statistics
     after = _tables(database)
     for name, table in after.items():
         for counter in ("updates", "hot_updates", "vacuums"):
@@ -208,7 +209,7 @@ async def _loaded(
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """The steps so far."""
+    """Return the recorded steps."""
     try:
         return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     except FileNotFoundError:
@@ -216,7 +217,7 @@ def rows_of(folder: Path) -> list[Row]:
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
-    """Of a step what is to stay flat."""
+    """Return the figures of a step that must stay flat."""
     tables = row["tables"].values()
     return {
         "rows": sum(table["rows"] for table in tables),
@@ -230,7 +231,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The steps as Markdown, and how far the last third is from the one in the middle; the first fills the service."""
+    """Render the steps as Markdown, with the drift between the middle and last third. The first third is warm-up."""
     shown = [figures(row) for row in rows]
     names = list(shown[0])
     lines = [f"| runs | {' | '.join(names)} | dead rows |", "|---" * (len(names) + 2) + "|"]
@@ -246,7 +247,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def drifts(rows: Sequence[Row]) -> dict[str, float]:
-    """By figure, how much more its median is in the last third of the steps; nothing of fewer than three steps."""
+    """Return the relative growth of each figure's median from the middle to the last third; empty below three steps."""
     third = len(rows) // 3
     if not third:
         return {}
@@ -271,12 +272,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """1 when a figure of the last third is more than 10 % above the middle one, or a step failed."""
+    """Return 1 if a figure of the last third is more than 10 % above the middle third, or if a step failed."""
     asked = parser().parse_args(arguments)
     if asked.steps < 0 or asked.runs < 10 or not asked.seconds > 0:
         print("bench: a step has at least 10 runs, and some time for them", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the platform is stopped all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # `step` then stops the platform
     try:
         for _ in range(asked.steps):
             row = step(asked.folder.absolute(), runs=asked.runs, seconds=asked.seconds, untuned=asked.untuned)

@@ -1,6 +1,6 @@
-"""Durable threads for the bare graphs: checkpoints in memory, and each run's in a PostgreSQL, in one statement.
+"""Durable threads for the bare graphs: checkpoints in memory, and one PostgreSQL statement per run.
 
-No more than this has to be paid for a run whose thread survives the process: the floor under a durable server.
+This is the least that a run must cost for its thread to survive the process: the lower bound for a durable server.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Kept = tuple[str, str, str, str, bytes]  # a row of the table
 
 
 class LeanSaver(InMemorySaver):
-    """Reads come from memory; what a run wrote waits here until `commit`."""
+    """A checkpointer that reads from memory and buffers writes until `commit`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class LeanSaver(InMemorySaver):
         self._waiting[thread_id][checkpoint_id, task_id] = (thread_id, checkpoint_id, task_id, kind, data)
 
     async def commit(self, thread_id: str) -> None:
-        """Write what the runs of a thread left, in one statement."""
+        """Write the buffered checkpoints of a thread in one statement."""
         assert self._connection is not None
         if not (rows := self._waiting.pop(thread_id, {}).values()):
             return
@@ -86,10 +86,10 @@ class LeanSaver(InMemorySaver):
 
 
 class Database:
-    """An embedded PostgreSQL in a folder that goes with it; a child of ours, so its CPU counts as ours."""
+    """An embedded PostgreSQL in a temporary folder. As a child of this process, its CPU time counts for this target."""
 
     def __init__(self) -> None:
-        """Started and ready; raises TargetError."""
+        """Start the server and wait until it is ready. Raises TargetError."""
         self._folder = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
         try:
             server = embedded.postgres(Path(self._folder.name))

@@ -1,4 +1,4 @@
-"""The instruments: percentiles, and the CPU time and memory of process trees around a timed window."""
+"""Measuring instruments: percentiles, and the CPU time and memory of process trees around a timed window."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, Self
 import psutil
 
 Row = dict[str, Any]
-CLIENT_BOUND = 0.9  # of a core: above it a result says more about this client than about the target
+CLIENT_BOUND = 0.9  # of a core; above it, a result describes this client rather than the target
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
+    """Return the smallest value that is not exceeded by `percent` percent of the values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
 def milliseconds(name: str, seconds: Sequence[float]) -> Row:
-    """`<name>_ms_p50`, `_p95`, `_p99` and `_max` of some durations; nothing of none."""
+    """Return `<name>_ms_p50`, `_p95`, `_p99` and `_max` of the durations, or an empty row for none."""
     if not seconds:
         return {}
     figures = {f"p{percent}": percentile(seconds, percent) for percent in (50, 95, 99)} | {
@@ -33,7 +33,7 @@ def milliseconds(name: str, seconds: Sequence[float]) -> Row:
 
 
 class Processes:
-    """The processes that make up a target: named roots with all their descendants."""
+    """The processes of a target: named root processes and all their descendants."""
 
     def __init__(self, roots: Mapping[str, int]) -> None:
         self._roots = dict(roots)
@@ -42,11 +42,11 @@ class Processes:
         return bool(self._roots)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU time by root; that of children which have ended counts through their parents."""
+        """Return CPU seconds by root. Ended children are counted in their parents."""
         return {name: sum(_each(pid, _cpu_seconds)) for name, pid in self._roots.items()}
 
     def memory_mb(self) -> dict[str, float]:
-        """Proportional set size by root: pages that processes share are counted once."""
+        """Return the proportional set size in MiB by root: pages shared by processes count once."""
         return {
             name: round(sum(_each(pid, lambda process: process.memory_full_info().pss)) / 2**20, 1)
             for name, pid in self._roots.items()
@@ -72,7 +72,7 @@ def _machine_cpu_seconds() -> float:
 
 
 class Window:
-    """A timed window: how long it was, and who used how much CPU in it."""
+    """A timed window: its duration, and the CPU time used in it by client, target and machine."""
 
     def __init__(self, processes: Processes, *, shares_our_process: bool) -> None:
         self._processes = processes
@@ -98,10 +98,10 @@ class Window:
         return time.perf_counter() - self._opened_at
 
     def report(self, runs: int) -> Row:
-        """Cores that were busy, by whom; CPU per run when the target's processes are known.
+        """Return the busy cores by user, and the CPU time per run if the target's processes are known.
 
-        `other_cores` is work of neither the client nor the target (without known processes: the target's
-        too); a result it disturbed is better measured again.
+        `other_cores` is work of neither client nor target; without known processes it includes the target's work.
+        Measure again if it is high: it disturbs the result.
         """
         target = sum(self._cpu.values())
         client = 0.0 if self._shares_our_process else self._client
@@ -123,7 +123,7 @@ class Window:
 
 
 def processes_named(items: Iterable[str]) -> Processes:
-    """From `NAME=PID` or `PID` texts; raises ValueError."""
+    """Parse `NAME=PID` or `PID` texts. Raises ValueError."""
     roots = {}
     for item in items:
         name, _, pid = item.rpartition("=")

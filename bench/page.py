@@ -1,6 +1,6 @@
-"""`python -m bench page FILE...`: results → the tables and the chart of docs/performance.md.
+"""`python -m bench page FILE...`: write the tables and the chart of `docs/performance.md` from results.
 
-Only what the table shows is kept, in `bench/measured.jsonl`, so that both can be made again without measuring.
+`bench/measured.jsonl` keeps only the figures that the tables show, so both can be rendered again without measuring.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def kept(rows: Sequence[Row]) -> list[Row]:
-    """Of each target's rows one a case of the table, with the medians of its figures, and one with what failed."""
+    """Reduce each target to one row per case with the medians of the shown figures, plus one row of failures."""
     found = []
     for label, of_target in report.targets(rows).items():
         cases: dict[tuple[str, str], Row] = {}
@@ -57,14 +57,14 @@ def kept(rows: Sequence[Row]) -> list[Row]:
 
 
 def _conditions(rows: Sequence[Row]) -> Row:
-    """How often it was measured, and what else the machine did; unknown where the server's processes are."""
+    """Return the number of repeats and the CPU use of other work, which is unknown without the server's processes."""
     known = [row for row in rows if "target_cores" in row]
     other = report.median(known, "other_cores")
     return {"repeats": len(rows)} | ({} if other is None else {"other_cores": round(other, 3)})
 
 
 def with_tables(page: str, rows: Sequence[Row]) -> str:
-    """The page with the tables of these rows between its two marks."""
+    """Return the page with the tables of these rows between its two markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     parts = [side_by_side.table(rows), side_by_side.floor(rows), conditions(rows)]
@@ -73,7 +73,7 @@ def with_tables(page: str, rows: Sequence[Row]) -> str:
 
 
 def conditions(rows: Sequence[Row]) -> str:
-    """How often the least measured figure was taken, and how disturbed all were."""
+    """Describe the smallest number of repeats and the median disturbance by other work."""
     rounds = min((row["repeats"] for row in rows if "repeats" in row), default=0)
     other = report.median(rows, "other_cores")
     times = "One round" if rounds == 1 else f"Medians of {rounds} rounds"

@@ -1,4 +1,4 @@
-"""Callers who ask for a revision until it is deployed: what it costs them, and what it costs runs meanwhile."""
+"""Callers who poll a revision until it is deployed: the latency of their requests, and the effect on runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_MODIFIED = 304
 
 @dataclass
 class Polls:
-    """The answers that came in a window."""
+    """The poll responses of one window."""
 
     seconds: list[float] = field(default_factory=list)
     errors: int = 0
@@ -37,7 +37,7 @@ class Polls:
 
 
 async def measure(session: Session) -> None:
-    """How long does one answer take, and how much longer a run beside many callers who ask or wait?"""
+    """Measure the latency of a poll, and the slowdown of runs beside many polling or long-polling callers."""
     if not isinstance(session.target, Server) or not session.options.revision_url:
         raise TargetError("polling needs --base-url and --revision-url")
     revision = Client(session.options.revision_url, session.target.headers)
@@ -73,7 +73,7 @@ async def _one_caller(session: Session, revision: Client) -> None:
 
 @dataclass
 class _Asking:
-    """Asks, and asks again after a pause, as deploy commands do."""
+    """A caller who polls at intervals, as deploy commands do."""
 
     revision: Client
     starts_after: float
@@ -87,7 +87,7 @@ class _Asking:
 
 @dataclass
 class _Waiting:
-    """Waits for a change that does not come, and then again."""
+    """A caller who long-polls repeatedly for a change that never comes."""
 
     revision: Client
     held: str
@@ -105,7 +105,7 @@ class _Waiting:
 
 
 async def _beside(session: Session, case: str, callers: list[_Asking] | list[_Waiting]) -> None:
-    """One client's runs, beside callers who go on until it has its samples."""
+    """Measure one client's runs while callers poll until the client has its samples."""
     polls = Polls()
     tasks = [asyncio.create_task(caller.go(session, polls)) for caller in callers]
     try:

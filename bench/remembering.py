@@ -1,4 +1,4 @@
-"""What a server has kept: a thread with many runs, and many threads; what it costs to use and to find them."""
+"""The cost of stored data: runs on a thread with a long history, and searches among many threads."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from bench.server import Server
 from bench.session import ECHO, Session, Tally, on_thread
 from bench.targets import TargetError
 
-MAKERS = 32  # clients that fill the server side by side
-USERS, TENANTS = 1_000, 10  # how many values the metadata of the threads has
-HISTORY = 10  # states asked for
+MAKERS = 32  # concurrent clients that fill the server
+USERS, TENANTS = 1_000, 10  # number of distinct values in the threads' metadata
+HISTORY = 10  # states per page
 
 Ask = Callable[[], Awaitable[Reply]]
 
 
 def server_of(session: Session) -> Server:
-    """The target, if it is a server; raises TargetError."""
+    """Return the target if it is a server. Raises TargetError otherwise."""
     if not isinstance(session.target, Server):
         raise TargetError("only a server keeps what is to be measured: give --base-url")
     return session.target
 
 
 async def long_thread(session: Session) -> None:
-    """What do a run, the newest state and a page of the history cost on a thread that has seen many runs?"""
+    """Measure a run, a read of the newest state and a page of history on a thread with many past runs."""
     server = server_of(session)
     thread = await server.create_thread()
     for _ in range(session.options.past_runs):
@@ -42,7 +42,7 @@ async def long_thread(session: Session) -> None:
 
 
 async def _runs_on(session: Session, thread: str) -> None:
-    """Runs on it and on threads that have seen none, in turn: both meet the same weather."""
+    """Alternate runs on the long thread with runs on new threads, so that disturbances affect both alike."""
     fresh = await session.threads(session.options.samples)
     first, one_more = Tally(), Tally()
     with session.window() as window:
@@ -58,7 +58,7 @@ async def _runs_on(session: Session, thread: str) -> None:
 
 
 async def search(session: Session) -> None:
-    """How long does it take to find threads among many?"""
+    """Measure thread searches among many threads."""
     server = server_of(session)
     await _fill(session, server)
     filters = {
@@ -73,7 +73,7 @@ async def search(session: Session) -> None:
 
 
 async def _fill(session: Session, server: Server) -> None:
-    """Threads until there are as many as asked for: a second round finds them made."""
+    """Create threads up to the requested number. Threads of an earlier repeat are reused."""
     counted = await server.post("/threads/count", {"metadata": {"made_by": "bench"}})
     if counted.status != 200:
         raise TargetError(f"POST /threads/count: {counted.error or counted.status}")
@@ -91,7 +91,7 @@ def _metadata(number: int) -> dict[str, Any]:
 
 
 async def _asked(session: Session, scenario: str, case: str, ask: Ask) -> None:
-    """One client that asks the same again and again."""
+    """Measure one client that repeats a request."""
     for _ in range(3):
         await ask()
     seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""Rows → Markdown: a table of medians, and two targets side by side as ratios."""
+"""Markdown reports: tables of medians, and two targets side by side as ratios."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RowsError(Exception):
 
 
 def read(paths: Iterable[Path]) -> list[Row]:
-    """The rows of JSON-lines files; raises RowsError."""
+    """Return the rows of JSON-lines files. Raises RowsError."""
     rows = []
     for path in paths:
         for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -75,7 +75,7 @@ def read(paths: Iterable[Path]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One table a scenario: a line a case and label, each figure the median of its repeats."""
+    """Render one table per scenario, with a line per case and label. Each figure is the median of its repeats."""
     return "\n\n".join(_scenario(name, rows) for name in dict.fromkeys(row["scenario"] for row in rows))
 
 
@@ -96,7 +96,7 @@ def _scenario(name: str, rows: Sequence[Row]) -> str:
 
 
 def targets(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows by target, in the order in which targets appear."""
+    """Group the rows by target, in order of appearance."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         found[row["label"]].append(row)
@@ -104,7 +104,7 @@ def targets(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def comparison(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-    """One line a figure that both have and that is not zero for both; a ratio is the first's median over the second's."""
+    """Render a line per figure that both have and at least one has non-zero, with the ratio of first to second."""
     lines = [
         [scenario, case, metric, "more" if metric in MORE_IS_BETTER else "less", *figures]
         for (scenario, case), metric, *figures in _ratios(_by_case(ours), _by_case(theirs))
@@ -132,7 +132,7 @@ def _by_case(rows: Sequence[Row]) -> dict[Key, list[Row]]:
 
 
 def median(rows: Sequence[Row], metric: str) -> float | None:
-    """The median of a figure over repeats; None when no row has it."""
+    """Return the median of a figure over its repeats, or None if no row has it."""
     values = [row[metric] for row in rows if row.get(metric) is not None]
     return statistics.median(values) if values else None
 

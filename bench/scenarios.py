@@ -1,4 +1,4 @@
-"""What is measured: each scenario is one question, asked of whatever target the session has."""
+"""The scenarios. Each answers one question about the session's target."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bench.targets import Call, Event, Outcome
 
 TEN_STEPS = Call("steps", {"steps_left": 10}, proof="steps_left")
 TOKEN_GRAPHS = {"custom": ("tokens", "custom"), "messages": ("llm", "messages-tuple")}
-AGES = 5  # an aging run is reported in so many blocks
+AGES = 5  # number of blocks in which an aging run is reported
 AGING_CLIENTS = 32
 BLOCK_CLIENTS = 32
 MEMORY_RUNS = 200
 
 
 async def latency(session: Session) -> None:
-    """How long does one client wait: for the metadata, for the first data, for the whole run?"""
+    """Measure one client's time to the metadata, to the first data and to the end of the run."""
     thread = await session.target.create_thread()
     cases = {
         "stream_stateless": streamed(ECHO),
@@ -48,7 +48,7 @@ async def latency(session: Session) -> None:
 
 
 def _first(tally: Tally, name: str) -> list[float]:
-    """How long each run took to its first event of that name; runs without one are left out."""
+    """Return each run's time to its first event of that name, without the runs that have none."""
     times = []
     for outcome in tally.outcomes:
         at = next((event.arrived_at for event in outcome.events() if event.name == name), None)
@@ -58,7 +58,7 @@ def _first(tally: Tally, name: str) -> list[float]:
 
 
 async def throughput(session: Session) -> None:
-    """How many runs a second do N clients get through, and at what price?"""
+    """Measure the runs per second of N clients, and their CPU cost."""
     threads = await session.threads(max(session.options.clients))
     cases: dict[str, Callable[[int], Call]] = {
         "wait_stateless": lambda number: ECHO,
@@ -77,7 +77,7 @@ class Token(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """How the numbered events of some streams came through; only whole streams count as delivered."""
+    """The numbered events of some streams, and how many were lost, doubled or out of order."""
 
     received: int
     lost: int
@@ -96,7 +96,7 @@ class Delivery(NamedTuple):
 
 
 def delivery(tally: Tally, kind: str, expected: int) -> Delivery:
-    """A run that failed lost all its events, whatever had arrived."""
+    """Count the deliveries of a tally. A failed run loses all its events, even those that arrived."""
     streams = [_tokens(outcome, kind) for outcome in tally.outcomes]
     numbers = [[token.number for token in tokens] for tokens in streams]
     distinct = sum(len(set(seen)) for seen in numbers)
@@ -110,7 +110,7 @@ def _tokens(outcome: Outcome, kind: str) -> list[Token]:
 
 
 def _tokens_of(event: Event, kind: str) -> list[Token]:
-    """The tokens one event carries; a server may join chunks of a message, each counts."""
+    """Return the tokens of one event. A server may merge chunks of a message, so one event may hold several."""
     if kind == "custom":
         return [Token(event.arrived_at, event.data["index"], event.data["made_at"])]
     pairs = (word.partition(":") for word in event.data[0]["content"].split())
@@ -124,7 +124,7 @@ def _token_call(kind: str, count: int, interval_seconds: float) -> Call:
 
 
 async def tokens(session: Session) -> None:
-    """How many events a second come through, and do all of them, in order?"""
+    """Measure events per second, and check that all arrive, once and in order."""
     options = session.options
     for kind in TOKEN_GRAPHS:
         call = _token_call(kind, options.tokens, 0)
@@ -148,7 +148,7 @@ async def tokens(session: Session) -> None:
 
 
 async def paced(session: Session) -> None:
-    """What delay does the server add to streams that keep the pace of a model?"""
+    """Measure the delay that the server adds to streams at the pace of a model."""
     options = session.options
     for kind in TOKEN_GRAPHS:
         for streams in options.paced_streams:
@@ -170,9 +170,9 @@ async def paced(session: Session) -> None:
 
 
 def _lags(seen: Delivery, interval_seconds: float) -> list[float]:
-    """Arrivals against the schedule that a stream sets with its first event.
+    """Return the arrival delays against the schedule that the first event of each stream starts.
 
-    A delay counts from an event's making; this also shows a graph that was held up.
+    `delay` counts from the creation of an event. The lag also shows a graph that was itself held up.
     """
     return [
         token.arrived_at - (tokens[0].made_at + (token.number - tokens[0].number) * interval_seconds)
@@ -182,7 +182,7 @@ def _lags(seen: Delivery, interval_seconds: float) -> list[float]:
 
 
 async def idle(session: Session) -> None:
-    """Can many runs wait at once, as they do for models and tools?"""
+    """Run many graphs at once that wait, as graphs do for models and tools."""
     options = session.options
     call = Call("idle", {"seconds": options.idle_seconds}, proof="spent_seconds", ends_with_client=True)
     before = session.processes.memory_mb()
@@ -216,7 +216,7 @@ def _memory(name: str, by_process: dict[str, float]) -> Row:
 
 
 async def block(session: Session) -> None:
-    """How many synchronous nodes block side by side before they block each other?"""
+    """Measure how many synchronous nodes can block in parallel before they delay each other."""
     seconds = session.options.block_seconds
     call = Call("block", {"seconds": seconds}, proof="spent_seconds")
     row = await session.under_load(BLOCK_CLIENTS, lambda number: call)
@@ -226,7 +226,7 @@ async def block(session: Session) -> None:
 
 
 async def noisy(session: Session) -> None:
-    """How much longer does a small run take while runs elsewhere burn all the CPU they get?"""
+    """Measure how much a small run slows down beside runs that use all the CPU they get."""
     for burners in (0, *session.options.burners):
         row = await _beside_burners(session, burners)
         session.emit("noisy", f"{burners}_burners" if burners else "quiet", row)
@@ -258,7 +258,7 @@ async def _beside_burners(session: Session, burners: int) -> Row:
 
 
 async def aging(session: Session) -> None:
-    """Is the five thousandth run as cheap as the first?"""
+    """Check that the five-thousandth run costs no more than the first."""
     threads = await session.threads(AGING_CLIENTS)
     size = max(session.options.aging_runs // AGES, 1)
     first: float | None = None
@@ -284,7 +284,7 @@ async def aging(session: Session) -> None:
 
 
 async def _in_lanes(session: Session, calls: list[Call], tally: Tally) -> None:
-    """A client a thread: two runs at once on one thread would be refused."""
+    """Execute the calls with one client per thread: a second concurrent run on a thread would be refused."""
 
     async def lane(number: int) -> None:
         for call in calls[number::AGING_CLIENTS]:
@@ -294,7 +294,7 @@ async def _in_lanes(session: Session, calls: list[Call], tally: Tally) -> None:
 
 
 async def memory(session: Session) -> None:
-    """How much memory do the target's processes hold, before some runs and after?"""
+    """Measure the memory of the target's processes before and after some runs."""
     before = session.processes.memory_mb()
     tally = Tally()
     await session.shared_out(iter([ECHO] * MEMORY_RUNS), 8, tally)
@@ -307,7 +307,7 @@ async def memory(session: Session) -> None:
 
 
 async def coldstart(session: Session) -> None:
-    """How long from the start command to the first run's end?"""
+    """Measure the time from the start command to the end of the first run."""
     server = starting.server_of(session)
     started_at = time.perf_counter()
     async with starting.started(session.options.start_command) as process:
@@ -340,6 +340,6 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "deploying": deploying.measure,
     "coldstart": coldstart,
 }
-# coldstart starts the server itself, others need a revision, commands or a server that keeps: when asked for
+# Not run by default: they start the server, or need a revision URL, commands, or a server that stores data.
 ASKED_FOR = ("coldstart", "polling", "deploying", "long_thread", "search", "watching")
 BY_DEFAULT = [name for name in SCENARIOS if name not in ASKED_FOR]

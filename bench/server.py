@@ -1,4 +1,4 @@
-"""A server that speaks the deployment API, known by its base address, as a target."""
+"""A server that speaks the deployment API, identified by its base URL, as a target."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Server:
         return await self._client.post(path, body, timeout_seconds=ANSWER_SECONDS)
 
     async def watch(self, thread_id: str, reply: Reply) -> None:
-        """Follow a thread's stream until the task is cancelled or the server ends it; `reply` fills meanwhile."""
+        """Follow a thread's stream, filling `reply`, until the task is cancelled or the server ends the stream."""
         await self._client.follow(f"/threads/{thread_id}/stream", reply)
 
     async def is_listening(self) -> bool:
@@ -59,7 +59,7 @@ def _body(call: Call) -> dict[str, Any]:
 
 
 def _failure(call: Call, reply: Reply) -> str:
-    """Why an answer that came whole still counts as an error; empty when it does not."""
+    """Return why a complete response counts as an error, or an empty string."""
     body = reply.body
     if reply.status != 200:
         return f"status {reply.status}"

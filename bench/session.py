@@ -1,4 +1,4 @@
-"""One measurement after another of one target: what every scenario builds on."""
+"""A sequence of measurements of one target, on which every scenario builds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.measuring import Processes, Row, Window, milliseconds
 from bench.targets import Call, Outcome, Target, TargetError
 
 ECHO = Call("echo", {"text": "x"}, proof="echo: x")
-PAUSE_AFTER_ERROR_SECONDS = 0.05  # a server that refuses everything must not be hammered
-MAX_STRETCH = 4  # a window stays open so many times longer for a target too slow to fill it
+PAUSE_AFTER_ERROR_SECONDS = 0.05  # avoids flooding a server that refuses every request
+MAX_STRETCH = 4  # a window extends up to this factor for a target too slow to fill it
 
 
 @dataclass(frozen=True)
 class Options:
-    """How much to measure."""
+    """Sizes and durations of the measurements."""
 
     samples: int = 100
     seconds: float = 5.0
@@ -50,7 +50,7 @@ class Options:
 
 @dataclass
 class Tally:
-    """What ended in a window: the good runs, and why the others were not."""
+    """The runs that ended in a window: the successful outcomes, and the errors of the others by message."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     why: Counter[str] = field(default_factory=Counter)
@@ -107,7 +107,7 @@ class Session:
         return await (target or self.target).run(call, timeout_seconds=self.options.timeout_seconds)
 
     async def check(self) -> None:
-        """One run of the simplest graph; raises TargetError when the target cannot do even that."""
+        """Execute one run of the simplest graph. Raises TargetError if it fails."""
         outcome = await self.run(ECHO)
         if outcome.error:
             raise TargetError(f"{self.target.label}: a run of graph `echo` failed: {outcome.error}")
@@ -116,7 +116,7 @@ class Session:
         return [await self.target.create_thread() for _ in range(count)]
 
     async def one_by_one(self, call: Call) -> tuple[Tally, Window]:
-        """One client: a run after another, bounded in count and in time."""
+        """Execute runs one after another with one client, limited in count and time."""
         for _ in range(3):
             await self.run(call)
         tally = Tally()
@@ -126,7 +126,7 @@ class Session:
         return tally, window
 
     async def at_once(self, calls: Sequence[Call], *, stagger_seconds: float = 0.0) -> tuple[Tally, Window]:
-        """All calls together, their starts spread evenly over some time; until the last has ended."""
+        """Start all calls together, spread evenly over `stagger_seconds`, and wait for the last to end."""
         tally = Tally()
 
         async def issue(number: int, call: Call) -> None:
@@ -138,7 +138,7 @@ class Session:
         return tally, window
 
     async def shared_out(self, calls: Iterator[Call], clients: int, tally: Tally) -> None:
-        """Clients that take the next call each as soon as their last has ended, until none is left."""
+        """Share the calls among clients: each takes the next call when its last has ended."""
 
         async def client() -> None:
             for call in calls:
@@ -147,7 +147,7 @@ class Session:
         await asyncio.gather(*(client() for _ in range(clients)))
 
     async def under_load(self, clients: int, call: Callable[[int], Call]) -> Row:
-        """Clients that each start the next run when their last has ended: only what ends in the window counts."""
+        """Start runs with several clients, one at a time each. Only runs that end in the window are counted."""
         tally, ignored, stop = Tally(), Tally(), asyncio.Event()
         current = ignored
 

@@ -1,4 +1,4 @@
-"""The table that matters: a line a question, a column a server, and how many times as good the first server is."""
+"""The summary table: a line per question, a column per server, and how many times as good the first server is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTED = ("errors", "lost", "doubled", "disordered")
 
 @dataclass(frozen=True)
 class Line:
-    """One figure of one case of one scenario, in words."""
+    """A figure of one case of a scenario, with its label and unit."""
 
     asks: str
     unit: str
@@ -23,14 +23,14 @@ class Line:
     figure: str
 
     def value(self, rows: Sequence[Row]) -> float | None:
-        """The median over a server's repeats; None when it was not measured, or nothing came."""
+        """Return the median over a server's repeats, or None if the figure is missing."""
         return report.median(self.rows(rows), self.figure)
 
     def rows(self, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if (row["scenario"], row["case"]) == (self.scenario, self.case)]
 
     def times_as_good(self, ours: float | None, theirs: float | None) -> float | None:
-        """Above 1 the first is better, whether more is better or less."""
+        """Return a ratio that is above 1 if the first is better, for figures where more is better and where less is."""
         if not ours or not theirs:
             return None
         return ours / theirs if self.figure in report.MORE_IS_BETTER else theirs / ours
@@ -57,12 +57,12 @@ LINES = (
 FAILED = "Runs failed; events lost, doubled or out of order"
 
 
-# what a run may cost at least: the same graph with no server around it
+# The lower bound of a run's cost: the same graph without a server.
 FLOORS = tuple(line for line in LINES if line.figure == "cpu_ms_per_run")
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: what the first server was asked, of each server; empty when it was asked nothing of this."""
+    """Render the lines that were measured on the first server, for all servers. Empty if there are none."""
     by_server = servers(rows)
     first, *others = by_server or ("",)
     shown = [line for line in LINES if line.rows(by_server.get(first, []))]
@@ -75,7 +75,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def floor(rows: Sequence[Row]) -> str:
-    """Markdown: CPU of the first server's runs over that of the bare graphs'; empty without both."""
+    """Render the CPU time of the first server's runs as a multiple of the bare graphs'. Empty unless both are known."""
     (first, *_), bare = servers(rows) or ("",), bare_graphs(rows)
     ours = report.targets(rows).get(first, [])
     lines = [
@@ -87,7 +87,7 @@ def floor(rows: Sequence[Row]) -> str:
 
 
 def servers(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows by server, in the order in which they appear."""
+    """Group the rows by server, in order of appearance."""
     return {name: found for name, found in report.targets(rows).items() if not name.startswith(LABEL)}
 
 
@@ -96,7 +96,7 @@ def bare_graphs(rows: Sequence[Row]) -> list[Row]:
 
 
 def failures(rows: Sequence[Row]) -> int:
-    """Of all the scenarios, also those that have no line."""
+    """Count the failures of all scenarios, including those without a line in the table."""
     return sum(row.get(name, 0) for row in rows for name in COUNTED)
 
 

@@ -1,4 +1,4 @@
-"""Starting the server that is measured: until its first run has ended, and stopping it again."""
+"""Starting the measured server, waiting for its first run, and stopping it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP_SECONDS = 15.0
 
 
 def server_of(session: Session) -> Server:
-    """The target, if it is one that can be started; raises TargetError."""
+    """Return the target if it is a server with a start command. Raises TargetError otherwise."""
     if not isinstance(session.target, Server) or not session.options.start_command:
         raise TargetError("coldstart needs --base-url and --start-command")
     return session.target
@@ -30,7 +30,7 @@ def server_of(session: Session) -> Server:
 
 @asynccontextmanager
 async def started(command: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """A server in the foreground; stopped afterwards, with every process that came from it."""
+    """Start a server in the foreground, and stop it with all its descendants on exit."""
     process = subprocess.Popen(
         shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -58,7 +58,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 async def first_run(
     session: Session, server: Server, process: subprocess.Popen[bytes], started_at: float
 ) -> tuple[float, float]:
-    """Seconds from the start until the server listened, and until a run had ended well; raises TargetError."""
+    """Return the seconds until the server listens and until a run has succeeded. Raises TargetError."""
     listening_seconds = 0.0
     while (elapsed := time.perf_counter() - started_at) < session.options.start_seconds:
         if process.poll() is not None:
@@ -72,7 +72,7 @@ async def first_run(
 
 
 def cost(process: subprocess.Popen[bytes]) -> Row:
-    """What the start took: CPU time and memory of everything the command started."""
+    """Return the CPU time and memory of all processes that the command started."""
     processes = Processes({"server": process.pid})
     return {
         "cpu_seconds": round(sum(processes.cpu_seconds().values()), 2),

@@ -1,4 +1,4 @@
-"""What can be measured: the one interface that the scenarios see, and what a run through it leaves."""
+"""The interface that scenarios use to measure a target, and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One run to be made: streamed when it names a stream mode, waited for otherwise."""
+    """A run to execute: streamed if it names a stream mode, waited for otherwise."""
 
     graph: str
     input: dict[str, Any]
     stream_mode: str | None = None
     thread_id: str | None = None
-    proof: str = ""  # text that the answer holds if the graph did its work
-    ends_with_client: bool = False  # a run that outlives its client must not disturb the next scenario
+    proof: str = ""  # text that the answer contains if the graph worked
+    ends_with_client: bool = False  # cancel on disconnect: a leftover run disturbs later scenarios
 
 
 class Event(NamedTuple):
@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """When a run was sent and ended (wall clock: events carry it too), and why it failed, if it did."""
+    """Start and end of a run in wall-clock time, which events also carry, and its error if it failed."""
 
     sent_at: float = 0.0
     ended_at: float = 0.0
@@ -37,13 +37,13 @@ class Outcome:
         return self.ended_at - self.sent_at
 
     def events(self) -> list[Event]:
-        """The events of a stream; decoded here, so that decoding falls outside any timed window."""
+        """Return the events of a stream. They are decoded here to keep decoding out of the timed window."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class Recorded(Outcome):
-    """An outcome whose events are at hand."""
+    """An outcome that holds its decoded events."""
 
     recorded: list[Event] = field(default_factory=list)
 
@@ -53,7 +53,7 @@ class Recorded(Outcome):
 
 class Target(Protocol):
     label: str
-    shares_our_process: bool  # whether its CPU time is ours
+    shares_our_process: bool  # True if the target's CPU time is that of this process
 
     async def create_thread(self) -> str: ...
 
@@ -63,4 +63,4 @@ class Target(Protocol):
 
 
 class TargetError(Exception):
-    """The target does not do what every scenario needs; nothing can be measured."""
+    """The target fails what every scenario needs, so that nothing can be measured."""

@@ -1,4 +1,4 @@
-"""Streams on which nothing happens: what they cost the server, and the runs beside them."""
+"""Idle streams: their cost to the server, and their effect on concurrent runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.02
 
 
 async def measure(session: Session) -> None:
-    """A client's runs and the memory, before many clients watch threads of their own and meanwhile."""
+    """Measure one client's runs and the memory, without and with many clients that stream idle threads."""
     server = server_of(session)
     _raise_open_files()
     alone = await _runs(session)
@@ -72,6 +72,6 @@ def _memory(by_process: dict[str, float]) -> Row:
 
 
 def _raise_open_files() -> None:
-    """A stream is a descriptor of ours too."""
+    """Raise the limit of open files: each stream also needs a descriptor in this process."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

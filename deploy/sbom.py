@@ -1,7 +1,7 @@
-"""What the service is made of, as a CycloneDX document: `python -m deploy.sbom > runyard.cdx.json`, `make sbom`.
+"""Print the service's CycloneDX SBOM: `python -m deploy.sbom > runyard.cdx.json`, `make sbom`.
 
-The parts are the packages that requirements.lock names, each with the digests it may have, and the libraries that the
-console and the page of the API bring along. Of an image it is the part that is ours: its base and its packages of Debian have their own.
+The components are the packages pinned in requirements.lock with their allowed digests, and the JavaScript libraries of
+the console and the API page. The base image and its Debian packages are not included; they publish their own.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PINNED = re.compile(
     r"^(?P<name>[\w.-]+)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)(?: ; (?P<marker>[^\\]+?))? \\$"
 )
 DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-LONGEST_NAME = 60  # what is longer is the text of a license
+LONGEST_NAME = 60  # a longer field is the text of a license
 
 Component = dict[str, Any]
 
 
 def document() -> dict[str, Any]:
-    """The whole of it: the same for the same lock files."""
+    """Return the SBOM. The same lock files produce the same document."""
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json",
         "bomFormat": "CycloneDX",
@@ -45,7 +45,6 @@ def document() -> dict[str, Any]:
 
 
 def service() -> Component:
-    """The service itself."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     reference = f"pkg:pypi/{project['name']}@{__version__}"
     return {
@@ -59,7 +58,7 @@ def service() -> Component:
 
 
 def packages() -> Iterator[Component]:
-    """The Python packages of the lock file; where a marker stands, only some machines get it."""
+    """Yield the Python packages of the lock file. A package with a marker is installed only where the marker holds."""
     for entry in re.split(r"\n(?=\S)", LOCK.read_text()):
         line = entry.partition("\n")[0]
         found = PINNED.match(line)
@@ -75,7 +74,7 @@ def packages() -> Iterator[Component]:
 
 
 def libraries() -> Iterator[Component]:
-    """The console's and the API page's: one file each, with its digest as it is sent."""
+    """Yield the JavaScript libraries of the console and the API page: one file each, with its digest as served."""
     yield {
         **_component("npm", "rapidoc", DOCS_PAGE.read_text().split(maxsplit=3)[2], file=DOCS_PAGE.name),
         "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(DOCS_PAGE.read_bytes()).hexdigest()}],
@@ -105,7 +104,7 @@ def _licenses(expression: str | None) -> Component:
 
 
 def _license_of(name: str) -> Component:
-    """What the installed package says, as an expression or in its words; nothing of one that is for other machines."""
+    """Return the license that the installed package declares; empty for packages not installed on this machine."""
     try:
         said = metadata.metadata(name)
     except metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""The graphs that the benchmark runs: no model, no network, and a state whose size never grows.
+"""The graphs that the benchmark runs: no model, no network, and constant state size.
 
-What a graph is to do comes with its input, so that one deployment serves every scenario.
+The input says how much work a graph does, so one deployment serves every scenario.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def single_node(state: type, node: Callable[..., Any]) -> CompiledStateGraph:
 
 
 async def paced(count: int, interval_seconds: float) -> AsyncIterator[int]:
-    """The numbers below `count`, on a schedule that a late tick does not shift."""
+    """Yield the numbers below `count` on a fixed schedule: a late tick does not delay the following ones."""
     start = time.monotonic()
     for index in range(count):
         await asyncio.sleep(max(start + index * interval_seconds - time.monotonic(), 0))
@@ -70,7 +70,7 @@ async def write_tokens(state: TokensState) -> dict[str, Any]:
 
 
 class TickingModel(BaseChatModel):
-    """A chat model whose chunks read `index:made_at`, so that streams of messages can be timed too."""
+    """A chat model whose chunks read `index:made_at`, so that message streams can be timed too."""
 
     count: int
     interval_seconds: float
@@ -106,7 +106,7 @@ def block_thread(state: SecondsState) -> dict[str, Any]:
 
 
 def burn_cpu(state: SecondsState) -> dict[str, Any]:
-    """Busy for so many seconds of CPU, however long they take to be granted."""
+    """Use the given number of CPU seconds, however long the wall time."""
     end = time.thread_time() + state["seconds"]
     while time.thread_time() < end:
         pass

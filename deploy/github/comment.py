@@ -1,4 +1,4 @@
-"""The last step: one comment on the pull request, which each deploy writes anew."""
+"""The last step of the action: post one comment on the pull request, and update it on each deploy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def write(number: int, record: dict[str, Any]) -> None:
-    """Bring the comment up to date, or make it; of a deployment that never was one nothing is said."""
+    """Update or create the comment. Creates none for a deletion if no deploy has commented before."""
     name = re.sub(r"[^a-z0-9-]+", "-", record["name"].lower())
     mark = f"<!-- runyard {name} -->"
     body = {"body": f"{mark}\n{wording.of(record)}"}
@@ -52,7 +52,7 @@ def write(number: int, record: dict[str, Any]) -> None:
 
 
 def is_ours(row: dict[str, Any], mark: str) -> bool:
-    """Whether we wrote it: anybody may write a comment that begins like ours, and change it afterwards."""
+    """Return whether this action wrote the comment. Any user may post a comment that begins with the same mark."""
     return str(row.get("body")).startswith(mark) and (row.get("user") or {}).get("login") == own_login()
 
 
@@ -60,7 +60,7 @@ _login: str | None = None
 
 
 def own_login() -> str:
-    """Who we are; a workflow's own token may not ask."""
+    """Return the login of the token's user. A workflow's own token may not read it, and belongs to `ACTIONS_BOT`."""
     global _login
     if _login is None:
         try:
@@ -73,7 +73,7 @@ def own_login() -> str:
 
 
 def comments(path: str) -> Iterator[dict[str, Any]]:
-    """All comments of a pull request, page after page."""
+    """Yield all comments of a pull request, page by page."""
     page = 1
     while True:
         rows = call("GET", f"{path}?per_page={PAGE}&page={page}")
@@ -84,7 +84,7 @@ def comments(path: str) -> Iterator[dict[str, Any]]:
 
 
 def call(method: str, path: str, body: Any = None) -> Any:
-    """What GitHub's API answers; asked again while it is in trouble. Raises HTTPError and OSError."""
+    """Call GitHub's API. Retries server and connection errors, except of POST. Raises HTTPError and OSError."""
     request = urllib.request.Request(
         os.environ.get("GITHUB_API_URL", "https://api.github.com") + path,
         data=None if body is None else json.dumps(body).encode(),
@@ -101,7 +101,7 @@ def call(method: str, path: str, body: Any = None) -> Any:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            # A comment is never made twice: the first answer may have been lost.
+            # No retry of a POST: if only its response was lost, the comment would be posted twice.
             if error.code < 500 or attempt == TRIES or method == "POST":
                 raise
         except OSError:

@@ -1,4 +1,4 @@
-"""The second step: `runyard deploy` or `runyard delete`, its lines in the log, and how it ended as outputs."""
+"""The second step of the action: run `runyard deploy` or `runyard delete`, log its output, set the action's outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import wording
 from runner import Silenced, annotate, fail, write_outputs, write_summary
 
-SHORTEST_SECRET = 4  # what is shorter is a part of too much else
+SHORTEST_SECRET = 4  # shorter values occur by chance in too much other text
 ASSIGNMENT = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*\s*=\s*(.*?)\s*")
 
 
@@ -49,7 +49,7 @@ def delete_command(name: str) -> list[str]:
 
 @contextmanager
 def env_file(text: str) -> Iterator[Path | None]:
-    """The deployment's variables in a file of our own while it is deployed: a command's arguments are seen by all."""
+    """A temporary file with the deployment's variables. Other users of the machine can read a command's arguments."""
     if not text.strip():
         yield None
         return
@@ -63,7 +63,7 @@ def env_file(text: str) -> Iterator[Path | None]:
 
 
 def run(command: list[str]) -> tuple[int, dict[str, Any]]:
-    """Run it and show what it says; its exit code, and the last it said of the result."""
+    """Run the command and print its output as text. Returns its exit code and the last JSON line with a result."""
     result: dict[str, Any] = {}
     with (
         Silenced(),
@@ -92,7 +92,7 @@ def read(line: str) -> dict[str, Any]:
 
 
 def text_of(said: dict[str, Any], line: str) -> str:
-    """A line of JSON as one for people."""
+    """Render one JSON line of output as text."""
     event = said.get("event")
     if event == "status_change":
         return f"{said['status']} after {said['elapsed_seconds']} s"
@@ -110,7 +110,7 @@ def status_of(result: dict[str, Any], code: int, *, is_deletion: bool) -> str:
 
 
 def masked(value: Any) -> Any:
-    """The same without any secret: GitHub hides them in its logs, and nowhere else."""
+    """Return the value with all secrets masked, because GitHub masks secrets only in its logs."""
     if isinstance(value, dict):
         return {name: masked(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -122,7 +122,7 @@ def masked(value: Any) -> Any:
 
 
 def hidden() -> list[str]:
-    """The key and the values of variables, the longest first."""
+    """Return the API key and the variables' values, longest first, so that no secret is masked only in part."""
     found = [os.environ["RUNYARD_API_KEY"]]
     for line in os.environ["INPUT_ENV"].splitlines():
         assigned = ASSIGNMENT.fullmatch(line)
@@ -132,7 +132,7 @@ def hidden() -> list[str]:
 
 
 def report(record: dict[str, Any], code: int) -> None:
-    """Outputs, the summary, a line beside the run, and the record for the step that comments."""
+    """Write the outputs, the summary, an annotation, and the record for the step that comments."""
     path = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / f"runyard-{os.getpid()}.json"
     path.write_text(json.dumps(record), encoding="utf-8")
     write_outputs(

@@ -1,4 +1,4 @@
-"""The first step: whether this event is deployed, under which name, or what it left behind deleted."""
+"""The first step of the action: decide whether this event deploys or deletes, and under which name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def task_of(mode: str, found: PullRequest | None, *, has_preview: bool) -> str | None:
-    """What is to be done; None for what is never done: deleting what is no preview."""
+    """Return the task, or None if the request is invalid: only a preview may be deleted."""
     is_preview = found is not None and has_preview
     if mode == DELETE:
         return DELETE if is_preview else None

@@ -1,4 +1,4 @@
-"""What GitHub's runner tells a step, and what it takes from one."""
+"""The interface to GitHub's runner: its event, outputs, summary and annotations."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ DEPENDABOT = "dependabot[bot]"
 
 @dataclass(frozen=True)
 class PullRequest:
-    """The pull request that an event is about."""
+    """The pull request that triggered the workflow."""
 
     number: int
     is_closed: bool
-    is_foreign: bool  # of a fork: anybody's code
+    is_foreign: bool  # from a fork, so its code is untrusted
     author: str
 
     @property
     def gets_secrets(self) -> bool:
-        """Whether GitHub gives this pull request's workflows the repository's secrets."""
+        """Whether GitHub passes the repository's secrets to workflows of this pull request."""
         return not self.is_foreign and self.author != DEPENDABOT
 
 
 def pull_request() -> PullRequest | None:
-    """The pull request of this workflow's event; None for any other event."""
+    """Return the pull request of the workflow's event, or None for other events."""
     event: dict[str, Any] = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
     found = event.get("pull_request")
     if not isinstance(found, dict):
         return None
-    head = (found.get("head") or {}).get("repo") or {}  # None once the fork is deleted
+    head = (found.get("head") or {}).get("repo") or {}  # null once the fork is deleted
     base = (found.get("base") or {}).get("repo") or {}
     return PullRequest(
         number=int(found["number"]),
@@ -46,7 +46,7 @@ def pull_request() -> PullRequest | None:
 
 
 def write_outputs(values: Mapping[str, object]) -> None:
-    """Set this step's outputs; a value may hold anything."""
+    """Set outputs of this step. A random delimiter allows any value, including several lines."""
     end = f"end-{secrets.token_hex(16)}"
     with open(os.environ["GITHUB_OUTPUT"], "a", encoding="utf-8") as file:
         for name, value in values.items():
@@ -54,7 +54,7 @@ def write_outputs(values: Mapping[str, object]) -> None:
 
 
 def write_summary(markdown: str) -> None:
-    """Add to the page of the workflow's run."""
+    """Append Markdown to the summary page of the workflow run."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         with open(path, "a", encoding="utf-8") as file:
@@ -62,19 +62,19 @@ def write_summary(markdown: str) -> None:
 
 
 def annotate(kind: str, message: str) -> None:
-    """Show a `notice`, `warning` or `error` beside the workflow's run."""
+    """Add a `notice`, `warning` or `error` annotation to the workflow run."""
     text = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     print(f"::{kind} title=runyard::{text}", flush=True)
 
 
 def fail(message: str) -> int:
-    """Show why the step fails; its exit code."""
+    """Annotate the error and return the exit code 1."""
     annotate("error", message)
     return 1
 
 
 class Silenced:
-    """While it lasts, the runner takes nothing of what is printed for a command to itself."""
+    """A context in which the runner does not interpret printed lines as workflow commands."""
 
     def __enter__(self) -> None:
         self._token = secrets.token_hex(16)

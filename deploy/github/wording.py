@@ -1,4 +1,4 @@
-"""How a deploy ended, as Markdown: for the comment on a pull request and the page of the workflow's run."""
+"""The result of a deploy as Markdown, for the pull request comment and the summary of the workflow run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FENCE = "`"
 
 
 def of(record: dict[str, Any]) -> str:
-    """A headline, and what there is to look at."""
+    """Render a headline, and on failure the reason and the last lines of the build log."""
     status = record["status"]
     if status == "succeeded":
         return f"**{record['name']}** serves at {record['url']} (revision {_number(record)})."
@@ -29,7 +29,7 @@ def of(record: dict[str, Any]) -> str:
 
 
 def sentence(record: dict[str, Any]) -> str:
-    """The same in a line."""
+    """Render the result in one plain line."""
     status, name = record["status"], record["name"]
     if status == "succeeded":
         return f"{name} serves at {record['url']}"
@@ -57,7 +57,7 @@ def _number(record: dict[str, Any]) -> str:
 
 
 def fenced(text: str) -> str:
-    """Text as a block of code that nothing in it can end."""
+    """Render text as a code block. The fence is longer than any run of backticks in the text, so none can close it."""
     plain = CONTROL_CHARACTERS.sub("", text)[-MOST_CHARACTERS:]
     runs = [len(found) for found in re.findall(f"{FENCE}+", plain)]
     fence = FENCE * max([3, *(run + 1 for run in runs)])

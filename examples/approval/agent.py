@@ -1,15 +1,15 @@
-"""A refund that a person must approve: the graph stops at `interrupt()` and goes on with the answer."""
+"""A refund that a person must approve. The graph pauses at `interrupt()` and resumes with the answer."""
 
 from typing import (
     Literal,
-    NotRequired,  # typing's own has no schema before Python 3.12
+    NotRequired,
 )
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic rejects typing.TypedDict before Python 3.12
 
-SMALL_AMOUNT = 20.0  # paid without asking anybody
+SMALL_AMOUNT = 20.0  # paid without approval
 
 
 class Request(TypedDict):
@@ -33,7 +33,7 @@ def draft(state: State) -> Command[Literal["review", "pay"]]:
 
 
 def review(state: State) -> Command[Literal["pay", "decline"]]:
-    """Asks, and starts again from its first line when the answer comes: so nothing is done here but asking."""
+    """Ask for approval. LangGraph restarts this node from its first line on resume, so it has no side effects."""
     answer = interrupt({"question": "Pay this refund?", "amount": state["amount"], "letter": state["letter"]})
     if not isinstance(answer, dict) or answer.get("approve") is not True:
         return Command(goto="decline")

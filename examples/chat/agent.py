@@ -1,4 +1,4 @@
-"""A chat that streams its answer. Without a provider's key it answers from a fake model."""
+"""A chat that streams its answer. Without a provider's API key it uses a fake model."""
 
 import asyncio
 import importlib
@@ -17,7 +17,7 @@ from langgraph.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-# key → package, its chat model, the variable that names a model, the model when it is not set
+# API key variable → package, chat model class, variable that names the model, default model
 PROVIDERS = {
     "OPENAI_API_KEY": ("langchain_openai", "ChatOpenAI", "OPENAI_MODEL", "gpt-4o-mini"),
     "ANTHROPIC_API_KEY": ("langchain_anthropic", "ChatAnthropic", "ANTHROPIC_MODEL", "claude-haiku-4-5"),
@@ -28,13 +28,13 @@ WORD_SECONDS = 0.03  # about the pace of a real model
 
 @dataclass
 class Context:
-    """What an assistant of this graph can be told."""
+    """Settings of an assistant of this graph."""
 
     instructions: str = "You are a friendly assistant. Keep it short."
 
 
 class FakeModel(GenericFakeChatModel):
-    """Streams a prepared answer word by word, at a pace one can watch."""
+    """Streams a prepared answer word by word, at about the pace of a real model."""
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in self._stream(*args, **kwargs):
@@ -43,7 +43,7 @@ class FakeModel(GenericFakeChatModel):
 
 
 def model_for(messages: list[BaseMessage]) -> BaseChatModel:
-    """The model of the first provider whose key is set and whose package is installed, else a fake one."""
+    """Return the model of the first provider with an API key and an installed package, or a fake model."""
     for key, (package, model, variable, default) in PROVIDERS.items():
         if not os.environ.get(key):
             continue
@@ -55,7 +55,7 @@ def model_for(messages: list[BaseMessage]) -> BaseChatModel:
 
 
 def fake_model(messages: list[BaseMessage]) -> BaseChatModel:
-    """One that has its answer to the last message ready."""
+    """Return a model with a prepared answer to the last message."""
     asked = sum(message.type == "human" for message in messages)
     answer = (
         f'You said: "{messages[-1].text}". That was message {asked} of this thread. '

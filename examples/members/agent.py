@@ -1,4 +1,4 @@
-"""A chat that knows who is signed in. It needs no key: its model has its answer ready."""
+"""A chat that knows the signed-in user. It needs no API key because its model has a prepared answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ WORD_SECONDS = 0.05  # about the pace of a real model
 
 
 class FakeModel(GenericFakeChatModel):
-    """Streams a prepared answer word by word. Put a model of a provider in its place."""
+    """Streams a prepared answer word by word. Replace it with a provider's model."""
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in self._stream(*args, **kwargs):

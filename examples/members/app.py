@@ -1,4 +1,4 @@
-"""The deployment's own page, and where one signs in. These routes are open: what they need they check."""
+"""The deployment's own web page and its sign-in route. These routes are public: each checks what it needs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
 
 
 def file(name: str) -> Route:
-    """A file of the page, at its name."""
+    """A route that serves one file of the page."""
     path = "/" if name == "index.html" else f"/{name}"
     return Route(path, lambda request: FileResponse(FOLDER / name, headers=HEADERS))
 

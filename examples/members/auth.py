@@ -1,4 +1,4 @@
-"""Who a caller is, and what is theirs: each user sees the threads they made, and no others."""
+"""Authentication and authorization: each user sees only the threads they created."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ async def authenticate(authorization: str | None) -> dict[str, Any]:
 
 @auth.on
 async def refuse(ctx: Auth.types.AuthContext, value: Any) -> bool:
-    """What no handler below speaks of is for whoever manages the deployment."""
+    """Deny every action without a handler below, except to operators of the deployment in Studio."""
     return _manages(ctx)
 
 
 @auth.on.threads
 async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str] | None:
-    """A thread gets its owner's name when it is made, and only its owner finds it."""
+    """Store the owner in a new thread's metadata, and let only the owner see it."""
     if _manages(ctx):
         return None
     owner = {"owner": ctx.user.identity}
@@ -37,7 +37,7 @@ async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dic
 
 @auth.on.assistants(actions=["read", "search"])
 async def see_assistants(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> None:
-    """Everybody may know which graphs there are."""
+    """Let every user read the list of graphs."""
 
 
 def _manages(ctx: Auth.types.AuthContext) -> bool:

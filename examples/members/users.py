@@ -1,4 +1,4 @@
-"""Who can sign in, and the tokens they get. An application of yours asks its identity provider instead."""
+"""Users and their tokens. A real application uses its identity provider instead."""
 
 import base64
 import hashlib
@@ -6,13 +6,13 @@ import hmac
 import os
 import time
 
-PASSWORDS = {"ada": "engine", "grace": "compiler"}  # of a demonstration: never keep passwords so
+PASSWORDS = {"ada": "engine", "grace": "compiler"}  # for demonstration: never store plain-text passwords
 NAMES = {"ada": "Ada", "grace": "Grace"}
 TOKEN_SECONDS = 8 * 3600
 
 
 def sign_in(name: str, password: str) -> str | None:
-    """A token for this user, None when the password is another."""
+    """Return a token for this user, or None if the name or password is wrong."""
     expected = PASSWORDS.get(name, "")
     if not expected or not hmac.compare_digest(expected.encode(), password.encode()):
         return None
@@ -20,7 +20,7 @@ def sign_in(name: str, password: str) -> str | None:
 
 
 def user_of(token: str) -> str | None:
-    """Whose token this is, None when it is nobody's or too old."""
+    """Return the user whose token this is, or None if it is invalid or expired."""
     content, _, _ = token.rpartition(".")
     name, _, until = content.partition(".")
     if name not in NAMES or not hmac.compare_digest(_signed(content).encode(), token.encode()):

@@ -1,7 +1,8 @@
-"""`runyard` as it is installed: the one name among everybody's packages, and the service's own folders in `app`.
+"""The installed `runyard` package: a single top-level name, with the service's own packages below `app`.
 
-Why: `cli`, `shared`, `web` and `workers` are names that projects have too. Here they are no packages of the environment;
-the launcher puts the folder that holds them before whatever the caller's PYTHONPATH names. A clone is such a folder itself.
+Projects also have packages named `cli`, `shared`, `web` or `workers`, so those names are not installed in the
+environment. The launcher puts `app` at the front of `sys.path`, ahead of the caller's PYTHONPATH. In a clone, the
+repository root takes the place of `app`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ APP = HERE / "app" if (HERE / "app").is_dir() else CLONE
 
 
 def main() -> None:
-    """What the program `runyard` does."""
+    """Entry point of the `runyard` program."""
     sys.path.insert(0, str(APP))
-    from cli import __main__ as runyard  # found only now
+    from cli import __main__ as runyard  # importable only after the path is set
 
     runyard.main()

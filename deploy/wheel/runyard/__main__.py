@@ -1,4 +1,4 @@
-"""`python -m runyard` is `runyard`."""
+"""`python -m runyard`, equivalent to `runyard`."""
 
 from runyard import main
 

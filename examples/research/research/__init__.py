@@ -1,1 +1,1 @@
-"""An agent that researches a topic: a plan, a subgraph for each question, a report."""
+"""An agent that researches a topic: it plans, runs a subgraph for each question and writes a report."""

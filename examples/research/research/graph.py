@@ -1,4 +1,4 @@
-"""A topic → questions, investigated side by side in subgraphs → a report."""
+"""Research a topic: plan questions, investigate them in parallel subgraphs, write a report."""
 
 import operator
 from typing import Annotated
@@ -34,7 +34,7 @@ def each_question(state: State) -> list[Send]:
 
 
 def write(state: State) -> dict[str, str]:
-    newest = state["findings"][-len(state["questions"]) :]  # a thread keeps those of earlier topics too
+    newest = state["findings"][-len(state["questions"]) :]  # without the findings of earlier topics
     lines = [f"# {state['topic']}", "", *(f"- {finding}" for finding in newest)]
     return {"report": "\n".join(lines)}
 

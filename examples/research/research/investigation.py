@@ -1,4 +1,4 @@
-"""The subgraph that investigates one question: a slow search that tells how far it is, then a summary."""
+"""The subgraph that investigates one question: a slow search that reports its progress, then a summary."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
-from typing_extensions import TypedDict  # typing's own has no schema before Python 3.12
+from typing_extensions import TypedDict  # pydantic rejects typing.TypedDict before Python 3.12
 
 
 @dataclass
 class Context:
-    """What an assistant of this graph can be told."""
+    """Settings of an assistant of this graph."""
 
-    search_seconds: float = 2.0  # how long the search for one question takes
-    sources: int = 4  # how many it finds
+    search_seconds: float = 2.0  # duration of the search for one question
+    sources: int = 4  # number of sources it finds
 
 
 class Question(TypedDict):
@@ -23,11 +23,11 @@ class Question(TypedDict):
 
 class Investigation(Question, total=False):
     found: list[str]
-    findings: list[str]  # the parent graph has a channel of this name: this is what it gets
+    findings: list[str]  # copied to the parent graph's channel of the same name
 
 
 async def search(state: Investigation, runtime: Runtime[Context]) -> dict[str, list[str]]:
-    """Stands for calls to a slow service; each result is told as it is found."""
+    """Stand in for calls to a slow service. Each result is streamed as soon as it is found."""
     context = runtime.context or Context()
     write = get_stream_writer()
     found: list[str] = []
