@@ -1,4 +1,4 @@
-"""Hosts with all graphs of the sample project: one for the session, or a test's own."""
+"""Graph host fixtures: one host with all sample graphs for the session, and hosts for a single test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def thread(host: HostProcess) -> Checkpointed:
 
 @pytest.fixture
 def own_host() -> Iterator[HostProcess]:
-    """For a test that ends or disturbs its host."""
+    """A separate host for a test that stops or disturbs it."""
     names = ("steps", "dies", "blocks", "sleeps", "floods", "swallows", "patches")
     with graph_host(HOSTED, {name: ALL[name] for name in names}) as host:
         yield host

@@ -1,4 +1,4 @@
-"""A project's own app in its host: its lifespan, requests and WebSockets in parts, and what becomes of its errors."""
+"""A project's ASGI app in its host: lifespan, requests and WebSockets in parts, and error handling."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_a_reader_that_gives_no_credit_holds_the_app_back(home: Path, site: Host
     site.request("/nobody")
     held = happened(home).count("part")
     assert got.kinds.count(frames.BODY) == 16
-    assert held == 17  # the last waits for its credit
+    assert held == 17  # the last part waits for credit
 
     got.send(frames.CREDIT, b"2")
     site.read_until(lambda: got.kinds.count(frames.BODY) == 18)
@@ -316,7 +316,7 @@ def test_an_error_is_in_the_log_and_not_in_the_answer_and_fails_alone(site: Host
     got = site.request("/fail")
     site.read_until(lambda: bool(site.logs))
 
-    assert got.document(frames.HEAD)["status"] == 500  # Starlette's own
+    assert got.document(frames.HEAD)["status"] == 500  # Starlette's error response
     assert b"secret" not in got.body
     assert "http.app failed at GET /fail" in site.logs[-1]["message"]
     assert "ValueError: a secret" in site.logs[-1]["message"]

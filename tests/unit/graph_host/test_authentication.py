@@ -1,4 +1,4 @@
-"""Who a caller is: what `authenticate` is given, what its returns become, and what its exceptions say."""
+"""The `authenticate` function: the arguments it receives, and the handling of its return values and exceptions."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def raising(error: BaseException) -> Auth:
     return authorizing(authenticate)
 
 
-# What it is given
+# Arguments
 
 
 def seen(function: Callable[[dict[str, Any]], Callable[..., Any]], **facts: Any) -> dict[str, Any]:
-    """What a function noted of a request."""
+    """Return the notes that the function took of a request."""
     notes: dict[str, Any] = {}
     assert answer(authorizing(function(notes)), request(**facts)) == {"user": DEFAULTS}
     return notes
@@ -104,7 +104,7 @@ def test_parameters_with_defaults_keep_them_and_without_the_header_there_is_no_a
 
 @pytest.fixture(params=["starlette", "bare"])
 def _framework(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the project has Starlette."""
+    """Run the test with Starlette in the project and without."""
     if request.param == "bare":
         monkeypatch.setattr(asked_request, "_starlette", lambda name: None)
 
@@ -159,7 +159,7 @@ def test_a_function_that_is_no_coroutine_runs_in_a_thread() -> None:
     assert answer(authorizing(authenticate), request()) == {"user": DEFAULTS}
 
 
-# What it returns
+# Return values
 
 
 class Bare:
@@ -230,7 +230,7 @@ def test_what_names_nobody_is_no_user(returned: Any) -> None:
     assert answer(returning(returned), request()) == {"failed": "authenticate raised NoUser"}
 
 
-# What it raises
+# Exceptions
 
 
 class Odd(Exception):

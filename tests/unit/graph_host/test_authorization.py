@@ -1,4 +1,4 @@
-"""What a user may do: which handler is asked, what it sees, and what its returns and exceptions become."""
+"""Authorization handlers: which one is called, its arguments, and the handling of its results and exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def guarded() -> Auth:
 
 
 def deciding(result: Any) -> Auth:
-    """An auth whose only handler returns or raises this."""
+    """Return an auth whose only handler returns or raises the result."""
     auth = guarded()
 
     @auth.on
@@ -38,7 +38,7 @@ def deciding(result: Any) -> Auth:
     return auth
 
 
-# Which handler
+# Choice of the handler
 
 
 def test_exactly_the_most_specific_handler_is_asked() -> None:
@@ -97,11 +97,11 @@ def test_asks_are_decided_in_order_until_one_refuses() -> None:
     assert asked == [("threads", "read"), ("threads", "update")]
 
 
-# What it sees
+# Arguments of the handler
 
 
 def seen(value: dict[str, Any], user: dict[str, Any] = ANN) -> tuple[Any, dict[str, Any]]:
-    """The context and the value that a handler was given."""
+    """Return the context and the value that a handler receives."""
     auth = guarded()
     notes = []
 
@@ -174,7 +174,7 @@ def test_ids_are_uuids_and_namespaces_tuples() -> None:
     assert seen(told)[1]["metadata"] == {"run_ids": None, "status": "all"}
 
 
-# What it leaves and returns
+# Results of the handler
 
 
 def test_the_value_comes_back_as_the_handler_left_it() -> None:

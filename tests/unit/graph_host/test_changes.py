@@ -1,4 +1,4 @@
-"""Channels that are stored as their changes: each state is rebuilt from the writes of its checkpoint's ancestors."""
+"""Channels stored as changes: each state is rebuilt from the writes of its checkpoint's ancestors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.graph_host import frames
 
 CHANGES = Path(__file__).parents[2] / "projects" / "changes"
 WORKS = ["work 0", "work 1", "work 2"]
-BEFORE_QUESTION = ["begin", *WORKS, "begin", *WORKS, "begin"]  # an inner graph begins with what it was given
+BEFORE_QUESTION = ["begin", *WORKS, "begin", *WORKS, "begin"]  # a subgraph's log starts with its input
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def thread(host: HostProcess) -> Checkpointed:
 
 
 def counted(thread: Checkpointed) -> list[str]:
-    """What the host asks its storage from now on, by name."""
+    """Return a list that collects the names of the host's storage requests from now on."""
     answer, ops = thread.host.answer, []
 
     def counting(run: Run, kind: int, parts: list[bytes]) -> list[bytes] | None:

@@ -1,4 +1,4 @@
-"""What a graph host has stored of a run, and what it takes back from there."""
+"""Checkpoints that a graph host stores, and state that it restores from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.hosted import HOSTED
 from tests.support.hosts import Checkpointed, HostProcess, graph_host
 from workers.graph_host import frames
 
-# What is stored
+# Storing
 
 
 def test_a_durable_run_sends_a_checkpoint_a_step_and_its_writes(host: HostProcess) -> None:
@@ -68,7 +68,7 @@ def test_a_node_may_invoke_a_graph_without_await(thread: Checkpointed, graph_id:
     assert thread.run(graph_id, {"text": "b"}).values == {"text": "b", "log": ["done", "done"]}
 
 
-# What is restored
+# Restoring
 
 
 def test_what_a_checkpoint_holds_comes_back_as_the_projects_own_class(thread: Checkpointed) -> None:

@@ -1,4 +1,4 @@
-"""Frames survive any cut of the stream; what is no frame is refused."""
+"""Frames are parsed however the stream is split, and malformed ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspection: a host that describes its graphs and exits."""
+"""Inspection: a host describes its graphs and exits."""
 
 from __future__ import annotations
 

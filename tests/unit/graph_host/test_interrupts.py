@@ -1,4 +1,4 @@
-"""How runs of a graph host stop for an answer or at a breakpoint, go on from there, and end."""
+"""Runs that pause at an interrupt or a breakpoint, their resumption, and the ends of runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_static_breakpoint_leaves_the_thread_interrupted(host: HostProcess) ->
     assert at_the_end.outcome["thread_status"] == "idle"
 
 
-# Which interrupts are answered, by what the library has stored of the tasks that asked
+# Which interrupts have been answered, according to the stored writes of the tasks that raised them
 
 
 ONE_THREAD: RunnableConfig = {"configurable": {"thread_id": "t"}}
@@ -118,7 +118,7 @@ def ask_once(state: Log) -> Log:
 
 
 def asking(*nodes: Any) -> tuple[Any, InMemorySaver]:
-    """A graph whose nodes have asked, and where its checkpoints are."""
+    """Return a graph whose nodes have raised interrupts, and its checkpointer."""
     builder = StateGraph(Log)
     for node in nodes:
         builder.add_node(node.__name__, node)
@@ -130,7 +130,7 @@ def asking(*nodes: Any) -> tuple[Any, InMemorySaver]:
 
 
 def asked(graph: Any) -> dict[str, str]:
-    """The ids of what the graph asks, by the questions."""
+    """Return the ids of the graph's open interrupts by their value."""
     return {item.value: item.id for task in graph.get_state(ONE_THREAD).tasks for item in task.interrupts}
 
 
@@ -157,7 +157,7 @@ def test_the_second_question_of_a_node_is_answered_like_the_first() -> None:
     assert answers(saver) == [ids["first?"]]
 
 
-# How runs end: by themselves, by an error, cancelled, or with the process
+# Ends of runs: success, error, cancellation, and the death of the process
 
 
 def test_a_run_that_fails_says_so_in_its_event_answer_and_state(host: HostProcess) -> None:
@@ -213,7 +213,7 @@ def test_a_cancelled_run_ends_at_its_last_checkpoint(host: HostProcess, graph_id
 
 def test_a_run_that_is_cancelled_before_its_first_step_ends_without_one(host: HostProcess) -> None:
     said_before = len(host.logs)
-    with host.stopped():  # it reads both frames at once
+    with host.stopped():  # both frames are then read at once
         run = host.start("steps", {"text": "a"})
         host.cancel(run)
     host.wait_done(run)

@@ -1,4 +1,4 @@
-"""Graphs in all forms a project may give them, what it may do when it is imported, and why one is refused."""
+"""Loading graphs: the forms in which a project may define them, import side effects, and reasons for refusal."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_langgraph_that_is_too_old_is_refused_by_name(tmp_path: Path) -> None:
     assert "0.6.1" in error["message"]
 
 
-# What a project may do when it is imported
+# Import side effects
 
 
 HEAD = """
@@ -241,7 +241,7 @@ graph = of(node)
 
 
 def ready_of(directory: Path, text: str, *, before: str = "") -> tuple[dict[str, Any], Run | None]:
-    """What a host says of a project, and how its run ends if there can be one."""
+    """Return a host's ready message for a project, and its run if the project could be loaded."""
     (directory / "project.py").write_text(HEAD.format(before=before) + text)
     with graph_host(directory, {"graph": "./project.py:graph"}, from_scratch=True) as host:
         ready = host.ready

@@ -1,4 +1,4 @@
-"""The host's loop, whose own calls need no wake-up, and its threads: what waits for one, and which runs get none."""
+"""The host's event loop, which schedules its own calls without wake-ups, and its thread pool for nodes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from workers.graph_host.loop import Loop
 from workers.graph_host.output import current_run_id
 from workers.graph_host.threads import NodeThreads, current_depth
 
-STUCK_SECONDS = 20  # then the loop wakes by itself, and the test fails
+STUCK_SECONDS = 20  # after this, the loop wakes up anyway and the test fails
 
 
 class CountingLoop(Loop):
-    """Counts how often it was woken up."""
+    """A loop that counts its wake-ups."""
 
     wake_ups = 0
 
     def _write_to_self(self) -> None:
         self.wake_ups += 1
-        super()._write_to_self()  # type: ignore[misc]  # asyncio names it nowhere
+        super()._write_to_self()  # type: ignore[misc]  # missing in asyncio's type stubs
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def loop() -> Iterator[CountingLoop]:
 
 
 def run_until_called(loop: Loop, begin: Callable[[Callable[[], None]], Any]) -> bool:
-    """Whether the loop came to what `begin` had it called."""
+    """Return whether the loop executed the callback that `begin` scheduled."""
     called: list[bool] = []
 
     def end(is_called: bool) -> None:
@@ -92,7 +92,7 @@ def test_what_a_handler_gives_just_before_the_loop_waits_is_not_left_lying(loop:
     select = waits.select
 
     def begin(done: Callable[[], None]) -> None:
-        def interrupted(timeout: float | None = None) -> list[Any]:  # how long to wait has been decided
+        def interrupted(timeout: float | None = None) -> list[Any]:  # runs once the timeout has been computed
             waits.select = select  # type: ignore[method-assign]
             loop.call_soon_threadsafe(done)
             return select(timeout)
@@ -117,14 +117,14 @@ def test_what_is_given_can_be_cancelled_and_has_the_context_it_came_with(loop: C
     assert seen == ["given"]
 
 
-# The threads of a graph host
+# Threads for nodes
 
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
 
 class Threads:
-    """Two threads, and calls that return when they are let go."""
+    """A pool of two threads, with calls that block until the gate opens."""
 
     def __init__(self) -> None:
         self.pool = NodeThreads(2)

@@ -1,4 +1,4 @@
-"""`get_client()` without an address in user code: its requests leave by the socket, for the user at hand."""
+"""`get_client()` without a URL in user code: requests leave through the socket, as the user of the current run."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def calling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
 
 
 def begun(host: HostProcess, graph_id: str, user: dict[str, Any] | None = ANN) -> tuple[Run, Exchange]:
-    """A run that calls its own deployment, and the call."""
+    """Start a run that calls its own deployment. Returns the run and its open exchange."""
     run = host.start(graph_id, {}, config={"configurable": {"langgraph_auth_user": user}})
     return run, host.wait_opened()
 

@@ -1,4 +1,4 @@
-"""A deployment's secret values in what a graph host says: masked in errors, left in what graphs return."""
+"""Secret values of a deployment: a graph host masks them in errors, but not in the results of graphs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]
 
 
 def shows_secret(said: Any) -> bool:
-    """Whether a secret, or most of one, is anywhere in it: as it is, quoted, in an address or in base64."""
+    """Return whether the value contains a secret or most of one: plain, quoted, URL-encoded or in base64."""
     text = json.dumps(said, ensure_ascii=False) + json.dumps(said)
     encoded = base64.b64encode(SECRET.encode()).decode()[:16]
     parts = ("s3cret", "slash", "first line", "second line", encoded, "dXNlcjpzM2NyZXQ")
@@ -151,7 +151,7 @@ def shows_secret(said: Any) -> bool:
 
 
 def errors(run: Run) -> Any:
-    """All that a run says but what its nodes stream of themselves."""
+    """Return all output of a run except what its nodes stream as custom events."""
     events = [event for event in run.events if not event[0].startswith(("custom", '~["custom"'))]
     return [events, run.outcome, run.answer, run.nodes]
 

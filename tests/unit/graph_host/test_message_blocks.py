@@ -1,4 +1,4 @@
-"""How messages become blocks: what streams, what waits, and what a finished block is."""
+"""Messages as content blocks: which are streamed, which wait for the end, and the finished blocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def call(index: int | None, args: str | None, **known: Any) -> AIMessageChunk:
 
 
 def brief(events: list[dict[str, Any]]) -> list[Any]:
-    """What happens to which block."""
+    """Reduce events to pairs of block index and what happened to the block."""
     short = {"content-block-start": "start", "content-block-finish": "finish"}
     return [
         (event["index"], event["delta"].get("text") or event["delta"].get("args"))
@@ -207,14 +207,14 @@ def test_content_that_no_translator_understands_is_shown_as_text_or_not_at_all()
     assert finished(events_of(Odd([{"type": "x"}], id="1"))) == []
 
 
-# Which model call a streamed message is of
+# The model call to which a streamed message belongs
 
 
 METADATA = {"langgraph_node": "agent"}
 
 
 class Streamed:
-    """One model call whose messages are streamed when the test says so."""
+    """A finished model call whose messages the test streams later."""
 
     def __init__(self, *chunks: AIMessageChunk, answer: BaseMessage) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -228,7 +228,7 @@ class Streamed:
         calls.on_llm_end(LLMResult(generations=[[ChatGeneration(message=answer)]]), run_id=self.id)
 
     def stream(self, *messages: BaseMessage) -> list[str]:
-        """The names of the events that are written of these."""
+        """Stream the messages and return the names of the resulting events."""
         for message in messages:
             self._writer.handlers["messages"]((), (message, METADATA))
         self._writer.close("completed", None, ())
@@ -236,7 +236,7 @@ class Streamed:
 
 
 def test_a_call_that_is_over_before_its_last_chunk_is_streamed_is_one_message() -> None:
-    """A synchronous node's thread runs ahead of the loop that streams."""
+    """The thread of a synchronous node may finish the call before the loop streams its chunks."""
     last = AIMessageChunk("", id="m", chunk_position="last")
     chunks = [AIMessageChunk("one ", id="m"), AIMessageChunk("two", id="m"), last]
 

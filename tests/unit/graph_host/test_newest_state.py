@@ -1,4 +1,4 @@
-"""The state a run reports when it ends is the one that the graph library tells of the thread, however the run ended."""
+"""The state in a run's end equals the library's state of the thread, however the run ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.graph_host.outcome import is_over
 
 TOLD = ("values", "next", "tasks", "interrupts", "metadata", "created_at", "checkpoint", "parent_checkpoint")
 ENDLESS = {"sleeps", "sleeps_in_thread", "swallows"}
-# They end or block the host, or write more than a test needs.
+# Graphs that end or block the host, or that produce too much output for this test.
 UNFIT = ENDLESS | {
     "dies", "patches", "blocks", "floods", "writes_much", "says_much", "grows", "loops", "failing_factory",
     "wrong_factory", "invokes_blocking_on_loop",
@@ -32,7 +32,7 @@ INPUTS: dict[str, Any] = {
     "subscribes": {"a": "x"},
 }
 
-# What is run on one thread, one after the other; in each, what a run is asked for beside its graph.
+# The sequence of runs on one thread; each item holds the run's arguments besides its graph.
 KINDS: dict[str, list[dict[str, Any]]] = {
     "once": [{}],
     "resumed": [{}, {"command": {"resume": "yes"}}, {"command": {"resume": "yes"}}],
@@ -49,18 +49,18 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 
 
 def sent(thread: Checkpointed, graph_id: str) -> dict[str, Any]:
-    """What the library says of the thread, from what is stored of it."""
+    """Return the thread's state as the library computes it from storage."""
     return {name: value for name, value in thread.query("state", graph_id).items() if name in TOLD}
 
 
 def reported(run: Run) -> dict[str, Any]:
-    """What the run's end says."""
+    """Return the state in the end of a run."""
     state = run.outcome["state"] or {}
     return {name: run.values if name == "values" else state.get(name) for name in TOLD}
 
 
 def check(thread: Checkpointed, graph_id: str, run: Run) -> None:
-    """Compare what a run reports with what the library tells."""
+    """Check that the state reported by a run equals that of the library."""
     state = sent(thread, graph_id)
     if run.outcome["state"] is None:
         assert state["checkpoint"] is None, f"{graph_id}: a thread with checkpoints has a state"
@@ -118,7 +118,7 @@ def test_a_break_inside_a_subgraph_interrupts_the_thread(thread: Checkpointed) -
 
 
 class Watched(InMemorySaver):
-    """Keeps the newest checkpoint as the object that it is."""
+    """A checkpointer that keeps the newest checkpoint as the original object."""
 
     newest: Any = None
 
@@ -133,7 +133,7 @@ def stops() -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("stops", HOSTED / "stops.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["stops"] = importlib.util.module_from_spec(spec)  # where types are looked up
+    module = sys.modules["stops"] = importlib.util.module_from_spec(spec)  # looked up for type hints
     spec.loader.exec_module(module)
     yield module
     del sys.modules["stops"]

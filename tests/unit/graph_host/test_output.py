@@ -1,4 +1,4 @@
-"""What graphs print and log: records of the deployment's log."""
+"""Output and log records of graphs, as records of the deployment's log."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_what_is_printed_at_once_is_one_record(host: HostProcess) -> None:
 
     assert said[:4] == ["one\ntwo\n\nthree", "four\nfive 5", "half and whole", "once\nmore"]
     long, line = said[4:-1], said[-1]
-    assert "\n".join(long) == "\n".join(letter * 5_000 for letter in "xyz")  # in parts, of whole lines
+    assert "\n".join(long) == "\n".join(letter * 5_000 for letter in "xyz")  # split between lines
     assert all(len(part) <= MAX_RECORD_BYTES for part in long)
     assert line == "w" * MAX_RECORD_BYTES
     assert sorted(messages(host.run("prints_beside", {}).logs)) == ["a\na again", "b\nb again"]
 
 
 class Heard:
-    """A connection that keeps what is sent; nothing is ever called later on its loop."""
+    """A fake connection that collects sent messages. Its loop never executes scheduled calls."""
 
     def __init__(self) -> None:
         self.loop: Any = self
@@ -104,7 +104,7 @@ def test_what_cannot_be_shown_is_not_the_business_of_who_logs_it(heard: Heard, w
 
 def test_a_printed_traceback_is_one_record_in_order(host: HostProcess) -> None:
     run = host.run("prints_traces", {})
-    host.read_until(lambda: len(host.logs) > 0)  # that of a thread without a run
+    host.read_until(lambda: len(host.logs) > 0)  # the record of a thread outside any run
 
     printed, *others = messages(run.logs)
     assert printed.startswith("Traceback (most recent call last):")

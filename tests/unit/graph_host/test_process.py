@@ -1,4 +1,4 @@
-"""The graph host as a process: it answers while nodes work, survives what they break, and stops."""
+"""The graph host as a process: it answers while nodes work, survives damage by user code, and shuts down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the graph host writes of a run for protocol v2, beside its classic events."""
+"""The protocol v2 events that the graph host writes for a run besides its classic events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HI = {"messages": [{"role": "user", "content": "hi", "id": "u1"}], "text": "a", 
 
 
 class Sent(NamedTuple):
-    """One event of protocol v2."""
+    """An event of protocol v2."""
 
     method: str
     namespace: list[str]
@@ -31,12 +31,12 @@ class Sent(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The namespace without the ids of its tasks."""
+        """The namespace without task ids."""
         return "/".join(label.partition(":")[0] for label in self.namespace)
 
 
 def sent(run: Run, *methods: str) -> list[Sent]:
-    """The events of these methods, by default all."""
+    """Return the run's v2 events of these methods, or all events."""
     found = [Sent(*json.loads(name[1:]), data) for name, data in run.events if name.startswith("~")]
     assert all(event.params["namespace"] == event.namespace for event in found)
     assert all(one.params["timestamp"] <= other.params["timestamp"] + 1000 for one, other in pairwise(found))
@@ -48,7 +48,7 @@ def classic(run: Run) -> list[tuple[str, Any]]:
 
 
 def messages(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """The events of each message, by its id."""
+    """Return the message events by message id."""
     found: dict[str, list[dict[str, Any]]] = {}
     for event in sent(run, "messages"):
         found.setdefault(event.data["message_id"], []).append(event.data)
@@ -67,7 +67,7 @@ def streams() -> Iterator[HostProcess]:
 
 
 def watched(host: HostProcess, graph: str, input: Any = HI, **spec: Any) -> Run:
-    """A run on a thread that somebody watches by protocol v2."""
+    """Execute a run on a thread with a protocol v2 reader."""
     return Checkpointed(host).run(graph, input, stream_mode=["protocol"], **spec)
 
 
@@ -423,7 +423,7 @@ def test_answers_are_sent_by_id_and_what_is_left_is_asked_again(streams: HostPro
     assert sent(run, "input.answered") == []
 
 
-# Bounds, readers who come late, transformers
+# Limits, late subscribers, transformers
 
 
 def test_an_event_that_is_too_large_is_replaced_and_a_question_asked_without_its_value(
@@ -467,7 +467,7 @@ def test_the_graphs_own_transformers_change_hide_and_add_and_what_they_fail_on_i
 
     (events,) = messages(run).values()
     assert text_of(events) == "It is ***"
-    left_out = {"content-block-finish", "message-finish"}  # hidden, and made into something that is no event
+    left_out = {"content-block-finish", "message-finish"}  # one hidden, the other an invalid event
     assert not left_out & {event["event"] for event in events}
     assert sent(run, "updates") == []
     (made,) = sent(run, "custom")

@@ -1,4 +1,4 @@
-"""What a graph host answers about threads: states, history, and updates it does not store itself."""
+"""Queries about threads: states, history, and updates, whose storage is left to the runner."""
 
 from __future__ import annotations
 

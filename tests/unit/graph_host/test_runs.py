@@ -1,4 +1,4 @@
-"""What a run may ask of its graph host: a place to start from, commands in all forms, tools, lives of subgraphs."""
+"""Run options: starting checkpoints, commands in all forms, stream modes, and lifecycle events of subgraphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def at(place: dict[str, Any]) -> dict[str, Any]:
 
 
 def ids(run: Run) -> list[str]:
-    """Of the interrupts that a run left open."""
+    """Return the ids of the interrupts that a run left open."""
     return [item["id"] for item in run.outcome["state"]["interrupts"]]
 
 
@@ -29,11 +29,11 @@ def test_so_many_nodes_run_at_once_as_the_config_says(
     assert run.values["log"] == [most] * 3
 
 
-# From a checkpoint
+# Starting from a checkpoint
 
 
 def places(thread: Checkpointed, graph_id: str, **asked: Any) -> list[dict[str, Any]]:
-    """The thread's states, newest first."""
+    """Return the states of the thread, newest first."""
     return thread.query("history", graph_id, limit=20, **asked)
 
 
@@ -251,7 +251,7 @@ def test_a_tools_call_is_sent_from_its_start_to_its_end(host: HostProcess) -> No
 
 
 def lives(run: Run) -> list[tuple[list[str], str]]:
-    """Of the run and its subgraphs: which, without its task's id, and what happened."""
+    """Return the lifecycle events of the run and its subgraphs as pairs of namespace and event, without task ids."""
     found = []
     for name, data in run.events:
         if name.partition("|")[0] == "lifecycle":
@@ -285,7 +285,7 @@ def test_the_lives_of_a_run_and_its_subgraphs_are_sent(host: HostProcess) -> Non
     assert failed.events[-1][1]["error"] == "no such word"
 
 
-# What the graph sees
+# The environment of the graph
 
 
 def test_the_graph_sees_its_project_and_nothing_of_ours(host: HostProcess) -> None:

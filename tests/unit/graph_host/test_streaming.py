@@ -1,4 +1,4 @@
-"""What the graph host streams in each mode, and the lines that nodes print."""
+"""Events that the graph host streams in each mode, and lines that nodes print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.graph_host.serialization import dumps, loads
 
 
 def without_ids(value: Any) -> Any:
-    """The value without what differs from run to run."""
+    """Return the value without the fields that differ between runs."""
     if isinstance(value, dict):
         return {k: without_ids(v) for k, v in value.items() if k not in ("id", "metadata", "triggers")}
     return [without_ids(item) for item in value] if isinstance(value, list) else value
@@ -47,7 +47,7 @@ def test_it_streams_values_and_updates(host: HostProcess) -> None:
 
 
 def reported(run: Run) -> list[tuple[str, bool, bool]]:
-    """Which nodes began, ended and failed."""
+    """Return the node reports of a run as `(name, ended, failed)`."""
     assert [node["at"] for node in run.nodes] == sorted(node["at"] for node in run.nodes)
     return [(node["name"], node["ended"], node["error"] is not None) for node in run.nodes]
 
@@ -188,7 +188,7 @@ def test_it_streams_tokens_as_the_text_so_far_and_whole_messages_as_complete(hos
 
 
 def kinds_of(run: Run) -> list[str]:
-    """Its events in order; of the library's own ones what each is of whom."""
+    """Return the names of the run's events in order. An `events` event is shown with its kind and source."""
     return [f"{data['event']} {data['name']}" if name == "events" else name for name, data in run.events]
 
 
@@ -270,7 +270,7 @@ def test_what_is_sent_to_a_node_is_shown_in_the_clients_words() -> None:
     assert loads(dumps(Send("leaf", {"text": "a"}))) == {"node": "leaf", "args": {"text": "a"}}
 
 
-# Whole streams, as they were recorded
+# Complete recorded streams
 
 
 @pytest.fixture(scope="module")

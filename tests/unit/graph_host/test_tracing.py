@@ -1,4 +1,4 @@
-"""Where runs are traced to, as the graph sees it: nothing is sent anywhere."""
+"""LangSmith tracing settings as a graph sees them. The tests send no traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens of a run's model calls: summed by model, wherever in the graph they were made."""
+"""Token usage of a run's model calls, summed by model across subgraphs and threads."""
 
 from __future__ import annotations
 

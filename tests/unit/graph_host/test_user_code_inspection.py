@@ -1,4 +1,4 @@
-"""Inspection: what a project brings beside its graphs, described without starting any of it."""
+"""Inspection of a project's authorization and app: they are described without being started."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_mount_is_everything_below_its_path() -> None:
 
 
 def test_a_router_that_is_kept_whole_lists_its_joined_paths() -> None:
-    """As FastAPI keeps those that are included."""
+    """FastAPI may keep an included router as one route that knows the joined paths."""
     joined = [
         SimpleNamespace(starlette_route=None, path="/api/a", methods={"POST"}),
         SimpleNamespace(starlette_route=WebSocketRoute("/api/ws", endpoint)),
@@ -245,7 +245,7 @@ def test_the_document_of_an_app_that_makes_one_is_reported() -> None:
     assert describe(app(broken))["openapi"] is None
 
 
-# What ASGI says of a request
+# The ASGI scope of a request
 
 
 ANN = {"identity": "ann", "permissions": ["read"], "org": "o1"}

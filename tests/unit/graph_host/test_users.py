@@ -1,4 +1,4 @@
-"""The user that an authorization found, as the graphs of a project see one."""
+"""The authenticated user as a project's graphs see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control groups for graph hosts, in a folder that has the files of the kernel's."""
+"""Control groups of graph hosts, in a folder with the same files as the kernel's cgroup file system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOUNTS = (
 
 
 def fill(folder: Path, **files: str) -> Path:
-    """A group as the kernel shows it; one that is not the root has a type."""
+    """Create the files of a group as the kernel shows them. Only a group other than the root has a type."""
     folder.mkdir(parents=True)
     content = {
         "cgroup.controllers": "cpuset cpu io memory pids",

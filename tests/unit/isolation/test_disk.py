@@ -1,4 +1,4 @@
-"""What user code holds on a disk is counted wherever it hides it, and all of it can be removed."""
+"""Disk usage of user code: files are counted wherever they are hidden, and all of them can be removed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def many_names(folder: Path) -> None:
 
 
 def deep(folder: Path) -> None:
-    """Deeper than a path can be long, and than Python's own functions go."""
+    """Nest folders deeper than the longest path and than Python's own functions can handle."""
     before = os.open(".", os.O_RDONLY)
     os.chdir(folder)
     for _ in range(3000):
@@ -122,7 +122,7 @@ def test_too_much_is_noticed_and_can_be_removed(fill: Callable[[Path], None], tm
     assert not folder.exists()
 
 
-HIDDEN_FROM_OTHERS = ["mapped in part"]  # only root may learn how large such a file is
+HIDDEN_FROM_OTHERS = ["mapped in part"]  # only root can read the size of such a file
 
 
 @pytest.fixture(
@@ -130,7 +130,7 @@ HIDDEN_FROM_OTHERS = ["mapped in part"]  # only root may learn how large such a 
     + (HIDDEN_FROM_OTHERS if os.geteuid() == 0 else [])
 )
 def hider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """A process that keeps a file of 3 MiB that it has removed."""
+    """A process that holds a removed file of 3 MiB."""
     process = subprocess.Popen(
         [sys.executable, "-c", HIDDEN, request.param],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""What each level of isolation keeps from user code, tried by code that looks for it."""
+"""Protection at each isolation level, tested with user code that tries to reach secrets and exceed limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ close_memory()
 print("closed", flush=True)
 time.sleep(600)
 """
-# A worker that settles its isolation and starts a program in it, as builders and runners do.
+# A worker that settles its isolation and starts a program under it, as builders and runners do.
 WORKER = """
 import dataclasses, json, os, subprocess, sys
 from shared.infra.hardening import close_memory
@@ -66,7 +66,7 @@ touch mine && echo wrote; ulimit -n; id -u
 
 @pytest.fixture
 def platform() -> Iterator[str]:
-    """The id of a process that has what user code must not see."""
+    """The id of a process with secrets that user code must not see."""
     process = subprocess.Popen(
         [sys.executable, "-c", PLATFORM],
         env=os.environ | {"DATABASE_URL": "postgresql://secret"},
@@ -82,14 +82,14 @@ def platform() -> Iterator[str]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder everybody can get to: pytest's own are closed to others."""
+    """A folder that every user can enter. Those of pytest are closed to other users."""
     with tempfile.TemporaryDirectory(prefix="runyard-") as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
 
 def said_by(code: str, variables: dict[str, str], *arguments: str) -> str:
-    """What a program says that has these variables beside those of the tests."""
+    """Return the output of a program with additional environment variables."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=os.environ | variables,
@@ -101,7 +101,7 @@ def said_by(code: str, variables: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-# How user code may run here: as this machine has it, and as root would on one that allows less.
+# Ways to run user code: the levels this machine supports and, as root, those of more restricted machines.
 FORMS: dict[str, dict[str, Any]] = {f"as found, {level}": {"level": level} for level in LEVELS}
 if os.geteuid() == 0:
     FORMS |= {
@@ -142,7 +142,7 @@ def test_user_code_of_root_s_sandbox_is_not_the_machine_s_root(platform: str, fo
     assert owner == (os.geteuid() or (65534 if max(LEVELS) else 0))
 
 
-# Two programs that each start what the kernel lets them start, and keep it.
+# Two programs that each start as many processes as the kernel allows, and keep them.
 STORMS = """
 import dataclasses, json, os, subprocess, sys
 from shared.settings import Settings
@@ -297,7 +297,7 @@ def test_a_sandbox_can_be_demanded(program: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nothing is tried elsewhere")
 def test_what_tries_the_sandbox_is_given_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """User code without rights could read them there: the program has none either."""
+    """User code without privileges could read them there, because the program has no privileges either."""
     written = tmp_path / "environment"
     sandboxed = tmp_path / "bwrap"
     sandboxed.write_text(f"#!/bin/sh\nenv > {written}\nexit 1\n")
@@ -448,7 +448,7 @@ def test_what_a_sandbox_holds_in_memory_is_bounded(form: str, platform: str, fol
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_program_reserves_blocks_that_it_does_not_write(form: str, platform: str, folder: Path) -> None:
-    """One call could take the whole disk, past the limit of a file, before anybody has counted."""
+    """One such call could fill the disk beyond the file size limit before the next measurement."""
     forced = None if form.startswith("as found") else FORMS[form]
     script = "echo x > x && fallocate --keep-size --length 100M x 2> /dev/null && echo reserved; echo done"
 

@@ -1,4 +1,4 @@
-"""What a program and its descendants take, and how all of them are ended."""
+"""Resource usage of a program and its descendants, and how all of them are ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(600)
 """
-# Each process starts another, nine times: 512 at most, that a machine survives a failing mend.
+# Nine rounds of fork: at most 512 processes, so that the machine survives if ending them fails.
 BOMB = """
 import os, time
 for _ in range(9):
@@ -107,7 +107,7 @@ def test_the_machine_s_disk_counts_for_nobody_wherever_a_sandbox_has_it_while_it
 
 def test_what_has_left_its_group_and_its_parent_is_ended_too() -> None:
     with running(DAEMON) as (process, program):
-        wait_until(lambda: has(program, 3))  # with the one nobody waits for
+        wait_until(lambda: has(program, 3))  # including the orphaned process
 
         program.end()
 
@@ -147,7 +147,7 @@ def test_no_process_of_a_storm_is_left() -> None:
 
 
 def test_a_child_that_no_look_could_see_yet_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parent was still dying when the root's children were read, and had handed it over when its own were."""
+    """The child belongs to its parent while the root's children are read, and to the root while the parent's are."""
     root, parent, child = (usage.Process(pid, pid, "S", 0) for pid in (11, 12, 13))
     stopped = dataclasses.replace(root, state="T")
     looks = [[root, parent], [stopped, parent], [stopped, child], [stopped, child], [stopped]]
@@ -179,7 +179,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 def test_a_process_whose_first_thread_has_ended_counts_and_is_ended() -> None:
-    """The kernel shows it as a zombie without memory."""
+    """The kernel shows such a process as a zombie without memory."""
     with running(WITHOUT_FIRST_THREAD) as (process, program):
         wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, 20)
         program.measure()
