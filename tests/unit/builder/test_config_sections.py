@@ -1,4 +1,4 @@
-"""What `auth`, `checkpointer`, `http`, `store` and `source` in langgraph.json may say."""
+"""Validation of `auth`, `checkpointer`, `http`, `store` and `source` in langgraph.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> SourceTree:
     return SourceTree(tmp_path)
 
 
-# What is refused, and what is said of it after the name of the section.
+# Invalid values, each with the error text that follows the section's name.
 NO_OBJECT = ": must be an object"
 NO_ARRAY = ": must be an array"
 NO_MINUTES = ": must be a number"
@@ -239,7 +239,7 @@ MATCHED_SOON = (
     r".*",
 )
 REPEATS_A_GROUP = "it repeats a group that repeats or chooses"
-# Regular expressions that could hold up everybody, and what is said of them.
+# Regular expressions with exponential or unbounded matching time, which would block the process, and their errors.
 MATCHED_LATE = {
     r"(a+)+b": REPEATS_A_GROUP,
     r"(a|aa)*b": REPEATS_A_GROUP,
@@ -261,7 +261,7 @@ def test_origins_are_matched_by_a_regular_expression_that_is_soon_matched(tree: 
             http.read(tree, {"cors": {"allow_origin_regex": regex}})
 
 
-# `source`: which package of a workspace is deployed, and which local ones come with it
+# `source`: the deployed package of a workspace, and the local packages it depends on
 
 
 WORKSPACE = "[tool.uv.workspace]\nmembers = ['apps/*', 'libs/*']\nexclude = ['libs/old']\n"

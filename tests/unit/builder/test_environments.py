@@ -1,6 +1,6 @@
-"""A revision's environment on one machine: made once, whole or not there, gone when nobody needs it.
+"""A revision's environment on one machine: it is created once and completely, and removed when no longer used.
 
-The package installer is real, as are the processes; the graph host itself is not started here.
+The package installer and its processes are real. The graph host is not started here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def make(
     deadline_seconds: float = 60,
     settled: Callable[[str], str | None] = lambda inputs: None,
 ) -> Environment:
-    """Make the environment of an archive without packages, or of a plan."""
+    """Create the environment of an archive without dependencies, or of a plan."""
     lines = said if said is not None else []
     return environments.make(
         settings,
@@ -168,7 +168,7 @@ def test_a_build_that_takes_too_long_is_ended(world: World) -> None:
     assert not workspaces.workspace_of(settings, revision_id).root.exists()
 
 
-# A build backend that is part of the project: it needs no package.
+# A build backend inside the project, so that no package needs to be downloaded.
 BACKEND = (
     "[project]\nname = 'slow'\nversion = '1'\n"
     "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
@@ -176,7 +176,7 @@ BACKEND = (
 
 
 WHEEL = "iniconfig==2.1.0 --hash=sha256:9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760"
-# A build backend of the project that tries to change what deployments share, and says how that went.
+# A build backend in the project that tries to modify the shared packages and reports the outcome.
 HARMFUL = """
 import base64, hashlib, os, pathlib, zipfile
 def get_requires_for_build_editable(config=None): return []
@@ -231,7 +231,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
 
 
 def moved(world: World, change: Callable[[Environment], None] = lambda made: None) -> Environment:
-    """An environment that is asked for again after its cache has got another place."""
+    """Create an environment, move the cache directory, and create the environment again."""
     before = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
     after = dataclasses.replace(before, cache_dir=world.tmp_path / "elsewhere")
     revision_id, plan = uuid4(), planned(keep(FILES), WHEEL)
@@ -264,14 +264,14 @@ def test_nothing_is_written_where_a_build_step_has_put_a_link(world: World) -> N
 
 
 class Index:
-    """A package index whose pages may be kept for ten minutes, as the public one's."""
+    """A package index whose pages may be cached for ten minutes, like those of the public one."""
 
     def __init__(self) -> None:
         self.wheels: dict[str, bytes] = {}
         self.asked = 0
 
     def add(self, version: str) -> str:
-        """Publish a version of the package `told`; the requirement that pins it."""
+        """Publish a version of the package `told`. Returns the requirement that pins it."""
         held = io.BytesIO()
         with zipfile.ZipFile(held, "w") as wheel:
             wheel.writestr("told.py", f"version = {version!r}")
@@ -350,7 +350,7 @@ def test_an_index_that_a_private_authority_certifies_is_reached_from_the_sandbox
 
 
 def said_by(made: Environment, code: str) -> str:
-    """What a program says in the environment."""
+    """Return the output of a program in the environment."""
     done = subprocess.run([made.workspace.python, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout
 

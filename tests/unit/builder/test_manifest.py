@@ -1,4 +1,4 @@
-"""`langgraph.json`: each key is honoured, refused by its name, or said to be without meaning here."""
+"""`langgraph.json`: each key is honoured, refused by name, or reported as having no effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read(root: Path) -> Read:
-    """The manifest of a project whose configuration is these keys over the least it needs."""
+    """Return a function that reads a manifest of the given keys, added to the minimum that a project needs."""
 
     def reading(at: str = "langgraph.json", **config: Any) -> Manifest:
         whole = {"dependencies": ["."], "graphs": GRAPHS, **config}
@@ -42,7 +42,7 @@ def read(root: Path) -> Read:
 
 
 def refuse(read: Read, match: str, **config: Any) -> None:
-    """Check that a configuration of these keys is refused with a message that matches."""
+    """Check that a configuration is refused with a matching message."""
     with pytest.raises(BuildFailed) as caught:
         pytest.fail(f"{config} is accepted as {read(**config)}")
     assert re.search(match, caught.value.message), f"{config}: {caught.value.message}"
@@ -131,7 +131,7 @@ def test_a_key_without_meaning_is_noted_and_one_whose_effect_would_be_missed_is_
     assert new.warnings == (), "a new project of the public template"
 
 
-# Values by their key, and an expression for what is said of each; `...` leaves the key out.
+# Invalid values by key, each with a pattern of its error. `...` omits the key.
 REFUSED: dict[str, list[tuple[Any, str]]] = {
     "graphs": [
         (..., "graphs: must be a non-empty object"),
@@ -183,7 +183,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"headers": {"A": "${{ env.HOME }}"}}, "^webhooks.headers.A: the variable HOME does not begin"),
         ({"headers": {"A": "${{ HOME }}"}}, "^webhooks.headers.A: a template must have the form"),
     ],
-    # What is ignored must make sense all the same.
+    # Ignored keys are validated too.
     "image_distro": [("bullseye", "^image_distro: must"), (7, "^image_distro: must")],
     "keep_pkg_tools": [(tools, "^keep_pkg_tools: must") for tools in (["pip", "poetry"], "pip", [[]])],
     "api_version": [(version, "^api_version: must") for version in ("latest", 1, "1.2.3.4")],

@@ -1,6 +1,6 @@
-"""Source from git repositories: what is fetched, how, with whose credentials, and what is refused.
+"""Sources from git repositories: fetched files, credentials, and refusals.
 
-The server is real (git's own, over HTTP), and git runs in the sandbox as in a build.
+The server is git's own HTTP server, and git runs in the sandbox as in a build.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _unconfigured() -> None:
 
 
 class Case:
-    """A revision to be fetched, and what fetching it says."""
+    """A revision to fetch, and the log lines of the fetch."""
 
     def __init__(self, world: World) -> None:
         egress.configure(("127.0.0.1",), allow_http=True)
@@ -74,7 +74,7 @@ class Case:
 
 
 def names(claimed: ClaimedRevision) -> dict[str, int]:
-    """The files of a revision's archive and their modes."""
+    """Return the files of a revision's archive with their modes."""
     assert claimed.archive_digest is not None
     with connection() as conn:
         data = b"".join(archives.chunks(conn, claimed.archive_digest))
@@ -91,7 +91,7 @@ def test_a_ref_becomes_an_archive(world: World) -> None:
     (case.repository.folder / "run.sh").write_text("#!/bin/sh\n")
     (case.repository.folder / "run.sh").chmod(0o755)
     (case.repository.folder / "link").symlink_to("/etc/passwd")
-    # Attributes that would change or leave out files if anything were checked out.
+    # These attributes would change or omit files if the source were checked out or exported.
     second = case.repository.commit({".gitattributes": "*.py export-ignore filter=evil\n", "Ünï.txt": "x"})
     case.repository.git("checkout", "--quiet", "main")
     with serving(Server(case.repository.folder.parent)) as address:

@@ -1,4 +1,4 @@
-"""A build's steps: their commands, what they say, why they fail, and what they may take; nothing of them outlives them."""
+"""Build steps: their commands, output, failures and limits. No process of a step outlives it."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_archive_is_unpacked_and_modules_compiled_where_nothing_of_the_projec
     ]
 
 
-# How a graph host is started
+# Starting a graph host
 
 
 def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Archives nobody trusts: what is refused, what is written, and that nothing lands outside."""
+"""Untrusted archives: refusals, unpacked files, and no writes outside the target."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tar(*entries: Entry, format: int = tarfile.PAX_FORMAT) -> bytes:
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Callable[[bytes], Path]:
-    """Unpack these bytes, packed, and answer where they are."""
+    """Return a function that unpacks bytes into a new folder and returns the folder."""
 
     def unpacked(data: bytes, *, packed: bytes | None = None) -> Path:
         archive = tmp_path / "source.tar.gz"
@@ -67,7 +67,7 @@ def taken(tmp_path: Path) -> Callable[[bytes], Path]:
 
 @pytest.fixture(autouse=True)
 def untouched(tmp_path: Path) -> Iterator[None]:
-    """Whatever an archive tries, nothing outside the target changes."""
+    """Check after each test that nothing outside the target has changed."""
     yield
     if (tmp_path / "in").exists():
         assert (tmp_path / "in" / "victim").read_text() == "untouched"
@@ -203,7 +203,7 @@ def test_a_file_through_a_link_or_a_chain_of_long_links_is_refused(taken: Callab
     with pytest.raises(BuildFailed, match="neither a regular file"):
         taken(tar(special("out", tarfile.SYMTYPE, ".."), file("out/victim", b"overwritten")))
 
-    # The shape that gets past the standard library's filter: a path too long to be resolved.
+    # This defeats the standard library's filter, because the path is too long to resolve.
     component = "d" * 247
     entries, path = [], ""
     for letter in "abcdefghijklmnop":
@@ -244,7 +244,7 @@ def test_headers_that_lie_about_the_size_are_refused(
 
 def test_a_negative_size_is_refused(taken: Callable[..., Path]) -> None:
     data = bytearray(tar(file("a.py"), format=tarfile.GNU_FORMAT))
-    data[124:136] = b"\xff" * 12  # minus one in base 256
+    data[124:136] = b"\xff" * 12  # -1 in base-256 encoding
     data[148:156] = b" " * 8
     data[148:156] = b"%06o\0 " % sum(data[:512])
 
@@ -279,7 +279,7 @@ def test_a_bomb_is_refused_in_a_file_after_the_end_and_among_the_headers(taken: 
 
 
 def test_headers_without_end_are_refused(taken: Callable[..., Path]) -> None:
-    block = tar(file("a.py", pax_headers={"comment": "x"}))[:1024]  # a header that describes the next one
+    block = tar(file("a.py", pax_headers={"comment": "x"}))[:1024]  # a header that describes the next entry
 
     with pytest.raises(BuildFailed, match="refused"):
         taken(block * 3000)
@@ -372,7 +372,7 @@ def test_bytes_turned_at_random_never_escape(taken: Callable[..., Path]) -> None
 def _run(
     folder: Path, entry: Entry, *, max_file_bytes: int = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 ) -> subprocess.CompletedProcess[str]:
-    """Unpack an archive of this entry below the folder, in a process that may write files of that size."""
+    """Unpack an archive of one entry in a process with a file size limit."""
     archive = folder / "a.tar.gz"
     archive.write_bytes(gzip.compress(tar(entry)))
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What a project brings beside its graphs: what a host sends of it, checked and joined with langgraph.json."""
+"""A project's authorization and app: the host's description is checked and merged with langgraph.json."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_app(**http: Any) -> Manifest:
 
 
 class Log(list[str]):
-    """The warnings of a build."""
+    """A log that collects the warnings of a build."""
 
     def __call__(self, level: str, message: str) -> None:
         assert level == "WARNING"
@@ -214,7 +214,7 @@ def test_the_same_build_with_the_same_variables_brings_the_same(db: Any) -> None
     assert others is None
 
 
-# Which routes of an app would stand in the place of built-in ones.
+# Routes of an app that would shadow built-in ones
 
 
 def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
@@ -284,7 +284,7 @@ def test_they_are_named_as_people_read_them() -> None:
 
 
 def deploy(deployment: DeploymentRef, variable: str = "") -> dict[str, Any]:
-    """Let the graph `fresh` be served with this variable; its default assistant."""
+    """Deploy the graph `fresh` with this LANGGRAPH_CONFIG value. Returns its default assistant."""
     configs = graphs.configs({"LANGGRAPH_CONFIG": variable})
     with connection() as conn:
         graphs.make_default_assistants(conn, deployment.id, {"fresh": {"description": None}}, configs)
@@ -311,7 +311,7 @@ def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
     assert deploy(deployment, '{"fresh": {"configurable": {"a": 1}}}')["context"] == {"mine": 1}
 
     deployment = make.deployment()
-    for n in (1, 2):  # when it is created, and when it is configured anew
+    for n in (1, 2):  # created first, then reconfigured
         assistant = deploy(deployment, f'{{"fresh": {{"context": {{"a": {n}}}, "recursion_limit": 7}}}}')
         assert assistant["config"] == {"configurable": {"a": n}, "recursion_limit": 7}
         assert (assistant["context"], assistant["version"]) == ({"a": n}, 1)

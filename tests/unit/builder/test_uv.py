@@ -1,4 +1,4 @@
-"""The installer: its command lines, what its answers and errors say, and what of a lock file may come from the shared cache."""
+"""The package installer uv: command lines, parsed output and errors, and use of the shared package cache."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_command_is_run_again_only_when_no_version_fits() -> None:
     assert shown == [uv.UNSATISFIED, "dns error"]
 
 
-# Resolved sets
+# Resolved package sets
 
 
 PROJECT = Path("/r/project")

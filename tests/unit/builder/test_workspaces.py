@@ -1,4 +1,4 @@
-"""The folders of revisions on one machine: which are kept, and that none goes while somebody works in it."""
+"""Workspaces of revisions on one machine: which are kept, and that none is removed while in use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings_for(world: World, *, kept: int = 3) -> Settings:
 
 
 def lay(settings: Settings, *ids: UUID) -> None:
-    """Workspaces as their makers leave them."""
+    """Create workspaces in the state that a finished build leaves."""
     for id in ids:
         workspace = workspaces.workspace_of(settings, id)
         workspace.root.mkdir(parents=True)
@@ -42,7 +42,7 @@ def left(settings: Settings) -> set[str]:
 
 
 def revisions(deployment: DeploymentRef, count: int) -> list[UUID]:
-    """Later deployed revisions of a deployment, oldest first."""
+    """Insert later deployed revisions of a deployment. Returns their ids, oldest first."""
     return [factories.revision(deployment.id, number=number) for number in range(2, count + 2)]
 
 
@@ -172,7 +172,7 @@ def test_others_can_neither_list_workspaces_nor_open_their_locks(world: World) -
     settings = settings_for(world)
     workspace = workspaces.workspace_of(settings, uuid4())
     with workspaces.hold(workspace):
-        workspace.use.chmod(0o644)  # as it once was made
+        workspace.use.chmod(0o644)  # too permissive a mode, to be corrected
 
     with workspaces.exclusive(workspace), workspaces.hold(workspace):
         modes = [stat.S_IMODE(path.stat().st_mode) for path in (workspace.lock, workspace.use)]

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile and .dockerignore say what the repository and the settings say: no image is built here."""
+"""`deploy/Dockerfile` and `.dockerignore` agree with the repository and the settings. No image is built here."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_patterns_and_lines_that_go_on_are_read_as_docker_does(tmp_path: Path) -
     assert stage.variables == {"B": "2", "C": "3"}
 
 
-# The list of parts: each package of the lock file and each library of the console, with its digest
+# The SBOM: each package of the lock file and each library of the console, with its digest
 
 
 DOCUMENT = sbom.document()

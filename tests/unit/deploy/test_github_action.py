@@ -1,4 +1,4 @@
-"""The GitHub Action: what it does for which event, what it says on a pull request, and what it never does."""
+"""The GitHub Action: its action for each event, its pull request comment, and its safety against hostile input."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FOLDER = Path(__file__).parents[3] / "deploy" / "github"
 ACTION = Action(FOLDER)
 HOSTILE = "x\"; touch pwned; echo '$(touch pwned)`touch pwned`\n::set-output name=task::deploy"
 LINES = ["resolving", "::error::not yours", "##[error]nor this", "```", "the key is s3cret-value"]
-# Without a digest, by a name that an index would be asked for, an option.
+# Packages without a digest, packages that would be looked up in an index, and an option.
 UNSAFE = ("runyard", "0.2.0", "https://example.com/runyard-0.2.0-py3-none-any.whl", "-e", "-r x.whl")
 PROJECT = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
 
 
 def pull(action: str = "synchronize", *, fork: bool = False, author: str = "ada") -> dict[str, Any]:
-    """The event of a pull request whose author names things so that a shell would obey."""
+    """Return a pull request event with titles and branch names that attempt shell injection."""
     head = {"ref": HOSTILE, "repo": {"full_name": "eve/agents" if fork else "acme/agents"}}
     base = {"ref": "main", "repo": {"full_name": "acme/agents"}}
     about = {"number": 7, "title": HOSTILE, "user": {"login": author}, "head": head, "base": base}
@@ -42,7 +42,7 @@ def pull(action: str = "synchronize", *, fork: bool = False, author: str = "ada"
 
 @dataclass
 class Bench:
-    """A repository with a project, a service and GitHub."""
+    """A repository with a project, the service and GitHub."""
 
     folder: Path
     service: ControlPlane
@@ -81,7 +81,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def answer(service: ControlPlane, status: str, reason: str | None = None) -> None:
-    """Have the service build a new deployment so, and know it afterwards."""
+    """Prepare the service's responses: a build with this status, and a deployment that exists afterwards."""
     name = "app-pr-7"
     found = record(name=name, latest_revision_id=R, latest_revision_number=3)
     lines = [{"timestamp": n, "level": "INFO", "message": line} for n, line in enumerate(LINES, 1)]
@@ -286,7 +286,7 @@ def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, packag
 
 
 def python3(folder: Path) -> Path:
-    """A folder with a `python3` and nothing else, to stand first on a PATH."""
+    """Create a folder that contains only a `python3`, for the front of a PATH."""
     folder.mkdir()
     (folder / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (folder / "python3").chmod(0o755)
@@ -295,7 +295,7 @@ def python3(folder: Path) -> Path:
 
 @contextmanager
 def wheels(wheel: Path) -> Iterator[str]:
-    """The address of a server that has one file."""
+    """Serve one wheel file. Yields the server's URL."""
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         start_response("200 OK", [("Content-Type", "application/zip")])
@@ -306,12 +306,12 @@ def wheels(wheel: Path) -> Iterator[str]:
 
 
 def without_runyard(environment: Mapping[str, str]) -> dict[str, str]:
-    """The machine's environment without the service's settings and without packages on a path of its own."""
+    """Return the environment without the service's settings and without Python's own variables."""
     return {name: value for name, value in environment.items() if not name.startswith(("RUNYARD_", "PYTHON"))}
 
 
 def a_wheel(folder: Path) -> Path:
-    """A package of the name `runyard` whose command says its version."""
+    """Build a package named `runyard` whose command prints its version."""
     folder.mkdir()
     path = folder / "runyard-9.8.7-py3-none-any.whl"
     info = "runyard-9.8.7.dist-info"
@@ -355,7 +355,7 @@ def test_gitlab_s_job_installs_the_wheel_that_has_the_digest(tmp_path: Path) -> 
 
 def test_the_example_fits_the_action() -> None:
     example = yaml.safe_load((FOLDER / "example-workflow.yml").read_text())
-    events = example[True]  # YAML 1.1 takes `on` for a truth
+    events = example[True]  # YAML 1.1 reads the key `on` as True
     (job,) = example["jobs"].values()
     (step,) = [step for step in job["steps"] if "runyard" in step.get("uses", "")]
 

@@ -1,4 +1,4 @@
-"""The rules of deployments on a real database: names, secrets, what a deleted one leaves behind."""
+"""Rules of deployments on a real database: names, secrets, and the removal of deleted deployments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def create(organization_id: UUID, name: str | None = "app", **values: Any) -> UU
 
 
 def upload(deployment_id: UUID, folder: Path, data: bytes) -> str:
-    """An archive that was put at a place of the deployment; the place's name."""
+    """Upload an archive for the deployment. Returns its object path."""
     path = folder / "archive"
     path.write_bytes(data)
     with connection() as conn:
@@ -56,7 +56,7 @@ def count(table: str) -> int:
 
 
 def purge() -> None:
-    """Until nothing is left to remove."""
+    """Purge until nothing is left to remove."""
     while True:
         with connection() as conn:
             if not deletion.purge(conn):
@@ -176,7 +176,7 @@ def test_a_deletion_waits_for_no_run(organization_id: UUID) -> None:
         assert len(stopped) == 1
 
     with connection() as conn:
-        assert deletion.purge(conn) > 0  # which stops what was held
+        assert deletion.purge(conn) > 0  # also stops the run that was locked
     assert {run.run_id for run in stopped} != {held}
     purge()
     assert count("run") == 0
@@ -233,7 +233,7 @@ def test_it_stays_while_one_of_its_runs_still_stops_but_not_for_ever(organizatio
 
 
 def later(table: str) -> None:
-    """As if a day had passed since the rows were made."""
+    """Age the rows of a table by one day."""
     with connection() as conn:
         conn.execute(text(f"UPDATE {table} SET created_at = created_at - interval '1 day'"))
         if table == "upload":
@@ -259,11 +259,11 @@ def test_an_archive_lives_as_long_as_something_refers_to_it(organization_id: UUI
     id = create(organization_id)
     path = upload(id, tmp_path, b"x")
     later("archive")
-    assert remove_unused() == 0  # the upload is fresh
+    assert remove_unused() == 0  # the upload has not expired
 
     push(organization_id, id, path)
     later("upload")
-    assert remove_unused() == 0  # a revision was made of it
+    assert remove_unused() == 0  # a revision uses it
     assert count("upload") == 0
 
     with connection() as conn:
@@ -278,6 +278,6 @@ def test_an_archive_put_again_is_not_removed_under_way(organization_id: UUID, tm
     upload(id, tmp_path, b"x")
     later("archive")
     later("upload")
-    upload(id, tmp_path, b"x")  # nobody has named it yet
+    upload(id, tmp_path, b"x")  # no revision uses it yet
 
     assert remove_unused() == 0

@@ -1,4 +1,4 @@
-"""Deploying an older revision again: what the new one takes over, where it begins, and what is refused."""
+"""Redeploying an older revision: inherited columns, the initial status, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = {"langgraph_config_path": "langgraph.json", "tracked_packages": ["a:1"]
 
 
 def old(deployment: DeploymentRef, **columns: Any) -> UUID:
-    """A later revision of the deployment, whose archive is here."""
+    """Insert a later revision of the deployment, with its archive stored."""
     keep_archive()
     values = {"requirements": None, "archive_digest": DIGEST, "source_revision_config": CONFIG, **columns}
     with connection() as conn:

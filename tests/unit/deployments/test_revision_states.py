@@ -1,7 +1,8 @@
-"""Random actors on a deployment's revisions: whatever they do in whatever order, the promises hold.
+"""State machine test of a deployment's revisions: the invariants hold for any sequence of operations.
 
-One deployment at a time, two builders that may die, users who push, interrupt, roll back and delete, and
-upkeep, which removes what is old; every claim a builder ever had is used again, as a zombie would.
+One deployment at a time is exercised by two builders that may die, by users who push, interrupt, roll back and
+delete, and by upkeep, which removes old revisions. Every past claim of a builder is used again, as a builder that
+lost its lease would.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Revisions(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        """An empty deployment; what is known of another one's revisions is that they are gone."""
+        """Start over with an empty deployment. Revisions of earlier deployments count as missing."""
         found = factories.deployment(organization_id=self.organization_id, serving=False)
         self.deployment_id = found.id
-        self.held: dict[UUID, ClaimedRevision] = {}  # who may move a revision
+        self.held: dict[UUID, ClaimedRevision] = {}  # the current claim of each revision
         self.ended: dict[UUID, str] = {}
-        self.builds: dict[UUID, UUID] = {}  # of those that are there, the revision each was first built as
+        self.builds: dict[UUID, UUID] = {}  # existing revisions, each with the revision whose build it uses
         self.active: UUID | None = None
-        self.seen: dict[UUID, list[tuple[int, int]]] = {}  # attempts and event numbers announced
+        self.seen: dict[UUID, list[tuple[int, int]]] = {}  # announced (attempt, event number) pairs
 
     def teardown(self) -> None:
         with connection() as conn:
@@ -67,7 +68,7 @@ class Revisions(RuleBasedStateMachine):
             self.held.pop(move.revision_id, None)
             self.seen.setdefault(move.revision_id, []).append((move.attempt, move.seq))
 
-    # what callers do
+    # Operations of callers
 
     @rule(target=ids)
     def push(self) -> UUID:
@@ -127,7 +128,7 @@ class Revisions(RuleBasedStateMachine):
         with connection() as conn:
             return deletion.purge(conn)
 
-    # what builders do
+    # Operations of builders
 
     @rule(target=claims, id=ids, owner=st.sampled_from(["a", "b"]))
     def claim(self, id: UUID, owner: str) -> Any:
@@ -202,11 +203,11 @@ class Revisions(RuleBasedStateMachine):
             with pytest.raises(Fenced):
                 act()
 
-    # what upkeep does
+    # Operations of upkeep
 
     @rule()
     def remove_old(self) -> None:
-        newest = sorted(self.builds)[-KEPT:]  # ids rise with time
+        newest = sorted(self.builds)[-KEPT:]  # ids increase with time
         with connection() as conn:
             history.remove_old_revisions(conn, kept=KEPT)
             left = set(conn.execute(text("SELECT id FROM revision")).scalars())
@@ -215,7 +216,7 @@ class Revisions(RuleBasedStateMachine):
         for id in gone:
             del self.builds[id]
 
-    # what holds always
+    # Invariants
 
     @invariant()
     def one_at_a_time_and_the_newest_waits(self) -> None:

@@ -1,4 +1,4 @@
-"""The life of a revision on a real database: who may move it, and which one's turn it is."""
+"""Revision states on a real database: who may change them, and the order in which revisions are built."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def deployment_id(db: Engine) -> UUID:
 
 
 def new(deployment_id: UUID, **artifact: Any) -> tuple[UUID, list[Transition]]:
-    """A revision with source, put in line."""
+    """Insert a revision with a source and start it. Returns its id and the transitions."""
     with connection() as conn:
         revisions.lock_deployment(conn, deployment_id)
         id = revisions.create(
@@ -263,7 +263,7 @@ def test_it_is_given_up_after_three_attempts(
 def test_a_notification_nobody_answered_is_sent_again_but_not_at_once(deployment_id: UUID) -> None:
     id, _ = new(deployment_id)
     with connection() as conn:
-        assert revisions.due(conn) == []  # its own notification is on the way
+        assert revisions.due(conn) == []  # its first notification is still pending
         conn.execute(text("UPDATE revision SET notified_at = now() - interval '1 hour'"))
     with connection() as conn:
         assert revisions.due(conn) == [id]

@@ -1,4 +1,4 @@
-"""Which revision a thread falls to."""
+"""Assignment of threads to revisions when traffic is split."""
 
 from __future__ import annotations
 

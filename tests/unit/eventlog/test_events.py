@@ -1,4 +1,4 @@
-"""Event logs: the append script's every answer."""
+"""Event logs: every result of the append script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.event_logs import RETENTION, Log, lines
 
 @pytest.fixture(params=["fakeredis", "valkey"])
 def server(request: pytest.FixtureRequest) -> Redis:
-    """The script must answer alike on both."""
+    """Both servers, fakeredis and a real one, for which the script must return the same results."""
     return request.getfixturevalue("fake_redis" if request.param == "fakeredis" else "redis")
 
 
@@ -88,7 +88,7 @@ def test_the_next_attempt_jumps_and_says_what_came_before(log: Log) -> None:
     assert log.afters == [0, 1, 2, 501]
 
     forgotten = Log(log.redis)
-    forgotten.append(1, 2, floor=0)  # then Redis forgot 3 to 10, and the owner holds 11 and later only
+    forgotten.append(1, 2, floor=0)  # Redis has lost 3 to 10; the owner keeps only 11 and later
 
     assert forgotten.append(11, 12, floor=10) == OK
     assert forgotten.numbers == [1, 2, 11, 12]

@@ -1,4 +1,4 @@
-"""Readers of event logs lose nothing, whatever Redis does."""
+"""Readers of event logs lose nothing, whatever faults Redis has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FROM_THE_ROW = RowEnd([Event(0, 0, END, b"from the row")])
 
 
 class Follower(threading.Thread):
-    """A reader in a thread of its own."""
+    """A reader in its own thread."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Follower(threading.Thread):
         return not self.is_alive()
 
     def finish(self) -> list[int]:
-        """Read to the end; the numbers of what it has seen."""
+        """Wait for the end of the log. Returns the numbers of the events read."""
         wait_until(lambda: self.is_done)
         return self.numbers
 
@@ -86,7 +86,7 @@ def one_hub(redis_url: str) -> Hub:
 
 @pytest.fixture
 def hub(one_hub: Hub, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The subscriber of this process; its readers look sooner whether they missed something."""
+    """The process's hub, with shorter intervals at which readers check for missed events."""
     monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 0.5)
     monkeypatch.setattr(follow, "ROW_CHECK_SECONDS", 0.5)
     monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.3)
@@ -156,7 +156,7 @@ def test_a_message_that_was_lost_is_read_from_the_log(hub: Hub, written: Log) ->
     wait_until(lambda: reader.quiet)
     key = events.log_key(written.id)
     written.append(1, floor=0)
-    written.redis.xadd(key, {"a": 1, "e": b"values\n{}"}, id="0-2")  # stored, but never published
+    written.redis.xadd(key, {"a": 1, "e": b"values\n{}"}, id="0-2")  # stored but never published
     written.redis.hset(events.meta_key(written.id), mapping={"seq": 2, "tail": 2})
     written.append(3, final=True)
 
@@ -233,7 +233,7 @@ def test_history_that_expired_is_reported(hub: Hub, written: Log) -> None:
 def test_a_join_from_the_start_of_a_second_attempts_log_is_reported_and_a_new_attempt_is_no_hole(
     hub: Hub, written: Log
 ) -> None:
-    """The log of the first attempt is gone with the Redis that held it."""
+    """The log of the first attempt is lost, together with the Redis that held it."""
     written.append(501, 502, attempt=2, floor=500, final=True)
     reader = Follower(hub, written.id)
 
@@ -278,7 +278,7 @@ def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, 
 
     def ended(_last: int) -> RowEnd:
         asked.append(time.monotonic())
-        if len(asked) == 1:  # the row is committed, the writer is a moment behind
+        if len(asked) == 1:  # the row has ended, the writer lags slightly
             written.append(1, 2, floor=0, final=True)
         return FROM_THE_ROW
 
@@ -300,7 +300,7 @@ def test_what_was_sent_while_the_row_was_read_is_not_missing(hub: Hub, written: 
 
 
 def test_a_writer_that_lives_may_be_late(hub: Hub, written: Log) -> None:
-    """It was cut off from Redis when it ended the row, and has not noticed yet that it is back."""
+    """The writer was disconnected from Redis when it ended the row, and has not reconnected yet."""
     asked: list[int] = []
 
     def ended(last: int) -> RowEnd:
@@ -327,7 +327,7 @@ def test_a_writer_that_lives_is_not_waited_for_for_ever(
 
 
 def test_a_reader_waits_while_redis_is_away(hub: Hub, written: Log) -> None:
-    """The log may hold what is missing: the row's word is not enough."""
+    """The end of the row is not sufficient, because the log may contain events that the reader lacks."""
     shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
     reader = Follower(hub, written.id, ended=lambda _last: FROM_THE_ROW)
     wait_until(lambda: reader.quiet > 20)
@@ -351,7 +351,7 @@ def test_readers_lose_nothing_when_redis_loses_everything(hub: Hub, written: Log
 
 
 def test_every_reader_gets_every_event_once_whatever_happens(hub: Hub, written: Log) -> None:
-    """Connections are killed, the server is emptied, writers die and come back, readers come and go."""
+    """Connections are killed, Redis is flushed, and writers and readers restart at random."""
     dice = random.Random(4)
     readers = [Reconnecting(hub, written.id, random.Random(n)) for n in range(6)]
     writer = FaultyWriter(written, dice, readers, total=25_000)
@@ -364,7 +364,7 @@ def test_every_reader_gets_every_event_once_whatever_happens(hub: Hub, written: 
 
 
 class FaultyWriter:
-    """An owner as runners are one: a resend buffer, reserved blocks, the same call again after a lost answer."""
+    """An owner that works like a runner: resend buffer, reserved number blocks, and a repeat after a lost answer."""
 
     def __init__(self, log: Log, dice: random.Random, readers: list[Reconnecting], *, total: int) -> None:
         self.log, self.dice, self.readers, self.total = log, dice, readers, total
@@ -388,13 +388,13 @@ class FaultyWriter:
         self.send([b"last"], final=True)
 
     def lose_everything(self) -> None:
-        """Only what earlier attempts wrote is gone for good: nobody holds it any more."""
+        """Flush Redis. Events of earlier attempts are lost for good, so readers must have seen them first."""
         if self.attempt > 1:
             self.wait_for_readers()
         self.log.redis.flushall()
 
     def next_attempt(self) -> None:
-        """The owner died; the next one starts in a block that nobody has used."""
+        """Replace the owner, which has died. The next one starts in an unused block of numbers."""
         self.wait_for_readers()
         self.attempt += 1
         self.floor = self.sent = self.sent + 500
@@ -419,7 +419,7 @@ class FaultyWriter:
         batch = Batch(
             self.log.id, self.attempt, str(self.attempt), self.sent + 1, fresh, floor=floor, final=final
         )
-        for _ in range(2 if self.dice.random() < 0.1 else 1):  # sometimes the answer was lost
+        for _ in range(2 if self.dice.random() < 0.1 else 1):  # the answer is lost sometimes
             answer = events.append(self.log.redis, [batch], retention_seconds=RETENTION)[0]
         assert answer in (OK, LOST, GAP, DONE)
         self.opened = answer in (OK, DONE)
@@ -427,7 +427,7 @@ class FaultyWriter:
 
 
 class Reconnecting:
-    """A client that goes away now and then and comes back with the last number it saw."""
+    """A client that disconnects at random and reconnects with the last number it has seen."""
 
     def __init__(self, hub: Hub, id: UUID, dice: random.Random) -> None:
         self.hub, self.id, self.dice = hub, id, dice
@@ -482,7 +482,7 @@ def test_closing_a_log_wakes_its_readers(hub: Hub, written: Log) -> None:
 
 
 def test_a_subscriber_that_redis_cuts_off_again_and_again_loses_nothing(hub: Hub, written: Log) -> None:
-    """So it does with who does not read fast enough for its output buffer."""
+    """Redis disconnects a subscriber that reads too slowly for its output buffer."""
     limits = written.redis.config_get("client-output-buffer-limit")
     written.redis.config_set("client-output-buffer-limit", "pubsub 1024 1024 1")
     try:
@@ -498,7 +498,7 @@ def test_a_subscriber_that_redis_cuts_off_again_and_again_loses_nothing(hub: Hub
 
 
 class Mute:
-    """A way to Redis on which, once it is muted, nothing comes through any more, nor says so."""
+    """A proxy to Redis. Once muted, its open connections stay open but pass on no data."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -509,7 +509,7 @@ class Mute:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def mute(self) -> None:
-        """Those connections that are open now; later ones work."""
+        """Mute the connections that are open now. Later ones work."""
         self._muted |= self._open
 
     def _accept(self) -> None:
@@ -531,7 +531,7 @@ class Mute:
 def test_readers_that_come_first_at_once_share_one_connection(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a subscriber's thread starts, other readers come."""
+    """Other readers arrive while the subscriber's thread starts."""
     hub, started = Hub(redis), []
 
     def come() -> None:

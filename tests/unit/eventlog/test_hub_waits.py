@@ -1,4 +1,4 @@
-"""A reader's long wait has no timer of its own, and ends all the same: with an event, with its time, with the hub."""
+"""Long waits of readers, which have no timer each. They still end with an event, the timeout or the hub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 
 class Ready(threading.Event):
-    """Knows what it was waited for with."""
+    """An event that records the timeouts of its waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Ready(threading.Event):
 
 
 class Taking(threading.Thread):
-    """Takes from a reader in a thread of its own."""
+    """A thread that takes events from a reader."""
 
     def __init__(self, reader: Reader, seconds: float) -> None:
         super().__init__(daemon=True)
@@ -68,7 +68,7 @@ def ready() -> Ready:
 
 @pytest.fixture
 def reader(hub: Hub, written: Log, ready: Ready) -> Iterator[Reader]:
-    """One that is subscribed and has read all there is."""
+    """A subscribed reader that has read all existing events."""
     with hub.reader(written.id) as reader:
         assert reader.wait_confirmed(20)
         reader.take(0)

@@ -1,4 +1,4 @@
-"""What is counted of budgets by day, exactly however many count; and who is refused when one is used up."""
+"""Daily budgets: exact counts under concurrency, and refusal of requests once a budget is used up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of runs: every way in which one ends, folding it, and what readers see of it."""
+"""Figures of ended runs: every kind of end is recorded, rows are folded into sums, and readers see both."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fold(**more: Any) -> int:
 
 
 def append(deployment: DeploymentRef, at: datetime, **columns: Any) -> None:
-    """A row as one that ended at this time left it."""
+    """Insert a row as a run that ended at this time leaves it."""
     values = {
         "deployment_id": deployment.id,
         "key_id": "aaaa",
@@ -87,7 +87,7 @@ def series(deployment: DeploymentRef, now: datetime = AT_NOON, window: str = "ho
         return reading.series(conn, deployment.organization_id, WINDOWS[window], now=now, **more)
 
 
-# every end leaves a row
+# Recording the end of a run
 
 
 def test_a_run_that_ends_is_counted_with_what_it_took(deployment: DeploymentRef) -> None:
@@ -233,7 +233,7 @@ def test_an_end_that_is_refused_since_it_was_told_before_is_counted_once(deploym
     assert counted() == [("success", 1)]
 
 
-# folding
+# Folding
 
 
 def test_what_is_folded_is_in_every_step_at_once(deployment: DeploymentRef) -> None:
@@ -388,7 +388,7 @@ def test_upkeep_folds(deployment: DeploymentRef, settings: Settings) -> None:
     assert of_table("ended_run") == []
 
 
-# reading
+# Reading
 
 
 def test_a_series_has_a_point_for_each_step_and_adds_what_is_not_folded(deployment: DeploymentRef) -> None:

@@ -1,4 +1,4 @@
-"""Histograms: their buckets in a statement, their sums and their percentiles."""
+"""Histograms: bucket counts computed in SQL, their addition, and percentiles."""
 
 from __future__ import annotations
 

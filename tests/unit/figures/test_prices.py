@@ -1,4 +1,4 @@
-"""What tokens cost: by a model's name, or the longest beginning of it."""
+"""Token prices, looked up by a model's name or its longest known prefix."""
 
 from __future__ import annotations
 
