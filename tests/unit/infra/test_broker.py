@@ -1,4 +1,4 @@
-"""Notifications: sent in the background, together, never waited for; and Celery set up as leases need it."""
+"""Notifications, which are sent in the background and in batches without blocking, and Celery's configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 
 def waiting(redis: Redis, queue: str) -> list[list[Any]]:
-    """The arguments of the messages in a queue, oldest first."""
+    """Return the arguments of the messages in a queue, oldest first."""
     messages = map(json.loads, reversed(redis.lrange(f"{shared_redis.PREFIX}celery:{queue}", 0, -1)))
     return [json.loads(b64decode(message["body"]))[0] for message in messages]
 
@@ -57,7 +57,7 @@ def test_notifications_put_ids_in_the_pools_queue_together_where_they_meet(redis
 
 
 class Broker:
-    """Takes messages, or fails `failures` times first."""
+    """A fake broker that accepts messages after `failures` failed attempts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failures: float = 0) -> None:
         self._failures = failures
@@ -86,7 +86,7 @@ def test_a_notification_into_a_dead_broker_costs_its_caller_nothing(
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
     wait_until(lambda: not notifier._waiting)
 
-    assert len(broker.tries) == shared_broker.BREAKER_FAILURES  # then it rests for a while
+    assert len(broker.tries) == shared_broker.BREAKER_FAILURES  # then the circuit breaker opens
     assert "could not notify" in caplog.text
 
 
@@ -122,7 +122,7 @@ def test_a_connection_that_was_lost_meanwhile_loses_no_notification(redis: Redis
     wait_until(lambda: ids_in(redis, "runs.default") == ["first", "second"])
 
 
-# A message made without Celery is what Celery would have sent
+# Messages built without Celery equal Celery's own
 
 
 QUEUE = broker.runs_queue("default")
@@ -172,7 +172,7 @@ app.worker_main(["-q", "worker", "-P", "solo", *sys.argv[5:]])
 
 
 def test_any_celery_worker_takes_it(redis: Redis, redis_url: str) -> None:
-    """One with nothing of ours but the broker's address and the prefix of its keys."""
+    """The worker shares only the broker's URL and key prefix with the service."""
     ids = [str(uuid4()).encode() for _ in range(broker.IDS_A_MESSAGE + 1)]
     notifier = Notifier()
     arguments = (
@@ -194,7 +194,7 @@ def test_any_celery_worker_takes_it(redis: Redis, redis_url: str) -> None:
         worker.wait(20)
 
 
-# Packed commands, one round-trip for all: each answer belongs to its command, whatever went wrong before
+# Packed commands in one round trip: each answer belongs to its command, whatever failed before
 
 
 Send = Callable[[Sequence[bytes]], list[Any]]

@@ -1,4 +1,4 @@
-"""The database's time, whatever the wall clock of a process says."""
+"""The database's time, independent of the process's wall clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_token_of_own_code_is_good_on_a_machine_whose_clock_differs(
     token = loopback.make(factories.deployment().id, None)
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + ahead)
-    monkeypatch.setattr(clock, "_known", None)  # another process
+    monkeypatch.setattr(clock, "_known", None)  # as in another process
 
     assert loopback.read(token) is not None
 

@@ -1,4 +1,4 @@
-"""Outgoing calls: which addresses are refused, in whatever form, and what bounds an answer."""
+"""Outgoing calls: refused addresses in every notation, and limits of the response."""
 
 from __future__ import annotations
 
@@ -152,7 +152,10 @@ def test_one_bad_address_among_good_ones_is_enough(resolver: Callable[..., list[
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Let names have these addresses, and perhaps another one when asked again; who was asked for."""
+    """Return a function that fakes name resolution and returns the list of looked-up names.
+
+    Names resolve to `addresses`, or from the second lookup on to `then` if it is set.
+    """
 
     def answer(*addresses: str, then: str | None = None) -> list[str]:
         asked: list[str] = []
@@ -172,7 +175,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A server that answers in good and bad ways; its address."""
+    """A server with correct and faulty responses. Yields its base URL."""
     app = Flask("outside")
     held = threading.Event()
 
@@ -248,7 +251,7 @@ def speaks_another_protocol(connection: socket.socket) -> None:
 
 def has_headers_without_end(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\n")
-    with suppress(OSError):  # until the caller has had enough
+    with suppress(OSError):  # until the client gives up
         while True:
             connection.sendall(b"X-More: " + b"y" * 8000 + b"\r\n")
 
@@ -289,7 +292,7 @@ def test_a_server_that_is_down_and_a_resolver_that_hangs_are_reported(
 
 
 def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:
-    """A certificate nobody vouches for is refused, also at an address that was allowed."""
+    """A certificate from an unknown authority is refused, even at an allowed address."""
     with (
         serving(Flask("tls"), ssl=certified(tmp_path)[1]) as port,
         pytest.raises(OutsideFailed, match="cannot be reached"),

@@ -1,4 +1,4 @@
-"""Secrets at rest: unreadable without a key, readable with any of the operator's."""
+"""Secrets at rest: unreadable without a key, readable with any of the operator's keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.settings import BadSetting
 
 @pytest.fixture(autouse=True)
 def own_keys() -> Iterator[None]:
-    """Whatever keys the process has come back afterwards."""
+    """Use a new key, and restore the process's keys afterwards."""
     before = encryption._cipher, encryption._first
     encryption.configure([new_key()])
     yield

@@ -1,4 +1,4 @@
-"""Who asks a process whether it is well learns it from the process itself, also when it is frozen or gone."""
+"""Health checks answered by the process itself, including checks of a frozen or killed process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ threading.Event().wait()
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short, as the name of a socket must be."""
+    """A folder with a short path, because the path of a socket is limited in length."""
     with tempfile.TemporaryDirectory(prefix="health-") as made:
         yield Path(made) / "runtime"
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL that hangs: it keeps its connections, accepts more, and answers none."""
+"""A hung PostgreSQL server, which keeps and accepts connections but answers none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import replication
 
-# A process that gevent has patched, with a server that it can stop and continue. It prints one line of JSON.
+# A gevent-patched process that can stop and continue the server. Each program prints one line of JSON.
 BEGINNING = """
 from gevent import monkey
 monkey.patch_all()
@@ -104,7 +104,7 @@ print(json.dumps({"slow": outcomes([slow]), "patient": outcomes([patient]), "spo
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The address and the process of a PostgreSQL of its own."""
+    """A dedicated PostgreSQL server. Yields its URL and process id."""
     folder: Path = tmp_path_factory.mktemp("hung")
     with replication.primary(folder) as url:
         (file,) = folder.rglob("postmaster.pid")
@@ -141,7 +141,7 @@ def test_a_statement_that_is_slow_by_nature_has_a_longer_limit(server: tuple[str
     assert said(server, SLOW) == {"slow": ["The database is unavailable."], "patient": [2], "spoken": [15]}
 
 
-# Whoever waits for an answer in a patched process lets the others go on
+# Waiting for the database in a patched process does not block other greenlets
 
 
 BESIDE_EACH_OTHER = """

@@ -1,4 +1,4 @@
-"""Values on their way to the database: what of a graph host's JSON is stored and read, and lists packed by their type."""
+"""Values for the database: JSON of graph hosts as it is stored and read, and lists packed by type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.infra.arrays import PACK
 from shared.infra.json_text import canonical, document_holds_nul, readable, without_nul
 from shared.infra.postgres import connection, driver
 
-# A document, and what is read of it: U+FFFD where U+0000 was, everything else as it was.
+# Documents, each with the value read back: U+FFFD replaces U+0000, everything else is unchanged.
 READ = [
     ({"a": "\x00"}, {"a": "\ufffd"}),
     ({"a": "\x00\x00b\x00"}, {"a": "\ufffd\ufffdb\ufffd"}),
@@ -54,7 +54,7 @@ def test_a_number_that_numeric_cannot_hold_is_stored_as_the_nearest_one() -> Non
     assert canonical(b'{"a":1e-400000,"b":"\\u0000"}') == '{"a":0.0,"b":"\\u0000"}'
 
 
-# Lists that are packed by the type wanted
+# Lists packed by PostgreSQL type
 
 
 CASES: list[tuple[str, list[Any]]] = [

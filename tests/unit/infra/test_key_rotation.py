@@ -1,4 +1,4 @@
-"""Putting an old encryption key away: everything stored is readable with the new one alone."""
+"""Rotating the encryption key: afterwards the new key alone decrypts everything stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import factories
 
 OLD, NEW = new_key(), new_key()
 
-# Bytes that nobody encrypts: hashes, and what is public or opaque.
+# Columns of bytes that are not encrypted: hashes, and public or opaque data.
 PLAIN = {
     "api_key.secret_hash",
     "upload.token_hash",

@@ -1,4 +1,4 @@
-"""What a log line looks like."""
+"""Format and delivery of log lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("runyard.test")
 def output(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[io.StringIO]:
-    """What the process writes, in the format the test names."""
+    """The output of the process in the log format that the test names."""
     root, written = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr("sys.stderr", written)
@@ -76,12 +76,12 @@ def test_a_greenlet_that_fails_is_logged_as_all_else(output: io.StringIO) -> Non
     assert "ValueError: invalid literal" in line["trace"]
 
 
-LINES = outlet.MOST_WAITING + 7_000  # more than a pipe and what is kept for it hold
+LINES = outlet.MOST_WAITING + 7_000  # more than the pipe and the queue hold
 
 
 @pytest.fixture
 def unread() -> Iterator[tuple[logging.Logger, int]]:
-    """A logger to a pipe that nobody reads yet, and the pipe's other end."""
+    """A logger that writes to a pipe, and the pipe's unread other end."""
     theirs, ours = os.pipe()
     with open(ours, "w") as stream:
         handler = logs.Handler(stream)
@@ -93,7 +93,7 @@ def unread() -> Iterator[tuple[logging.Logger, int]]:
 
 
 def read_until(descriptor: int, last: str) -> list[str]:
-    """The messages that come, up to this one."""
+    """Return the messages up to and including `last`."""
     text = ""
     while not text.endswith(f"{last}\n"):
         text += os.read(descriptor, 1 << 20).decode()
@@ -114,7 +114,7 @@ def test_a_pipe_that_nobody_reads_stops_nobody(unread: tuple[logging.Logger, int
         logger.info("%d %s", number, "x" * 200)
     kept: list[int] = []
     dropped = 0
-    while len(kept) + dropped < LINES:  # more than one notice where the writer begins late
+    while len(kept) + dropped < LINES:  # a late writer may report drops several times
         for message in read_until(pipe, "nobody read them"):
             number = int(message.split()[0])
             if message.endswith("nobody read them"):

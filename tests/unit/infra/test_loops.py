@@ -1,4 +1,4 @@
-"""A loop of a worker process goes on whatever happens in it."""
+"""The loop of a worker process continues after any error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shared.infra import loops
 
 
 class Loop:
-    """What a loop did: its steps, which come to these ends, and its pauses."""
+    """A loop whose steps succeed or raise in a given sequence, with a record of its pauses."""
 
     def __init__(self, ends: list[Exception | None], patch: pytest.MonkeyPatch) -> None:
         self.pauses: list[float | str] = []

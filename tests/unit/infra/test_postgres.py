@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: how values reach it, and which of its errors mean "not now"."""
+"""Connections to PostgreSQL: adaptation of values, and errors that mean "temporarily unavailable"."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ EVERY_DOOR = pytest.mark.parametrize("run", [by_connection, by_driver])
 
 @pytest.fixture
 def others(db: Engine, database: str) -> Iterator[psycopg.Connection[Any]]:
-    """An operator's connection beside engines of the test's own."""
+    """An operator's connection besides the engines of the test."""
     engine = connect(database, pool_size=2)
     with psycopg.connect(database, autocommit=True) as operator:
         yield operator
@@ -98,7 +98,7 @@ def terminate(operator: psycopg.Connection[Any], *pids: int) -> None:
 def terminated(
     others: psycopg.Connection[Any], run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> psycopg.Connection[Any]:
-    """The operator, who has terminated the session that is in the pool."""
+    """The operator's connection, after it has terminated the pooled sessions."""
     made = sessions_of_the_pools()
     run("SELECT 1")
     terminate(others, *made)
@@ -147,13 +147,13 @@ def test_a_session_that_is_terminated_at_the_commit_or_was_idle_for_too_long_is_
         terminate(others, conn.scalar(text("SELECT pg_backend_pid()")))
     with pytest.raises(Unavailable), driver() as quick, quick.transaction():
         terminate(others, quick.execute("SELECT pg_backend_pid()").fetchone()[0])
-    # Its process was frozen.
+    # The idle timeout ends the session of a frozen process.
     with pytest.raises(Unavailable), connection() as conn:
         freeze(conn, others)
 
 
 def sessions_of_the_pools() -> list[int]:
-    """The server's process of each connection that the process's engines make, as they make them."""
+    """Return a list that collects the backend process id of each new connection of the engines."""
     made: list[int] = []
     for engine in (database_module._engine, database_module._quick):
         listens_for(engine, "connect")(lambda connection, _: made.append(connection.info.backend_pid))
@@ -199,7 +199,7 @@ def test_a_statement_that_takes_too_long_is_for_later(db: Engine) -> None:
 
 @pytest.fixture
 def narrow(db: Engine, database: str) -> Iterator[None]:
-    """Engines of a role that may have one connection."""
+    """Engines of a role limited to one connection."""
     with psycopg.connect(database, autocommit=True) as operator:
         operator.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 1")
         engine = connect(str(make_url(database).set(username="narrow")))

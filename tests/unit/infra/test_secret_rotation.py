@@ -1,4 +1,4 @@
-"""Every secret of the service is changed as docs/backup.md says, with both accepted in between."""
+"""Rotation of every secret of the service as in docs/backup.md, with a period in which old and new are accepted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_redis_accepts_two_passwords_until_the_old_one_is_taken_away(tmp_path: P
         assert changed.ping()
         assert Redis.from_url(server.url).ping()
         kept.execute_command("ACL", "SETUSER", "default", f"<{old}")
-        assert kept.ping()  # a connection lives on
+        assert kept.ping()  # open connections stay authenticated
         with pytest.raises(AuthenticationError):
             Redis.from_url(server.url).ping()
 

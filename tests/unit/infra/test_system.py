@@ -1,4 +1,4 @@
-"""On macOS nothing that only Linux has is on the way of `up`, `dev`, `deploy` and `run`: it cannot be run here."""
+"""`up`, `dev`, `deploy` and `run` use no Linux-only functions on macOS. Their absence is simulated on Linux."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.isolation import cgroups, confinement, sandbox, usage
 from workers.isolation.confinement import Identity
 
 PROJECT = Path(__file__).parents[3]
-# These are about Linux itself; what calls them asks `system.is_linux()` first, or gets nothing (no /proc).
+# Modules about Linux. Their callers check `system.is_linux()` first or get an empty result without /proc.
 OF_LINUX = {
     "shared/infra/system.py",
     "workers/isolation/confinement.py",
@@ -59,13 +59,13 @@ def modules() -> list[Path]:
 
 
 def unguarded(node: ast.AST) -> Iterator[str]:
-    """What only Linux has, outside of what runs on Linux alone."""
+    """Yield the Linux-only names and paths in the node that are used outside of a platform check."""
     if isinstance(node, ast.If) and ast.unparse(node.test) in GUARDS:
         for part in node.orelse:
             yield from unguarded(part)
         return
     if isinstance(node, ast.ClassDef) and node.name == "_Mapped":
-        return  # chosen on Linux alone: test_postgres_is_never_mapped_elsewhere
+        return  # used on Linux only: test_postgres_is_never_mapped_elsewhere
     if isinstance(node, ast.Attribute) and ast.unparse(node) in NAMES:
         yield f"{ast.unparse(node)}:{node.lineno}"
     if isinstance(node, ast.ImportFrom):
@@ -84,7 +84,7 @@ def test_what_only_linux_has_is_used_where_that_is_known() -> None:
         for path in modules()
         if (names := sorted(unguarded(ast.parse(path.read_text()))))
     }
-    # a folder that is asked for before it is used
+    # It checks that /dev/shm exists before using it.
     found.pop("web/gunicorn.py", None)
     assert found == {}
 
@@ -95,7 +95,7 @@ def test_what_only_linux_has_is_used_where_that_is_known() -> None:
 
 @pytest.fixture
 def macos(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Python is there: without what it lacks, so that using it raises."""
+    """Simulate macOS by removing the functions that Python lacks there, so that using one raises."""
     monkeypatch.setattr(sys, "platform", "darwin")
     for name in NAMES - {"ctypes.CDLL", "resource.RLIMIT_AS"}:
         module, _, attribute = name.partition(".")

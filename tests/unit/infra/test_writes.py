@@ -1,4 +1,4 @@
-"""Whether the database takes writes, as readiness asks: on a full disk, on a read-only server, and cheaply."""
+"""Readiness checks that the database accepts writes: on a full disk, on a read-only server, and at low cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import full_disk, replication
 
 @pytest.fixture
 def elsewhere() -> Iterator[None]:
-    """The process's connection is put back afterwards."""
+    """Restore the process's connection pools afterwards."""
     before = postgres._engine, postgres._quick
     yield
     postgres.engine().dispose()
@@ -41,7 +41,7 @@ def test_a_full_disk_is_noticed_though_small_changes_still_fit(sandbox: str, tmp
 
         with psycopg.connect(url, autocommit=True) as conn:
             conn.execute("DROP TABLE filler")
-            conn.execute("CHECKPOINT")  # which gives the space back
+            conn.execute("CHECKPOINT")  # releases the disk space
         assert writes.refusal() is None
 
 
@@ -67,7 +67,7 @@ def test_a_database_that_is_away_is_unavailable() -> None:
 
 
 class Looks:
-    """A database that says of itself what it is told to."""
+    """A fake write check with a settable answer and clock, and a count of its calls."""
 
     def __init__(self) -> None:
         self.now = 0.0
