@@ -27,7 +27,7 @@ class InProcess:
     shares_our_process = True
 
     def __init__(self, *, durable: bool = False) -> None:
-        """With `durable`, the writes of a run on a thread are in PostgreSQL when it ends. Raises TargetError."""
+        """Load the graphs. With `durable`, PostgreSQL has a run's writes when the run ends. Raises TargetError."""
         # imported here because measuring a server does not need LangGraph
         from langgraph.checkpoint.memory import InMemorySaver
 

@@ -172,7 +172,7 @@ async def paced(session: Session) -> None:
 def _lags(seen: Delivery, interval_seconds: float) -> list[float]:
     """Return the arrival delays against the schedule that the first event of each stream starts.
 
-    `delay` counts from the creation of an event. The lag also shows a graph that was itself held up.
+    `delay` counts from an event's creation; this figure also shows that the graph itself was held up.
     """
     return [
         token.arrived_at - (tokens[0].made_at + (token.number - tokens[0].number) * interval_seconds)

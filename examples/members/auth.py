@@ -21,13 +21,13 @@ async def authenticate(authorization: str | None) -> dict[str, Any]:
 
 @auth.on
 async def refuse(ctx: Auth.types.AuthContext, value: Any) -> bool:
-    """Deny every action without a handler below, except to operators of the deployment in Studio."""
+    """Deny every action without a handler below, except for Studio users, who manage the deployment."""
     return _manages(ctx)
 
 
 @auth.on.threads
 async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str] | None:
-    """Store the owner in a new thread's metadata, and let only the owner see it."""
+    """Store the owner in a new thread's metadata. Only the owner and Studio users see the thread."""
     if _manages(ctx):
         return None
     owner = {"owner": ctx.user.identity}
@@ -37,7 +37,7 @@ async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dic
 
 @auth.on.assistants(actions=["read", "search"])
 async def see_assistants(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> None:
-    """Let every user read the list of graphs."""
+    """Let every user read and search assistants."""
 
 
 def _manages(ctx: Auth.types.AuthContext) -> bool:
