@@ -104,7 +104,7 @@ def _licenses(expression: str | None) -> Component:
 
 
 def _license_of(name: str) -> Component:
-    """Return the license that the installed package declares. Empty if it is unknown or the package is not installed."""
+    """Return the license that the installed package declares. Empty if unknown or if the package is not installed."""
     try:
         said = metadata.metadata(name)
     except metadata.PackageNotFoundError:

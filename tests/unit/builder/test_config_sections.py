@@ -239,7 +239,7 @@ MATCHED_SOON = (
     r".*",
 )
 REPEATS_A_GROUP = "it repeats a group that repeats or chooses"
-# Regular expressions with exponential or unbounded matching time, which would block the process, and their errors.
+# Regular expressions whose matching time could block the process, with their errors.
 MATCHED_LATE = {
     r"(a+)+b": REPEATS_A_GROUP,
     r"(a|aa)*b": REPEATS_A_GROUP,

@@ -203,7 +203,7 @@ def test_a_file_through_a_link_or_a_chain_of_long_links_is_refused(taken: Callab
     with pytest.raises(BuildFailed, match="neither a regular file"):
         taken(tar(special("out", tarfile.SYMTYPE, ".."), file("out/victim", b"overwritten")))
 
-    # This defeats the standard library's filter, because the path is too long to resolve.
+    # These entries bypass the standard library's filter, because the path is too long to resolve.
     component = "d" * 247
     entries, path = [], ""
     for letter in "abcdefghijklmnop":

@@ -1,4 +1,4 @@
-"""The GitHub Action: its action for each event, its pull request comment, and its safety against hostile input."""
+"""The GitHub Action: its task for each event, its pull request comment, and its safety against hostile input."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_what_only_linux_has_is_used_where_that_is_known() -> None:
         for path in modules()
         if (names := sorted(unguarded(ast.parse(path.read_text()))))
     }
-    # It checks that /dev/shm exists before using it.
+    # web/gunicorn.py checks that /dev/shm exists before using it.
     found.pop("web/gunicorn.py", None)
     assert found == {}
 

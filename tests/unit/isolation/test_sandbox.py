@@ -297,7 +297,7 @@ def test_a_sandbox_can_be_demanded(program: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nothing is tried elsewhere")
 def test_what_tries_the_sandbox_is_given_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """User code without privileges could read them there, because the program has no privileges either."""
+    """The probe runs without privileges, so user code could read secrets in its environment."""
     written = tmp_path / "environment"
     sandboxed = tmp_path / "bwrap"
     sandboxed.write_text(f"#!/bin/sh\nenv > {written}\nexit 1\n")
@@ -448,7 +448,7 @@ def test_what_a_sandbox_holds_in_memory_is_bounded(form: str, platform: str, fol
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_program_reserves_blocks_that_it_does_not_write(form: str, platform: str, folder: Path) -> None:
-    """One such call could fill the disk beyond the file size limit before the next measurement."""
+    """One `fallocate` call could fill the disk beyond the file size limit before the next measurement."""
     forced = None if form.startswith("as found") else FORMS[form]
     script = "echo x > x && fallocate --keep-size --length 100M x 2> /dev/null && echo reserved; echo done"
 
