@@ -227,8 +227,8 @@ async def _measure(platform: Platform, meter: Meter, runs: int, watched: int) ->
     seconds = BACKGROUND_SECONDS + SETTLE_SECONDS
     background = {part: used / seconds for part, used in waited.items()}
 
-    began = time.monotonic()
     before = meter.read()
+    began = time.monotonic()
     await _echo(server, runs)
     after = meter.read()
     of_runs = _without(_less(after.cpu, before.cpu, 1.0), background, time.monotonic() - began)
