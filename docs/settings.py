@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_suffix(".md")
 TEXT = """\
 # Settings
 
-*For whoever installs and runs the service. Written by `make docs` from `shared/settings.py`.*
+*For operators. Written by `make docs` from `shared/settings.py`.*
 
 Settings are environment variables, read once when a process starts. A value that cannot be used stops the start and
 names the variable. Each can come from a file instead: `RUNYARD_API_KEY_FILE=/run/secrets/key` stands for its content.
