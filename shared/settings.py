@@ -1,7 +1,7 @@
-"""Every environment variable the service knows, read once at process start.
+"""Settings of the service, read from environment variables once at process start.
 
-`Settings.from_env(os.environ)` is the only reader; the result is frozen and handed down. A value that
-cannot be used stops the start with a sentence that names the variable.
+`Settings.from_env(os.environ)` is the only reader; its result is frozen and passed down. An invalid value stops the
+start with an error that names the variable.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
 
 Prices = tuple[
     tuple[str, float, float], ...
-]  # a model, and what a million tokens of input and of output cost
+]  # (model, price of a million input tokens, price of a million output tokens)
 
-Formation = tuple[tuple[str, int], ...]  # a process of the Procfile, and how many of it
-SEVERAL = ("web", "runner", "builder")  # processes of which one machine may have more than one
+Formation = tuple[tuple[str, int], ...]  # (process name in the Procfile, number of processes)
+SEVERAL = ("web", "runner", "builder")  # processes that one machine may run several times
 MOST_PROCESSES = 64
 
 
@@ -40,11 +40,11 @@ class BadSetting(ValueError):
 
 
 class Audience(StrEnum):
-    """Who sets a setting."""
+    """The intended user of a setting."""
 
     OPERATOR = "operator"
-    EXPERT = "expert"  # an operator whose measurement or log names it
-    DEV = "dev"  # `runyard dev`, for its own processes
+    EXPERT = "expert"  # an operator whose measurements or logs point to this setting
+    DEV = "dev"  # set by `runyard dev` for the processes that it starts
 
 
 def setting(
@@ -57,9 +57,10 @@ def setting(
     old_name: str | None = None,
     audience: Audience = Audience.OPERATOR,
 ) -> Any:
-    """A field that is read from an environment variable, or from the one that was its name before.
+    """Declare a field that is read from an environment variable, else from its former name `old_name`.
 
-    `docs/settings.md` is made of these: `meaning` stands there, and `shown` where the default depends on another setting.
+    `docs/settings.md` is generated from these declarations. It prints `meaning`, and `shown` in place of a default
+    that depends on another setting.
     """
     described = {
         "variable": variable,
@@ -77,9 +78,9 @@ dev = partial(setting, audience=Audience.DEV)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The service's configuration; durations are in seconds, sizes in bytes unless named otherwise."""
+    """The service's configuration. Durations are in seconds and sizes in bytes unless the name gives another unit."""
 
-    # Where things are
+    # Addresses and folders
     database_url: str | None = setting(
         "DATABASE_URL",
         None,
@@ -171,7 +172,7 @@ class Settings:
         "`apps.example.com`: deployments are also at `https://NAME.apps.example.com` (with the scheme of `RUNYARD_URL`). The domain's names must lead here; it may carry a port",
     )
 
-    # Who may do what
+    # Authentication and encryption
     api_key: str | None = setting(
         "RUNYARD_API_KEY",
         None,
@@ -264,7 +265,7 @@ class Settings:
         'what models cost, as JSON: a model\'s name, or its beginning and `*`, and what a million tokens of input and of output cost: `{"gpt-5*": [1.25, 10]}`',
     )
 
-    # What one key, and all of them, may take of a web process; operators' keys have no bound of their own
+    # Rate and connection limits of a web process, per key and in total; operators' keys have no limit of their own
     requests_per_second: float = setting(
         "RUNYARD_REQUESTS_PER_SECOND",
         200.0,
@@ -286,7 +287,7 @@ class Settings:
         "addresses and networks without that limit: a reverse proxy brings everybody's connections",
     )
 
-    # What others see of it
+    # Monitoring and remote control
     otlp_endpoint: str | None = setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         None,
@@ -361,7 +362,7 @@ class Settings:
         "older runs that have ended are removed, whose threads keep their values and checkpoints; `0`: a run lives as long as its thread",
     )
 
-    # Expert settings: the defaults suit every installation that is known
+    # Expert settings: the defaults suit every known installation
     max_attempts: int = expert(
         "RUNYARD_MAX_ATTEMPTS",
         3,
@@ -402,7 +403,7 @@ class Settings:
         "how many of a deployment's newest environments each machine keeps on disk, beside those in use; others are made again when needed",
     )
 
-    # Of `runyard dev`, for the processes that it starts: `check_public` refuses them elsewhere
+    # Set by `runyard dev` for the processes that it starts; `check_public` rejects them elsewhere
     dev_deployment: str | None = dev(
         "RUNYARD_DEV_DEPLOYMENT",
         None,
@@ -414,15 +415,15 @@ class Settings:
         "pages of this origin, shown on this machine, need no key for that deployment either",
     )
 
-    # what build steps and graph hosts take over from this environment: addresses, certificates, locale
+    # Variables that build steps and graph hosts inherit from this environment: proxies, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    # Names this process in leases and logs
+    # Identifies this process in leases and logs
     worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}")
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
-        """Settings from environment variables; raises BadSetting naming the variable."""
+        """Read the settings from environment variables. Raises BadSetting, which names the variable."""
         values: dict[str, object] = {}
         for spec in dataclasses.fields(cls):
             for name in names_of(spec.name):
@@ -469,16 +470,16 @@ class Settings:
         if self.dev_deployment is not None and self.database_url and "@/" not in self.database_url:
             raise BadSetting(
                 NOT_PUBLIC.format(name=VARIABLES["dev_deployment"])
-            )  # dev has a database of its own
+            )  # `runyard dev` uses its own embedded database, so this address belongs to another service
         if self.lease_seconds < 2:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
-# Variables that name a file or a folder with the certificates of authorities.
+# Variables that name a file or folder of CA certificates.
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
-# Variables of the service's own environment that user code and the package installer get to see.
+# Variables of the service's environment that are passed on to user code and the package installer.
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "TZ",
     *CERTIFICATES,
@@ -496,7 +497,7 @@ NOT_PUBLIC = (
     " proxy on it, in without a key. Remove it from the environment."
 )
 PREFIX = "RUNYARD_"
-# Variables that other programs read: the command line, the CI jobs in deploy/, docker-compose.yml.
+# Variables that other programs read: the `runyard` command line, the CI jobs in deploy/, docker-compose.yml.
 READ_ELSEWHERE = frozenset(
     f"{PREFIX}{name}"
     for name in (
@@ -515,13 +516,13 @@ OF_TESTS = f"{PREFIX}TEST_"
 
 
 def names_of(field_name: str) -> tuple[str, ...]:
-    """The variables of a field: its name, then the one it had before. Empty for a field without a variable."""
+    """Return the variables of a field: the current name, then the former one. Empty for a field without a variable."""
     declared = DECLARED.get(field_name, {})
     return tuple(name for key in ("variable", "old_name") if (name := declared.get(key)))
 
 
 def check_public(env: Mapping[str, str]) -> None:
-    """Raises BadSetting if the environment of a service holds a variable of `runyard dev`."""
+    """Raise BadSetting if the environment of a service holds a variable of `runyard dev`."""
     for field_name, declared in DECLARED.items():
         for name in names_of(field_name):
             if declared["audience"] is Audience.DEV and _read(env, name) is not None:
@@ -529,7 +530,7 @@ def check_public(env: Mapping[str, str]) -> None:
 
 
 def unknown_variables(env: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each RUNYARD_ variable that nothing reads, with the most similar name."""
+    """Return a warning for each RUNYARD_ variable that nothing reads, with the most similar known name."""
     own = {name for field_name in DECLARED for name in names_of(field_name)}
     known = READ_ELSEWHERE | own | {f"{name}_FILE" for name in own}
     similar = [name.removeprefix(PREFIX) for name in known if name.startswith(PREFIX)]
@@ -540,11 +541,11 @@ def unknown_variables(env: Mapping[str, str]) -> list[str]:
     ]
 
 
-MAY_BE_EMPTY = ("RUNYARD_BWRAP",)  # of all others an empty value is none
+MAY_BE_EMPTY = ("RUNYARD_BWRAP",)  # an empty value of any other variable counts as not set
 
 
 def _read(env: Mapping[str, str], name: str) -> str | None:
-    """The variable's value, or the content of the file that NAME_FILE points to."""
+    """Return the variable's value, else the content of the file named by `<NAME>_FILE`. None if neither is set."""
     if env.get(name) or (name in env and name in MAY_BE_EMPTY):
         return env[name]
     path = env.get(f"{name}_FILE")
@@ -580,7 +581,7 @@ def _parse(name: str, raw: str, kind: object) -> object:
 
 
 def _formation(name: str, raw: str) -> Formation:
-    """Raises BadSetting for anything but `NAME=NUMBER,…`, each name once."""
+    """Parse `NAME=NUMBER,…`. Raises BadSetting for a malformed value, and for a name that appears twice."""
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in raw.split(","))):
         process, _, number = (side.strip() for side in part.partition("="))
@@ -594,7 +595,7 @@ def _formation(name: str, raw: str) -> Formation:
 
 
 def _prices(name: str, raw: str) -> Prices:
-    """Raises BadSetting for anything but an object of pairs of numbers that are not negative."""
+    """Parse a JSON object of model → [input price, output price]. Raises BadSetting, also for a negative price."""
     try:
         read = json.loads(raw)
     except ValueError as error:

@@ -1,6 +1,7 @@
-"""The connection to PostgreSQL: one engine a process, and `connection()`.
+"""Connections to PostgreSQL, the source of truth of the service.
 
-PostgreSQL is the truth of the service. Errors that mean "no database" leave here as `Unavailable`.
+Each process has two pools: transactions use `connection()`, single statements on the driver use `driver()`. Errors
+that mean "no database" are raised as `Unavailable`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra import arrays
 from shared.infra.hardening import let_others_run
 
-# A connection that was used this recently is taken without asking the server whether it lives.
+# A pooled connection that was used this recently is reused without a liveness check.
 TRUSTED_SECONDS = 1.0
-LARGE = 1_000_000  # characters or bytes: a step over so many is felt by whoever else is served
+LARGE = 1_000_000  # characters or bytes: converting more in one step delays the other greenlets noticeably
 LOCK_TIMEOUT_SECONDS = 5.0
-# Connections a pool of one process holds at most; each process has a pool for transactions and one for statements.
+# Maximum connections per pool; each process has a pool for transactions and one for single statements.
 WEB_POOL, WORKER_POOL, POOLS = 8, 4, 2
 MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "builder": WORKER_POOL * POOLS}
 
-CHECK_SECONDS = 1.0  # for a pooled connection to answer that it lives: another one is opened then
-RETRY_SECONDS = 1.0  # after a server did not answer a connection: until then no other is tried
+CHECK_SECONDS = 1.0  # timeout of the liveness check of a pooled connection; after it a new one is opened
+RETRY_SECONDS = 1.0  # after a connection attempt that timed out, further attempts fail at once for this long
 
 T = TypeVar("T")
 
-# How long a server may send nothing while the current statement waits; None: as long as it takes.
+# Seconds that the server may send nothing while the current statement waits; None: no limit.
 _longest_silence: ContextVar[float | None] = ContextVar("longest_silence")
 _default_silence: float | None = None
 _engine: Engine | None = None
@@ -44,7 +45,7 @@ _quick: Engine | None = None
 
 
 def dumps(value: Any) -> str:
-    """JSON text for a json column."""
+    """Return the JSON text of a value for a json column. Yields to other greenlets after a large one."""
     made = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     if len(made) > LARGE:
         let_others_run()
@@ -52,7 +53,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a json column."""
+    """Parse the text of a json column. Yields to other greenlets around a large one."""
     if len(text) <= LARGE:
         return orjson.loads(text)
     let_others_run()
@@ -72,15 +73,17 @@ def connect(
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     silence_seconds: float | None = None,
 ) -> Engine:
-    """Make the process's engines. `url` is a `postgresql://` address.
+    """Create the process's two engines and return the one for transactions. `url` is a `postgresql://` address.
 
-    `silence_seconds`: a statement fails when the server sends nothing for so long, unless within `patience`. It holds
-    in processes that gevent has patched.
+    `silence_seconds`: a statement fails if the server sends nothing for this long. `patience` and `set_patience`
+    override the limit. It only has effect in processes that gevent has patched.
 
-    `waits_for_disk=False`: single statements on the driver return before they are on disk, unless they
-    say otherwise; a crash of PostgreSQL may then forget the last ones, never a part of one.
-    `pooler="transaction"`: the address is a pooler's that lends a server connection for one transaction. Then nothing
-    is kept in a session: limits and time zone are the role's (`session_defaults`), and everything waits for the disk.
+    `waits_for_disk=False`: single statements on the driver return before they are on disk, unless the statement
+    sets `synchronous_commit` itself. A crash of PostgreSQL may then lose the last statements, but never part of one.
+
+    `pooler="transaction"`: the address is that of a pooler that assigns a server connection per transaction. No
+    session state is used then: timeouts and time zone are set on the role (`session_defaults`), and every statement
+    waits for the disk.
     """
     global _engine, _quick, _default_silence
     _default_silence = silence_seconds
@@ -100,18 +103,18 @@ def connect(
 
 
 def _wait_in_greenlets() -> None:
-    """See that no statement that waits for its answer stops every greenlet of the process."""
+    """Make psycopg wait in the gevent loop. A waiting statement would otherwise block every greenlet of the process."""
     patches = sys.modules.get("gevent.monkey")
     if patches is None or not patches.is_module_patched("select"):
         return
-    from shared.infra import greenlet_wait  # here: the processes without greenlets have no gevent either
+    from shared.infra import greenlet_wait  # imported here: processes without greenlets do not have gevent
 
     greenlet_wait.install(lambda: _longest_silence.get(_default_silence))
 
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Let the statements of this block wait so long for a silent server; None: as long as it takes."""
+    """Override, within the block, how many seconds statements wait for a silent server. None: no limit."""
     token = _longest_silence.set(seconds)
     try:
         yield
@@ -120,7 +123,7 @@ def patience(seconds: float | None) -> Iterator[None]:
 
 
 def set_patience(seconds: float) -> None:
-    """Let the statements of this greenlet wait so long for a silent server, until it is set again."""
+    """Override, for the rest of this greenlet, how many seconds statements wait for a silent server."""
     _longest_silence.set(seconds)
 
 
@@ -134,11 +137,11 @@ def make_engine(
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     **arguments: Any,
 ) -> Engine:
-    """An engine as this service uses them; `arguments` are SQLAlchemy's."""
+    """Create an engine with the service's pool, session and JSON settings; `arguments` go to `create_engine`."""
     made = create_engine(
         driver_url(url),
         max_overflow=0,
-        pool_timeout=30,  # a burst waits for connections; a server that is away is noticed by connecting
+        pool_timeout=30,  # a burst waits for connections; an unreachable server fails at `connect_timeout`
         pool_recycle=1800,
         pool_use_lifo=True,  # the connection used last has its statements prepared and its caches warm
         json_serializer=dumps,
@@ -165,7 +168,7 @@ def make_engine(
 def session_defaults(
     statement_timeout_seconds: int, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS
 ) -> dict[str, str]:
-    """What each of our sessions has set: by itself, or where sessions are a pooler's, by its role."""
+    """Return the session parameters of every connection. Behind a transaction pooler they are set on the role."""
     return {
         "statement_timeout": f"{statement_timeout_seconds * 1000}",
         "lock_timeout": f"{lock_timeout_seconds * 1000:.0f}",
@@ -175,7 +178,10 @@ def session_defaults(
 
 
 def _session(pooler: str, values: dict[str, str], *, waits_for_disk: bool) -> dict[str, Any]:
-    """The driver's arguments for what is kept in a session: nothing, where the next transaction has another one."""
+    """Return the driver's arguments for session state: parameters and prepared statements.
+
+    Behind a transaction pooler there are neither, because the next transaction may run in another session.
+    """
     if pooler == "transaction":
         return {"prepare_threshold": None}
     if not waits_for_disk:
@@ -185,7 +191,7 @@ def _session(pooler: str, values: dict[str, str], *, waits_for_disk: bool) -> di
 
 
 def driver_url(url: str) -> str:
-    """The address with the driver this project uses."""
+    """Return the URL with the scheme that makes SQLAlchemy use psycopg."""
     for prefix in ("postgresql://", "postgres://"):
         if url.startswith(prefix):
             return "postgresql+psycopg://" + url.removeprefix(prefix)
@@ -193,23 +199,26 @@ def driver_url(url: str) -> str:
 
 
 def engine() -> Engine:
-    """The process's engine; `connect()` must have been called."""
+    """Return the process's engine for transactions. Raises RuntimeError before `connect()`."""
     if _engine is None:
         raise RuntimeError("shared.infra.postgres.connect() has not been called")
     return _engine
 
 
 def _look_after(engine: Engine) -> None:
-    """Have lists sent in binary form, and check a pooled connection before use, unless it worked a moment ago.
+    """Install the pool's event listeners: binary lists, liveness checks, and fast failure while the server hangs.
 
-    The text form of a list costs a regular expression an item, and its bytes twice their size. SQLAlchemy's own
-    `pool_pre_ping` asks at every checkout: one more round-trip for each transaction.
+    Lists are sent in binary form. The text form costs a regular expression per item, and bytes double in size.
 
-    A connection that was just made is not checked: of a second one that is lost, SQLAlchemy would say that it was
-    used in the wrong way. Its first statement tells what has happened to it.
+    A pooled connection is checked before use unless it was used within the last second. SQLAlchemy's own
+    `pool_pre_ping` checks at every checkout, which costs each transaction a round trip.
 
-    A server that hangs accepts connections and answers none. Whoever waits for one of the pool would try again and wait
-    in turn, so after one attempt that was not answered the next ones fail at once, for a second.
+    A new connection is not checked. If the replacement of a lost connection were lost as well, SQLAlchemy would report
+    a misuse of the connection; without the check the first statement raises the real error.
+
+    A server that hangs accepts connections and never answers. Callers waiting for the pool would try one after the
+    other, each for the full timeout. After one attempt has timed out, further attempts therefore fail at once for
+    `RETRY_SECONDS`.
     """
     hung_until = 0.0
 
@@ -254,9 +263,9 @@ def _look_after(engine: Engine) -> None:
 
 @contextmanager
 def connection() -> Iterator[Connection]:
-    """A connection in a transaction, which is committed at the end of the block, or rolled back when it raises.
+    """Open a transaction on a pooled connection. Commits at the end of the block; rolls back if the block raises.
 
-    Raises OutcomeUnknown when it is lost on the way.
+    Raises OutcomeUnknown if the connection is lost within the block: the commit may or may not have happened.
     """
     conn = _taken(engine().connect)
     with translated(OutcomeUnknown), conn, conn.begin():
@@ -264,10 +273,10 @@ def connection() -> Iterator[Connection]:
 
 
 def _taken(take: Callable[[], T]) -> T:
-    """A connection of a pool; where one more is refused, the process gives up its idle ones.
+    """Take a connection from a pool. If the server refuses one more, close the process's idle connections and raise.
 
-    Where all processes together may have fewer than they would like, each would otherwise keep idle ones of one
-    engine, wait for one of the other, and so hold up everybody for good.
+    PostgreSQL may allow fewer connections than all processes together would open. Each process would otherwise keep
+    idle connections of one engine while it waits for one of the other engine, and none could ever proceed.
     """
     with translated():
         try:
@@ -286,10 +295,10 @@ Row = RowMapping | Mapping[str, Any]  # SQLAlchemy's, or the driver's
 
 @contextmanager
 def driver() -> Iterator[Driver]:
-    """The driver's own connection: every statement is a transaction, unless in its `transaction()`.
+    """Take a psycopg connection in autocommit mode: every statement is a transaction, except within `transaction()`.
 
-    For the run path, where what a toolkit does around a statement costs several times the statement.
-    Raises OutcomeUnknown when it is lost on the way.
+    The run path uses it because SQLAlchemy's overhead is several times the cost of the statement.
+    Raises OutcomeUnknown if the connection is lost within the block.
     """
     if _quick is None:
         raise RuntimeError("shared.infra.postgres.connect() has not been called")
@@ -300,14 +309,14 @@ def driver() -> Iterator[Driver]:
             yield connection
         finally:
             if connection.info.transaction_status != TransactionStatus.IDLE:
-                pooled.invalidate()  # left in the middle of something
+                pooled.invalidate()  # the block ended inside a transaction or a statement
             pooled.close()
 
 
 def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any]) -> Rows:
-    """Run a statement on the driver itself, in whatever transaction `conn` is.
+    """Run a statement directly on the driver, in the current transaction of `conn`.
 
-    The statement names its parameters `%(name)s` and is prepared after its second use; rows are dicts.
+    Parameters are written `%(name)s`. psycopg prepares a statement on its third use. Rows are dicts.
     """
     own: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
     return own.cursor(row_factory=dict_row).execute(statement, parameters)
@@ -315,9 +324,10 @@ def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any])
 
 @contextmanager
 def translated(lost: type[Unavailable] = Unavailable) -> Iterator[None]:
-    """Turn "not now" into Unavailable: the database is not there, or the whole transaction is to be tried again.
+    """Raise Unavailable for temporary database errors: an unreachable server, or a transaction worth repeating.
 
-    `lost`: what to raise when it may have been there a moment ago.
+    `lost` is the class raised if the database is unreachable. Pass OutcomeUnknown around a block that may have
+    committed before the connection broke.
     """
     try:
         yield
@@ -338,14 +348,14 @@ DATABASE_TROUBLE = (
     psycopg.InternalError,
 )
 GONE = "The database is unavailable."
-READ_ONLY = "25006"  # an internal error to the driver
-IDLE = "25P03"  # this process was frozen in the middle of a transaction
-CANCELED = "57014"  # a statement that took longer than it may
-IN_THE_WAY = ("40001", "40P01", "55P03")  # serialization, deadlock, a lock not got in time
+READ_ONLY = "25006"  # read-only transaction, after a failover; psycopg raises InternalError
+IDLE = "25P03"  # idle-in-transaction timeout: this process was frozen within a transaction
+CANCELED = "57014"  # statement timeout
+IN_THE_WAY = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
 
 
 def _why_not_now(error: Exception) -> str | None:
-    """What is to be said of trouble that passes; None of what would come again."""
+    """Return the message for a temporary error, None for one that would recur."""
     if isinstance(error, exc.TimeoutError):
         return GONE
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
@@ -353,6 +363,6 @@ def _why_not_now(error: Exception) -> str | None:
         return "Another transaction was in the way."
     if state == CANCELED:
         return "The database took too long."
-    # None: never reached the server. 08: connection, 53: resources, 57P: shutdown
+    # None: the server was never reached. 08: connection, 53: resources, 57P: shutdown.
     is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
     return GONE if is_gone else None
