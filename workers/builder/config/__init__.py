@@ -1,1 +1,1 @@
-"""`langgraph.json`: every key is honoured, refused with a reason, or said to be without meaning here."""
+"""Validation of `langgraph.json`: every key is honoured, rejected with a reason, or reported as without effect."""

@@ -1,4 +1,4 @@
-"""The `auth` of a langgraph.json: the project's own authorization, and how its answers are kept."""
+"""The `auth` key of a langgraph.json: the project's own authorization and the cache of its answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_CACHE_SIZE = 1_000_000
 
 
 def read(tree: SourceTree, config: Any) -> dict[str, Any]:
-    """What it holds, checked; nothing when the project has none. Raises BuildFailed naming the key."""
+    """Return the validated `auth` object; empty if the project has none. Raises BuildFailed, naming the key."""
     if config is None or config == {}:
         return {}
     if not isinstance(config, dict):
@@ -39,7 +39,7 @@ def read(tree: SourceTree, config: Any) -> dict[str, Any]:
 
 
 def _cache(cache: Any) -> dict[str, Any]:
-    """In the words of `shared.deployments.user_code.Auth`."""
+    """Return the validated cache settings under the field names of `shared.deployments.user_code.Auth`."""
     cache = {} if cache is None else cache
     if not isinstance(cache, dict):
         raise refused("auth.cache", "must be an object")

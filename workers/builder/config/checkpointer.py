@@ -1,7 +1,7 @@
-"""The `checkpointer` of a langgraph.json: how long threads live, and which classes their checkpoints may hold.
+"""The `checkpointer` key of a langgraph.json: the lifetime of threads, and the classes that checkpoints may contain.
 
-Where checkpoints are kept is not a project's choice: fenced writes, rollback, copies and states that are read
-without user code rest on the service's own saver.
+A project cannot choose another checkpoint storage. Fenced writes, rollback, thread copies and reading states without
+user code depend on the service's own saver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REASON = "this server keeps checkpoints itself"
 
 
 def read(config: Any) -> dict[str, Any]:
-    """What it holds, checked; raises BuildFailed naming the key."""
+    """Return the validated `checkpointer` object. Raises BuildFailed, naming the key."""
     if not config:
         return {}
     if not isinstance(config, dict):
@@ -34,9 +34,10 @@ def read(config: Any) -> dict[str, Any]:
 
 
 def _serde(serde: Any) -> dict[str, Any]:
-    """What the library's own serializer is given: classes by module and name, or true for any.
+    """Return the settings of LangGraph's serializer: allowed classes by module and name, or True for any class.
 
-    JSON is what the library wrote formerly: it is read nowhere here, so the classes that it may name are not kept.
+    `allowed_json_modules` is validated and dropped. It concerns a JSON format of older LangGraph releases, which this
+    service never reads.
     """
     check_keys("checkpointer.serde", serde, SERDE_KEYS)
     if serde.get("pickle_fallback"):
@@ -50,7 +51,7 @@ def _serde(serde: Any) -> dict[str, Any]:
 
 
 def notes(config: Any) -> list[str]:
-    """What of a checked one has no effect here."""
+    """Return a note for each setting of a validated `checkpointer` object that has no effect here."""
     serde = (config or {}).get("serde") or {}
     if not serde.get("allowed_json_modules"):
         return []
@@ -74,7 +75,10 @@ def _is_class(value: Any) -> bool:
 
 
 def _ttl(ttl: Any) -> dict[str, Any]:
-    """Without a default only threads that are given a time expire. Ours is the interval of sweeps: a minute."""
+    """Return the validated expiry settings. Without `default_ttl` only threads with a TTL of their own expire.
+
+    The sweep settings are validated and dropped: this service sweeps every minute.
+    """
     check_keys("checkpointer.ttl", ttl, TTL_KEYS)
     strategy = ttl.get("strategy", "delete")
     if strategy not in STRATEGIES:

@@ -1,4 +1,4 @@
-"""Refusing what a configuration says: the step of the build that fails, and how a key is named."""
+"""Errors and warnings about a configuration file, with the names of the keys they concern."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STEP = "configuration"
 
 
 def refused(*parts: str) -> BuildFailed:
-    """The refusal to raise: a reason, after the key it concerns."""
+    """Return the BuildFailed to raise. `parts` are the key and the reason, joined by colons."""
     return BuildFailed(STEP, ": ".join(parts))
 
 
 def check_keys(key: str, value: Any, known: Collection[str]) -> None:
-    """Require an object with none but these keys; raises BuildFailed."""
+    """Raise BuildFailed unless the value is an object that has only known keys."""
     if not isinstance(value, dict):
         raise refused(key, "must be an object")
     for name in value:
@@ -25,7 +25,7 @@ def check_keys(key: str, value: Any, known: Collection[str]) -> None:
 
 
 def unknown_keys(config: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> list[str]:
-    """A warning for each key that these objects of the configuration, by their paths, do not know."""
+    """Return a warning for each unknown key. `known` maps the dotted path of an object to the keys it may have."""
     found: list[str] = []
     for path, names in known.items():
         part: Any = config
@@ -37,7 +37,7 @@ def unknown_keys(config: Mapping[str, Any], known: Mapping[str, Collection[str]]
 
 
 def ignored_keys(part: Iterable[str], known: Collection[str], path: str = "") -> list[str]:
-    """A warning for each name that is not known, with the known name most similar to it."""
+    """Return a warning for each unknown name, with the most similar known name."""
     return [
         f"{path}{name}: unknown key, ignored.{suggestion(name, known)}" for name in part if name not in known
     ]

@@ -1,4 +1,4 @@
-"""The `dependencies` of a langgraph.json: requirements, and directories of the project."""
+"""The `dependencies` key of a langgraph.json: requirements, and directories of the project."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ RESERVED_PACKAGES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Dependencies:
-    """What is installed for a project; paths are relative to the archive."""
+    """The dependencies to install for a project. Paths are relative to the root of the archive."""
 
-    requirements: tuple[str, ...] = ()  # given to the installer as they are
+    requirements: tuple[str, ...] = ()  # passed to the installer unchanged
     packages: tuple[PurePosixPath, ...] = ()  # local directories with a pyproject.toml or setup.py
-    plain: tuple[PurePosixPath, ...] = ()  # local directories without: their requirements.txt is honoured
-    import_paths: tuple[PurePosixPath, ...] = ()  # what makes them importable, beside the working directory
+    plain: tuple[PurePosixPath, ...] = ()  # other local directories; their requirements.txt is used
+    import_paths: tuple[PurePosixPath, ...] = ()  # for `plain`, on sys.path besides the working directory
 
 
 def read(tree: SourceTree, entries: Any) -> Dependencies:
-    """The dependencies, checked; raises BuildFailed naming the key."""
+    """Return the validated dependencies. Raises BuildFailed, naming the key."""
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise refused("dependencies: must be an array of strings")
     if not entries:
@@ -76,14 +76,17 @@ def _requirement(entry: str) -> str:
 
 
 def _check_urls(tree: SourceTree, path: PurePosixPath) -> None:
-    """Refuse credentials in what a local directory asks for: they would be kept with its source."""
+    """Raise BuildFailed for a URL with credentials in the directory's requirement files.
+
+    The service would otherwise store the credentials together with the source.
+    """
     for name in REQUIREMENT_FILES:
         if tree.is_file(path / name) and CREDENTIALS.search(tree.content(path / name)):
             raise refused(f"{path / name}: a URL must not hold a user name or password")
 
 
 def _check_names(tree: SourceTree, plain: Iterable[PurePosixPath]) -> None:
-    """Each plain directory gives its packages names of their own; raises BuildFailed."""
+    """Raise BuildFailed if a package of a plain directory has a reserved name, or a name used by another directory."""
     taken: dict[str, PurePosixPath] = {}
     for path in plain:
         is_flat = _is_flat(tree, path)
@@ -104,7 +107,7 @@ def _import_paths(tree: SourceTree, plain: Iterable[PurePosixPath]) -> tuple[Pur
 
 
 def _is_flat(tree: SourceTree, path: PurePosixPath) -> bool:
-    """Whether the directory is a package itself; the archive's root has no name to be one."""
+    """Whether the directory itself is a package. The root of the archive has no name, so it never is."""
     return bool(path.parts) and tree.is_file(path / "__init__.py")
 
 

@@ -12,7 +12,10 @@ from workers.builder.config.source_tree import SourceTree
 
 
 def read(tree: SourceTree, where: str, entry: Any, *, kind: str) -> str:
-    """The entry under this key, checked; `kind` is what such an object is called. Raises BuildFailed."""
+    """Return the validated reference found under the key `where`. `kind` names the object in errors, like "graph".
+
+    Raises BuildFailed.
+    """
     module, _, attribute = entry.partition(":") if isinstance(entry, str) else ("", "", "")
     if not module or not attribute:
         raise refused(f'{where}: {entry!r} must have the form "./file.py:attribute"')
@@ -28,7 +31,7 @@ def read(tree: SourceTree, where: str, entry: Any, *, kind: str) -> str:
 
 
 def require_packaged(tree: SourceTree, where: str, entry: str, packages: Iterable[PurePosixPath]) -> None:
-    """Raises BuildFailed for a file that is in none of the packages that are installed."""
+    """Raise BuildFailed if the reference names a file outside the installed packages."""
     module = entry.partition(":")[0]
     if "/" not in module:
         return

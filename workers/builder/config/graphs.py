@@ -1,6 +1,6 @@
-"""The `graphs` of a langgraph.json: their ids, and where the code of each is.
+"""The `graphs` key of a langgraph.json: graph ids and the location of each graph's code.
 
-Callers put an id into addresses, and in the place of an assistant's UUID.
+Callers use a graph id in URLs and in place of an assistant's UUID, so ids are restricted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Graphs = Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attrib
 
 MAX_ID_LENGTH = 255
 SEPARATORS = ("/", "\\", "..")
-# Control, format (the marks that turn the direction of writing among them), surrogate, line, paragraph.
+# Control, format (including marks that change the text direction), surrogate, line and paragraph separators.
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def read(tree: SourceTree, graphs: Any) -> Graphs:
-    """The graphs, checked; raises BuildFailed naming the key."""
+    """Return the validated graphs. Raises BuildFailed, naming the key."""
     if not isinstance(graphs, dict) or not graphs:
         raise refused('graphs: must be a non-empty object of graph id → "./file.py:attribute"')
     return {graph_id: _graph(tree, graph_id, entry) for graph_id, entry in graphs.items()}
@@ -48,13 +48,13 @@ def _graph(tree: SourceTree, graph_id: str, entry: Any) -> dict[str, Any]:
 
 
 def require_packaged(tree: SourceTree, graphs: Graphs, packages: Iterable[PurePosixPath]) -> None:
-    """Raises BuildFailed for a graph's file that is in none of the packages that are installed."""
+    """Raise BuildFailed if the file of a graph is outside the installed packages."""
     for graph_id, graph in graphs.items():
         entry_points.require_packaged(tree, f"graphs.{graph_id}", graph["path"], packages)
 
 
 def _why_not(graph_id: str) -> str | None:
-    """What is wrong with this id; None when a graph may have it."""
+    """Return the reason why a graph may not have this id, None if it may."""
     if not graph_id:
         return "it must not be empty"
     if len(graph_id) > MAX_ID_LENGTH:
@@ -71,7 +71,7 @@ def _why_not(graph_id: str) -> str | None:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether it is read as a UUID, in whichever form: with braces, without hyphens, as a URN."""
+    """Whether the text parses as a UUID in any form, including braces, no hyphens, or a URN."""
     try:
         UUID(text)
     except ValueError:

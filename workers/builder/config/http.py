@@ -1,4 +1,4 @@
-"""The `http` of a langgraph.json: the project's own app, which interfaces are off, and what browsers may do."""
+"""The `http` key of a langgraph.json: the project's own app, disabled interfaces, and CORS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SWITCHES = (
 )
 CHOICES = {
     "middleware_order": ("middleware_first", "auth_first"),
-    # A project's middleware cannot stand around the built-in routes: with this its author agrees that it does not.
+    # A project's middleware cannot wrap the built-in routes. The author confirms this by setting `custom_routes`.
     "middleware_scope": ("custom_routes",),
 }
 PATTERNS = ("configurable_headers", "logging_headers")
@@ -43,7 +43,7 @@ MAX_AGE_SECONDS = 86_400 * 365
 
 
 def read(tree: SourceTree, config: Any) -> dict[str, Any]:
-    """What it sets, checked; raises BuildFailed naming the key."""
+    """Return the validated `http` settings that are present. Raises BuildFailed, naming the key."""
     if config is None:
         return {}
     if not isinstance(config, dict):
@@ -68,7 +68,7 @@ def read(tree: SourceTree, config: Any) -> dict[str, Any]:
 
 
 def cors(key: str, config: Any) -> dict[str, Any]:
-    """Which pages of other origins may call, checked; raises BuildFailed naming the key."""
+    """Return the validated CORS settings that are present. Raises BuildFailed, naming the key."""
     if not isinstance(config, dict):
         raise refused(key, "must be an object")
     found: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _items(key: str, value: Any) -> list[str]:
 
 
 def _prefix(value: Any) -> str:
-    """Without a slash at its end; nothing for the root."""
+    """Return the validated path prefix without a trailing slash; empty for the root."""
     if value is None:
         return ""
     prefix = value.rstrip("/") if isinstance(value, str) else "?"

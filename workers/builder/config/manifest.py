@@ -1,4 +1,4 @@
-"""Reads `langgraph.json`: every key is honoured, refused with a reason, or said to be without meaning here."""
+"""Reading `langgraph.json` into a Manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workers.builder.config.source_tree import SourceTree
 
 DEFAULT_PATH = "langgraph.json"
 
-# Keys that describe a container image or the file itself, as most templates have them: nothing is lost without.
+# Keys that describe a container image or the file itself. Most templates have them; ignoring them loses nothing.
 WITHOUT_MEANING = (
     "image_distro",
     "api_version",
@@ -41,9 +41,9 @@ WITHOUT_MEANING = (
     "_INTERNAL_docker_tag",
     "$schema",
 )
-# What is not done here, and what its author may look for.
+# Keys that are ignored with a warning, because the author may miss their effect.
 LEFT_OUT = ("dockerfile_lines", "base_image", "ui", "ui_config", "priority")
-# What would be missed if it were ignored, and what there is instead.
+# Keys that fail the build, because a project that relies on them must not run without them. Key → reason and remedy.
 NOT_SERVED = {
     "encryption": (
         "this server searches, sorts and filters what it stores and reads it without user code, so it could not"
@@ -63,31 +63,31 @@ MOVED = ("project_root", "package")
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a project's configuration asks for; paths are relative to the unpacked archive."""
+    """The validated configuration of a project. Paths are relative to the root of the unpacked archive."""
 
-    directory: PurePosixPath  # of the configuration file: where the graphs run
+    directory: PurePosixPath  # directory of the configuration file; the graphs' working directory
     graphs: Graphs
-    requirements: tuple[str, ...] = ()  # given to the installer as they are
+    requirements: tuple[str, ...] = ()  # passed to the installer unchanged
     packages: tuple[PurePosixPath, ...] = ()  # local directories with a pyproject.toml or setup.py
-    plain: tuple[PurePosixPath, ...] = ()  # local directories without: their requirements.txt is honoured
-    import_paths: tuple[PurePosixPath, ...] = ()  # what makes them importable, beside the working directory
-    locked: LockedPackage | None = None  # a package of a uv workspace, instead of requirements
+    plain: tuple[PurePosixPath, ...] = ()  # other local directories; their requirements.txt is used
+    import_paths: tuple[PurePosixPath, ...] = ()  # for `plain`, on sys.path besides the working directory
+    locked: LockedPackage | None = None  # a package of a uv workspace, in place of requirements
     env: Mapping[str, str] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
     checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `serde`
     auth: Mapping[str, Any] = field(
         default_factory=dict
-    )  # its own authorization: where it is, and its settings
-    http: Mapping[str, Any] = field(default_factory=dict)  # its own app, interfaces that are off, browsers
+    )  # location and settings of the project's own authorization
+    http: Mapping[str, Any] = field(default_factory=dict)  # the project's own app, disabled interfaces, CORS
     python_version: str | None = None
     index: PipConfig | None = None
-    notes: tuple[str, ...] = ()  # what is done in another way, or not needed
+    notes: tuple[str, ...] = ()  # keys that are handled differently here or not needed
     warnings: tuple[str, ...] = ()
 
 
 def read(root: Path, config_path: str | None) -> Manifest:
-    """The manifest of an unpacked project; raises BuildFailed naming the key."""
+    """Return the manifest of an unpacked project. Raises BuildFailed, naming the key."""
     relative = SourceTree(root).inside(config_path or DEFAULT_PATH, "the configuration file")
     tree = SourceTree(root, relative.parent)
     config = _load(tree, relative)
@@ -126,7 +126,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:
-    """Raises BuildFailed for keys that are not served, and for values that a key without effect cannot have."""
+    """Raise BuildFailed for unsupported keys, and for invalid values of keys that are otherwise ignored."""
     for key in MOVED:
         if config.get(key):
             raise refused(f"{key}: this key belongs into 'source' now")
@@ -141,7 +141,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
 
 
 def _check_ignored(config: Mapping[str, Any]) -> None:
-    """What has no meaning here must make sense all the same: its author means something by it."""
+    """Raise BuildFailed for an invalid value of an ignored key. A wrong value there is still the author's mistake."""
     distro, tools, version = (config.get(key) for key in ("image_distro", "keep_pkg_tools", "api_version"))
     if distro is not None and distro not in DISTROS:
         raise refused(f"image_distro: must be one of {', '.join(DISTROS)}")
@@ -163,7 +163,7 @@ def _load(tree: SourceTree, path: PurePosixPath) -> dict[str, Any]:
         config = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise refused(f"{name} is not valid JSON: {error}") from error
-    if b"\\u0000" in raw:  # no database column and no environment takes it
+    if b"\\u0000" in raw:  # neither a database column nor an environment variable can hold NUL
         raise refused(f"{name} must not hold NUL characters")
     if not isinstance(config, dict):
         raise refused(f"{name} must hold a JSON object")

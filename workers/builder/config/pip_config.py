@@ -1,4 +1,4 @@
-"""The `pip_config_file` of a langgraph.json: where packages come from."""
+"""The `pip_config_file` key of a langgraph.json: the package indexes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from workers.builder.config.source_tree import SourceTree
 
 @dataclass(frozen=True)
 class PipConfig:
-    """What a pip configuration file says of where packages come from."""
+    """The package sources named by a pip configuration file."""
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
-    directories: tuple[str, ...] = ()  # of the project, with packages in them
+    directories: tuple[str, ...] = ()  # find-links inside the project, relative to the archive's root
 
     def within(self, project: Path) -> PipConfig:
-        """The same, with the directories where the project is now."""
+        """Return a copy whose `directories` are absolute `find_links`, below the project's current location."""
         links = tuple(str(project / path) for path in self.directories)
         return replace(self, find_links=(*self.find_links, *links), directories=())
 
 
 def read(tree: SourceTree, path: Any) -> PipConfig | None:
-    """What the file at this path says; raises BuildFailed naming the key."""
+    """Return the configuration in the file at this path, None without a path. Raises BuildFailed, naming the key."""
     if path is None:
         return None
     if not isinstance(path, str):

@@ -1,7 +1,7 @@
-"""Regular expressions of a project that the service matches itself: only those that are soon done with any text.
+"""Validation of regular expressions that a project supplies and the service matches itself.
 
-Python's `re` tries every way to match, and holds up its whole process meanwhile: a pattern that can match one text
-in very many ways would hold up every deployment's callers.
+Python's `re` backtracks through every way to match and blocks the whole process meanwhile. A pattern with exponential
+backtracking would block the callers of every deployment, so only patterns that match any text quickly are accepted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 MAX_REPEATS = 3
-FEW = 4  # times: so often a group may come, and what is in it
+FEW = 4  # maximum repetitions of a group that contains a repetition, and of that inner repetition
 REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 REFERENCES = (codes.GROUPREF, codes.GROUPREF_EXISTS)
 
 
 def why_not(pattern: str) -> str | None:
-    """What is wrong with a pattern; None when it may be matched."""
+    """Return the reason why a pattern is rejected, None if it is accepted."""
     try:
         re.compile(pattern)
         nodes = list(_nodes(_parser.parse(pattern)))
@@ -36,7 +36,11 @@ def why_not(pattern: str) -> str | None:
 
 
 def _is_simple(most: int, body: Any) -> bool:
-    """Whether what is repeated is one character, or comes few times and leaves little to choose."""
+    """Whether a repeated body cannot backtrack exponentially.
+
+    The body has no repetition and no alternative, or it is repeated at most FEW times and holds one repetition of at
+    most FEW.
+    """
     inner = list(_nodes(body))
     if not any(code in (*REPEATS, codes.BRANCH) for code, _ in inner):
         return True
@@ -46,7 +50,7 @@ def _is_simple(most: int, body: Any) -> bool:
 
 
 def _nodes(tree: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Every operation of a parsed pattern, with its argument."""
+    """Yield every operation of a parsed pattern, at any depth, as `(opcode, argument)`."""
     for code, argument in tree:
         yield code, argument
         for part in argument if isinstance(argument, tuple | list) else (argument,):

@@ -1,6 +1,6 @@
-"""The `source` of a langgraph.json, `{"kind": "uv"}`: which package of a uv workspace is deployed, and with what.
+"""The `source` key of a langgraph.json, `{"kind": "uv"}`: the package of a uv workspace to deploy, from its lock file.
 
-Only reads: `pyproject.toml` files and `uv.lock` are data of the archive, and every path must stay inside it.
+This module only reads `pyproject.toml` files and `uv.lock` as data. Every path must stay inside the archive.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from workers.builder.config.source_tree import SourceTree
 
 PYPI = "https://pypi.org/simple"
 KNOWN = frozenset({"kind", "root", "package"})
-LOCAL = ("editable", "virtual", "directory", "path")  # where a lock file says that a package is local
+# Keys of a locked package's `source` that name a local path.
+LOCAL = ("editable", "virtual", "directory", "path")
 
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """A package of a uv workspace, to be installed as its lock file says."""
+    """A package of a uv workspace, to be installed with the versions of the workspace's lock file."""
 
     root: PurePosixPath
     package: str
-    packages: tuple[PurePosixPath, ...]  # local ones: what others depend on comes first, the package last
-    is_ours: bool  # the lock names no index but the public one, which the operator's stands for
+    packages: tuple[PurePosixPath, ...]  # local packages: dependencies first, the package itself last
+    is_ours: bool  # the lock names no index besides PyPI, so the operator's index may replace it
 
 
 def refused(reason: str) -> BuildFailed:
@@ -36,7 +37,7 @@ def refused(reason: str) -> BuildFailed:
 
 
 def read(tree: SourceTree, source: Any) -> LockedPackage | None:
-    """The package that is installed, None where no workspace is named; raises BuildFailed naming the key."""
+    """Return the package to install, None if `source` is not set. Raises BuildFailed, naming the key."""
     if source is None:
         return None
     _check(source)
@@ -58,7 +59,7 @@ def read(tree: SourceTree, source: Any) -> LockedPackage | None:
 
 
 def _check(source: Any) -> None:
-    """Raises BuildFailed for a value that the key cannot have."""
+    """Raise BuildFailed for an invalid value of `source`."""
     if not isinstance(source, dict):
         raise refused(': must be an object, {"kind": "uv"}')
     if source.get("kind") != "uv":
@@ -76,7 +77,7 @@ def normalized(name: str) -> str:
 
 
 def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
-    """The workspace's packages by their names."""
+    """Return the directories of the workspace's packages by normalized package name. Raises BuildFailed."""
     config = _toml(tree, root / "pyproject.toml")
     found: dict[str, PurePosixPath] = {}
     paths = [root] if config.get("project", {}).get("name") else []
@@ -94,7 +95,10 @@ def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
 
 
 def _matching(tree: SourceTree, root: PurePosixPath, patterns: Any) -> set[PurePosixPath]:
-    """Directories with a `pyproject.toml`; none outside the root."""
+    """Return the directories with a `pyproject.toml` that match a pattern.
+
+    Raises BuildFailed for a pattern that leads outside the workspace root.
+    """
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise refused(": the members of the workspace must be an array of strings")
     found: set[PurePosixPath] = set()
@@ -131,7 +135,10 @@ def _target(
 def _with_local_dependencies(
     lock: Mapping[str, Any], root: PurePosixPath, members: Mapping[str, PurePosixPath], target: str
 ) -> tuple[PurePosixPath, ...]:
-    """The target's directory after those of the local packages it needs."""
+    """Return the directories of the local packages that the target depends on, then the target's own.
+
+    Raises BuildFailed for a local package outside the workspace, and for an unreadable lock file.
+    """
     locked = {entry.get("name"): entry for entry in lock.get("package", []) if isinstance(entry, dict)}
     if target not in locked:
         raise refused(f".root: uv.lock does not know {target!r}: run `uv lock`")

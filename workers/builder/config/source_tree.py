@@ -1,4 +1,4 @@
-"""The files of a project as they were unpacked: data of its author, read with care."""
+"""Reading the unpacked files of a project as untrusted data."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path, PurePosixPath
 from workers.builder import untrusted_files
 from workers.builder.config.checks import refused
 
-MAX_BYTES = 1024 * 1024  # of a file that is read
+MAX_BYTES = 1024 * 1024  # maximum size of a file that is read
 TOP = PurePosixPath()
 
 
 @dataclass(frozen=True)
 class SourceTree:
-    """An unpacked archive. Its paths begin at its root, those of a configuration at the configuration's directory."""
+    """An unpacked archive. Methods take paths relative to its root, except `inside`."""
 
     root: Path
-    directory: PurePosixPath = TOP  # of the configuration file
+    directory: PurePosixPath = TOP  # directory of the configuration file
 
     def inside(self, path: str, what: str) -> PurePosixPath:
-        """A path of the configuration from the archive's root on; raises BuildFailed when it leads outside."""
+        """Convert a path relative to the configuration's directory into one relative to the archive's root.
+
+        Raises BuildFailed if it leads outside the archive. `what` names the path in the error.
+        """
         if not path or path.startswith("/") or "\\" in path or "\0" in path:
             raise refused(f"{what} {path!r} must be a relative path")
         parts: list[str] = list(self.directory.parts)
@@ -40,7 +43,7 @@ class SourceTree:
         return (self.root / path).is_dir()
 
     def content(self, path: PurePosixPath, name: str = "") -> bytes:
-        """The content of a small file, which errors call by its path or this name; raises BuildFailed."""
+        """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which names the file `name` or path."""
         name = name or str(path)
         try:
             raw = untrusted_files.read(self.root / path, MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""The `store` of a langgraph.json: how long items live, and the index that finds them by meaning."""
+"""The `store` key of a langgraph.json: the TTL of store items, and the index for semantic search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shared import store_vectors
 from shared.infra.postgres import connection
 from workers.builder.config.checks import check_keys, refused
 
-MAX_DIMS = 16_000  # of a vector in PostgreSQL
+MAX_DIMS = 16_000  # limit of pgvector's `vector` type
 KNOWN = {
     "store": ("ttl", "index"),
     "store.ttl": ("default_ttl", "refresh_on_read", "sweep_interval_minutes"),
@@ -18,7 +18,7 @@ KNOWN = {
 
 
 def read(config: Any) -> dict[str, Any]:
-    """What it holds, checked; raises BuildFailed naming the key."""
+    """Return the validated `ttl` and `index` that are present. Raises BuildFailed, naming the key."""
     if config is None:
         return {}
     check_keys("store", config, KNOWN["store"])
@@ -31,7 +31,7 @@ def read(config: Any) -> dict[str, Any]:
 
 
 def require_vectors(config: Mapping[str, Any]) -> None:
-    """Refuse an index where the database cannot keep one."""
+    """Raise BuildFailed if an index is configured but the database has no pgvector."""
     if not config.get("index"):
         return
     with connection() as conn:

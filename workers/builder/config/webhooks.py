@@ -1,4 +1,4 @@
-"""The `webhooks` of a langgraph.json: which addresses runs may name, and headers that go with each call."""
+"""The `webhooks` key of a langgraph.json: allowed webhook addresses, and headers added to each delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.infra import egress
 from shared.runs.webhooks import TEMPLATE
 from workers.builder.config.checks import check_keys, refused
 
-PREFIX = "LG_WEBHOOK_"  # of variables that headers may hold, unless the project names another
+PREFIX = "LG_WEBHOOK_"  # default prefix of the variables that header values may refer to
 KNOWN = ("env_prefix", "url", "headers")
 RULES = ("require_https", "allowed_domains", "allowed_ports", "max_url_length", "disable_loopback")
 NOT_ALLOWED = "false is not allowed by this service: its operator can (RUNYARD_ALLOWED_ADDRESSES=127.0.0.1)"
@@ -18,7 +18,7 @@ MAX_HEADERS = 50
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 VALUE = re.compile(r"[\x20-\x7e]{0,4096}")
 DOMAIN = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]+")
-# They say whom the call is for, what is in it and who signed it.
+# Headers that the service sets itself: addressing, content and signature.
 OWN_HEADERS = re.compile(
     r"host|connection|content-.*|transfer-encoding|te|trailer|upgrade|expect|accept-encoding|webhook-.*",
     re.IGNORECASE,
@@ -26,7 +26,10 @@ OWN_HEADERS = re.compile(
 
 
 def read(config: Any, env: Mapping[str, str]) -> dict[str, Any]:
-    """What it holds, checked, with the project's own `env` put in; raises BuildFailed naming the key."""
+    """Return the validated `url` rules and `headers`, with the project's own `env` substituted into the headers.
+
+    Raises BuildFailed, naming the key.
+    """
     if config is None:
         return {}
     check_keys("webhooks", config, KNOWN)
@@ -76,7 +79,7 @@ def _headers(headers: Any, prefix: str, env: Mapping[str, str]) -> dict[str, str
 
 
 def _header(key: str, name: str, value: Any, prefix: str, env: Mapping[str, str]) -> str:
-    """Its value, where variables that only the deployment knows still stand as templates."""
+    """Return the header's value. Variables missing in the project's `env` stay templates, for the deployment to fill."""
     if not HEADER.fullmatch(name) or OWN_HEADERS.fullmatch(name):
         raise refused(key, "cannot be set")
     if not isinstance(value, str):
