@@ -1,4 +1,4 @@
-"""The control plane as the command line sees it: its calls, and its refusals as sentences."""
+"""The command line's client of the HTTP API. Refused calls become errors with advice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cli.api.ids import is_id, is_part, with_part
 from cli.errors import BadUsage, CommandFailed
 
 PAGE = 100
-TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # together 14 s: a restart of the service
-BUSY = frozenset({429, 503})  # nothing was done: a call that changes something may be sent again
+TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # 14 s in total: a restart of the service
+BUSY = frozenset({429, 503})  # the service did not act on the call, so any call may be repeated
 UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
 UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 
-# Sent with a key: a deployment with its own authorization then accepts the caller as its manager, not as a user.
+# Sent with an API key. A deployment with its own authorization then treats the caller as its operator, not as a user.
 AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
 
 UNKNOWN_KEY = "The service does not accept the API key{source}. Set RUNYARD_API_KEY or pass --api-key."
@@ -44,7 +44,7 @@ LISTS = {
 
 
 class Client:
-    """The control plane's calls; what it refuses is raised as CommandFailed."""
+    """The calls of the control plane. Raises CommandFailed for a refused call."""
 
     def __init__(
         self,
@@ -82,16 +82,19 @@ class Client:
     # Deployments
 
     def deployments(self, **filters: str) -> Iterator[dict[str, Any]]:
-        """All deployments; `name`, `name_contains` and other filters of the list."""
+        """Yield all deployments that match the list filters, such as `name` and `name_contains`."""
         return self.every("/v2/deployments", **filters)
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """The deployment of that name, None when there is none."""
+        """Return the deployment with this exact name, None if there is none."""
         rows = self.deployments(name=name, name_contains=name)
         return next((row for row in rows if row.get("name") == name), None)
 
     def require(self, name_or_id: str) -> dict[str, Any]:
-        """The deployment of that name, that id or a part of it; CommandFailed when there is none or several."""
+        """Return the deployment with this name, this id, or an id with this part.
+
+        Raises CommandFailed if there is none, BadUsage if several match.
+        """
         if is_id(name_or_id):
             return self.deployment(name_or_id)
         found = self.find(name_or_id)
@@ -119,7 +122,7 @@ class Client:
     # Revisions
 
     def revisions(self, deployment_id: str, *, limit: int, **filters: str) -> Iterator[dict[str, Any]]:
-        """A deployment's revisions, newest first."""
+        """Yield up to `limit` revisions of a deployment, newest first."""
         path, offset = f"/v2/deployments/{deployment_id}/revisions", 0
         while limit > offset:
             size = min(limit - offset, PAGE)
@@ -155,7 +158,7 @@ class Client:
         )
 
     def stream(self, path: str, headers: Mapping[str, str], timeout: httpx.Timeout) -> Any:
-        """A streamed answer, as httpx gives it: a context manager that raises httpx.HTTPError."""
+        """Stream a response: a context manager that yields an httpx.Response. Raises httpx.HTTPError."""
         return self._http.stream("GET", path, headers=dict(headers), timeout=timeout)
 
     def logs(
@@ -167,9 +170,9 @@ class Client:
         *,
         wait_seconds: int = 0,
     ) -> dict[str, Any]:
-        """A page of `build` or `deploy` log lines: `logs` and `next_offset`.
+        """Return a page of `build` or `deploy` log lines, with the keys `logs` and `next_offset`.
 
-        Of a deployment's log the service may be asked to wait so long for the first line.
+        `wait_seconds`: without a revision, the service waits up to this long for a first line.
         """
         revision = f"/revisions/{revision_id}" if revision_id else ""
         wait = f"?wait={wait_seconds}" if wait_seconds and not revision else ""
@@ -181,9 +184,9 @@ class Client:
     def upload(
         self, deployment_id: str, archive: BinaryIO, size: int, sent: Callable[[int], None] | None = None
     ) -> str:
-        """Put the archive where the service wants it; what the service calls it from now on.
+        """Upload the archive to the address that the service assigns. Returns its `object_path`.
 
-        `sent` is called with the number of bytes sent; it starts again when the connection broke.
+        `sent` is called with the number of bytes sent so far, which restarts at 0 when the upload is retried.
         """
         digest = _content_digest(archive)
         for attempt in range(1, UPLOAD_TRIES + 1):
@@ -210,10 +213,10 @@ class Client:
             time.sleep(PAUSE_SECONDS * attempt)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    # The wire
+    # HTTP
 
     def every(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
-        """All of a list, page after page."""
+        """Yield all items of a list, page after page."""
         offset = 0
         while True:
             page = self.get(path, {**filters, "limit": PAGE, "offset": offset})["resources"]
@@ -223,13 +226,13 @@ class Client:
             offset += PAGE
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The JSON at this path; asked again when the service is in trouble."""
+        """Return the JSON at this path. Retries while the service is busy, failing or restarting."""
         return self._request("GET", path, params=params, repeat=True)
 
     def send(self, method: str, path: str, body: Any = None, *, repeat: bool = False) -> Any:
-        """Send a call that changes something and return its answer. `repeat`: a second call has no further effect.
+        """Send a call that changes something and return its JSON. `repeat`: repeating the call has no further effect.
 
-        A POST carries an Idempotency-Key: sent again, it is answered with what the first one did.
+        A POST carries an Idempotency-Key: a repeated POST returns the response of the first.
         """
         headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else None
         return self._request(method, path, body=body, headers=headers, repeat=repeat)
@@ -249,7 +252,7 @@ class Client:
             try:
                 answer = self._http.request(method, path, params=params, json=body, headers=headers)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                # A wrong address will not become right.
+                # A service that has never answered probably has another address, so retrying is useless.
                 if attempt == TRIES or not repeat or not self._has_answered:
                     raise CommandFailed(self._silence(error)) from error
             else:
@@ -283,7 +286,7 @@ class Client:
 
 
 def _content_digest(archive: BinaryIO) -> str:
-    """The header by which the service sees whether all of it arrived as it was sent."""
+    """Return the Content-Digest header, by which the service verifies that the archive arrived intact."""
     found = hashlib.sha256()
     archive.seek(0)
     for part in _parts(archive, None):
@@ -347,7 +350,7 @@ def _detail(answer: httpx.Response) -> str:
 
 
 def _violation(item: Any) -> str:
-    """`source_config.repo_url: must be …`"""
+    """Format a validation error as `source_config.repo_url: must be …`."""
     if not isinstance(item, dict):
         return str(item)
     place = [str(part) for part in item.get("loc") or []]

@@ -1,4 +1,4 @@
-"""`runyard doctor`: what is there and what is missing, in one screen. It starts nothing and changes nothing."""
+"""`runyard doctor`: check the environment of the service and report problems. Starts nothing and changes nothing."""
 
 from cli.doctor.screen import command
 

@@ -1,4 +1,4 @@
-"""What `runyard doctor` says of Redis or Valkey: whether it answers, keeps what it is given, and has room."""
+"""Checks of `runyard doctor` for Redis or Valkey: connection, version, eviction, persistence and memory."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from shared.settings import MIB, Settings
 
 OLDEST_SERVER = (6, 2)
 NEARLY_FULL, FULL = 0.8, 0.95
-LEAST_BUFFER = 8 * MIB  # what a subscriber may be behind for a while
+LEAST_BUFFER = 8 * MIB  # a busy subscriber may fall this far behind for a moment
 EXAMPLE = "redis://:PASSWORD@HOST:6379/0"
 NOEVICTION = "noeviction"
 
 
 @dataclass(frozen=True)
 class Bus:
-    """What one look at the server has shown."""
+    """The state of a Redis or Valkey server, read once."""
 
     info: Mapping[str, Any]
-    pubsub_buffer: tuple[int, int, int] | None  # hard, soft, seconds; None where it may not be asked
+    pubsub_buffer: tuple[int, int, int] | None  # (hard bytes, soft bytes, seconds); None if not readable
 
     @property
     def version(self) -> str:
-        """`Valkey 9.1.2`; a Valkey also names the Redis it is compatible with."""
+        """Product and version, like `Valkey 9.1.2`. Valkey also reports the Redis version it is compatible with."""
         if self.info.get("server_name") == "valkey":
             return f"Valkey {self.info.get('valkey_version')}"
         return f"Redis {self.info.get('redis_version')}"
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Everything about Redis: the server of REDIS_URL, then those that have a role of their own."""
+    """Yield the findings about Redis: the server of REDIS_URL, then the separate servers for broker and events."""
     url = settings.redis_url or embedded.valkey_url(settings.data_dir)
     if url is None:
         yield _not_started()
@@ -85,7 +85,7 @@ def _not_started() -> Finding:
 
 
 def _look(url: str) -> Bus:
-    """Raises RedisError, and ValueError for an address that is none."""
+    """Read the state of the server. Raises RedisError, and ValueError for an invalid address."""
     from redis.exceptions import ResponseError
 
     from shared.infra.redis import make_client
@@ -103,7 +103,7 @@ def _look(url: str) -> Bus:
 
 
 def _pubsub(limits: str) -> tuple[int, int, int] | None:
-    """Of `normal 0 0 0 slave … pubsub 33554432 8388608 60`."""
+    """Parse the pub/sub limits in `normal 0 0 0 slave … pubsub 33554432 8388608 60`."""
     words = limits.split()
     if "pubsub" not in words:
         return None
@@ -112,11 +112,11 @@ def _pubsub(limits: str) -> tuple[int, int, int] | None:
     return hard, soft, seconds
 
 
-# What is judged of an answer
+# Judging a server's state
 
 
 def judge(found: Bus, *, is_embedded: bool) -> Iterator[Finding]:
-    """The lines of a server that answers."""
+    """Yield the findings about a server that answers."""
     yield _server(found, is_embedded=is_embedded)
     yield _eviction(found)
     yield _appendonly(found)

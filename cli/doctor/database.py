@@ -19,7 +19,7 @@ from shared.settings import BadSetting, Formation, Settings
 CONNECT_SECONDS = 5
 OLDEST_SERVER = 140000
 CLOCK_SECONDS = 5.0
-CHECKED_VALUES = 1000  # of each column of secrets
+CHECKED_VALUES = 1000  # maximum values decrypted per encrypted column
 EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/NAME"
 
 LOOK = """
@@ -53,18 +53,18 @@ class Database:
     others: int
     is_readonly: bool
     may_create: bool
-    behind_seconds: float  # of this machine's clock
+    behind_seconds: float  # how far this machine's clock is behind the database's
     schema: str | None
     workers: list[dict[str, Any]]
 
     @property
     def usable(self) -> int:
-        """Connections for roles without privileges."""
+        """Connections available to unprivileged roles."""
         return self.most - self.reserved
 
 
 class CannotLook(Exception):
-    """There is no looking at it: the finding says why."""
+    """The database cannot be examined; the finding gives the reason."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.found)
@@ -72,7 +72,7 @@ class CannotLook(Exception):
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Everything about PostgreSQL, the schema and what is stored encrypted."""
+    """Yield the findings about PostgreSQL, the schema, the workers and the encryption keys."""
     url = settings.database_url
     where = "PostgreSQL"
     if url is None:
@@ -112,8 +112,8 @@ def _not_started(settings: Settings) -> Finding:
 
 
 def _look(url: str, *, is_embedded: bool) -> Database:
-    """Raises CannotLook."""
-    import psycopg  # takes as long as a whole other command: none of them needs it
+    """Read the state of the database. Raises CannotLook."""
+    import psycopg  # imported here: it takes as long as a whole other command, and no other command needs it
     from psycopg.rows import dict_row
 
     try:
@@ -175,13 +175,13 @@ def _replica(url: str) -> Finding:
 
 
 def _workers_query() -> bytes:
-    from shared.models import is_silent  # here: it loads SQLAlchemy, which few commands need
+    from shared.models import is_silent  # imported here: it loads SQLAlchemy, which few commands need
 
-    return WORKERS.format(silent=is_silent()).encode()  # psycopg takes text only from literals
+    return WORKERS.format(silent=is_silent()).encode()  # psycopg's types accept `str` only as a literal
 
 
 def _has_workers(conn: Any) -> bool:
-    """Whether this role may look at the workers."""
+    """Whether the `worker` table exists and this role may read it."""
     found = conn.execute(
         "SELECT coalesce(has_table_privilege(to_regclass('worker'), 'SELECT'), false) AS may"
     )
@@ -198,11 +198,11 @@ def _advice(state: str | None) -> str:
     return known.get(state or "", "Check host, port, user and password in DATABASE_URL, and that it runs.")
 
 
-# What is judged of an answer
+# Judging the state of the database
 
 
 def judge(found: Database, where: str, *, is_pooled: bool, started: Formation = ()) -> Iterator[Finding]:
-    """The lines of a server that answers."""
+    """Yield the findings about a server that answers."""
     if found.number < OLDEST_SERVER:
         yield fails(where, found.version, "PostgreSQL 14 or newer is needed: upgrade the server.")
     elif found.is_readonly:
@@ -221,8 +221,12 @@ def judge(found: Database, where: str, *, is_pooled: bool, started: Formation = 
 
 
 def connections(found: Database, started: Formation = ()) -> Finding:
-    """`max_connections` against what the processes may take: those that are started here, or more workers there are."""
-    from shared.infra.postgres import MOST_CONNECTIONS  # it brings SQLAlchemy along
+    """Compare `max_connections` with the maximum that the processes may open.
+
+    Counts at least one process of each kind, those that `runyard up` starts here, or the running workers if they are
+    more.
+    """
+    from shared.infra.postgres import MOST_CONNECTIONS  # imported here: it loads SQLAlchemy
 
     counted = {"web": 1, "runner": 1, "builder": 1, **dict(started)}
     for kind in ("runner", "builder"):
@@ -256,7 +260,7 @@ def _clock(found: Database) -> Finding:
 
 
 def schema(found: Database) -> Finding:
-    """The migrations that were applied against those of this code."""
+    """Compare the applied migrations with those of this release."""
     newest, applied = needed(), found.schema
     if applied == newest:
         return ok("schema", f"version {applied}, as the code's")
@@ -310,7 +314,7 @@ def _keys(settings: Settings, url: str, found: Database) -> Finding:
 def _tried(settings: Settings, url: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from cli.machine import local  # it brings SQLAlchemy along
+    from cli.machine import local  # imported here: it loads SQLAlchemy
     from shared.infra import key_rotation
 
     name = "encryption keys"
@@ -340,7 +344,7 @@ def _tried(settings: Settings, url: str) -> Finding:
 
 @contextmanager
 def _configured(settings: Settings) -> Iterator[Finding | None]:
-    """The keys in force, or what is wrong with them."""
+    """Configure the encryption keys. Yields a finding if they are invalid, else None."""
     from shared.infra import encryption
 
     advice = "`runyard encryption new-key` shows how one looks; keep those that were in use."

@@ -1,4 +1,4 @@
-"""What a check has found: its name, its state, what is there, and what to do about it."""
+"""Findings of `runyard doctor`, and the masking of passwords in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 HIDDEN = "***"
-SHORTEST_MASKED = 2  # characters of a part of a password: to mask single ones would leave no sentence
+SHORTEST_MASKED = 2  # characters; masking every occurrence of a single character would destroy the text
 
 
 class State(StrEnum):
@@ -19,12 +19,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the screen."""
+    """The result of one check, printed as one line."""
 
     name: str
     state: State
     found: str
-    advice: str = ""  # one sentence on what to do, where there is something to do
+    advice: str = ""  # one sentence on what to do; empty if nothing is to be done
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
@@ -43,11 +43,11 @@ def fails(name: str, found: str, advice: str) -> Finding:
 
 
 class UnreadableAddress(ValueError):
-    """The value of a variable is no address; the message never quotes it."""
+    """The value of a variable is not a valid address; the message never quotes the value."""
 
 
 def check_address(url: str, schemes: tuple[str, ...]) -> None:
-    """Raises UnreadableAddress: what a driver would say of such a value quotes it, with its password."""
+    """Raise UnreadableAddress for an invalid address. A driver's own error would quote it, including the password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -58,7 +58,7 @@ def check_address(url: str, schemes: tuple[str, ...]) -> None:
 
 
 def masked(text: str, url: str) -> str:
-    """One line of a driver's text without any part of the password that stands in the address."""
+    """Return a driver's error text as one line, with every part of the address's password masked."""
     line = " ".join(text.split())
     for secret in sorted(_secrets(url), key=len, reverse=True):
         line = line.replace(secret, HIDDEN)
@@ -66,7 +66,10 @@ def masked(text: str, url: str) -> str:
 
 
 def _secrets(url: str) -> set[str]:
-    """The passwords of an address, and their parts: with an @ or a / in it a driver may take one for a host's name."""
+    """Return the passwords of an address and their parts.
+
+    A driver may take a part of a password that holds an unescaped @ or / for the host name and quote it in an error.
+    """
     found = {value for name, value in parse_qsl(urlsplit(url).query) if "password" in name.lower()}
     if written := re.search(r"://[^:@/]*:(.*)@", url):
         found |= {written[1], unquote(written[1]), *re.split(r"[@:/?#]", written[1])}

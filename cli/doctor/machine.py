@@ -26,16 +26,16 @@ from shared.settings import MIB, PASSED_ON, BadSetting, Settings, check_public, 
 GIB = 1024 * MIB
 LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, GIB // 4
 FEW_INODES, TOO_FEW_INODES = 100_000, 5_000
-SPARE_FILES = 1000  # of a web process, beside its streams
+SPARE_FILES = 1000  # open files that a web process needs besides its streams
 FEWEST_FILES = 1024
 OLDEST_GIT = (2, 30)
-PROBE_SECONDS = 60.0  # it tries bubblewrap, and asks each Python for its version
+PROBE_SECONDS = 60.0  # timeout of the probe that tries bubblewrap and runs each Python interpreter
 ANSWER_SECONDS = 2.0
 SECRET_FILES = (KEPT_KEY, embedded.SECRET_KEYS, "valkey/password", "valkey/valkey.conf")
 
 
 def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Variables that nothing reads, and those that only `runyard dev` may set."""
+    """Report variables that nothing reads, and those that only `runyard dev` may set."""
     for text in unknown_variables(environment):
         yield warning("variables", text, "Correct or remove it: docs/settings.md has them all.")
     try:
@@ -46,7 +46,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def python() -> Finding:
-    """The interpreter and the release."""
+    """Report the interpreter, the release and the operating system."""
     version = ".".join(map(str, sys.version_info[:3]))
     where = f"runyard {__version__} in {procfile.PROJECT}"
     if sys.platform == "linux":
@@ -63,7 +63,7 @@ def python() -> Finding:
 
 
 def data_directory(settings: Settings) -> Iterator[Finding]:
-    """Whether it can be written, is closed to others, and has room."""
+    """Check that the data directory is writable, closed to other users, and has free space."""
     name, folder = "data directory", settings.data_dir
     try:
         there = nearest(folder)
@@ -94,17 +94,17 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or the first above it that is there. Raises OSError where a folder may not be entered."""
+    """Return the folder, or its nearest existing parent. Raises OSError if a folder may not be entered."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def disk(folder: Path) -> Finding:
-    """Free bytes and inodes of the file system."""
+    """Check the free bytes and inodes of the file system."""
     free = os.statvfs(folder)
     space, inodes = free.f_bavail * free.f_frsize, free.f_favail
     text = f"{space / GIB:.1f} GiB free"
     if free.f_files:
-        text += f", {inodes} inodes"  # some file systems have no table of them
+        text += f", {inodes} inodes"  # some file systems have no fixed number of inodes
     advice = "Free some, lower RUNYARD_KEPT_ENVIRONMENTS, or move RUNYARD_DATA_DIR to another disk."
     few = inodes if free.f_files else FEW_INODES
     if space < TOO_LITTLE_DISK or few < TOO_FEW_INODES:
@@ -115,7 +115,7 @@ def disk(folder: Path) -> Finding:
 
 
 def key_files(folder: Path) -> Finding:
-    """Files that only their owner may read."""
+    """Check that the key files are readable by this user and closed to others."""
     there = [path for name in SECRET_FILES if (path := folder / name).exists()]
     unreadable = [path.name for path in there if not os.access(path, os.R_OK)]
     if unreadable:
@@ -137,7 +137,7 @@ def key_files(folder: Path) -> Finding:
 
 
 def port(settings: Settings) -> Finding:
-    """Whether web can listen, or does already, or who is in its way."""
+    """Check that web can listen on its port or already answers there. Names the program that holds the port."""
     name, address = "port", f"{settings.listen_host}:{settings.port}"
     try:
         up.require_free_port(settings)
@@ -153,7 +153,7 @@ def port(settings: Settings) -> Finding:
 
 
 def _version_there(settings: Settings) -> str | None:
-    """The version of the service that answers at this address; None when something else does."""
+    """Return the version of the service that answers at this address. None if another program or nothing answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{up.local_address(settings)}/info", timeout=ANSWER_SECONDS) as answer:
@@ -164,8 +164,8 @@ def _version_there(settings: Settings) -> str | None:
 
 
 def _holder(number: int) -> str:
-    """The program that listens on a port, where this user may see it."""
-    import psutil  # nobody else needs it
+    """Return the program that listens on a port; empty if this user may not see it."""
+    import psutil  # imported here: no other check needs it
 
     try:
         for found in psutil.net_connections("tcp"):
@@ -181,7 +181,7 @@ def _holder(number: int) -> str:
 
 
 def open_files(settings: Settings) -> Finding:
-    """`ulimit -n`: each process raises it to what it may have."""
+    """Check the hard limit of open files (`ulimit -Hn`). Each process raises its soft limit to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     need = settings.max_streams + SPARE_FILES
@@ -215,7 +215,7 @@ def _output(argv: list[str]) -> str | None:
 
 
 def proxies(environment: Mapping[str, str]) -> Finding:
-    """The proxies and certificates that builds and agents get to see; never their passwords."""
+    """Report the proxy and certificate variables passed on to builds and agents, without passwords."""
     told = [
         f"{name}={_without_password(environment[name])}"
         for name in PASSED_ON
@@ -236,7 +236,7 @@ def _without_password(address: str) -> str:
 
 
 def user_code(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The sandbox and the interpreters, found out as a runner and a builder would."""
+    """Check sandbox and interpreters with the code that runners and builders use."""
     try:
         found = look_at_user_code(settings, environment)
     except ValueError as error:
@@ -247,7 +247,10 @@ def user_code(settings: Settings, environment: Mapping[str, str]) -> Iterator[Fi
 
 
 def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Asked of a process of its own, since the command line loads nothing of the workers; raises ValueError."""
+    """Run the probe `workers.machine` in a subprocess and return its JSON. Raises ValueError.
+
+    A subprocess is needed because the command line never imports `workers`.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-m", "workers.machine", str(nearest(settings.data_dir))],
@@ -266,7 +269,7 @@ def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dic
 
 
 def isolation(found: Mapping[str, Any]) -> Finding:
-    """The level, and what would raise it."""
+    """Report the isolation level, and how to raise it."""
     name = "isolation"
     if found["refusal"]:
         return fails(name, found["refusal"], "Install bubblewrap, allow user namespaces, or take `auto`.")

@@ -1,4 +1,4 @@
-"""The command: every check, one line each, and the exit code."""
+"""The command `runyard doctor`: runs every check, prints a line each, and sets the exit code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(as_json: Json = False) -> None:
 
 
 def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Every check in the order of the screen; a setting that cannot be used is a line and then left out."""
+    """Run every check in the order of the output. An invalid setting becomes a finding; the checks use its default."""
     yield machine.python()
     settings, usable, bad = readable(environment)
     yield from bad
@@ -60,13 +60,16 @@ def guarded(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
     except OSError as error:
         advice = "Check that this user may reach RUNYARD_DATA_DIR and the files in it."
         yield fails(name, f"cannot be examined: {error.strerror or type(error).__name__}", advice)
-    except Exception as error:  # unknown: shown by its place alone, since its text may quote a password
+    except Exception as error:  # only the traceback's locations are shown: the text may quote a password
         typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True)
         yield fails(name, f"cannot be examined: {type(error).__name__}", "Report this as a defect.")
 
 
 def readable(environment: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[Finding]]:
-    """The settings without those that cannot be used, the environment they come from, and what is wrong with the others."""
+    """Read the settings, ignoring invalid variables.
+
+    Returns `(settings, the environment without invalid variables, a finding per invalid variable)`.
+    """
     usable, bad = dict(environment), []
     while True:
         try:
@@ -75,17 +78,17 @@ def readable(environment: Mapping[str, str]) -> tuple[Settings, dict[str, str], 
             name = _named(str(error))
             taken = [each for each in (name, f"{name}_FILE") if usable.pop(each, None) is not None]
             if not taken:
-                raise  # none of a variable's: a defect of ours
+                raise  # the error names no variable of the environment, which is a bug
             bad.append(fails(name, str(error), "Mend it or take it away: docs/settings.md has them all."))
 
 
 def _named(message: str) -> str:
-    """The variable that a BadSetting begins with."""
+    """Return the variable that the message of a BadSetting begins with; empty if there is none."""
     return max((name for name in VARIABLES.values() if message.startswith(name)), key=len, default="")
 
 
 def is_well(found: Sequence[Finding]) -> bool:
-    """Whether nothing would fail."""
+    """Whether no finding is a failure; warnings are allowed."""
     return all(finding.state is not State.FAILS for finding in found)
 
 

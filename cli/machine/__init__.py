@@ -1,4 +1,4 @@
-"""The service on this machine: its processes and its embedded servers, what starts and probes them, and its own database.
+"""The service on this machine: its processes, its embedded servers, starting and probing them, direct database access.
 
-Nothing is imported here: a probe of supervisors asks one question of one module.
+This file imports nothing, so that a health probe loads a single module.
 """

@@ -1,4 +1,4 @@
-"""`runyard demo`: what `make run` and `make demo` do once the service answers."""
+"""The example of `runyard demo`, deployed and run once the service answers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from shared.settings import Settings
 EXAMPLE = PROJECT / "examples" / "chat"
 NAME = "chat"
 QUESTION = "What can you do?"
-LINE = 100  # characters of an event that are shown
+LINE = 100  # maximum characters printed of an event
 
 
 def demo(settings: Settings, print_line: PrintLine) -> None:
-    """Deploy the example and stream one run of it with the public SDK; CommandFailed when nothing streamed."""
+    """Deploy the example and stream one run of it with the public SDK. Raises CommandFailed if no event arrives."""
     assert settings.api_key is not None
     project = Project.read(EXAMPLE)
     with Client(settings.url, settings.api_key) as client:
@@ -39,8 +39,8 @@ def demo(settings: Settings, print_line: PrintLine) -> None:
 
 
 def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
-    """Run this graph on a new thread and show each event as it comes; how many came."""
-    from langgraph_sdk import get_sync_client  # takes half a second: only the demonstration needs it
+    """Run the graph on a new thread and print each event on arrival. Returns the number of events."""
+    from langgraph_sdk import get_sync_client  # its import takes half a second
 
     started = time.monotonic()
     client = get_sync_client(url=url, api_key=key, headers=AS_STUDIO)
@@ -94,5 +94,5 @@ def addresses(settings: Settings, deployments: list[str]) -> list[str]:
 
 
 def relative(path: Path) -> str:
-    """The path as one would type it here."""
+    """Return the path relative to the working directory if it lies below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

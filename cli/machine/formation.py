@@ -1,16 +1,20 @@
-"""How many of each process `runyard up` starts."""
+"""Number of processes of each kind that `runyard up` starts."""
 
 from __future__ import annotations
 
 from shared.settings import Formation, Settings
 
-# One web and one runner keep, with the graph host and the servers that work for them, about so many processors busy.
+# Processors kept busy by one web, one runner, and the graph host and servers that work for them.
 PROCESSORS_OF_A_PAIR = 4
-MOST_PAIRS = 3  # more may take more connections than the embedded PostgreSQL has
+MOST_PAIRS = 3  # more pairs could exceed the `max_connections` of the embedded PostgreSQL
 
 
 def of_machine(settings: Settings, processors: int) -> Formation:
-    """Those that `RUNYARD_PROCESSES` names; of web and runner else one for every four processors, of builder one."""
+    """Return the number of web, runner and builder processes to start on a machine.
+
+    The default is one builder, and one web and one runner per four processors, at most three of each. `runyard dev`
+    starts one of each. `RUNYARD_PROCESSES` overrides the numbers it names.
+    """
     pairs = max(1, min(processors // PROCESSORS_OF_A_PAIR, MOST_PAIRS))
     if settings.dev_deployment is not None:
         pairs = 1
@@ -18,10 +22,13 @@ def of_machine(settings: Settings, processors: int) -> Formation:
 
 
 def written(formation: Formation) -> str:
-    """As the setting is written."""
+    """Return the formation in the syntax of `RUNYARD_PROCESSES`."""
     return ",".join(f"{name}={number}" for name, number in formation)
 
 
 def children(formation: Formation, name: str) -> int:
-    """How many processes of a line of the Procfile are started: one web is gunicorn, which starts those of `web`."""
+    """Return how many processes the supervisor starts for a line of the Procfile.
+
+    It starts one `web`: gunicorn, which forks its own workers.
+    """
     return 1 if name == "web" else dict(formation).get(name, 1)

@@ -1,7 +1,7 @@
-"""`runyard health`: whether this machine's processes of a kind are well, for probes of supervisors.
+"""`runyard health`: liveness and readiness probes of this machine's processes.
 
-A probe comes every few seconds, so nothing is imported here that the question does not need: `cli/__main__.py` gets here
-without the command line's other commands.
+Supervisors call it every few seconds, so it imports as little as possible. `cli/__main__.py` calls this module without
+loading the other commands.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "::
 
 
 class Unhealthy(Exception):
-    """A process is not well, or there is none; the message says which and why."""
+    """A process is unhealthy or does not exist; the message names it and the reason."""
 
 
 def quick(arguments: Sequence[str]) -> int | None:
-    """The exit code of `runyard health ARGUMENTS`; None for what the command line itself has to explain."""
+    """Run `runyard health ARGUMENTS` and return the exit code. None if typer has to parse the arguments."""
     match list(arguments):
         case [kind]:
             is_ready, pid = False, None
@@ -41,7 +41,7 @@ def quick(arguments: Sequence[str]) -> int | None:
 
 
 def report(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 0) -> int:
-    """Check, for so long until it is well, and print the outcome in a line; the exit code."""
+    """Check until the processes are healthy or `wait_seconds` have passed; print one line. Returns the exit code."""
     until = time.monotonic() + wait_seconds
     while True:
         try:
@@ -58,7 +58,7 @@ def report(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 
 
 
 def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = None) -> str:
-    """Check a kind of process and return its report. Raises Unhealthy."""
+    """Check all processes of a kind, or only the process `pid`, and return a report line. Raises Unhealthy."""
     if kind == "web":
         return _check_web(settings, "/ok?ready=1" if is_ready else "/ok")
     if kind == DATABASE:
@@ -97,7 +97,7 @@ def _check_web(settings: Settings, path: str) -> str:
 
 
 def _check_database(settings: Settings) -> str:
-    from shared.infra import schema  # not for the other kinds
+    from shared.infra import schema  # imported here: the other kinds do not need it
 
     if settings.database_url is None:
         raise Unhealthy("DATABASE_URL does not say which database.")

@@ -1,4 +1,4 @@
-"""`runyard health` as the command line explains it; what it does is in `cli/machine/health.py`."""
+"""Typer command of `runyard health`. The checks are in `cli/machine/health.py`."""
 
 from __future__ import annotations
 

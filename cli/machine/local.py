@@ -1,4 +1,4 @@
-"""Commands that work on the database directly. They run on the machine of the service and need no API key."""
+"""Direct database access for commands. They run on the machine of the service and need no API key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shared.settings import Settings
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[None]:
-    """The service's database; what it refuses is raised as CommandFailed."""
+    """Connect to the service's database within the block. Raises CommandFailed in place of a RunyardError."""
     url = settings.database_url or _embedded_url(settings)
     postgres.connect(url, pool_size=2, pooler=settings.database_pooler)
     try:
@@ -35,7 +35,7 @@ def connected(settings: Settings) -> Iterator[None]:
 def create_key(
     settings: Settings, *, name: str, organization: str, role: str, lifetime: timedelta | None
 ) -> str:
-    """A new key's text. Raises CommandFailed."""
+    """Create an API key and return its text. Raises CommandFailed if the organization does not exist."""
     with connected(settings), connection() as conn:
         query = text("SELECT id FROM organization WHERE name = :name AND deleted_at IS NULL")
         found = conn.execute(query, {"name": organization}).scalar()
@@ -47,7 +47,10 @@ def create_key(
 
 
 def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]) -> Counter[str]:
-    """Encrypt everything with the first key. Raises CommandFailed and BadSetting."""
+    """Re-encrypt all stored secrets with the first key. Returns counts by outcome.
+
+    Raises CommandFailed and BadSetting.
+    """
     encryption.configure(encryption_keys(settings))
     with connected(settings):
         return key_rotation.rotate(print_counts)
@@ -60,7 +63,7 @@ def remaining(settings: Settings) -> Counter[str]:
 
 
 def encryption_keys(settings: Settings) -> tuple[str, ...]:
-    """The operator's keys, or those in the data directory. Raises CommandFailed."""
+    """Return the keys of RUNYARD_ENCRYPTION_KEYS, else those in the data directory. Raises CommandFailed."""
     if settings.encryption_keys:
         return settings.encryption_keys
     path = embedded.key_file(settings.data_dir)
@@ -72,12 +75,12 @@ def encryption_keys(settings: Settings) -> tuple[str, ...]:
 
 
 def add_first(settings: Settings) -> Path:
-    """Put a new key before those in the data directory; the file, rewritten whole or not at all."""
+    """Prepend a new key to the current ones in the data directory. Returns the file, which is replaced atomically."""
     return keep_keys(settings, [new_key(), *encryption_keys(settings)])
 
 
 def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
-    """Make these the keys in the data directory; the file, rewritten whole or not at all."""
+    """Write these keys to the data directory. Returns the file, which is replaced atomically."""
     path = embedded.key_file(settings.data_dir)
     written = path.with_name(path.name + ".new")
     try:

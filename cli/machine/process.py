@@ -1,4 +1,4 @@
-"""`runyard process`: one line of the Procfile, for those who start and restart processes themselves."""
+"""`runyard process`: run one line of the Procfile under an external supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.machine import procfile
 from cli.options import sentences
 from shared.settings import VARIABLES, Settings, check_public, unknown_variables
 
-# What a process cannot do without; of those that are not named, SERVING.
+# Settings that a process requires; processes that are not listed require SERVING.
 NEEDED = {"release": ("database_url",), "beat": ("redis_url",)}
 SERVING = ("database_url", "redis_url", "encryption_keys")
 
@@ -43,7 +43,7 @@ def command(
 
 
 def line_of(name: str) -> procfile.ProcfileLine:
-    """The Procfile's line of this name. Raises BadUsage."""
+    """Return the line of the Procfile with this name. Raises BadUsage."""
     lines = {line.name: line for line in procfile.read()}
     if name not in lines:
         raise BadUsage(f"There is no process {name!r}. There are: {', '.join(lines)}.")
@@ -51,9 +51,9 @@ def line_of(name: str) -> procfile.ProcfileLine:
 
 
 def environment_of(line: procfile.ProcfileLine, given: Mapping[str, str]) -> dict[str, str]:
-    """What the process starts with: the variables as they are, but for where to look.
+    """Return the environment of the process: the given variables, with absolute paths and our search paths.
 
-    Raises BadSetting, and CommandFailed when there is not what it needs.
+    Raises BadSetting, and CommandFailed if a required setting is missing.
     """
     check_public(given)
     settings = Settings.from_env(given)
@@ -67,7 +67,7 @@ def environment_of(line: procfile.ProcfileLine, given: Mapping[str, str]) -> dic
 
 
 def _paths(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """What the caller's directory makes of paths: the process runs in another one."""
+    """Return the variables that hold paths, made absolute. The process runs in another working directory."""
     files = [f"{name}_FILE" for name in VARIABLES.values()]
     return {
         "RUNYARD_DATA_DIR": str(settings.data_dir),

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]  # a clone, or the `app` of what is installed
+PROJECT = Path(__file__).resolve().parents[2]  # root of the clone, or the `app` folder of an installed wheel
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
-# Addresses and keys that a process never uses: what it does not have, nobody takes from it.
+# Addresses and keys that a process never uses. Withholding them means that a compromised process cannot leak them.
 WITHHELD = {
     "beat": (
         "DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS",
@@ -20,7 +20,9 @@ WITHHELD = {
 }  # fmt: skip
 
 
-UNDER_HONCHO = "HONCHO_PROCESS_NAME"  # honcho sets it: its `release` waits, where ours has to end
+# Set by honcho. With it `release` keeps running after the migrations, because honcho stops everything when a process
+# ends. Under our own supervisor `release` has to end, so the variable is removed.
+UNDER_HONCHO = "HONCHO_PROCESS_NAME"
 
 
 class BadProcfile(ValueError):
@@ -30,22 +32,22 @@ class BadProcfile(ValueError):
 @dataclass(frozen=True)
 class ProcfileLine:
     name: str
-    command: str  # for a shell: it may name variables
+    command: str  # shell syntax; may refer to variables
 
     @property
     def argv(self) -> list[str]:
-        """The shell hands over to the command, so that its process is the command's own."""
+        """The command line. The shell replaces itself with the command (`exec`), so the process id is the command's."""
         return ["/bin/sh", "-c", f"exec {self.command}"]
 
     def environment(self, whole: Mapping[str, str]) -> dict[str, str]:
-        """What of the service's environment this process gets."""
+        """Return the part of the service's environment that this process receives."""
         withheld = {f"{name}{end}" for name in WITHHELD.get(self.name, ()) for end in ("", "_FILE")}
         withheld.add(UNDER_HONCHO)
         return {name: value for name, value in whole.items() if name not in withheld}
 
 
 def read(path: Path = PROJECT / "Procfile") -> list[ProcfileLine]:
-    """The lines in order; raises BadProcfile."""
+    """Return the lines in order. Raises BadProcfile."""
     lines = []
     for number, text in enumerate(path.read_text().splitlines(), 1):
         if not text.strip() or text.startswith("#"):
@@ -58,12 +60,12 @@ def read(path: Path = PROJECT / "Procfile") -> list[ProcfileLine]:
 
 
 def surroundings(given: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a process of ours finds its programs and modules, and those that are good for each."""
+    """Return the variables that every process needs: search paths of programs and modules, and interpreter options."""
     return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", os.defpath)]),
-        # What the caller has in its folder or on its path, as a project's own `shared`, is not for us.
+        # Keep modules in the caller's folder or path out, such as a project's own `shared` package.
         "PYTHONPATH": str(PROJECT),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
-        "MALLOC_ARENA_MAX": "2",  # each thread's own heap costs memory that is never given back
+        "MALLOC_ARENA_MAX": "2",  # a heap per thread would take memory that is never returned
     }

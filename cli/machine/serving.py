@@ -1,4 +1,4 @@
-"""`runyard up` and `demo`: the whole service on this machine, and an example that runs on it."""
+"""Typer commands `runyard up` and `runyard demo`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def up(port: Port = None, host: Host = None) -> None:
 
 
 def settings_for(port: int | None, host: str | None) -> Settings:
-    """The settings of the environment and the options. Raises BadSetting."""
+    """Return the settings from the environment, overridden by the options. Raises BadSetting."""
     check_public(os.environ)
     options = {"RUNYARD_PORT": str(port or ""), "RUNYARD_LISTEN_HOST": host or ""}
     return Settings.from_env({**os.environ, **{name: value for name, value in options.items() if value}})
 
 
 def serve(settings: Settings) -> int:
-    """Run the service and print its addresses; the exit code."""
+    """Run the service and print its addresses. Returns the exit code."""
     lines = Lines()
 
     def visit(settings: Settings) -> None:
@@ -67,7 +67,7 @@ def demo(
     with sentences():
         lines, chosen = Lines(), settings_for(port, host)
         if "RUNYARD_LOG_LEVEL" not in os.environ:
-            chosen = replace(chosen, log_level="WARNING")  # the events are what there is to see
+            chosen = replace(chosen, log_level="WARNING")  # keep the output to the events of the run
 
         def visit(settings: Settings) -> int | None:
             logging.getLogger("httpx").setLevel(logging.WARNING)

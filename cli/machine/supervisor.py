@@ -1,8 +1,8 @@
-"""Starts processes, restarts what dies, shows what they print, and leaves nothing behind.
+"""A process supervisor: starts programs, restarts those that die, shows their output, and leaves no process behind.
 
-One thread, one loop: it waits on the children's output and on signals. Each child has a session of its own, so
-a terminal's Ctrl-C reaches the supervisor alone, and dies with the supervisor however that ends. Orphans of a
-child become ours (`PR_SET_CHILD_SUBREAPER`) and go when we go.
+A single-threaded loop waits on the children's output and on signals. Each child runs in a session of its own, so a
+terminal's Ctrl-C reaches only the supervisor. Children die with the supervisor, however it ends. Orphans of a child are
+reparented to the supervisor (`PR_SET_CHILD_SUBREAPER`), which kills them when it ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cli.machine.embedded import die_with_parent
 from shared.infra import system
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
-STEADY_SECONDS = 30.0  # who ran this long has recovered: its next death is a first one
+STEADY_SECONDS = 30.0  # a program that ran this long has recovered; its next death counts as the first
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 5.0
 LINE_LIMIT = 64 * 1024
@@ -33,26 +33,26 @@ Show = Callable[[str, str], None]
 
 
 class Died(Exception):
-    """A process ended while it was being waited for."""
+    """A process ended while the supervisor waited for it to become ready."""
 
 
 @dataclass(frozen=True)
 class SupervisedProgram:
-    """What to run, and how to end it."""
+    """A program to supervise: command, environment, and the signals that end it."""
 
     name: str
     argv: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
     folder: Path
     stop_signal: signal.Signals = signal.SIGTERM
-    death_signal: signal.Signals = signal.SIGKILL  # when the supervisor dies
+    death_signal: signal.Signals = signal.SIGKILL  # sent to the program when the supervisor dies
     before_exec: Callable[[], None] | None = None
     pass_fds: Sequence[int] = ()
-    command: str | None = None  # what `argv` has a shell execute, for who may start it in another way
+    command: str | None = None  # the shell command within `argv`, for a `fork` that starts it without a shell
 
 
 class RunningProcess(Protocol):
-    """What is known of a running process; `subprocess.Popen` is one."""
+    """The attributes of a running process that the supervisor uses; `subprocess.Popen` has them."""
 
     pid: int
     stdout: IO[bytes] | None
@@ -61,7 +61,7 @@ class RunningProcess(Protocol):
 
 @dataclass
 class ForkedProcess:
-    """One that we have not started ourselves, and whose parent we are."""
+    """A process that another process forked, with the supervisor as its parent."""
 
     pid: int
     stdout: IO[bytes] | None
@@ -73,13 +73,13 @@ Fork = Callable[[SupervisedProgram], ForkedProcess | None]
 
 @dataclass
 class Child:
-    """A program's current process, if it has one."""
+    """A supervised program and its current process, if it runs."""
 
     program: SupervisedProgram
     process: RunningProcess | None = None
     started_at: float = 0.0
-    deaths: int = 0  # in a row
-    starts_at: float | None = None  # when to start it again
+    deaths: int = 0  # consecutive deaths
+    starts_at: float | None = None  # monotonic time of the next restart
     last_exit: int | None = None
     unfinished: bytes = b""
     restarts: bool = True
@@ -90,18 +90,18 @@ class Child:
 
 
 class Supervisor:
-    """Keeps its programs running until asked to stop."""
+    """Keeps its programs running until a signal or `ask_to_stop` requests a stop."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
-        self.fork: Fork = lambda program: None  # starts what it can; else we do
+        self.fork: Fork = lambda program: None  # None: the supervisor starts the program itself
         self._stop_asked = 0
 
     @contextlib.contextmanager
     def attentive(self) -> Iterator[None]:
-        """Take signals and orphans; on the way out, kill whatever is left."""
+        """Handle signals and adopt orphans within the block. Kills every remaining process at its end."""
         system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         wakeup_read, wakeup_write = system.open_pipe()
         self._selector.register(wakeup_read, selectors.EVENT_READ, None)
@@ -128,18 +128,21 @@ class Supervisor:
         return self._stop_asked > 0
 
     def ask_to_stop(self) -> None:
-        """Like a signal; may be called from another thread."""
+        """Request a stop by sending SIGTERM to this process. May be called from another thread."""
         os.kill(os.getpid(), signal.SIGTERM)
 
     def start(self, program: SupervisedProgram, *, restarts: bool = True) -> Child:
-        """Run this program and keep it running; `restarts` false: until it ends."""
+        """Start a program and restart it whenever it ends, unless `restarts` is False."""
         child = Child(program, restarts=restarts)
         self._children.append(child)
         self._spawn(child)
         return child
 
     def run(self, program: SupervisedProgram) -> int | None:
-        """Run this program to its end; its exit code, None when we were asked to stop before."""
+        """Run a program to its end and return its exit code.
+
+        A stop request ends the program early; the exit code is then that of the stopped process.
+        """
         child = self.start(program, restarts=False)
         try:
             while child.process is not None and not self.is_asked_to_stop:
@@ -152,9 +155,9 @@ class Supervisor:
     def wait_until(
         self, condition: Callable[[], bool], *, seconds: float, needs: Child | None = None
     ) -> bool:
-        """Serve the loop until the condition holds; False when it did not in time or we were asked to stop.
+        """Serve the loop until the condition holds. Returns False on timeout or a stop request.
 
-        Raises Died when the child it depends on keeps ending.
+        Raises Died if the child `needs`, on which the condition depends, has ended three times in a row.
         """
         deadline = time.monotonic() + seconds
         while not condition():
@@ -185,7 +188,7 @@ class Supervisor:
         self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
 
     def serve(self, seconds: float = TICK_SECONDS) -> None:
-        """One turn: output, deaths, restarts."""
+        """Run one turn of the loop: relay output, reap ended processes, start those that are due."""
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
@@ -233,7 +236,7 @@ class Supervisor:
         assert child.process is not None
         process, child.process = child.process, None
         child.last_exit = process.returncode
-        _signal_group(process.pid, signal.SIGKILL)  # what it left in its session
+        _signal_group(process.pid, signal.SIGKILL)  # processes that it left in its group
         if process.stdout is not None and not process.stdout.closed:
             self._drain(child, process)
         if not child.restarts:
@@ -245,7 +248,10 @@ class Supervisor:
         self._show(child.program.name, f"{ended(child.last_exit)}; it starts again in {pause:g} s")
 
     def _drain(self, child: Child, process: RunningProcess) -> None:
-        """Show its last words; a grandchild may still hold the pipe, so its end is not waited for."""
+        """Show the last output of an ended process.
+
+        A grandchild may still hold the pipe, so this does not wait for the end of the output.
+        """
         assert process.stdout is not None
         child.process = process
         for _ in range(16):
@@ -258,7 +264,10 @@ class Supervisor:
             process.stdout.close()
 
     def stop(self, children: Sequence[Child] | None = None, *, grace_seconds: float) -> None:
-        """Ask these (all) to end, wait, then kill. Asked to stop a second time, we no longer wait."""
+        """Send the children (default: all) their stop signal, wait up to `grace_seconds`, then kill them.
+
+        A second stop request, such as a second Ctrl-C, ends the wait.
+        """
         chosen = list(self._children if children is None else children)
         patience = max(self._stop_asked, 1)
         for child in chosen:
@@ -281,20 +290,20 @@ class Supervisor:
 
 
 def ended(code: int | None) -> str:
-    """`ended with exit code 1`, `was killed by SIGKILL`."""
+    """Describe an exit code: `ended with exit code 1`, `was killed by SIGKILL`."""
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
 
 
 def _prepare(program: SupervisedProgram) -> None:
-    """In the child, before exec."""
+    """Reset signal handling and apply `before_exec`. Called in the child before exec."""
     signal.set_wakeup_fd(-1)
     for number in (*STOPPING, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     if program.before_exec is not None:
         program.before_exec()
-    die_with_parent(program.death_signal)  # last: a change of identity would undo it
+    die_with_parent(program.death_signal)  # last, because a change of user id clears it
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
@@ -303,7 +312,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def _kill_leftovers() -> None:
-    """Orphans that came to us and did not end by themselves."""
+    """Kill adopted orphans that have not ended."""
     for _ in range(50):
         left = system.own_children()
         if not left:

@@ -1,8 +1,8 @@
-"""`runyard up`: the whole service on one machine, from nothing.
+"""`runyard up`: start and supervise the whole service on one machine.
 
-The servers that no setting names come up from their wheels, the database is migrated if it lacks something,
-then every process of the Procfile starts; what dies is started again. On a signal to stop it stops the processes,
-then the servers, and leaves nothing running.
+Servers without an address in the settings start from their wheels. Pending migrations run, then every process of the
+Procfile starts. Processes that die are restarted. On a stop signal the processes stop first, then the servers; nothing
+keeps running.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings, unknown_variables
 
 GRACE_SECONDS = 30.0
-SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last checkpoint
+SERVER_SECONDS = 30.0  # covers a crash recovery, which replays the write-ahead log from the last checkpoint
 READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
-FIRST = ("web", "runner")  # what a run needs: on a small machine the others would slow their start
+FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
 
-OF_MACHINE = "workers.isolation.sandbox"  # who logs this speaks of the machine, not of itself
+OF_MACHINE = "workers.isolation.sandbox"  # log lines of this module concern the machine, not the process
 
 Visit = Callable[[Settings], int | None]
 
 
 class OncePerMachine:
-    """Shows the output of processes. A line about the machine that they share is shown once.
+    """Shows the output of processes. A log line about the machine, which each process repeats, is shown once.
 
-    Valkey's advice on kernel settings is left out: it is for servers whose data fill the memory of a machine.
+    Valkey's advice on kernel settings is hidden: it concerns servers whose data fill the machine's memory.
     """
 
     def __init__(self, show: Show) -> None:
@@ -63,9 +63,10 @@ class OncePerMachine:
 
 
 def up(settings: Settings, lines: Lines, visit: Visit) -> int:
-    """Run the service until asked to stop; the exit code.
+    """Run the service until a stop request and return the exit code.
 
-    `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
+    `visit` runs in its own thread once the service answers. If it returns an exit code instead of None, the service
+    stops with that code.
     """
     close_memory()
     for text in unknown_variables(os.environ):
@@ -115,7 +116,10 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
 
 @contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[int]:
-    """Keep the data directory to ourselves. The servers inherit the lock: it lasts as long as one of them."""
+    """Hold the exclusive lock of the data directory. Yields its file descriptor. Raises CannotStart if it is taken.
+
+    The servers inherit the descriptor, so the lock lasts until the last of them has ended.
+    """
     path = data_dir / "lock"
     with open(path, "a+", opener=owners_alone) as file:
         waited = 0.0
@@ -131,7 +135,7 @@ def locked(data_dir: Path) -> Iterator[int]:
                         " Stop it, or choose another folder with RUNYARD_DATA_DIR."
                     ) from None
             waited += 0.1
-            threading.Event().wait(0.1)  # servers of a starter that was killed are on their way out
+            threading.Event().wait(0.1)  # the owner was killed and its servers are shutting down
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -150,7 +154,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _with_keys(settings: Settings) -> Settings:
-    """The settings with an admin key and an encryption key, made once and kept in the data directory."""
+    """Return the settings with an API key and encryption keys. Missing ones are created in the data directory."""
     if not settings.api_key:
         key = embedded.secret_file(
             settings.data_dir / KEPT_KEY, lambda: f"ryd_admin_{secrets.token_urlsafe(32)}"
@@ -164,7 +168,7 @@ def _with_keys(settings: Settings) -> Settings:
 
 
 def require_free_port(settings: Settings) -> None:
-    """Raises CannotStart when web could not listen."""
+    """Raise CannotStart if web cannot listen on its address and port."""
     family = socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -182,7 +186,7 @@ def require_free_port(settings: Settings) -> None:
 
 
 def _start_servers(settings: Settings, supervisor: Supervisor, started: list[Child], lock: int) -> Settings:
-    """Start those that no setting names, together; the settings with their addresses."""
+    """Start, in parallel, the servers without an address in the settings. Returns the settings with their addresses."""
     waiting: list[tuple[embedded.Server, Child]] = []
     if settings.redis_url is None:
         server = embedded.valkey(settings.data_dir)
@@ -206,14 +210,17 @@ def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedPr
         environment={**without_secrets(os.environ), **server.environment},
         folder=data_dir,
         stop_signal=server.stop_signal,
-        death_signal=server.stop_signal,  # a server that loses its starter stops cleanly
+        death_signal=server.stop_signal,  # a server shuts down cleanly when the supervisor dies
         before_exec=server.before_exec,
         pass_fds=(lock,),
     )
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the servers start with: they need none of our addresses and keys, and their environment is no secret."""
+    """Return the environment without the service's settings.
+
+    Servers need neither our addresses nor our keys, and other processes may be able to read their environment.
+    """
     own = tuple(VARIABLES.values())
     return {name: value for name, value in environment.items() if not name.startswith(own)}
 
@@ -232,10 +239,10 @@ def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child)
 def _migrate(
     settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], lines: Lines
 ) -> None:
-    """Bring the database to this version of the code, if it is not there already."""
+    """Apply pending migrations. Raises CannotStart."""
     assert settings.database_url is not None
     try:
-        # By a child: we live as long as the service, and need no driver for anything else.
+        # A child process checks: the supervisor would otherwise keep a database driver loaded as long as it lives.
         if schema.is_enough(schema.applied_by_child(settings.database_url)):
             return
     except schema.NotUtf8 as error:
@@ -255,7 +262,7 @@ def _migrate(
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """What the processes start with: ours, and every address and key that has been settled."""
+    """Return the environment of the processes: this process's own, with all resolved addresses and keys."""
     own = {
         "DATABASE_URL": settings.database_url or "",
         "DATABASE_DIRECT_URL": settings.database_direct_url or "",
@@ -279,7 +286,10 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 
 def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:
-    """It loads the processes' modules while the servers start; None where a fork is not safe, as on macOS."""
+    """Start the fork server, which loads the processes' modules while the servers start.
+
+    Returns None except on Linux. On macOS, for example, forking after these imports is not safe.
+    """
     if not system.is_linux():
         return None
     forks = ForkServer(supervisor, without_secrets(environment_of(settings)))
@@ -290,7 +300,10 @@ def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer 
 def _start_processes(
     settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], started: list[Child]
 ) -> None:
-    """Start every line of the Procfile, those a run needs first; return when web answers."""
+    """Start every line of the Procfile, the lines in FIRST before the others, and wait until web answers.
+
+    Raises CannotStart if web does not answer in time.
+    """
     lines = [line for line in procfile.read() if line.name != procfile.RELEASE]
     answers = _answers(settings)
     for is_first in (True, False):
@@ -312,13 +325,13 @@ def _start_processes(
 
 
 def local_address(settings: Settings) -> str:
-    """Where web is found on this machine."""
+    """Return the URL of the web process on this machine."""
     host = "127.0.0.1" if settings.listen_host in ("0.0.0.0", "::") else settings.listen_host
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def _answers(settings: Settings) -> Iterator[bool]:
-    """Whether the service answers, each time it is asked."""
+    """Yield, each time, whether the service answers now. The caller pulls one value per check."""
     address = f"{local_address(settings)}/ok"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
@@ -330,7 +343,7 @@ def _answers(settings: Settings) -> Iterator[bool]:
 
 
 class _Visitor(threading.Thread):
-    """What is done with the service once it answers."""
+    """A thread that runs `visit` once the service answers, and stops the service with its exit code."""
 
     def __init__(self, visit: Visit, settings: Settings, supervisor: Supervisor) -> None:
         super().__init__(name="visitor", daemon=True)
@@ -338,7 +351,7 @@ class _Visitor(threading.Thread):
         self.exit_code: int | None = None
 
     def run(self) -> None:
-        code: int | None = 1  # what escapes is our bug, and ends the service with its traceback
+        code: int | None = 1  # an escaping exception is a bug; it ends the service with a traceback
         try:
             code = self._visit(self._settings)
         finally:

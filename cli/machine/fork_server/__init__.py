@@ -1,18 +1,18 @@
-"""Starts processes of the service as forks of one that has loaded what they share.
+"""A fork server: processes of the service start as forks of a process that has loaded their common modules.
 
-They begin sooner than with an interpreter each, and what none of them changes is in memory once. The supervisor has the
-client; the fork server (`__main__`) has to load gevent before anything else, so nothing is imported here.
+Forks start sooner than new interpreters and share unchanged memory pages. The supervisor uses `client`; `__main__` is
+the fork server. It has to patch the standard library with gevent before any other import, so this file imports nothing.
 """
 
-READY = b"r"  # everything is loaded
-FORK = b"f"  # … with two descriptors
-GO = b"g"  # the supervisor knows the new process: it may begin
-OWN_PID = "@own-pid@"  # in a command, where its shell would have put `$$`
-LONGEST = 4000  # bytes of a command that `ps` shows: the fork server's own is as long
-REPARENTED_SECONDS = 2.0  # an orphan is its new parent's by then
-ANSWER_SECONDS = 5.0  # longer than that
+READY = b"r"  # sent by the fork server: all modules are loaded
+FORK = b"f"  # sent by the supervisor with two file descriptors: fork a process
+GO = b"g"  # sent by the supervisor: it has recorded the new process, which may start
+OWN_PID = "@own-pid@"  # placeholder in a command for the process id (`$$` in a shell)
+LONGEST = 4000  # maximum bytes of a fork's command in `ps`; the fork server's own arguments reserve the space
+REPARENTED_SECONDS = 2.0  # timeout for an orphan to be reparented to the supervisor
+ANSWER_SECONDS = 5.0  # timeout of the supervisor for a fork; longer than REPARENTED_SECONDS
 
-# None of them reads settings when it is imported, and what web alone needs it loads itself.
+# Modules that at least two processes need. None reads settings at import; web loads its own modules itself.
 SHARED = (
     "celery.bin.beat",
     "celery.bin.worker",

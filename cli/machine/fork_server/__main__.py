@@ -1,20 +1,25 @@
-"""The process that forks: `python -m cli.machine.fork_server CONTROL ROOM`, the number of a socket to the supervisor, and spaces.
+"""The fork server process: `python -m cli.machine.fork_server CONTROL ROOM`.
 
-It loads what at least two processes of the service need, says that it is ready, and then forks for each
-message that comes with two descriptors: what the new process prints to, and a socket to its supervisor alone.
-Addresses and keys are never here: the new process reads its environment from its own socket.
+CONTROL is the descriptor of a socket to the supervisor. ROOM is spaces that reserve argument space for the command
+lines of forks.
+
+The process loads the modules that at least two processes of the service need and reports that it is ready. It then
+forks for each message that carries two descriptors: the output of the new process, and a socket between the new process
+and the supervisor. The fork server never holds addresses or keys: the new process reads its environment from its own
+socket.
 """
 
 from __future__ import annotations
 
 import gc
 
-# What is loaded here stays: the collector would look through it, and so copy it into each fork.
+# Modules loaded here are never freed. A garbage collection would write to their objects' headers, and so make each fork
+# copy the shared memory pages.
 gc.disable()
 
 import socket  # noqa: E402
 
-Socket = socket.socket  # the system's: gevent's would start a loop, of which no fork could make use
+Socket = socket.socket  # unpatched: a gevent socket would start an event loop, which does not survive a fork
 
 from gevent import monkey  # noqa: E402
 
@@ -38,7 +43,7 @@ sleep = monkey.get_original("time", "sleep")
 
 
 def main(control: int) -> None:
-    """Fork as often as asked to; returns when nobody will ask any more."""
+    """Fork a process for each request of the supervisor. Returns when the supervisor closes the socket."""
     close_memory()
     for name in SHARED:
         importlib.import_module(name)
@@ -53,7 +58,7 @@ def main(control: int) -> None:
         between = fork()
         if between == 0:
             if fork() != 0:
-                os._exit(0)  # the new process goes to the supervisor, who takes orphans
+                os._exit(0)  # orphans the new process, so that the supervisor adopts it
             supervisor.close()
             become(output, Socket(fileno=own))
         waitpid(between, 0)
@@ -62,15 +67,18 @@ def main(control: int) -> None:
 
 
 def become(output: int, own: socket.socket) -> NoReturn:
-    """Be the process that the supervisor describes, once it is our parent and has our process id."""
+    """Turn this fork into the process that the supervisor describes.
+
+    Waits until the supervisor is the parent and has recorded the process id.
+    """
     with own, own.makefile("rb") as orders:
         order = json.loads(orders.readline())
         if not _is_parent(order["supervisor"]):
             os._exit(1)
-        os.setsid()  # whoever knows our process id may signal the whole session
+        os.setsid()  # before sending the process id, because the supervisor signals the process group by it
         own.sendall(b"%d\n" % os.getpid())
         if orders.read(1) != GO:
-            os._exit(1)  # it has waited for too long and started another
+            os._exit(1)  # the supervisor timed out and has started the program itself
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, stream in enumerate((nothing, output, output)):
         os.dup2(stream, number)
@@ -81,7 +89,7 @@ def become(output: int, own: socket.socket) -> NoReturn:
     os.environ.update(order["environment"])
     system.prctl(system.PR_SET_PDEATHSIG, order["death_signal"])
     if not _is_parent(order["supervisor"]):
-        os._exit(1)  # it died before it would have taken us along
+        os._exit(1)  # the supervisor died before PR_SET_PDEATHSIG was set, so no signal will come
     words = [word.replace(OWN_PID, str(os.getpid())) for word in order["words"]]
     system.show_command(words)
     _, _, module, *arguments = words  # python -m
@@ -92,7 +100,7 @@ def become(output: int, own: socket.socket) -> NoReturn:
 
 
 def _is_parent(supervisor: int) -> bool:
-    """Whether we are its child; orphans get there in their time."""
+    """Whether the supervisor is the parent. Waits up to REPARENTED_SECONDS, because reparenting takes a moment."""
     deadline = time.monotonic() + REPARENTED_SECONDS
     while os.getppid() != supervisor and time.monotonic() < deadline:
         sleep(0.001)

@@ -1,4 +1,4 @@
-"""The supervisor's side: what it asks of the fork server, and what it does when that does not answer."""
+"""The supervisor's client of the fork server."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cli.machine import procfile
 from cli.machine.fork_server import ANSWER_SECONDS, FORK, GO, LONGEST, OWN_PID
 from cli.machine.supervisor import ForkedProcess, SupervisedProgram, Supervisor
 
-# A module of Python and its arguments; what else a shell could be told is left to a shell.
+# A Python module with arguments and no shell operators. Any other command is started by a shell.
 FORKED = re.compile(r"python -m [^;|&<>()`\n]+")
 
 
 class ForkServer:
-    """The process that forks, a child of the supervisor: for as long as the service starts."""
+    """The fork server process, a child of the supervisor that runs only while the service starts."""
 
     def __init__(self, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
-        """Start it, with this environment: what it has, each of its forks could find in its memory."""
+        """Start the fork server. `environment` must hold no secrets: every fork inherits it in its memory."""
         self._supervisor = supervisor
         self._is_ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -36,19 +36,19 @@ class ForkServer:
             )
 
     def has_settled(self) -> bool:
-        """Whether it has loaded everything, or never will."""
+        """Whether the fork server has loaded its modules or has ended."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             self._is_ready = self._is_ready or bool(self._control.recv(1, socket.MSG_DONTWAIT))
         return self._is_ready or self._child.pid is None
 
     def close(self) -> None:
-        """End it: what it holds in memory is needed once. What dies later is started without it."""
+        """End the fork server to free its memory. Processes that are restarted later start without it."""
         self._is_ready = False
         self._control.close()
         self._supervisor.stop([self._child], grace_seconds=0)
 
     def fork(self, program: SupervisedProgram) -> ForkedProcess | None:
-        """Start a line of the Procfile; None when that is to be done without a fork server."""
+        """Start a line of the Procfile as a fork. Returns None if the supervisor must start it itself."""
         if not self._is_ready or program.command is None or not FORKED.fullmatch(program.command):
             return None
         words = words_of(program.command, program.environment)
@@ -71,7 +71,7 @@ class ForkServer:
                 own.sendall(json.dumps(order).encode() + b"\n")
                 pid = int(answers.readline())
                 own.sendall(GO)
-        except (OSError, ValueError):  # it has died, or is too slow: without our GO nothing starts
+        except (OSError, ValueError):  # it died or is too slow; without GO the fork does not start
             os.close(printed)
             return None
         finally:
@@ -80,7 +80,7 @@ class ForkServer:
 
 
 def words_of(command: str, environment: Mapping[str, str]) -> list[str] | None:
-    """What a shell makes of the command: its words, with variables filled in; None where it cannot read it."""
+    """Let a shell split the command into words and expand its variables. Returns None on a shell error."""
     done = subprocess.run(
         ["/bin/sh", "-c", f"printf '%s\\0' {command.replace('$$', OWN_PID)}"],
         env=dict(environment),
