@@ -1,4 +1,4 @@
-"""API keys: their form, what is kept of them, and when they stop working."""
+"""API keys: their format, what is stored of them, and when they stop working."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Organizations: their names, what deleting one ends, and what upkeep removes."""
+"""Organizations: names, deletion and its effects, and removal by upkeep."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_upkeep_removes_it_once_nothing_is_left(settings: Settings) -> None:
     id = create()
     key_of(id)
     delete(id)
-    late = factories.deployment(organization_id=id)  # made with a key that was still believed
+    late = factories.deployment(organization_id=id)  # created with a key that was still cached
     before = count("organization")
 
     upkeep = Upkeep(settings)

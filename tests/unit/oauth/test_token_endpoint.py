@@ -1,4 +1,4 @@
-"""What is said to a provider, to the letter."""
+"""The exact requests sent to an OAuth provider."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_challenge_is_made_as_the_standard_shows() -> None:
 
 @pytest.fixture
 def heard() -> Iterator[list[Any]]:
-    """Requests to a token endpoint: header and form of each; last its address."""
+    """The requests that a token endpoint receives, as header and form of each. The last item is its address."""
     app, heard = Flask("token endpoint"), []
 
     @app.post("/token")

@@ -1,4 +1,4 @@
-"""Numbers of a thread's events, and where a reader begins."""
+"""Sequence numbers of a thread's events, and the position where a reader starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_numbers_name_run_and_event_rise_and_are_whole_in_a_browser() -> None:
 
 
 def row(**columns: object) -> SimpleNamespace:
-    """A thread with six runs that have all ended, the newest made by a command."""
+    """Return the row of a thread with six ended runs, the newest created by a command."""
     known = {
         "last_seq": 6,
         "status": "idle",
@@ -48,7 +48,7 @@ def row(**columns: object) -> SimpleNamespace:
         ({"oldest_live": 4}, 3, 3),
         ({"oldest_live": 6, "protocol_end_given": 6}, 5, 5),
         ({"status": "interrupted", "protocol_end_given": 6}, 5, 5),
-        ({"status": "interrupted", "protocol_end_given": 6, "newest": 5}, 4, 4),  # one was cancelled in the queue
+        ({"status": "interrupted", "protocol_end_given": 6, "newest": 5}, 4, 4),  # a pending one was cancelled
         ({"newest": None, "by_protocol": None}, 6, 6),
     ],
 )  # fmt: skip

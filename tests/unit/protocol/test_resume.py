@@ -1,4 +1,4 @@
-"""What a command means for a thread that asks something, when several come at once."""
+"""Concurrent commands to a thread with open interrupts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asking(deployment: DeploymentRef) -> UUID:
 
 
 def at_once(act: Callable[[], Created]) -> list[Any]:
-    """What becomes of the same thing done several times at once: the run's command, or the refusal."""
+    """Call `act` several times concurrently. Returns each outcome: the run's command, or NoSuchInterrupt."""
 
     def outcome(_: int) -> Any:
         try:

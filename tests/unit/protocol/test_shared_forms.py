@@ -1,4 +1,4 @@
-"""Readers of one process share what is made of an event: it is read and rendered once, however many there are."""
+"""Readers of one process share each event: it is parsed and rendered once, regardless of the number of readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads whose time is over: deleted, or thinned out once."""
+"""Expired threads are deleted, or reduced to their latest checkpoint once."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ def test_a_round_goes_on_until_no_thread_is_left_whose_time_is_over(
     assert sweep() == 0, "what was thinned out is not looked at again"
 
 
-# The time to live that a thread has of its deployment's configuration
+# The default TTL of threads in a deployment's configuration
 
 
 DEFAULT = {"strategy": "keep_latest", "default_ttl": 90.0}
 
 
 def configure(ttl: dict[str, Any] | None) -> None:
-    """As if the serving revision's langgraph.json said so."""
+    """Set the `checkpointer.ttl` of the serving revision's langgraph.json."""
     with connection() as conn:
         manifest = dumps({} if ttl is None else {"checkpointer": {"ttl": ttl}})
         conn.execute(text("UPDATE revision SET manifest = CAST(:manifest AS json)"), {"manifest": manifest})

@@ -1,4 +1,4 @@
-"""What is not kept for ever, on a real database: revisions beyond the newest few, lines of deployment logs."""
+"""Removal of old revisions, runs and deployment log lines, on a real database."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def deployment() -> DeploymentRef:
-    """Serves its first revision, which it has done for a while."""
+    """A deployment that has served its first revision for an hour."""
     found = factories.deployment()
     settle()
     return found
 
 
 def settle() -> None:
-    """What serves has done so for a while."""
+    """Date all revisions back by an hour, so that none counts as serving only since a moment ago."""
     with connection() as conn:
         conn.execute(text("UPDATE revision SET updated_at = now() - interval '1 hour'"))
 
 
 def revisions(deployment: DeploymentRef, count: int, status: Any = RevisionStatus.DEPLOYED) -> list[UUID]:
-    """Later revisions of a deployment, oldest first."""
+    """Insert further revisions of a deployment. Returns their ids, oldest first."""
     with connection() as conn:
         last = conn.execute(text("SELECT max(number) FROM revision")).scalar_one()
     return [
@@ -74,7 +74,7 @@ def left(deployment: DeploymentRef) -> set[UUID]:
 
 
 def log(deployment: DeploymentRef, *ages: timedelta, kind: str = DEPLOY, of: UUID | None = None) -> None:
-    """Lines of these ages."""
+    """Append a log line of each age."""
     lines = [Line(deployment.id, of, kind, NOW - age, "INFO", str(age)) for age in ages]
     with connection() as conn:
         logs.append(conn, lines)
@@ -196,7 +196,7 @@ def test_one_on_its_way_stays(deployment: DeploymentRef, status: RevisionStatus)
 
 
 def test_what_served_a_moment_ago_stays(deployment: DeploymentRef) -> None:
-    """A run that is being created may have it frozen in already."""
+    """A run that is being created may already refer to the previous revision."""
     (new,) = revisions(deployment, 1)
     serve(deployment, new)
 
@@ -280,7 +280,7 @@ def test_a_round_without_time_goes_on_later_where_it_was(
 def ended(
     deployment: DeploymentRef, thread_id: UUID, *, days_ago: float, status: RunStatus = RunStatus.SUCCESS
 ) -> UUID:
-    """A run that was created and ended so long ago."""
+    """Insert a run that was created and ended this many days ago."""
     at = NOW - timedelta(days=days_ago)
     columns = {"run_id": least_id(at), "created_at": at, "ended_at": at, "attempt": 1}
     return factories.run(deployment, thread_id, status=status, **columns)

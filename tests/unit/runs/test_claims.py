@@ -1,4 +1,4 @@
-"""Who executes a run: who may claim it, when, and with what it needs."""
+"""Claiming runs: eligibility, order, limits and the content of a claim."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_many_owners_at_once_share_the_runs(deployment: DeploymentRef) -> None:
 
 
 def test_the_oldest_run_is_first_wherever_its_row_lies(deployment: DeploymentRef) -> None:
-    """Rows that were changed lie behind the others, and a plan may read them as they lie."""
+    """An updated row moves behind the others in the table, and a query plan may read rows in physical order."""
     ids = [pending(deployment) for _ in range(3)]
     change(ids[0], "notifications = notifications + 1")
     with driver() as conn:
@@ -83,7 +83,7 @@ def test_runs_of_a_thread_wait_for_those_before(deployment: DeploymentRef) -> No
     assert [run.run_id for run in claim(second)] == [second]
 
     run = claimed(deployment)
-    change(run.run_id, "created_seq = 100")  # the order alone would let the next one in
+    change(run.run_id, "created_seq = 100")  # the order no longer prevents the next claim; the index does
     second = pending(deployment, run.thread_id)
 
     with pytest.raises(UniqueViolation):
@@ -138,7 +138,7 @@ def test_a_long_queue_on_one_thread_hides_nobody(deployment: DeploymentRef) -> N
 
 
 def test_the_clock_is_the_databases(deployment: DeploymentRef) -> None:
-    """No stored time comes from this process: moving its clock would change nothing."""
+    """Stored times come from the database, so moving this process's clock changes nothing."""
     run = claimed(deployment)
     with connection() as conn:
         left = conn.execute(

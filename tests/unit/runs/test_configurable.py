@@ -1,4 +1,4 @@
-"""Whom a run, and a question about a thread's state, name as the one who asked."""
+"""The caller's identity in the `configurable` of runs and of thread state requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANN = {"identity": "ann", "permissions": ["read"], "is_authenticated": True, "te
 
 
 def frozen(**asked: Any) -> dict[str, Any]:
-    """The `configurable` of a run that is asked for so."""
+    """Create a run with these request fields and return its `configurable`."""
     user = asked.pop("user", None)
     with connection() as conn:
         created = create.create_run(

@@ -1,4 +1,4 @@
-"""The rules of runs up to their claim: created, displaced, cancelled, deleted."""
+"""The rules of runs before their claim: creation, displacement, cancellation and deletion."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_missing_or_too_much_is_refused(deployment: DeploymentRef, threa
 
 
 def at_once(deployment: DeploymentRef, thread_id: UUID | None, **asked: Any) -> Created:
-    """A run that depends on no other, as most are created: without a transaction around."""
+    """Create a run outside a transaction, the way most runs are created."""
     asked = {"assistant_id": "agent", "if_not_exists": "create", **asked}
     with driver() as conn:
         return creation.create_run(conn, deployment, RunRequest(**asked), thread_id=thread_id)

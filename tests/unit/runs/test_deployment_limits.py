@@ -1,4 +1,4 @@
-"""What a deployment may take of its pool: set, cleared, and kept exactly however many ask at once."""
+"""Concurrency and time limits of deployments: set, cleared, and exact under concurrent claims."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONE = dict.fromkeys(limits.NAMES)
 
 @pytest.fixture(autouse=True)
 def _database(db: Engine) -> None:
-    """On empty tables."""
+    """Run every test on empty tables."""
 
 
 def limited(number: int | None = 2, **columns: Any) -> DeploymentRef:
@@ -46,7 +46,7 @@ def shown(ref: DeploymentRef) -> Mapping[str, Any]:
 
 
 def waiting(ref: DeploymentRef, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
-    """Pending runs, each on a thread of its own unless told otherwise."""
+    """Create pending runs, each on a new thread unless one is named."""
     request = create.RunRequest(assistant_id="agent", if_not_exists="create")
     made = []
     with connection() as conn:
@@ -116,7 +116,7 @@ def test_a_run_starts_after_the_end_of_the_one_it_waited_for() -> None:
 
 
 def blocked() -> int:
-    """How many of this database's transactions wait for a lock."""
+    """Count the transactions of this database that wait for a lock."""
     with connection() as conn:
         found = conn.execute(
             text(

@@ -1,4 +1,4 @@
-"""How a run ends: what is stored with its end, what comes next, and an end that was rolled back."""
+"""Finishing a run: the stored result, the thread's next run, and ends that are rolled back."""
 
 from __future__ import annotations
 

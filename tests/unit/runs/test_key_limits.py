@@ -1,4 +1,4 @@
-"""Runs in turns between keys, and no more of a key's at once than it may have."""
+"""Round robin between API keys, and the limit of concurrent runs per key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMS = Terms("w", 30, 3600, "default")
 
 @pytest.fixture(autouse=True)
 def _database(db: Engine) -> None:
-    """On empty tables."""
+    """Run every test on empty tables."""
     with connection() as conn:
         api_keys.ensure_default_organization(conn)
 
@@ -32,14 +32,14 @@ def app() -> DeploymentRef:
 
 
 def key(most: int | None = None) -> str:
-    """A key's id."""
+    """Create an API key that may have `most` concurrent runs. Returns its id."""
     with connection() as conn:
         made = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=most)
     return made.split("_")[1]
 
 
 def waiting(ref: DeploymentRef, key_id: str, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
-    """Pending runs of a key, each on a thread of its own unless told otherwise."""
+    """Create pending runs of a key, each on a new thread unless one is named."""
     request = create.RunRequest(assistant_id="agent", if_not_exists="create")
     with connection() as conn:
         return [

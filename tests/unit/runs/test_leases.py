@@ -1,4 +1,4 @@
-"""How long a run is its owner's: renewals, and the refusal of whoever is not its owner any more."""
+"""Leases on runs: renewal, and fencing of a former owner."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_runs_that_somebody_has_locked_are_left_as_they_are_instead_of_waited_fo
 
 
 def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
-    """Its owner was frozen: it must not be first to the row when it wakes up."""
+    """The owner was frozen. When it wakes up, it must not renew the lease before upkeep takes the run over."""
     run = claimed(deployment)
     expire(run)
 
@@ -80,7 +80,7 @@ def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
 
 def test_a_lease_that_ran_out_is_somebody_elses_to_take(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
-    assert not release(run)  # still held
+    assert not release(run)  # another process holds the lease
 
     expire(run)
     with connection() as conn:
@@ -142,7 +142,7 @@ def test_a_run_that_is_gone_fences_its_owner_and_after_an_end_only_its_transacti
 
 
 def test_a_writer_of_checkpoints_and_a_cancel_do_not_deadlock(deployment: DeploymentRef) -> None:
-    """The writer holds the run and refers to the thread; the cancel holds the thread and wants the run."""
+    """The writer has locked the run and refers to the thread; the cancel has locked the thread and needs the run."""
     run = claimed(deployment)
     done: list[str] = []
 

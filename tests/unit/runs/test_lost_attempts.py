@@ -1,4 +1,4 @@
-"""Runs whose attempt was lost: given back, taken over, and what is remembered of it."""
+"""Lost attempts: runs handed back or taken over, and the record kept of each lost attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("db")
 
 
 def attempts(run_id: UUID) -> Any:
-    """The attempts that were lost, without their times, which must be in order."""
+    """Return the lost attempts without their times. Asserts that each began before it ended."""
     found = row(run_id)["attempts"]
     for attempt in found or ():
         began, ended = (datetime.fromisoformat(attempt.pop(name)) for name in ("started_at", "ended_at"))
@@ -58,7 +58,7 @@ def test_the_next_attempt_knows_whether_there_is_a_checkpoint_to_go_on_from(
 
 def test_a_run_remembers_how_its_attempts_were_lost(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
-    assert attempts(run.run_id) is None  # an attempt writes nothing of itself
+    assert attempts(run.run_id) is None  # an attempt is recorded only once it is lost
     give_back(run, death="was killed by SIGSEGV")
     (run,) = claim(run.run_id, owner="b")
     give_back(run, refund=True)
@@ -110,7 +110,7 @@ def test_a_hand_over_is_no_death(deployment: DeploymentRef) -> None:
 
 
 def test_a_run_to_be_stopped_is_not_given_back(deployment: DeploymentRef) -> None:
-    """It would be pending for ever: nobody claims what is to be stopped."""
+    """The run would stay pending forever, because a cancelled run is never claimed."""
     run = claimed(deployment)
     with connection() as conn:
         cancel_run(conn, deployment.id, run.thread_id, run.run_id)
@@ -134,5 +134,5 @@ def test_some_abandoned_runs_must_end(deployment: DeploymentRef, circumstance: s
         taken = claims.take_over(conn, run.run_id, owner="upkeep")
     assert taken is not None
     assert (taken.attempt, taken.owner, taken.floor) == (2, "upkeep", RESERVED)
-    assert finish(run) == {}  # the zombie
+    assert finish(run) == {}  # the former owner is fenced
     assert list(finish(taken, RunStatus.ERROR)) == [run.run_id]

@@ -1,4 +1,4 @@
-"""Nested runs: how deep a run may be, and what has capacity for each depth."""
+"""Nested runs: the maximum depth, and separate capacity for each depth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shared.runs import claims, deployment_limits, key_limits, nesting
 from shared.runs.claims import Terms
 from tests.support import factories
 
-# As many more runs like this one, each on a thread of its own.
+# Insert `number` copies of a run, each on a new thread.
 MORE = """
 WITH added AS (
     INSERT INTO thread (deployment_id, thread_id)

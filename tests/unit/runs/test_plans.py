@@ -1,4 +1,4 @@
-"""What is read often stays along an index: rows that PostgreSQL looks at, counted by itself, with many beside them."""
+"""Query plans: frequent statements use indexes. PostgreSQL's own counters tell how many rows each statement reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support import factories
 pytestmark = pytest.mark.usefixtures("db")
 
 THREADS, STEPS = 20_000, 1_000
-# Older than any random id looks: ids of runs are read as times, and those below are random.
+# Creation times are derived from run ids, and the ids below are random. This limit is older than any of them.
 LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 FILL = (
@@ -87,7 +87,7 @@ Work = Callable[[Connection], object]
 
 
 def fill(deployment: DeploymentRef) -> UUID:
-    """Many threads, and one that has had as many runs and checkpoints as its id is asked for."""
+    """Insert THREADS threads, and one with STEPS runs and checkpoints. Returns its id."""
     thread_id = factories.thread(deployment.id)
     key = {"deployment_id": deployment.id, "thread_id": thread_id, "threads": THREADS, "steps": STEPS}
     with connection() as conn:
@@ -106,7 +106,7 @@ WAIT = """
 
 
 def read_by(work: Work) -> tuple[int, int]:
-    """How many rows the work had looked at: by reading a table from its beginning, and through indexes."""
+    """Return how many rows the work read, as `(by sequential scan, through indexes)`."""
     with connection() as conn:
         before = conn.execute(READ).one()
         work(conn)
@@ -115,7 +115,7 @@ def read_by(work: Work) -> tuple[int, int]:
 
 
 def assert_read(cases: Mapping[str, tuple[Work, int]], *, by_scan: int) -> None:
-    """Assert that each work has so many rows at most looked at through indexes, and `by_scan` at most without."""
+    """Assert that no work reads more rows than its limit through indexes, or more than `by_scan` by sequential scan."""
     counted = {name: read_by(work) for name, (work, _) in cases.items()}
     assert {name: scanned for name, (scanned, _) in counted.items() if scanned > by_scan} == {}
     assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
@@ -189,7 +189,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
     assert_read(cases, by_scan=20)
 
 
-# As many of each as the long thread has, for twenty threads beside it.
+# Copy the long thread's checkpoints, blobs and writes to twenty other threads.
 BESIDE = (
     """
     INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, type, data, blobs)
@@ -281,14 +281,14 @@ def refresh_statistics() -> None:
 
 
 def claim(depth: int) -> Work:
-    """Claim fifty runs at this depth."""
+    """Return a work that claims up to fifty runs at this depth."""
     terms = Terms("me", 30.0, 3600.0, "default")
     return lambda conn: claims.claim_round_robin(
         conn.connection.driver_connection, "default", terms, limit=50, served=[], depth=depth
     )
 
 
-# Runs of a year, and threads whose time comes later, was over once, or never comes; a few are due.
+# Runs spread over a year; threads that expire later, were reduced before, or never expire; and a few that are due.
 AGED = (
     """
     INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
@@ -330,7 +330,7 @@ def test_what_is_over_is_found_without_reading_what_is_kept() -> None:
         assert expiry.sweep(conn) == expiry.SWEPT_AT_ONCE
         assert conn.execute(STRONG_LOCKS).all() == []
 
-    # of each run: itself, found and then gone, and its thread, which might wait for an answer
+    # Three rows per run: the run when it is found, the run when it is deleted, and its thread.
     by_scan, by_index = read_by(remove_runs)
     assert by_scan <= 20
     assert by_index <= 3 * history.RUNS_AT_ONCE + 20

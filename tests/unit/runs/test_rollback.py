@@ -1,4 +1,4 @@
-"""A rollback leaves the thread as if the run had never been, whatever else came and went meanwhile."""
+"""A rollback restores the thread's state before the run, regardless of other runs in the meantime."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def finish(run: Claimed, thread_status: ThreadStatus | None, **fields: Any) -> N
 
 
 def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:
-    """All that is known of a thread, but for when it was last touched."""
+    """Return everything stored about a thread except its `updated_at`."""
     with connection() as conn:
         columns = (
             "status, metadata, config, values, state, interrupts, error, rest_status, rest_error,"
@@ -64,7 +64,7 @@ def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:
 
 
 def ended(deployment: DeploymentRef, status: ThreadStatus | None) -> UUID:
-    """A thread on which a run ended so; None: nothing has run on it."""
+    """Create a thread on which a run has ended with this thread status. None: no run has been on it."""
     with connection() as conn:
         thread_id = records.create(conn, deployment.id, metadata={"mine": 1, "graph_id": "called so"}).record[
             "thread_id"
@@ -88,7 +88,7 @@ def ended(deployment: DeploymentRef, status: ThreadStatus | None) -> UUID:
 
 
 def undo(deployment: DeploymentRef, thread_id: UUID, run_id: UUID, *, starts: bool) -> None:
-    """Roll a run back: where it waits, or after it was claimed and has written."""
+    """Roll a run back while it is pending or, with `starts`, after it was claimed and wrote a checkpoint."""
     run = claim(run_id) if starts else None
     if run is None:
         with connection() as conn:
@@ -127,7 +127,7 @@ def test_runs_that_were_all_rolled_back_leave_no_trace(
 
     after = shown(deployment, thread_id)
     if before["error"] is None and after["error"] is not None:
-        assert after.pop("error") == UNDONE  # the one thing that says what happened
+        assert after.pop("error") == UNDONE  # the only trace of the rollback
         before.pop("error")
     assert after == before
 

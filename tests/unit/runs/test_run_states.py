@@ -1,7 +1,7 @@
-"""Random actors on the life of runs: whatever they do in whatever order, the promises hold.
+"""A stateful property test of the run state machine: the invariants hold after any sequence of actions.
 
-Two owners, three threads, every arrow: create (each strategy), claim, renew, expire, take over, cancel,
-roll back, finish, give back, delete; and every handle an owner ever had is used again, as a zombie would.
+Two owners act on three threads and use every transition: create (each multitask strategy), claim, renew, expire, take
+over, cancel, roll back, finish, hand back and delete. Claims that an owner has lost are used again, as by a zombie.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass
 class Expected:
-    """What a run must look like."""
+    """The expected state of a run."""
 
     thread_id: UUID
     created: int
@@ -62,14 +62,14 @@ class Runs(RuleBasedStateMachine):
         self.deployment = factories.deployment()
         self.threads = [uuid4() for _ in range(3)]
         self.model: dict[UUID, Expected] = {}
-        self.rest: dict[UUID, str] = {}  # what the last run that ended left of a thread
+        self.rest: dict[UUID, str] = {}  # thread status after its last ended run
         self.created = 0
 
     def teardown(self) -> None:
         with connection() as conn:
             conn.execute(text("DELETE FROM run"))
 
-    # what callers do
+    # actions of callers
 
     @rule(
         target=ids,
@@ -131,7 +131,7 @@ class Runs(RuleBasedStateMachine):
         self.model = {id: run for id, run in self.model.items() if run.thread_id != thread_id}
         self.rest.pop(thread_id, None)
 
-    # what owners do
+    # actions of owners
 
     @rule(target=handles, run_ids=st.lists(ids, min_size=1, max_size=3), owner=owners)
     def claim(self, run_ids: list[UUID], owner: str) -> Any:
@@ -140,7 +140,7 @@ class Runs(RuleBasedStateMachine):
                 found = claims.claim(conn, run_ids, Terms(owner, 30, 3600))
         except UniqueViolation:
             raise AssertionError("the order of creation let two runs of a thread start") from None
-        found.sort(key=lambda item: self.model[item[0].run_id].created)  # the ids are random
+        found.sort(key=lambda item: self.model[item[0].run_id].created)  # random run ids give no order
         for run, _ in found:
             expected = self.model[run.run_id]
             assert expected.status == "pending"
@@ -204,11 +204,11 @@ class Runs(RuleBasedStateMachine):
             done = claims.reserve(conn, run.run_id, owner=run.owner, attempt=run.attempt, upto=run.floor + 1)
         assert done == self.holds(run)
 
-    # what upkeep does
+    # actions of upkeep
 
     @rule(run_id=ids)
     def expire(self, run_id: UUID) -> None:
-        """The owner was silent for too long; then upkeep comes by."""
+        """Let the owner's lease expire, then do what upkeep does."""
         expected = self.model.get(run_id)
         if expected is None or expected.status != "running":
             return
@@ -270,7 +270,7 @@ class Runs(RuleBasedStateMachine):
         expected.status, expected.holder = str(status), None
         self.rest[run.thread_id] = str(ENDS[status])
 
-    # the promises
+    # invariants
 
     @invariant()
     def every_run_is_where_it_must_be(self) -> None:
@@ -301,7 +301,7 @@ class Runs(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_stuck(self) -> None:
-        """Of every thread with live runs the first is running, or can be claimed."""
+        """The first live run of every thread is running or can be claimed."""
         for thread_id in self.threads:
             for first in self.live_of(thread_id)[:1]:
                 run = self.model[first]
@@ -319,4 +319,4 @@ Runs.TestCase.settings = settings(
 
 @pytest.mark.usefixtures("db")
 class TestRuns(Runs.TestCase):  # type: ignore[misc,name-defined]
-    """The machine, as a test."""
+    """The state machine as a unittest TestCase."""

@@ -1,4 +1,4 @@
-"""What a run that ended with success waits for: an answer, or to be resumed, as long as its thread rests there."""
+"""The field `waits_for` of a successful run: an answer or a resume, as long as the thread stays in that state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = {"task": [{"id": "q", "value": "May I?"}]}
 
 
 def resting(deployment: DeploymentRef, **columns: Any) -> tuple[UUID, UUID]:
-    """A thread that rests as these columns say, and the run that left it so."""
+    """Create a thread with this resting state. Returns its id and that of the run that left the state."""
     at_rest = {
         "status": "interrupted",
         "rest_status": "interrupted",
@@ -37,7 +37,7 @@ def ended(deployment: DeploymentRef, thread_id: UUID, status: RunStatus = RunSta
 
 
 def waits_for(deployment: DeploymentRef, thread_id: UUID) -> dict[UUID, str | None]:
-    """What each run of the thread waits for; every way to read runs says the same."""
+    """Return `waits_for` of each run of the thread. Asserts that every way to read runs agrees."""
     every = {"status": [str(status) for status in RunStatus], "thread_id": thread_id}
     with connection() as conn:
         of_thread = read.list_of_thread(conn, deployment.id, thread_id, limit=9, offset=0)

@@ -1,4 +1,4 @@
-"""What is in the outbox reaches its receiver, signed, again where it failed, and once under one id."""
+"""Deliveries in the outbox reach the receiver, signed, with retries, and under one id each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def take(limit: int = 10) -> list[webhooks.Delivery]:
 
 
 def make_due() -> None:
-    """As much time passes as is needed."""
+    """Make all open deliveries due now."""
     with connection() as conn:
         conn.execute(text("UPDATE webhook_delivery SET due_at = now() WHERE ended_at IS NULL"))
 
@@ -186,10 +186,10 @@ def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(
     finish(claimed(deployment, receiver.url))
     [lost] = take()
     assert take() == [], "somebody has it"
-    make_due()  # its lease is over
+    make_due()  # the lease expires
     [again] = take()
     delivering.deliver(again, SERVICE)
-    delivering.deliver(lost, SERVICE)  # the dead rise
+    delivering.deliver(lost, SERVICE)  # the first process wakes up again
 
     assert [call.id for call in receiver.calls] == [str(lost.delivery_id)] * 2
     [row] = outbox()

@@ -177,7 +177,7 @@ def test_what_is_refused_to_a_zombie_is_not_delivered(deployment: DeploymentRef)
     assert outbox() == []
 
 
-# Which addresses a webhook may name
+# Allowed webhook addresses
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checkpoints as rows: fenced writes in bulk, reading back, removing."""
+"""Checkpoints in the database: fenced bulk writes, reading and removal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run() -> Row[Any]:
 
 
 def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = None) -> Row[Any]:
-    """A running run of ours, on a thread of its own unless one is named."""
+    """Insert a running run owned by `here`, on a new thread unless one is named."""
     deployment = deployment or factories.deployment()
     run_id = factories.run(deployment, thread_id, status="running", attempt=1, owner="here")
     with connection() as conn:
@@ -35,7 +35,7 @@ def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = No
 
 
 def checkpoint(run: Row[Any], id: str, parent: str | None = None, **fields: Any) -> Write:
-    """A CHECKPOINT frame; `blobs` are values by (channel, version), new in this one unless in `old`."""
+    """A CHECKPOINT frame. `blobs` are values by (channel, version); the frame contains those that are not in `old`."""
     values = fields.pop("blobs", {})
     old = fields.pop("old", {})
     head = {

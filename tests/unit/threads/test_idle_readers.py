@@ -1,4 +1,4 @@
-"""Readers of threads on which nothing happens: one look for all of them, which wakes those that have missed something."""
+"""Idle readers of threads: one query checks all of them and wakes those that have missed an event."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support import factories
 
 pytestmark = pytest.mark.usefixtures("db")
 
-SOON = 0.05  # seconds between two looks here
+SOON = 0.05  # seconds between two checks in these tests
 
 
 class Watching(ThreadReader[str]):
-    """A reader that shows nothing and counts its own looks."""
+    """A reader that yields nothing and counts its own queries."""
 
     def __init__(self, deployment: DeploymentRef, thread_id: UUID) -> None:
         super().__init__(deployment.id, thread_id)
@@ -51,7 +51,7 @@ Watch = Callable[[int], Sequence[Watching]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The statements that look for several readers."""
+    """The executed statements that check several readers."""
     monkeypatch.setattr(thread_runs, "LOOK_SECONDS", SOON)
     monkeypatch.setattr(thread_runs, "_idle_readers", thread_runs._IdleReaders())
     said: list[str] = []
@@ -67,7 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture
 def watching(deployment: DeploymentRef, asked: list[str]) -> Iterator[Watch]:
-    """Makes readers that have looked once and wait, as greenlets do in turns; each goes on when it is woken."""
+    """Create readers that have queried once and wait. As with greenlets, each continues only when it is woken."""
     made: list[Watching] = []
 
     def watch(count: int) -> Sequence[Watching]:

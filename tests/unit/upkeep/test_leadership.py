@@ -1,4 +1,4 @@
-"""One process does the upkeep of a service, and another when it has gone."""
+"""Leader election of upkeep: one process does it, and another takes over when the leader is gone."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_leader_that_was_replaced_in_the_middle_of_a_round_does_no_more(
     deployment: DeploymentRef,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is frozen after it has looked which runs are abandoned, and wakes up when another has ended them."""
+    """The leader freezes after reading the abandoned runs and wakes up when its successor has ended them."""
     waiting, lost = factories.run(deployment), abandoned(deployment, "deaths = 2")
     frozen, heir = (Upkeep(dataclasses.replace(settings, worker=name)) for name in ("frozen", "heir"))
     look = claims.abandoned

@@ -1,4 +1,4 @@
-"""Store items that an index has not seen: upkeep has a graph host make their vectors."""
+"""Store items without vectors: upkeep lets a graph host compute them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = {"dims": 3, "embed": "./agent.py:embed", "fields": ["$"]}
 
 
 class Counting:
-    """The project's embeddings: how often each letter comes. They refuse a word."""
+    """The project's embeddings: the frequency of each letter. They raise for the word `refused`."""
 
     refused = "poison"
 
@@ -38,11 +38,11 @@ class Counting:
 
 
 class Host:
-    """Answers questions at once, as a graph host with an index does."""
+    """Answers calls at once, like a graph host with an index."""
 
     def __init__(self) -> None:
         self.config = CONFIG
-        self.asked: list[int] = []  # how many operations each question had
+        self.asked: list[int] = []  # number of operations in each call
         self.embeddings = Counting()
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
@@ -83,13 +83,13 @@ def configure(deployment: DeploymentRef, config: dict[str, Any] | None) -> None:
 
 
 def put(deployment: DeploymentRef, key: str, value: dict[str, Any]) -> None:
-    """Store an item as a revision without an index does."""
+    """Store an item without vectors, like a revision without an index."""
     with connection() as conn:
         store.put(conn, deployment.id, ["a"], key, value)
 
 
 def put_indexed(deployment: DeploymentRef, host: Host, key: str, value: dict[str, Any], index: Any) -> None:
-    """Store an item as a graph of the serving revision does."""
+    """Store an item with vectors, like a graph of the serving revision."""
     op = {"op": "put", "namespace": ["a"], "key": key, "value": value, "ttl": None, "index": index}
     MeaningIndex(host.embeddings, host.config).add_vectors([op])  # type: ignore[arg-type]
     with connection() as conn:

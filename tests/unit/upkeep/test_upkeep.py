@@ -1,4 +1,4 @@
-"""Upkeep: notifications sent again, abandoned runs taken over and their logs ended."""
+"""Upkeep: repeated notifications, and abandoned runs that are taken over and whose logs are ended."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_run_that_was_lost_too_often_ends_as_an_error(
     (_, first, error), (seq, last, end) = log_of(redis, run_id)
     assert (first, error) == ("error", found["error"])
     assert (last, end["status"], end["output"]) == ("end", "error", {"__error__": error})
-    assert seq > events.RESERVED  # in a block of its own
+    assert seq > events.RESERVED  # in a newly reserved block of numbers
 
 
 def test_a_run_whose_owner_died_is_interrupted_when_cancelled_times_out_or_goes(
@@ -210,7 +210,7 @@ def test_two_rounds_at_once_end_a_run_once(
     deployment: DeploymentRef,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A leader that was frozen in the middle of a step and its successor: the rows decide, not the lease."""
+    """A leader that was frozen within a step and its successor both act: the rows decide, not the lease."""
     monkeypatch.setattr(leadership, "LEASE_SECONDS", 0)
     ids = [abandoned(deployment, "deaths = 2") for _ in range(5)]
     rounds = [
@@ -247,7 +247,7 @@ TIMES = {
 
 
 def move_stored_times(by: str) -> None:
-    """What a clock that moves the other way does to them."""
+    """Shift all stored times. This has the effect of moving the database's clock the opposite way."""
     with connection() as conn:
         for table, columns in TIMES.items():
             moved = ", ".join(f"{column} = {column} {by}" for column in columns)
@@ -258,7 +258,7 @@ def move_stored_times(by: str) -> None:
 def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
     settings: Settings, notified: Notified, deployment: DeploymentRef, by: str
 ) -> None:
-    """A run that waits, one whose owner is gone, and one that waits for its next attempt."""
+    """Covers a pending run, a run whose owner is gone, and a run that waits for its next attempt."""
     waiting, again = factories.run(deployment), factories.run(deployment)
     owned = factories.run(deployment, kwargs=KWARGS)
     lead("an earlier leader")

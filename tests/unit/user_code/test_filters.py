@@ -180,7 +180,7 @@ def test_an_owner_is_found_by_the_index(deployment: DeploymentRef) -> None:
     assert any("ix_thread_metadata" in line for line in plan)
 
 
-# Whether one record is there.
+# Lookups of one record
 
 
 def test_a_hidden_record_is_as_one_that_is_not_there(deployment: DeploymentRef) -> None:

@@ -1,4 +1,4 @@
-"""Users who were found a moment ago."""
+"""The cache of recently authenticated users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANN = user_of(user_code.user("ann"))
 
 
 def together(users: KnownUsers, first: Any) -> list[Any]:
-    """What a second one gets who asks the same while `first` is being answered."""
+    """Look up the same key twice concurrently. Returns what the second caller gets, and any error of the first."""
     got: list[Any] = []
 
     def second() -> None:
