@@ -1,4 +1,4 @@
-"""Calls of user code: from whoever asks to a host of the revision, and back."""
+"""Calls of user code: from a caller to a graph host of the revision, and the answer."""
 
 from __future__ import annotations
 
@@ -148,14 +148,14 @@ def test_what_waits_in_redis_does_not_show_what_clients_sent(s: Scene) -> None:
     one.kill()
 
 
-# A question about a thread, which the host cannot ask back about
+# A thread query whose host sends a request that the runner cannot answer
 
 
 QUESTION = Question(UUID(int=1), UUID(int=2), "default", UUID(int=3), {"op": "state"})
 
 
 class AskingHost:
-    """A pool with one host, which asks back as soon as it is asked, and never answers."""
+    """A pool with one host that answers each call with a request of its own and never with a result."""
 
     died = None
 

@@ -1,4 +1,4 @@
-"""Checkpoints and ends of many runs in one commit: order, fencing, waiting, and who pays for bad data."""
+"""Checkpoints and ends of many runs in one commit: order, fencing, waiting, and isolation of bad data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each way in which an attempt ends, without a host, a database or a log."""
+"""Every way in which an attempt ends, as pure functions without a host, database or event log."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_nul_stays_in_the_values_and_not_in_the_names_of_models() -> None:
     assert done.usage == '{"model\\ufffd":{"input_tokens":1}}'
 
 
-# Poison among innocents
+# Quarantine: runs that kill their host among runs that do not
 
 
 MAX_DEATHS = 3
@@ -183,7 +183,7 @@ MAX_DEATHS = 3
 
 @dataclass
 class Run:
-    """What the row says of a run, and whether it kills its host."""
+    """The quarantine state of a run, and whether it kills its host."""
 
     id: UUID
     kills: bool
@@ -199,7 +199,7 @@ class Run:
 
 
 def play(runs: list[Run], random: Random) -> None:
-    """Every host executes its runs until one of them kills it; the order of events is random."""
+    """Let every host execute its runs until one of them kills it. The order of events is random."""
     live = list(runs)
     while live:
         hosts: dict[quarantine.Group, list[Run]] = defaultdict(list)

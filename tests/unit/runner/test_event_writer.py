@@ -1,4 +1,4 @@
-"""The write side of event logs: numbers, blocks, resending, back-pressure, and many logs in one call."""
+"""Writing event logs: sequence numbers, reserved blocks, resending, back-pressure, and many logs in one call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = events.payload(events.END, b"{}")
 
 
 class NoWriter:
-    """Notes who has something to send, and sends nothing."""
+    """Records the logs that have events to send, and sends nothing."""
 
     def __init__(self) -> None:
         self.noticed: list[RunLog] = []
@@ -32,7 +32,7 @@ class NoWriter:
 
 
 class Owner:
-    """Whose log it is: reserves numbers and hears of fences."""
+    """The owner of a run's log: reserves numbers and is notified of fencing."""
 
     def __init__(self, writer: Any, *, floor: int = 0, attempt: int = 1) -> None:
         self.may_reserve = True
@@ -125,7 +125,7 @@ def test_without_a_reservation_nothing_is_sent(owner: Owner) -> None:
 
 
 def test_after_the_end_numbers_need_no_reservation(owner: Owner) -> None:
-    """The run's row has ended or is gone: nobody can reserve, and nobody will go on."""
+    """The run's row has ended or is deleted, so nothing can be reserved, and no other attempt will write."""
     owner.may_reserve = False
     owner.add(RESERVED + 100)
     owner.log.end(END)
@@ -310,7 +310,7 @@ def test_redis_may_forget_everything_in_mid_run(redis: Redis, writer: Writer) ->
 
 
 class Unsteady(OwnConnection):
-    """Answers are lost now and then, after Redis did what it was asked."""
+    """A connection that sometimes loses the answer after Redis has executed the commands."""
 
     calls = 0
 
@@ -323,7 +323,7 @@ class Unsteady(OwnConnection):
 
 
 def writer_over(connection: type[OwnConnection], redis: Redis) -> tuple[Writer, Any]:
-    """A writer, and the connection of this kind that it sends over."""
+    """Return a writer, and the connection of this class that it uses."""
     writer = Writer(redis, retention_seconds=900)
     writer._connection = connection(redis)
     return writer, writer._connection
@@ -341,7 +341,7 @@ def test_a_lost_answer_doubles_nothing(redis: Redis) -> None:
 
 
 class Broken(OwnConnection):
-    """Redis is away until it is told to come back."""
+    """A connection to a Redis that is unreachable until `away` is set to False."""
 
     away = True
 

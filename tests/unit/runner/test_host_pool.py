@@ -1,4 +1,4 @@
-"""The pool of graph hosts: which host a run gets, who waits for a slot, and which hosts make room."""
+"""The pool of graph hosts: host selection, waiting for a slot, and eviction of idle hosts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_run_may_have_a_host_of_its_own(s: Stage) -> None:
 
 @within(stage, hosts_per_revision=1)
 def test_dead_hosts_do_not_keep_live_ones_from_starting(s: Stage) -> None:
-    s.pool._watcher.kill()  # it has not looked yet
+    s.pool._watcher.kill()  # the pool does not notice dead hosts by itself
     for _ in range(5):
         host = s.acquire()
         assert host.died is None
@@ -252,7 +252,7 @@ def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
 
 @within(stage, hosts_per_revision=1)
 def test_a_deployments_own_number_of_hosts_holds_and_can_change(s: Stage) -> None:
-    s.part = "silent"  # every host of it wants company
+    s.part = "silent"  # no ping answer resets the `delay` set below
     s.limits = HostLimits(hosts_per_runner=2)
     first = s.acquire()
     first.delay = 1.0

@@ -1,4 +1,4 @@
-"""Hosts that die or are killed: what is told of it, whom it takes along, and no process left behind."""
+"""Graph hosts that die or are killed: the reported reason, the affected runs, and no process left behind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_host_that_is_killed_takes_its_own_runs_only(s: Stage) -> None:
         Occupant().enter(ours)
 
 
-# What hosts do, the settings of their pool, and what is told of their end.
+# Behaviour of the host → (settings of the pool, text in the reported reason).
 ENDED: dict[str, tuple[dict[str, float], str]] = {
     "nonsense": ({}, "cannot be read"),
     "wrong shapes": ({}, "cannot be read"),
@@ -95,7 +95,7 @@ def test_a_host_that_misbehaves_is_ended_for_a_reason_with_all_that_it_started(w
 
 @within(stage, host_stall_seconds=0.4)
 def test_a_full_socket_does_not_stop_the_watch(s: Stage) -> None:
-    """A run too large for a host that reads no more: its sender waits, the silence is still noticed."""
+    """A large run blocks its sender, because the host no longer reads. The pool still notices that the host is stuck."""
     s.part = "deaf"
     deaf = s.acquire()
     first, second = Occupant().enter(deaf), Occupant()
@@ -163,7 +163,7 @@ def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsew
         unfit = s.acquire()
         first = Occupant().enter(unfit)
         until(lambda: unfit._asked)
-        second = Occupant().enter(unfit)  # after the check that is never answered
+        second = Occupant().enter(unfit)  # enters after the check, which is never answered
         until(lambda: first.deaths and second.deaths)
         assert all(isinstance(occupant.deaths[0], NotBegun) for occupant in (first, second))
         s.part = "plays along"

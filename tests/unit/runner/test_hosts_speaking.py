@@ -1,4 +1,4 @@
-"""What hosts say: frames that reach their runs, printed lines, and floods of both."""
+"""Output of graph hosts: frames for their runs, printed lines, and floods of both."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_host_that_floods_its_socket_leaves_others_their_turns(world: World) -
         assert turns >= 3, "all of it was read in one turn or two"
 
 
-# What one host may write into the deployment's log
+# Rate limit of a host's lines in the deployment log
 
 
 def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
@@ -106,7 +106,7 @@ def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
 @greened
 def test_a_host_that_floods_the_log_gets_a_notice_and_others_keep_their_lines(world: World) -> None:
     log, noisy, quiet = DeployLog(), uuid4(), uuid4()
-    log._greenlet.kill()  # what is to be stored stays to be looked at
+    log._greenlet.kill()  # keep the lines in the queue, where the test reads them
     with constants(deployment_log, REPORT_SECONDS=0.05):
         write, beside = log.of(uuid4(), noisy, []), log.of(uuid4(), quiet, [])
 
@@ -125,7 +125,7 @@ def test_a_host_that_floods_the_log_gets_a_notice_and_others_keep_their_lines(wo
 @greened
 def test_a_record_of_several_lines_stays_one_and_shows_no_secret(world: World) -> None:
     log = DeployLog()
-    log._greenlet.kill()  # what is to be stored stays to be looked at
+    log._greenlet.kill()  # keep the lines in the queue, where the test reads them
 
     log.of(uuid4(), uuid4(), ["first part\nsecond part"])(
         "INFO", "a\nfirst part\nsecond part\x1b[2J\nb", None

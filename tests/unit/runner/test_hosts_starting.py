@@ -1,4 +1,4 @@
-"""Hosts of the pool as they start: once for all who want one, and told of where it fails."""
+"""Starting graph hosts: one start serves all waiting runs, and failures are reported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_host_that_cannot_load_the_project_says_why_and_is_gone(s: Stage) -> N
     made = []
     opened = s.pool._open
     s.pool._open = lambda start: made.append(opened(start)) or made[-1]  # type: ignore[method-assign,func-returns-value]
-    with pytest.raises(HostUnusable, match=r"no such file\\x00$"):  # which the database would refuse
+    with pytest.raises(HostUnusable, match=r"no such file\\x00$"):  # the database would reject a raw NUL
         s.acquire()
 
     until(lambda: not is_alive(made[0].pid))

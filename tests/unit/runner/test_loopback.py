@@ -1,4 +1,4 @@
-"""Requests of user code to its own deployment, as the runner makes them for a host."""
+"""Requests of user code to its own deployment, which the runner sends on behalf of a graph host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 
 
 class Service(ThreadingHTTPServer):
-    """Answers each request with what it was; GET /…/large with 16 MiB, GET /…/endless with what never ends."""
+    """Echoes each request. GET /…/large returns 16 MiB, GET /…/endless an endless body."""
 
     daemon_threads = True
 
@@ -76,12 +76,12 @@ class Answer(BaseHTTPRequestHandler):
             self.server.broken += 1
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @contextmanager
 def served(world: World) -> Iterator[tuple[Scene, Service, UUID]]:
-    """Hosts whose service is played, and the id of their deployment."""
+    """Yield graph hosts, the fake service that their requests reach, and the id of their deployment."""
     deployment = factories.deployment(name="own")
     service = Service()
     threading.Thread(target=service.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Requests for a project's app: parts to and fro between whoever opened an exchange and a host."""
+"""Requests for a project's app: parts of an exchange between the web process and a graph host, in both directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIECE = 64 * 1024
 
 
 def rest(exchange: Exchange) -> bytes:
-    """The body of an answer, to its end."""
+    """Read an answer to its end and return its body."""
     found = list(exchange.parts(timeout_seconds=30))
     assert found[0][0] == HEAD
     assert found[-1] == (END, b"")
@@ -113,7 +113,7 @@ def test_an_exchange_is_lost_though_redis_fails_when_that_is_sent(world: World) 
 
 
 class FailingOnce:
-    """Redis, which does not answer when the first message of a kind is published."""
+    """A Redis client that fails once, on the first published message of a kind."""
 
     def __init__(self, kind: int) -> None:
         self.kind, self.has_failed = kind, False
@@ -136,7 +136,7 @@ def test_a_host_that_heeds_no_credit_or_says_out_of_turn_what_costs_nothing_is_k
         with s.open("pour", parts=1, size=1) as another:
             assert rest(another) == b"\0"
 
-    # Nobody else would hold it back, and one thread of a web process reads the credits of all hosts.
+    # Nothing else limits such a host, and one thread of a web process reads the credits of all hosts.
     line = inbox.inbox().line()
     for said, why in (
         ("kmuch", "a credit that is"),

@@ -1,4 +1,4 @@
-"""A runner end to end: runs that reach their end, and runs that are stopped."""
+"""A runner end to end: runs that finish, and runs that are cancelled."""
 
 from __future__ import annotations
 

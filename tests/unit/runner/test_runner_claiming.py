@@ -1,4 +1,4 @@
-"""Which runs a runner claims and when: each once, in order, within limits, in turns."""
+"""Claiming by a runner: each run once, in order, within limits, in round robin."""
 
 from __future__ import annotations
 

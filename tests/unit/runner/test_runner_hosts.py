@@ -1,4 +1,4 @@
-"""A runner whose hosts die, break or are full: its runs go on, and one that kills its hosts ends."""
+"""A runner whose graph hosts die, break or are full: runs continue elsewhere, and a run that kills its hosts ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(b: Bench) -> No
     assert row["last_death"] == "was killed by SIGKILL"
     assert b.thread(run_id)["values"]["log"] == list(range(8))
     done = [int(number) for number in notes.read_text().split()]
-    assert len(done) <= 9  # no more than the interrupted step came twice
+    assert len(done) <= 9  # at most the interrupted step was executed twice
     numbers = [event.seq for event in found]
     assert numbers == sorted(set(numbers))
     attempts = [orjson.loads(e.data)["attempt"] for e in found if e.name == "metadata"]
@@ -70,7 +70,7 @@ def test_runs_whose_host_died_go_on_together_and_count_no_death(b: Bench) -> Non
 def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(b: Bench) -> None:
     others = [
         b.start("sleeps", {"seconds": 2}, stream_mode=["custom"]) for _ in range(4)
-    ]  # too many to be kept apart at once
+    ]  # too many to put each on a host of its own at once
     for run_id in others:
         b.wait_for_event(run_id, b"asleep")
     poison = b.start("dies", {"how": "kill"})
@@ -155,7 +155,7 @@ def test_a_run_that_waits_for_a_host_is_fenced(b: Bench) -> None:
 
 @contextmanager
 def first_host_idle(b: Bench) -> Iterator[None]:
-    """A pool of its own whose first host answers pings only; it soon asks whether hosts have begun a run."""
+    """Give the bench a pool whose first host only answers pings, and which soon checks whether hosts began a run."""
     idle = [played("pongs only", b.settings.data_dir / "note", b.settings.data_dir)]
 
     def first_played(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
@@ -171,7 +171,7 @@ def first_host_idle(b: Bench) -> Iterator[None]:
 
 @contextmanager
 def single_threads(b: Bench) -> Iterator[None]:
-    """A pool of its own whose hosts execute one synchronous node at a time."""
+    """Give the bench a pool whose hosts execute one synchronous node at a time."""
 
     def one_thread(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
         command, output = prepare(revision_id)
@@ -186,7 +186,7 @@ def single_threads(b: Bench) -> Iterator[None]:
 
 @contextmanager
 def full(b: Bench) -> Iterator[None]:
-    """A pool of its own, whose only host is busy with something else: a played one, which executes no run."""
+    """Give the bench a pool whose only host is busy. The host is a fake that executes no run."""
     command = played("plays along", b.settings.data_dir / "note", b.settings.data_dir)
     pool = b.with_hosts(HostPool(b.settings, lambda _: (command, show)))
     pool.acquire(uuid4()).enter(uuid4().bytes, Occupant(), b"{}", kind=frames.CANCEL)

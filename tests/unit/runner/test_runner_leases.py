@@ -1,4 +1,4 @@
-"""Runs that a runner hands over, loses or takes up from another, and what it does without the database."""
+"""Runs that a runner hands over, loses or takes over, and its behaviour without the database."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_runner_that_drains_hands_its_runs_over(b: Bench) -> None:
 def test_a_draining_runner_waits_for_runs_that_it_claimed_from_the_backlog(b: Bench) -> None:
     ids = [b.create("counts", {"n": 4, "seconds": 0.1}) for _ in range(8)]
     task = gevent.spawn(b.runner.notify, ids)
-    until(task.ready)  # what runs now was claimed when others ended, and belongs to no task
+    until(task.ready)  # the runs in flight now were claimed from the backlog, outside a task
     until(lambda: len(b.runner._executions) == 2)
     b.runner.drain()
     in_flight = set(b.runner._executions)
@@ -151,7 +151,7 @@ def test_a_zombie_stops_and_writes_nothing(b: Bench) -> None:
     with logged_by("workers.runner.execution") as records:
         run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
         b.wait_for_event(run_id, b"asleep")
-        with connection() as conn:  # upkeep gave it to somebody else meanwhile
+        with connection() as conn:  # upkeep meanwhile gave it to another runner
             conn.execute(
                 text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
                 {"id": run_id},
@@ -183,18 +183,18 @@ def test_a_run_deleted_under_its_runner_stops_and_nothing_is_wrong(b: Bench) -> 
 
 @within(bench, lease_seconds=4.0)
 def test_a_lease_that_cannot_be_renewed_is_given_up(b: Bench) -> None:
-    b.runner._loops[0].kill()  # as if the renewal hung
+    b.runner._loops[0].kill()  # simulates a renewal that hangs
     run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
     b.wait_for_event(run_id, b"asleep")
 
     until(lambda: not b.runner._executions)
-    assert b.status(run_id) == "running"  # upkeep's now
+    assert b.status(run_id) == "running"  # left for upkeep to take over
 
 
 @within(bench)
 def test_a_run_whose_runner_died_is_taken_up_by_another(b: Bench) -> None:
     run_id = b.create("echo", {"text": "hi"})
-    with connection() as conn:  # a runner that was killed at once
+    with connection() as conn:  # simulates a runner that was killed right after the claim
         conn.execute(
             text(
                 "UPDATE run SET status = 'running', owner = 'dead', attempt = 1, seq_reserved = 500,"
@@ -214,7 +214,7 @@ def test_a_run_whose_runner_died_is_taken_up_by_another(b: Bench) -> None:
 
 @contextmanager
 def deaf() -> Iterator[Driver]:
-    """A connection that is lost when its statement has been carried out."""
+    """A connection that is lost after its statement has been executed."""
     with driver() as conn:
         yield conn
     raise OutcomeUnknown("the connection was lost")
@@ -281,8 +281,8 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(b: Bench) -
 
 @within(bench, lease_seconds=600.0)
 def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards(b: Bench) -> None:
-    """A commit locks many runs in an order of its own: waiting for it with some of them locked is a deadlock."""
-    # too long for a renewal of the runner's own
+    """A commit locks many runs in any order. A renewal that waits for it while holding some of them would deadlock."""
+    # The lease is so long that the runner does not renew by itself during the test.
     runs = [b.start("sleeps", {"seconds": 60}, stream_mode=["custom"]) for _ in range(2)]
     for run_id in runs:
         b.wait_for_event(run_id, b"asleep")
@@ -334,7 +334,7 @@ def test_who_joins_after_the_log_was_lost_gets_the_end_from_the_row(b: Bench) ->
 
 
 def heartbeat(b: Bench) -> fleet.Heartbeat:
-    """Of the bench's runner."""
+    """Return a heartbeat of the bench's runner."""
     return fleet.Heartbeat(
         id=b.settings.worker, kind="runner", pool="default", host_name="h", pid=1, version="1", isolation=2
     )

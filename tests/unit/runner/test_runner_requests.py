@@ -1,4 +1,4 @@
-"""What runs can ask for, in a whole runner: strict answers, forks, a time to start at, a limit, more to stream."""
+"""Run options in a whole runner: structured output, forks, start times, limits and additional stream modes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.upkeep.upkeep import Upkeep
 
 
 def kept(b: Bench, thread_id: UUID) -> dict[str, Any]:
-    """What a thread shows, but for when it was touched."""
+    """Return the stored state of a thread except its `updated_at`."""
     columns = "status, config, values, state, interrupts, error, state_updated_at"
     with connection() as conn:
         row = conn.execute(text(f"SELECT {columns} FROM thread WHERE thread_id = :id"), {"id": thread_id})
@@ -118,7 +118,7 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(b: Bench) -> None:
         assert eligibility.next_of(conn, b.deployment.id, row["thread_id"]) is None
 
 
-# Runs that use more tokens than they may
+# Runs that exceed their token budget
 
 
 WITHOUT_END = {"n": 10_000, "seconds": 0.005}

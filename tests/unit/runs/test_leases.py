@@ -80,7 +80,7 @@ def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
 
 def test_a_lease_that_ran_out_is_somebody_elses_to_take(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
-    assert not release(run)  # another process holds the lease
+    assert not release(run)  # the lease has not expired
 
     expire(run)
     with connection() as conn:

@@ -1,4 +1,4 @@
-"""A streaming client's going is noticed at once, and a client that is there is never taken for gone."""
+"""Disconnects of streaming clients are noticed at once, and a connected client is never taken for disconnected."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.greened import World, greened
 from web.client_watch import ClientWatch
 from web.sse import ClientGone, watch
 
-ABOVE_SELECT = 1500  # select() refuses descriptors from 1024 on; a busy server has them
+ABOVE_SELECT = 1500  # select() rejects descriptors from 1024 on, which a busy server uses
 FOR_EVER = 10_000.0
 SOMETHING = [Event(1, 0, "values", b"1")]
 
 
 @contextmanager
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Server's and client's end, the server's with a high descriptor."""
+    """Yield the server's and the client's end of a connection. The server's has a high descriptor number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(ABOVE_SELECT + 100, hard)), hard))
     low, theirs = socket.socketpair()
@@ -38,13 +38,13 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def quiet(reader: Reader) -> Iterator[list[Event]]:
-    """What a follower yields of a run of which nothing is heard: no heartbeat wakes it either."""
+    """Yield like a follower of a run without events. No heartbeat wakes it either."""
     while True:
         yield reader.take(FOR_EVER)[0]
 
 
 def watched(ours: socket.socket, seen: list[list[Event]]) -> gevent.Greenlet:
-    """A greenlet that reads a quiet stream until its client has left."""
+    """Start a greenlet that reads a quiet stream until its client disconnects."""
     reader = Reader(b"channel", unseen=True)
 
     def read() -> str:
@@ -106,7 +106,7 @@ def test_a_reader_that_must_read_the_log_is_woken_all_the_same(world: World) -> 
 
 
 def watchers() -> int:
-    """How many watchers there are in this process."""
+    """Count the gevent watchers of this process."""
     gc.collect()
     return sum(type(thing).__name__ == "io" for thing in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""Of the connections that wait for a request, the longest waiting make room, and one that has a request never does."""
+"""Idle connections are closed to make room, longest idle first; a connection with a request is never closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answered() -> list[str]:
 
 @pytest.fixture
 def serve(connections: Connections, answered: list[str]) -> Iterator[Serve]:
-    """A connection that waits for its request, and then needs a while to answer it."""
+    """Open a connection that waits for its request and then takes a moment to answer it."""
 
     def run(request: Event) -> None:
         with connections.open(client, "192.0.2.1"):

@@ -1,4 +1,4 @@
-"""The console's files: whole, licensed, from nowhere else, and no more than a browser should load."""
+"""The console's files: complete, licensed, self-hosted, and small enough for a browser."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from web.static_files import STATIC
 
 CONSOLE, VENDOR = STATIC / "console", STATIC / "vendor"
 LOCK = STATIC.parent / "vendoring" / "package-lock.json"
-MOST_BYTES = 250_000  # compressed, all of it together
-# Of ours only what begins a line, since texts to copy have imports too; a library is one long line.
+MOST_BYTES = 250_000  # total compressed size
+# Imports in our own files match only at the beginning of a line, because code samples in strings contain imports too.
+# A vendored library is one long line.
 OURS = re.compile(
     r"""^(?:(?:import|export)\b[^"'`;=]*\bfrom\s*|import\s*|.*\bimport\(\s*)["']([^"']+)["']""", re.MULTILINE
 )
 THEIRS = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["']([\w@./-]+)["']""")
 MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc")
-SANITIZED = {"markdown.js"}  # where DOMPurify has made it
+SANITIZED = {"markdown.js"}  # its HTML comes from DOMPurify
 
 
 @cache
@@ -39,7 +40,7 @@ def scripts(folder: Path) -> list[Path]:
 
 
 def without_types(text: str) -> str:
-    """A script without its comments, in which types are imported."""
+    """Return a script without its comments, which contain imports of types."""
     return re.sub(r"/\*.*?\*/|^\s*//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -105,7 +106,7 @@ def test_every_page_is_in_the_table_of_routes() -> None:
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
-# What the console's parts make of values, on Node
+# The console's functions, executed in Node
 
 
 FILES = [*sorted((JS / "console").glob("*parts.mjs")), JS / "console" / "schedule.mjs"]

@@ -1,4 +1,4 @@
-"""What a graph takes, by the schema of its input: hand-made ones, and those of which nobody says what they mean."""
+"""The input that a graph accepts, derived from its input schema, including schemas without known meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer leaves in few packets: its head with the first chunk, what ends it with the last."""
+"""A response is sent in few packets: the head with the first chunk, the terminator with the last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from web.worker import Response
 
 
 class Socket:
-    """Takes at most so many bytes a call, and remembers the calls."""
+    """A socket that accepts at most `takes` bytes per call and records the calls."""
 
     def __init__(self, takes: int = 1 << 20) -> None:
         self.takes = takes
@@ -32,7 +32,7 @@ def response(socket: Socket, *headers: tuple[str, str], method: str = "GET") -> 
 
 
 def packets(*chunks: bytes, length: int | None = None, method: str = "GET") -> list[bytes]:
-    """What is sent of an answer of these chunks."""
+    """Return the packets sent for a response with these chunks."""
     socket = Socket()
     headers = [] if length is None else [("Content-Length", str(length))]
     answer = response(socket, *headers, method=method)

@@ -1,6 +1,6 @@
-"""The stream modes that requests accept are those that the graph host writes events of and that a stream lets through.
+"""The stream modes accepted in requests equal those whose events the graph host writes and a stream passes on.
 
-The two lists cannot be one: the graph host imports nothing of ours, and web nothing of the graph host.
+The two lists cannot be one, because the graph host imports none of our packages and web imports nothing of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.graph_host.events import Asked, EventWriter
 
 MESSAGE = (AIMessageChunk("a", id="1"), {})
 
-# What the graph library yields where a mode was asked for: namespace, the library's mode, payload.
+# Requested mode → what LangGraph yields for it: (namespace, LangGraph's mode, payload).
 CHUNKS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "values": ((), "values", {}),
     "updates": ((), "updates", {"node": None}),
@@ -32,7 +32,7 @@ CHUNKS: dict[str, tuple[tuple[str, ...], str, Any]] = {
 
 
 class Recorder(EventWriter):
-    """An event writer that keeps the names of its events instead of sending them."""
+    """An event writer that records the names of its events instead of sending them."""
 
     def __init__(self, *modes: str) -> None:
         super().__init__(cast("Any", None), b"", Asked(frozenset(modes), subgraphs=True), max_bytes=1)
@@ -43,9 +43,9 @@ class Recorder(EventWriter):
 
 
 def names_of(mode: str) -> list[str]:
-    """The events that the mode alone makes of what the graph library yields for it."""
+    """Return the names of the events written when only this mode was requested."""
     writer = Recorder(mode)
-    if mode == "events":  # is the library's own stream of events, and no mode of its
+    if mode == "events":  # comes from LangGraph's `astream_events`, which has no stream modes
         writer.on_library_event({})
     else:
         namespace, library_mode, payload = CHUNKS[mode]

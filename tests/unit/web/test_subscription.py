@@ -1,4 +1,4 @@
-"""Which events a subscription wants: by channel, by namespace, by depth."""
+"""Event filters of a subscription: by channel, namespace and depth."""
 
 from __future__ import annotations
 

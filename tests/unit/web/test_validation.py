@@ -1,4 +1,4 @@
-"""Bodies, queries and path ids: what is taken, what is refused and with which words."""
+"""Validation of bodies, queries and path ids: accepted values, rejected values and the error texts."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_it_refuses_more_values_than_are_allowed_outside_of_texts() -> None:
     ids=["zeros", "brackets", "keys", "after a string"],
 )
 def test_too_many_values_are_refused_before_they_are_parsed(raw: bytes) -> None:
-    """None of these is JSON: who parses them says that."""
+    """None of these bodies is valid JSON; a parser would have reported that instead."""
     with pytest.raises(Invalid, match="more than"):
         parse_body(raw)
 
