@@ -1,4 +1,4 @@
-"""What several folders of unit tests use."""
+"""Fixtures shared by several folders of unit tests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["child"]
 
 @pytest.fixture
 def deployment(db: Engine) -> DeploymentRef:
-    """A deployment on empty tables, whose first revision serves the graph `agent`."""
+    """A deployment in an otherwise empty database. Its first revision serves the graph `agent`."""
     return factories.deployment()
 
 
 @pytest.fixture(scope="session")
 def migrated(database: str) -> Iterator[str]:
-    """The address of a database that the migrations have made: to be read, or to be copied."""
+    """The address of a database created by the migrations. Tests may only read or copy it."""
     with fresh(database) as url:
         migrations.upgrade(url)
         yield url

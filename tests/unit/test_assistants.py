@@ -1,4 +1,4 @@
-"""The rules of assistants: versions are never merged, and never lost."""
+"""Assistants: concurrent updates create separate versions, and no version is lost."""
 
 from __future__ import annotations
 

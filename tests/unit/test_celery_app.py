@@ -1,4 +1,4 @@
-"""Celery set up as leases need it, in a worker and in beat."""
+"""The configuration of Celery in workers and beat: redelivery is left to leases."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_brokers_pauses_do_not_stop_the_greenlets() -> None:
     assert done.returncode == 0, done.stderr
 
 
-# Beat's own scheduler, whose task falls due again and again: first nobody listens, then a Redis does.
+# Runs beat's scheduler with a task that is due repeatedly, first without Redis, then with one.
 PROGRAM = """
 import sys
 from shared.infra import logs

@@ -1,4 +1,4 @@
-"""docker-compose.yml says what the Procfile and the settings say: it cannot be run by the suite."""
+"""docker-compose.yml agrees with the Procfile and the settings. The file is only read: the suite cannot run compose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compose() -> dict[str, Any]:
 
 
 def interpolated(value: str, env: dict[str, str]) -> str:
-    """A value as compose makes it; a variable that is required and missing raises KeyError."""
+    """Interpolate a value like compose. Raises KeyError for a missing required variable."""
 
     def found(match: re.Match[str]) -> str:
         return env.get(match[1]) or (match["text"] if match["rule"] == "-" else env[match[1]])

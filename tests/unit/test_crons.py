@@ -1,4 +1,4 @@
-"""The rules of firing: once for each due time, whoever looks; nothing lost, nothing twice."""
+"""Firing crons: exactly once for each due time, also with several concurrent schedulers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cron(
     end_time: str | None = None,
     **asked: Any,
 ) -> UUID:
-    """A cron that has been due for some seconds; it may have ended meanwhile."""
+    """Create a cron that has been due for `due_ago` seconds and ends at `end_time`."""
     body = {"assistant_id": "agent", "schedule": "0 * * * *", **asked}
     with connection() as conn:
         cron_id = crons.create(conn, deployment, body, thread_id=thread_id)["cron_id"]
@@ -158,7 +158,7 @@ def test_a_cron_goes_with_its_thread_and_its_assistant(deployment: DeploymentRef
         assert crons.count(conn, deployment.id) == 0
 
 
-# When schedules are due
+# Due times of schedules
 
 
 BERLIN = "Europe/Berlin"
@@ -177,9 +177,9 @@ def at(text: str, zone: str = "UTC") -> datetime:
         ("* * * * * 30", None, "2026-01-01T00:00:00", "2026-01-01T00:00:30+00:00"),
         ("@daily", None, "2026-01-01T12:00:00", "2026-01-02T00:00:00+00:00"),
         ("0 9 * * *", "America/New_York", "2026-07-01T00:00:00", "2026-07-01T13:00:00+00:00"),
-        # the hour that is left out: right after it
+        # an hour skipped by daylight saving: due right after it
         ("30 2 * * *", BERLIN, "2026-03-28T12:00:00", "2026-03-29T01:00:00+00:00"),
-        # the hour that comes twice: once, at the first
+        # an hour repeated by daylight saving: due once, the first time
         ("30 2 * * *", BERLIN, "2026-10-24T12:00:00", "2026-10-25T00:30:00+00:00"),
         ("30 2 * * *", BERLIN, "2026-10-25T00:30:00", "2026-10-26T01:30:00+00:00"),
         ("*/30 * * * *", BERLIN, "2026-10-25T00:30:00", "2026-10-25T01:00:00+00:00"),

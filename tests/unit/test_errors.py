@@ -1,4 +1,4 @@
-"""Every domain error has a status, and a body in the form of the interface that was asked."""
+"""Every domain error has an HTTP status, and a body in the format of the requested interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = [kind for _, kind in inspect.getmembers(domain, inspect.isclass) if is
 
 @pytest.fixture
 def raising() -> Any:
-    """Call a path whose route raises the given error; returns the response."""
+    """Return a function that requests a path whose route raises the given error, and returns the response."""
 
     def call(error: Exception, path: str = "/v2/things") -> Any:
         app = Flask("test")

@@ -1,4 +1,4 @@
-"""Each example is a project as a user would write it: its file is valid, its graph runs in-process."""
+"""Each example project has a valid configuration, and its graph runs in-process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("approval", "chat", "members", "research")
 
 @pytest.fixture(autouse=True)
 def own_modules() -> Iterator[None]:
-    """What an example imports is forgotten afterwards, and so is its folder."""
+    """Remove the modules that an example imported, and its folder in `sys.path`, after each test."""
     modules, path = dict(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
@@ -46,7 +46,7 @@ def described(name: str) -> dict[str, Any]:
 
 
 def module(name: str, entry: str | None = None) -> ModuleType:
-    """The module that the example's only graph is in, or another one, loaded from its file as a host does."""
+    """Load the module of the example's only graph, or of `entry`, from its file like a graph host."""
     path = EXAMPLES / name / (entry or described(name)["graphs"][name]["path"]).partition(":")[0]
     sys.path.insert(0, str(EXAMPLES / name))
     spec = importlib.util.spec_from_file_location(f"example_{name}_{path.stem}", path)
@@ -211,7 +211,7 @@ def test_research_streams_its_subgraphs_while_they_search() -> None:
 
 @pytest.fixture
 def members() -> TestClient:
-    """The routes of the example with users of its own."""
+    """A client of the routes of the example `members`, which has its own users."""
     return TestClient(module("members", described("members")["http"]["app"]).app)
 
 

@@ -1,6 +1,6 @@
-"""Every version of the database leaves the release before it working: it expands, and keeps nobody waiting.
+"""Every migration keeps the previous release working: it only expands the schema and blocks no writer for long.
 
-A version that takes something away says in `CONTRACTS` since which release nothing uses it any more.
+A migration that removes something states in `CONTRACTS` the release since which nothing uses it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AGAIN = {"if_exists", "if_not_exists"}
 
 
 def objections(code: str) -> list[str]:
-    """What of a version an older release, or whoever writes meanwhile, would not bear."""
+    """Return the operations of a migration that would break the previous release or block concurrent writers."""
     tree = ast.parse(code)
     made = {_text(call.args[0]) for call in _calls(tree, "op", "create_table")}
     found: list[str] = []
@@ -117,7 +117,10 @@ def _of_index(call: ast.Call, made: set[str | None]) -> list[str]:
 
 
 def _of_repetition(tree: ast.AST, made: set[str | None]) -> list[str]:
-    """What has indexes made online is no single transaction: the rest must bear to be carried out again."""
+    """Return the operations that cannot be repeated, in a migration that builds an index online.
+
+    Such a migration is not a single transaction, so after a failure it starts from the beginning.
+    """
     if not list(_calls(tree, "online")):
         return []
     others = [
@@ -131,7 +134,7 @@ def _of_repetition(tree: ast.AST, made: set[str | None]) -> list[str]:
 
 
 def contracts(code: str) -> str | None:
-    """What a version says about what it takes away."""
+    """Return the `CONTRACTS` of a migration, None if it has none."""
     for node in ast.parse(code).body:
         if isinstance(node, ast.Assign) and [getattr(one, "id", None) for one in node.targets] == [CONTRACTS]:
             return _text(node.value)

@@ -1,4 +1,4 @@
-"""A worker process notices when messages no longer reach it, and mistakes nothing else for that."""
+"""A worker process notices that messages no longer reach it, and only then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = "runyard:celery:canary.box:1:a"
 
 
 class Stage:
-    """A process whose clock and messages are ours."""
+    """A heartbeat sender whose clock and messages the test controls."""
 
     def __init__(self, settings: Settings) -> None:
         self.now = 1000.0
@@ -53,7 +53,7 @@ class Stage:
         self.ended += 1
 
     def live(self, seconds: float, *, hears: bool = False) -> None:
-        """Go through the rounds of this time."""
+        """Advance the clock by so many seconds, with one check per heartbeat. `hears`: the canary message arrives."""
         for _ in range(int(seconds / HEARTBEAT_SECONDS)):
             self.now += HEARTBEAT_SECONDS
             self.sender.check()

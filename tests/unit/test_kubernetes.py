@@ -1,6 +1,6 @@
-"""deploy/kubernetes says what the Procfile and the settings say, and Kubernetes' schemas allow it: no cluster runs in the suite.
+"""deploy/kubernetes agrees with the Procfile and the settings, and is valid by Kubernetes' schemas.
 
-The manifests are read as `kubectl kustomize` renders them.
+The manifests are read as `kubectl kustomize` renders them. The suite runs no cluster.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ WITHOUT_SCHEMA = ("keda.sh", "gateway.networking.k8s.io")  # resources that othe
 RENDERED = ("base", "pools/gpu", *OVERLAYS)
 PROCESSES = {line.name for line in read()}
 DRAINING = {"web", "runner", "builder"}
-USES = {  # which process talks to whom
+USES = {  # server → processes that connect to it
     "postgres": {"release", "web", "runner", "builder", "backup"},
     "redis": {"web", "runner", "builder", "beat"},
     "internet": {"web", "runner", "builder"},
 }
 PORTS = {"postgres": 5432, "redis": 6379}
-GIVEN_BY_YOU = {  # keys of Secrets that docs/kubernetes.md has made
+GIVEN_BY_YOU = {  # keys of the Secrets that the reader of docs/kubernetes.md creates
     "runyard": {
         "DATABASE_URL", "REDIS_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "POSTGRES_PASSWORD", "REDIS_PASSWORD",
         "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "REDIS_BROKER_URL", "REDIS_EVENTS_URL",
@@ -91,7 +91,7 @@ def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
 
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """The component and the pod of everything that has one."""
+    """Yield `(component, pod template)` of every Deployment, StatefulSet, Job and CronJob."""
     for manifest in of_kind(manifests, "Deployment", "StatefulSet", "Job", "CronJob"):
         spec = manifest["spec"]
         template = spec["jobTemplate"]["spec"]["template"] if "jobTemplate" in spec else spec["template"]
@@ -240,7 +240,7 @@ def test_selectors_find_what_they_are_for_and_web_takes_connections_of_labelled_
 
 
 def allowed(manifests: list[Manifest], process: str) -> list[Manifest]:
-    """What the policies let pods of this process connect to."""
+    """Return the egress rules of the network policies that apply to pods of this process."""
     labels = {"app.kubernetes.io/name": "runyard", "app.kubernetes.io/component": process}
     policies = [
         policy["spec"]

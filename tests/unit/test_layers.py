@@ -1,6 +1,6 @@
-"""Who may import whom: web → shared ← workers; the command line and the graph host stand apart.
+"""Import rules: web → shared ← workers; the command line and the graph host are separate.
 
-Within `shared` and `workers` an import goes downward or stays on its floor, and no modules import each other in a circle.
+Within `shared` and `workers` an import goes to a lower layer or stays in its own. There are no import cycles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OURS = frozenset({"shared", "web", "workers", "cli", "tests", "bench"})
 HOST = PROJECT / "workers" / "graph_host"
 SHARED_WITH_HOST = ("workers.graph_host.frames", "workers.graph_host.masking")
 
-# What the library brings along may be used where the library is.
+# LangGraph and its dependencies, which every graph host has.
 HOST_MAY_IMPORT = frozenset(
     {
         "graph_host",
@@ -45,7 +45,7 @@ FORBIDDEN = {
         "gunicorn",
         "langgraph",
         "langchain_core",
-        "httpx",  # its successors are what the guarded calls are made with
+        "httpx",  # guarded calls use httpx2 and httpcore2
         "httpcore",
     },
     "web": {"workers", "cli", "langgraph", "langchain_core"},
@@ -53,8 +53,8 @@ FORBIDDEN = {
     "cli": {"web", "workers", "flask", "marshmallow", "celery"},
 }
 
-# The rooms and single files of a package, the lowest floor first. The root of `workers` has no floor: it may import
-# every room, and holds what rooms share.
+# The layers ("floors") of a package, lowest first, each with its subpackages and single files ("rooms"). Modules
+# directly in `workers` are in no layer: they may import every room and hold what rooms share.
 FLOORS = {
     "shared": (
         {"errors", "settings"},
@@ -71,10 +71,10 @@ FLOORS = {
     ),
     "workers": ({"graph_host"}, {"isolation"}, {"runner"}, {"builder"}),
 }
-# These use rooms or nothing, and no room uses them.
+# Rooms that no other room may import.
 BESIDE = {"shared": {"migrations"}, "workers": {"upkeep"}}
 
-# What makes objects of stored bytes.
+# Packages that decode stored bytes into objects.
 DECODERS = frozenset({"langgraph", "langchain_core", "ormsgpack", "msgpack", "pickle", "marshal", "shelve"})
 
 
@@ -84,7 +84,7 @@ def modules(folder: Path) -> list[Path]:
 
 @cache
 def imported(path: Path) -> set[str]:
-    """The top-level packages a module imports, wherever in its text; relative ones are its own."""
+    """Return the top-level packages that a module imports anywhere in its code; relative imports are not included."""
     names: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -104,7 +104,7 @@ def name(path: Path) -> str:
 
 
 def dotted(path: Path) -> str:
-    """The name a module is imported by."""
+    """Return the name by which a module is imported."""
     return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -112,7 +112,7 @@ MODULES = {dotted(path): path for package in FORBIDDEN for path in modules(PROJE
 
 
 def imports(part: ast.AST, module: str) -> Iterator[str]:
-    """The modules of ours that are imported anywhere in a part of the text of `module`."""
+    """Yield our modules that a part of the code of `module` imports."""
     for node in ast.walk(part):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
@@ -124,7 +124,7 @@ def imports(part: ast.AST, module: str) -> Iterator[str]:
 
 
 def base(node: ast.ImportFrom, module: str) -> str:
-    """The module or package that names are imported from."""
+    """Return the absolute name of the module or package in a `from … import`."""
     if not node.level:
         return node.module or ""
     is_package = MODULES[module].name == "__init__.py"
@@ -135,17 +135,17 @@ def base(node: ast.ImportFrom, module: str) -> str:
 
 @cache
 def graph() -> Mapping[str, set[str]]:
-    """Which modules of ours each of them imports."""
+    """Return, for each of our modules, our modules that it imports."""
     return {module: set(imports(tree(path), module)) - {module} for module, path in MODULES.items()}
 
 
 def room(module: str) -> str:
-    """The room or single file of its package that a module belongs to; empty for the package itself."""
+    """Return the subpackage or single file that a module belongs to; empty for the package itself."""
     return module.partition(".")[2].partition(".")[0]
 
 
 def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
-    """A circle in the graph, one of them; empty when there is none."""
+    """Return one cycle of the graph; empty if there is none."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -154,7 +154,7 @@ def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def rooms_of(package: str) -> dict[str, set[str]]:
-    """Which rooms of a package each of its rooms imports."""
+    """Return, for each room of a package, the rooms of the package that it imports."""
     found: dict[str, set[str]] = {}
     for module, others in graph().items():
         if module.startswith(f"{package}."):
@@ -253,7 +253,7 @@ def test_only_frames_and_the_masking_of_secrets_are_shared_with_the_graph_host()
 
 
 def test_only_settings_reads_the_environment() -> None:
-    """Process entries hand `os.environ` to Settings.from_env; nothing picks variables out of it."""
+    """Entry points pass `os.environ` to Settings.from_env; no other code reads single variables."""
     for package in ("shared", "web", "workers"):
         for path in modules(PROJECT / package):
             if path.is_relative_to(HOST):
@@ -266,7 +266,7 @@ def test_only_settings_reads_the_environment() -> None:
 
 
 def is_environment(node: ast.AST) -> bool:
-    """Whether this is `os.environ`."""
+    """Whether the node is `os.environ`."""
     is_environ = isinstance(node, ast.Attribute) and node.attr == "environ"
     return is_environ and isinstance(node.value, ast.Name) and node.value.id == "os"
 

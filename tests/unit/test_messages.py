@@ -1,4 +1,4 @@
-"""How a worker of ours takes messages, by whomever they were sent, with and without Celery's tools looking on."""
+"""Workers accept messages from any Celery client, with and without Celery's remote control and events."""
 
 from __future__ import annotations
 

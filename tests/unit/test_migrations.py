@@ -1,4 +1,4 @@
-"""The migrations make exactly what the models say."""
+"""The migrations create exactly the tables of the models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def empty(database: str) -> Iterator[str]:
-    """The address of a new, empty database beside the one of the other tests."""
+    """The address of a new, empty database, separate from that of other tests."""
     with fresh(database) as url:
         yield url
 
@@ -67,14 +67,14 @@ def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
 
 @pytest.fixture(scope="module")
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree of a release whose version adds a column and an index to runs."""
+    """The source tree of a later release, whose migration adds a column and an index to `run`."""
     return next_release.tree(tmp_path_factory.mktemp("later"))
 
 
 def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty: str, later: Path) -> None:
     migrations.upgrade(empty)
     with psycopg.connect(empty) as reader:
-        reader.execute("SELECT count(*) FROM run")  # and no end of its transaction
+        reader.execute("SELECT count(*) FROM run")  # its transaction stays open
         migrating = _start(empty, later)
         with psycopg.connect(empty, autocommit=True, options="-c statement_timeout=20s") as other:
             wait_until(lambda: _waits_for_a_table(other), 30)
@@ -209,7 +209,7 @@ def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(migr
     assert all("autovacuum_vacuum_scale_factor=0.02" in given for given in options.values())
 
 
-# Conditions of indexes
+# Predicates of partial indexes
 
 
 def test_every_end_is_a_success_or_not() -> None:

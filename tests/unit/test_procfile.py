@@ -1,4 +1,4 @@
-"""The Procfile serves every queue, and everything it names exists."""
+"""The Procfile consumes every queue, and everything that it names exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINES = {line.name: line.command for line in read()}
 
 
 def consumed() -> set[str]:
-    """The queues the worker lines name, with the variables' defaults filled in."""
+    """Return the queues in the worker lines, with the defaults of variables substituted."""
     found: set[str] = set()
     for command in LINES.values():
         for names in re.findall(r"-Q (\S+)", command):
@@ -39,7 +39,7 @@ def test_it_has_the_processes_of_the_design_and_serves_every_queue() -> None:
 @pytest.mark.parametrize("process", ["runner", "builder"])
 def test_a_worker_runs_on_greenlets_under_its_own_name(process: str) -> None:
     assert "-P gevent" in LINES[process]
-    assert f"-n {process}@%h-$$" in LINES[process]  # a machine may have several
+    assert f"-n {process}@%h-$$" in LINES[process]  # unique, because a machine may run several
 
 
 def test_the_shell_hands_over_to_the_command() -> None:
@@ -59,7 +59,7 @@ def test_the_shell_hands_over_to_the_command() -> None:
 
 
 class Recorder(Supervisor):
-    """Starts nothing."""
+    """A supervisor that starts nothing and records the environments."""
 
     def __init__(self) -> None:
         super().__init__(lambda name, line: None)

@@ -1,4 +1,4 @@
-"""Settings: defaults, refusals, files, and what is never shown."""
+"""Settings: defaults, rejected values, values in files, and hidden secrets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_variable_that_nothing_reads_is_reported_with_the_most_similar_one() -
 
 
 def test_every_variable_that_the_repository_names_is_known() -> None:
-    """One that another program reads belongs into READ_ELSEWHERE."""
+    """A variable that only another program reads belongs in READ_ELSEWHERE."""
     places = [PROJECT / name for name in ("cli", "deploy", "docs", "shared", "web", "workers")]
     files = [path for place in places for path in place.rglob("*") if path.suffix in TEXTS]
     files += [PROJECT / name for name in ("Makefile", "Procfile", "README.md", "docker-compose.yml")]

@@ -1,4 +1,4 @@
-"""What a process does without when it starts: all of them start at once, and no run begins until they have."""
+"""Modules that processes must not load at start. All processes start at once, and no run begins before they have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_process_loads_nothing_that_it_may_never_use(module: str) -> None:
 
 @cache
 def modules_after(code: str) -> set[str]:
-    """What an interpreter has loaded that did this."""
+    """Return the modules that a new interpreter has loaded after executing the code."""
     found = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
         cwd=PROJECT,
@@ -52,5 +52,5 @@ def test_the_fork_server_loads_what_several_processes_do_and_nothing_that_reads_
 
     assert loaded["web"] & loaded["worker"] - loaded["forks"] == set()
     assert loaded["forks"] & {"web.wsgi", "workers.app", "workers.beat"} == set()
-    # It decides when it is imported whether several processes of web count together.
+    # prometheus_client decides at import whether several web processes share their counters.
     assert "prometheus_client" not in loaded["forks"]

@@ -1,4 +1,4 @@
-"""The store as graph code sees it does what the graph library's own does; and what only ours does."""
+"""The store as graph code sees it: the same behaviour as LangGraph's own store, and additions of this service."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEARCH = {
 
 
 class Runner:
-    """Plays the runner's end of the socket: the same JSON comes and goes."""
+    """Fakes the runner's end of the socket, with the same JSON."""
 
     def __init__(self, deployment_id: UUID) -> None:
         self.deployment_id = deployment_id
@@ -113,7 +113,7 @@ ops: st.SearchStrategy[Op] = st.one_of(
 
 
 def plain(op: Op, result: Any) -> Any:
-    """A result without times; a search without its order, which the library leaves open."""
+    """Return a result without times, and a search result without its order, which LangGraph does not define."""
     if isinstance(op, SearchOp):
         return len(result), [item.score for item in result]
     if isinstance(op, GetOp):
@@ -129,7 +129,7 @@ def everything(own: Any, filter: Any, prefix: tuple[str, ...]) -> list[Any]:
 
 
 def without_empty(own: InMemoryStore) -> None:
-    """The library goes on listing namespaces whose last item is gone, and those it only looked into."""
+    """Remove empty namespaces. LangGraph's store still lists namespaces without items, and those it only searched."""
     for namespace in [name for name, items in own._data.items() if not items]:
         del own._data[namespace]
 
@@ -148,7 +148,8 @@ def test_it_answers_like_the_library_s_own_store(deployment: DeploymentRef, batc
 
     for batch in batches:
         without_empty(theirs)
-        batch.sort(key=lambda op: not isinstance(op, ListNamespacesOp))  # its reads leave namespaces behind
+        # First: reads of LangGraph's store create empty namespaces, which it would then list.
+        batch.sort(key=lambda op: not isinstance(op, ListNamespacesOp))
         expected = theirs.batch(batch)
         got = ours.batch(batch)
 
@@ -283,7 +284,7 @@ def test_what_cannot_be_put_is_refused_by_name(
 
 
 class Counting:
-    """The project's embeddings: how often each letter comes."""
+    """The project's embeddings: the frequency of each letter."""
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         return self.embed_documents(texts)
@@ -331,7 +332,7 @@ def test_a_value_that_changed_is_found_by_what_it_is_now(
     indexed.put(("a",), "k", {"text": "y"})
     assert indexed.search(("a",), query="y")[0].score == 1.0
 
-    of(deployment).put(("a",), "k", {"text": "x"})  # by a revision without an index
+    of(deployment).put(("a",), "k", {"text": "x"})  # stored by a revision without an index
 
     assert indexed.search(("a",), query="x")[0].score is None, "no vector is of this value"
     indexed.delete(("a",), "k")
@@ -365,7 +366,7 @@ def test_texts_are_embedded_as_the_library_s_own_store_does(
         found = each.search(("a",), query="xy", limit=10)
         return {item.key: item.score and round(item.score, 5) for item in found}
 
-    # A text without direction has no score here, and 0 there.
+    # A text whose vector is zero has no score here, and the score 0 in LangGraph's store.
     assert {key: score or None for key, score in scores(own).items()} == {
         key: score or None for key, score in scores(library).items()
     }

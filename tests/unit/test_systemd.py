@@ -1,4 +1,4 @@
-"""The units of `deploy/systemd` say what the Procfile and the settings say: no systemd runs in the suite."""
+"""The units of `deploy/systemd` agree with the Procfile and the settings. The suite runs no systemd."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ UNITS = {
     "beat": "runyard-beat.service",
 }
 SANDBOXED = ("runner", "builder")
-GRACEFUL_SECONDS = 30  # of gunicorn, web/gunicorn.py
-STEPS_DOWN_SECONDS = 10  # after the drain: what is left is handed over
-# Each would keep bubblewrap from making its namespaces and mounts, and so take level 2 away.
+GRACEFUL_SECONDS = 30  # `graceful_timeout` in web/gunicorn.py
+STEPS_DOWN_SECONDS = 10  # after the drain, for handing over the remaining runs
+# Options that keep bubblewrap from creating its namespaces and mounts, and so prevent isolation level 2.
 AGAINST_THE_SANDBOX = {
     "RestrictNamespaces", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "PrivateUsers",
     "SystemCallFilter", "MemoryDenyWriteExecute", "ProcSubset",
@@ -35,7 +35,7 @@ each_lasting = pytest.mark.parametrize("process", [name for name in UNITS if nam
 
 
 def unit(process: str) -> dict[str, list[str]]:
-    """The values of each key of a unit, in order."""
+    """Return the values of each key of a unit, in order."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for line in (FOLDER / UNITS[process]).read_text().splitlines():
         name, is_pair, value = line.partition("=")
@@ -115,7 +115,8 @@ def test_the_pool_of_a_runner_is_its_instance_whatever_the_environment_file_says
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 def test_systemd_takes_them(tmp_path: Path) -> None:
     for path in FOLDER.iterdir():
-        (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, "/bin/true"))  # it must be there
+        # systemd-analyze requires the program to exist.
+        (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, "/bin/true"))
 
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],

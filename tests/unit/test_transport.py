@@ -1,4 +1,4 @@
-"""What a worker takes from a queue: messages of this service, whatever else somebody has put there."""
+"""The transport of workers: it accepts messages of this service and drops everything else in a queue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def packed(body: object) -> str:
 
 
 def message(args: object = ((RUN,),), **changes: Any) -> dict[str, Any]:
-    """As kombu stores it; `changes` replace parts of it."""
+    """Return a message in kombu's storage format. `changes` replace keys of it."""
     return {
         "body": packed([args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]),
         "content-encoding": "utf-8",
@@ -167,7 +167,7 @@ BOUND = f"{transport.Connection} {transport.Transport}"
 
 @pytest.mark.parametrize(("starts", "is_bound"), [("workers.app.prepare();", True), ("", False)])
 def test_a_worker_consumes_by_way_of_it_and_celerys_tools_do_not(starts: str, is_bound: bool) -> None:
-    """These read what workers answer, which is no message of ours."""
+    """Celery's tools read answers of workers, which the transport would drop."""
     script = (
         f"import workers.app; from workers.celery_app import celery; {starts}"
         "made = [celery.connection(url) for url in ('redis://x', 'redis+socket:///x')];"

@@ -95,7 +95,7 @@ def test_a_host_that_misbehaves_is_ended_for_a_reason_with_all_that_it_started(w
 
 @within(stage, host_stall_seconds=0.4)
 def test_a_full_socket_does_not_stop_the_watch(s: Stage) -> None:
-    """A large run blocks its sender, because the host no longer reads. The pool still notices that the host is stuck."""
+    """A large run blocks its sender, because the host no longer reads. The pool still notices the stuck host."""
     s.part = "deaf"
     deaf = s.acquire()
     first, second = Occupant().enter(deaf), Occupant()

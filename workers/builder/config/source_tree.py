@@ -43,7 +43,7 @@ class SourceTree:
         return (self.root / path).is_dir()
 
     def content(self, path: PurePosixPath, name: str = "") -> bytes:
-        """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which names the file `name` or path."""
+        """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which calls the file by `name`."""
         name = name or str(path)
         try:
             raw = untrusted_files.read(self.root / path, MAX_BYTES + 1)

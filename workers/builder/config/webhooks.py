@@ -79,7 +79,7 @@ def _headers(headers: Any, prefix: str, env: Mapping[str, str]) -> dict[str, str
 
 
 def _header(key: str, name: str, value: Any, prefix: str, env: Mapping[str, str]) -> str:
-    """Return the header's value. Variables missing in the project's `env` stay templates, for the deployment to fill."""
+    """Return the header's value. Variables missing in the project's `env` stay templates for the deployment."""
     if not HEADER.fullmatch(name) or OWN_HEADERS.fullmatch(name):
         raise refused(key, "cannot be set")
     if not isinstance(value, str):
