@@ -1,4 +1,4 @@
-"""Clients of the deployment with one graph for each behaviour."""
+"""Fixtures: clients of the `kitchen` deployment, which has one graph per behaviour."""
 
 from __future__ import annotations
 

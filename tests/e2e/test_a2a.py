@@ -1,4 +1,4 @@
-"""A deployment's agents, as the A2A client of protocol 1.0 finds, calls and follows them."""
+"""A deployment's agents over A2A: a client of protocol 1.0 discovers, calls and follows them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def anyio_backend() -> str:
 
 
 class Agency:
-    """The agents of one deployment, as the holder of a key calls them."""
+    """Client of the agents of one deployment, with an API key."""
 
     def __init__(self, url: str, key: str) -> None:
         self.url, self.key = url, key
@@ -74,7 +74,7 @@ async def items(client: Client, request: SendMessageRequest) -> list[StreamRespo
 
 
 async def task(client: Client, request: SendMessageRequest) -> Task:
-    """What a client without streams gets."""
+    """Send a message without streaming and return the task."""
     (item,) = await items(client, request)
     return item.task
 

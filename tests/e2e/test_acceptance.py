@@ -1,4 +1,4 @@
-"""Behaviour that clients rely on and that no other test shows as a whole."""
+"""Behaviour that clients rely on and that no other test covers end to end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.waiting import wait_until
 
 
 def running(sdk: SyncLangGraphClient, thread_id: str) -> str:
-    """A run that has done its first step and goes on until it is stopped."""
+    """Start a run that has finished its first step and runs until it is cancelled. Returns its id."""
     run_id = sdk.runs.create(thread_id, "sleeps", input={"text": "x"}, durability="sync")["run_id"]
     wait_until(lambda: sdk.threads.get_state(thread_id)["next"] == ["sleep"])
     return run_id
 
 
 def end_of(sdk: SyncLangGraphClient, thread_id: str, run_id: str) -> str | None:
-    """How a run ended; None when it is not there."""
+    """Return the status of a run, None if it does not exist."""
     try:
         return sdk.runs.get(thread_id, run_id)["status"]
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""A service in use is backed up, and another one, with servers of its own, goes on from there."""
+"""Backup of a service under load, restored into another service with its own servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROVIDER = {
 
 @contextmanager
 def under_load(sdk: SyncLangGraphClient) -> Iterator[None]:
-    """Runs come and end all the time, on new threads."""
+    """Keep creating runs on new threads within the block."""
     is_over, has_begun = threading.Event(), threading.Event()
 
     def load() -> None:
@@ -98,7 +98,7 @@ def test_another_service_goes_on_with_what_was_backed_up(stack: Stack, kitchen: 
 
 @contextmanager
 def _service(data_dir: Path, database_url: str) -> Iterator[Stack]:
-    """Another one, that is not started yet."""
+    """Create a second service that is not started yet."""
     data_dir.mkdir()
     stack = Stack(data_dir, env={"DATABASE_URL": database_url.replace(" ", "%20")})
     try:

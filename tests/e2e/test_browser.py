@@ -1,6 +1,6 @@
-"""A chat in a real browser, driven by the hooks that people build pages with: the newer one speaks protocol v2.
+"""A chat page in a real browser, built with the public React hooks; the newer hook uses protocol v2.
 
-The rows are in `tests/js/browser.mjs`, the page in `tests/js/browser`; all of a hook run in one browser.
+The rows are in `tests/js/browser.mjs`, the page in `tests/js/browser`. All rows of a hook run in one browser.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("hook", "row"), TABLE)
 def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, row: str) -> None:
-    place = CACHE / "pages"  # what a failed row leaves: a screenshot, and what its console said
+    place = CACHE / "pages"  # failed rows store a screenshot and the console output here
     check(
         row,
         "browser",

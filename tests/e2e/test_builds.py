@@ -1,4 +1,4 @@
-"""What cannot be built says why and leaves nothing; a project's own names and secrets stay its own."""
+"""Failed builds report the reason and leave nothing behind; a project's names and secrets do not leak or clash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ app = App()
 
 
 def build_log(stack: Stack, name: str) -> list[str]:
-    """What the newest revision's build said."""
+    """Return the build log lines of the newest revision."""
     deployment_id, revision_id = stack.record(name)["id"], stack.revisions(name)[0]["id"]
     path = f"/v1/projects/{deployment_id}/revisions/{revision_id}/build_logs"
     answer = stack.client.post(path, json={"order": "asc", "limit": 1000})
@@ -55,7 +55,7 @@ def said(stack: Stack, name: str) -> str:
 
 
 def fail(stack: Stack, folder: Path, name: str) -> str:
-    """Deploy what cannot be deployed; the reason the revision gives."""
+    """Deploy a folder that cannot be deployed. Returns the `status_message` of its revision."""
     with pytest.raises(CommandFailed):
         stack.deploy(folder, name=name)
     return str(stack.revisions(name)[0]["status_message"])

@@ -1,4 +1,4 @@
-"""`runyard` as its users type it: a project from `new` to a rollback, and `dev` with the unmodified SDK."""
+"""The `runyard` command: a project from `new` to a rollback, and `dev` with the unmodified SDK."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Dev:
     log: Path
 
     def says(self) -> Any:
-        """What the graph answers to the SDK, with neither a suffix in the address nor a key."""
+        """Run the graph with the SDK, without a path in the address and without a key. Returns its answer."""
         client = get_sync_client(url=self.url, api_key=None)
         thread = client.threads.create()
         parts = list(client.runs.stream(thread["thread_id"], "agent", input={}, stream_mode="values"))
@@ -160,7 +160,7 @@ def test_dev_serves_a_project_at_its_root_and_follows_its_files(dev: Dev) -> Non
     assert dev.shows("no_such_module")
     assert dev.says() == "two Grace"
 
-    # From the project's folder, the other commands find the service and its key by themselves.
+    # In the project's folder, the other commands find the service and its key without options.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
     shown = subprocess.run(
         [namesakes.RUNYARD, "status"],

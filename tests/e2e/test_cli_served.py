@@ -1,4 +1,4 @@
-"""`runyard runs`, `threads`, `env` and `open`, on a whole platform."""
+"""`runyard runs`, `threads`, `env` and `open` against the whole platform."""
 
 from __future__ import annotations
 

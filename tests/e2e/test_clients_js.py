@@ -1,6 +1,6 @@
-"""Every method of the JavaScript client, in both lines that people have installed, against the whole platform.
+"""Every method of the JavaScript client, in both release lines in use, against the whole platform.
 
-The rows are in `tests/js/rows.mjs`; all of a line run in one process.
+The rows are in `tests/js/rows.mjs`. All rows of a release line run in one process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE = [
 
 @pytest.fixture(scope="module")
 def deployment(stack: Stack, kitchen: str) -> tuple[str, str]:
-    """The address of a deployment with one graph for each behaviour, and a key."""
+    """Return `(address, API key)` of a deployment with one graph per behaviour."""
     return f"{stack.url}/d/{kitchen}", stack.api_key
 
 

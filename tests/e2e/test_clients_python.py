@@ -1,6 +1,6 @@
 """Every method of the Python clients, the asynchronous one and the synchronous, against the whole platform.
 
-Each row (tests/e2e/client_rows) calls one method and looks at what callers read of its answer.
+Each row (tests/e2e/client_rows) calls one method and checks the fields that callers read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from langgraph_sdk import get_client
 from tests.e2e.client_rows import ROWS, assistants, crons_and_store, runs, threads
 from tests.support.stack import Stack
 
-__all__ = ["assistants", "crons_and_store", "runs", "threads"]  # their rows are in ROWS
+__all__ = ["assistants", "crons_and_store", "runs", "threads"]  # importing them adds their rows to ROWS
 
-ELSEWHERE = {"threads.stream"}  # tests/e2e/test_protocol_python.py
+ELSEWHERE = {"threads.stream"}  # covered by tests/e2e/test_protocol_python.py
 
 
 class Synchronous:
-    """The synchronous client (or a part of it), called as the other one is."""
+    """Wraps the synchronous client, or a part of it, in the interface of the asynchronous one."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The graph library's own client of a deployed graph, `RemoteGraph`, against the whole platform."""
+"""LangGraph's client of a deployed graph, `RemoteGraph`, against the whole platform."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def graphs(stack: Stack, kitchen: str) -> Graphs:
 
 @pytest.fixture
 def config() -> Any:
-    """A thread that is not there yet."""
+    """Return a config with the id of a thread that does not exist yet."""
     return {"configurable": {"thread_id": str(uuid4())}}
 
 
@@ -108,7 +108,7 @@ class State(TypedDict, total=False):
 
 
 def around(far: RemoteGraph) -> Any:
-    """A graph of this process with a deployed one as a node."""
+    """Return a local graph with a deployed graph as a node."""
     outer = StateGraph(State)
     outer.add_node("far", far)
     outer.add_node("near", lambda state: {"log": ["near"]})

@@ -1,4 +1,4 @@
-"""What clients do when a connection breaks, and what it costs: no event, no result and no second run."""
+"""Clients whose connection breaks lose no event and no result, and start no second run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES: Any = ["custom", "values"]
 
 @pytest.fixture
 def broken(stack: Stack) -> Iterator[Proxy]:
-    """A proxy before the platform that breaks what the test tells it to."""
+    """A proxy in front of the platform that breaks connections as the test tells it."""
     with proxy("127.0.0.1", stack.port) as made:
         yield made
 
@@ -34,12 +34,12 @@ def sdk(stack: Stack, kitchen: str, broken: Proxy) -> SyncLangGraphClient:
 
 
 def asked(broken: Proxy, ending: str) -> list[str]:
-    """The methods of the requests whose path ends so."""
+    """Return the methods of the requests whose path has this ending."""
     return [line.split()[0] for line in broken.requests if line.partition("?")[0].endswith(ending)]
 
 
 def check_whole(parts: list[Any]) -> None:
-    """Every event once, in order."""
+    """Assert that every event arrived once and in order."""
     assert [part.data["i"] for part in parts if part.event == "custom"] == list(range(NUMBERS["n"]))
     assert [part.event for part in parts if part.event != "custom"] == ["metadata", "values", "values"]
     ids = [int(part.id) for part in parts]
@@ -53,7 +53,7 @@ def test_a_resumable_stream_goes_on_after_each_cut(
     thread_id = sdk.threads.create()["thread_id"] if thread else None
     broken.breaks = [Break(b"/runs/stream", b'"i":15}'), Break(b"/stream ", b'"i":40}')]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of events that were not replayed
+        warnings.simplefilter("error")  # the client warns about events that were not replayed
         stream = sdk.runs.stream(
             thread_id, "writes", input=NUMBERS, stream_mode=MODES, stream_resumable=True, on_completion="keep"
         )
@@ -77,7 +77,7 @@ def test_an_asynchronous_client_goes_on_too(stack: Stack, kitchen: str, broken: 
 
 
 def test_a_run_is_over_before_its_stream_closes(sdk: SyncLangGraphClient, broken: Proxy) -> None:
-    """A client that sees a stream close asks for the run, and comes again while it goes on."""
+    """When a stream closes, the client reads the run and reconnects while the run is live."""
     thread_id = sdk.threads.create()["thread_id"]
     for _ in range(10):
         list(sdk.runs.stream(thread_id, "echo", input={"text": "x"}))

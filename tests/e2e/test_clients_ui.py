@@ -1,4 +1,4 @@
-"""What chat interfaces in a browser send and read, one request after the other as their hooks do."""
+"""The requests of chat interfaces in a browser, one after another in the order of their hooks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Browser:
         return response.json() if response.content else None
 
     def events(self, method: str, path: str, **more: Any) -> Iterator[ServerSentEvent]:
-        """The events of a stream; an event that is not sent by its run ends the hook."""
+        """Yield the events of a stream, as the hook reads them."""
         with connect_sse(self.http, method, path, **more) as source:
             yield from source.iter_sse()
 
@@ -126,7 +126,7 @@ def test_a_page_that_is_loaded_again_joins_its_run(browser: Browser, thread_id: 
     for event in browser.events("POST", path, json=sent):
         before.append((event.event, event.data, event.id))
         if len(before) == 8:
-            break  # the page goes
+            break  # the user leaves the page
     run_id = orjson.loads(before[0][1])["run_id"]
 
     again = browser.events(

@@ -1,4 +1,4 @@
-"""What browsers get of the console's scripts means what their source says; no platform is needed for it."""
+"""The console's scripts without comments, as sent to browsers, have the same meaning. Needs no platform."""
 
 from __future__ import annotations
 

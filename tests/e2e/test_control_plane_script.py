@@ -1,8 +1,8 @@
-"""The calls of the public control-plane tutorial's script, one after another, over plain HTTP.
+"""The calls of the script in the public control-plane tutorial, over plain HTTP.
 
-It creates a deployment, takes the first revision of the list as its latest, polls that until it ends, changes
-the deployment by a PATCH whose values are those it has, polls again, and deletes it. Its source is a repository;
-here it is an archive, which is why there is an upload between.
+The script creates a deployment, takes the first revision of the list as the latest and polls it until it ends. It then
+sends a PATCH with unchanged values, polls again, and deletes the deployment. The tutorial deploys a repository; this
+test deploys an archive and therefore has an additional upload.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.e2e.test_revisions import archive, project
 from tests.support.stack import Stack
 
 WAIT_SECONDS = 120
-PAUSE_SECONDS = 0.1  # the tutorial's is a minute
+PAUSE_SECONDS = 0.1  # a minute in the tutorial
 
 
 def wait_for_deployment(client: httpx.Client, deployment_id: str, revision_id: str) -> None:

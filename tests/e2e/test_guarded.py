@@ -1,4 +1,4 @@
-"""A project with its own authorization and its own routes, used by two people on a whole platform."""
+"""A project with its own authorization and its own routes, used by two users on the whole platform."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = str(uuid4())
 
 
 class Site:
-    """One deployment, as callers without a key of the platform reach it."""
+    """A deployment, as callers without an API key of the platform reach it."""
 
     def __init__(self, stack: Stack, name: str) -> None:
         self.name = name
@@ -68,7 +68,7 @@ Vary = Callable[..., Site]
 
 @pytest.fixture(scope="module")
 def vary(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Vary:
-    """Deploys the project with another configuration or with other files."""
+    """Return a function that deploys the project with another configuration or other files."""
 
     def varied(name: str, config: dict[str, Any], **files: str) -> Site:
         folder = tmp_path_factory.mktemp(name)
@@ -85,7 +85,7 @@ def config_of(file: str = "langgraph.json", **changes: Any) -> dict[str, Any]:
     return {**json.loads((GUARDED / file).read_text()), **changes}
 
 
-# Who is calling
+# Authentication
 
 
 def test_who_calls_is_for_the_project_to_say(site: Site, ada: SyncLangGraphClient) -> None:
@@ -178,7 +178,7 @@ def test_every_form_of_a_user_serves_and_nothing_else_does(vary: Vary) -> None:
     assert (late.status_code, late.json()["detail"], late.headers["retry-after"]) == (429, "Later.", "7")
 
 
-# What is whose
+# Ownership of resources
 
 THREAD_CALLS = [
     ("GET", "", None),
@@ -222,7 +222,7 @@ def test_what_is_another_s_is_as_if_it_were_not_there(
         for method, path, body in THREAD_CALLS:
             refused = called(method, path, body, thread_id, run_id)
             assert refused[0] == (409 if path == "/copy" else 404), (method, path, refused)
-            if path != "/stream/events" and "if_not_exists" not in (body or {}):  # these need no thread yet
+            if path != "/stream/events" and "if_not_exists" not in (body or {}):  # others need no thread
                 assert refused == called(method, path, body, UNKNOWN, UNKNOWN), (method, path)
         assert http.post("threads", json={"thread_id": thread_id}).status_code == 409
         again = {"thread_id": thread_id, "if_exists": "do_nothing"}
@@ -331,7 +331,7 @@ def test_a_stream_is_its_maker_s(site: Site, ada: SyncLangGraphClient) -> None:
     assert len(words) > 4
 
 
-# Those who manage it
+# Callers that manage the deployment
 
 
 def test_studio_needs_a_key_of_the_organization(stack: Stack, site: Site, ada: SyncLangGraphClient) -> None:
@@ -402,7 +402,7 @@ def test_a_cron_whose_maker_may_not_run_makes_no_run(site: Site, ada: SyncLangGr
             client.crons.delete(cron["cron_id"])
 
 
-# Its own routes
+# The project's own routes
 
 
 def test_the_app_s_routes_are_asked_about_where_the_project_wants_it(site: Site) -> None:

@@ -37,7 +37,7 @@ NAME = "my-agent-app-v2"
 DEPLOY = ("deploy", "--no-input", "--remote")
 DEPLOY_SECONDS = 90
 
-pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # in the command
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # from the command
 
 AGENT = """
 import os
@@ -57,7 +57,7 @@ def write(folder: Path, said: str, requirements: str = "") -> Path:
 
 @dataclass
 class LangGraph:
-    """The command, as somebody in a project's folder calls it."""
+    """The `langgraph` command, called in a project's folder."""
 
     stack: Stack
     folder: Path
@@ -82,14 +82,14 @@ class LangGraph:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # what a shell starts in the background ignores Ctrl-C, and hands that down
+            # Processes that a shell started in the background ignore SIGINT and pass that on to their children.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str, exit_code: int = 0) -> str:
-        """Return what the command prints, errors last; fails when it ends otherwise.
+        """Run the command and return its output, stderr last. Fails on another exit code.
 
-        It runs in this process: loading it takes longer than most of what it does here.
+        The command runs in this process, because loading it takes longer than most of its work here.
         """
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
@@ -101,7 +101,7 @@ class LangGraph:
 
 @dataclass
 class Deployed:
-    """A deployment the command made, and what it printed."""
+    """A deployment created by the command, and the command's output."""
 
     cli: LangGraph
     id: str
@@ -123,13 +123,13 @@ class Deployed:
 
 
 def lines_of(printed: str) -> list[Any]:
-    """The JSON lines among what was printed."""
+    """Return the parsed JSON lines in the output."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture(scope="module")
 def deployed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Deployed:
-    """A project with a `.env`, deployed from its directory with nothing but a key in that file."""
+    """A project deployed from its directory. The only configuration is the API key in its `.env`."""
     folder = write(tmp_path_factory.mktemp("langgraph") / "My_Agent App.v2", "one")
     (folder / ".env").write_text(f"LANGSMITH_API_KEY={stack.api_key}\nRECIPE={SECRET}\n")
     cli = LangGraph(stack, folder)
@@ -209,7 +209,7 @@ def test_what_cannot_be_built_says_so_and_the_old_revision_serves(deployed: Depl
     said = deployed.says()
     write(deployed.cli.folder, "never", requirements="no-such-thing-anywhere-xyz==1\n")
     imports = LangGraph(deployed.stack, write(cli.folder / "imports", "never"), cli.variables)
-    # longer than the three seconds between two looks at the build
+    # The build takes longer than the command's polling interval of three seconds.
     (imports.folder / "agent.py").write_text("import time; time.sleep(4); import nothing_like_that\n")
     verbose = imports.start(*DEPLOY, "--json", "--verbose")
     printed = deployed.cli.run(*DEPLOY, exit_code=1)
@@ -281,7 +281,7 @@ def test_a_deleted_deployment_is_gone_at_once_and_its_name_is_free(stack: Stack,
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 IMAGE = f"registry.example/a@sha256:{'0' * 64}"
-# Words of the command, settings and exit code, by what it says.
+# Output of the command → (arguments, environment variables, exit code).
 SAID: dict[str, tuple[tuple[str, ...], dict[str, str], int]] = {
     "No LangSmith API key found.": (DEPLOY, {"LANGSMITH_API_KEY": ""}, 1),
     "failed with status 401: Unknown API key": (DEPLOY, {"LANGSMITH_API_KEY": "wrong"}, 1),
@@ -333,7 +333,7 @@ def test_the_service_is_found_under_the_prefix_of_a_self_hosted_one(stack: Stack
 
 @pytest.fixture
 def rows(stack: Stack) -> Iterator[psycopg.Connection[Any]]:
-    """The platform's database, for what would take long to make over HTTP."""
+    """A connection to the platform's database, for test data that would take long to create over HTTP."""
     with psycopg.connect(stack.database_url, autocommit=True) as conn:
         yield conn
 
@@ -359,7 +359,7 @@ def test_hundreds_of_deployments_are_listed_each_once(cli: LangGraph, rows: psyc
 
 @dataclass
 class Logged:
-    """A deployment without source, and lines put into its log."""
+    """A deployment without source, whose log lines the test inserts."""
 
     rows: psycopg.Connection[Any]
     id: str
@@ -369,7 +369,7 @@ class Logged:
     )
 
     def say(self, *levels: str) -> None:
-        """A line `line N.` for each level, a microsecond apart."""
+        """Insert a line `line N.` for each level, a microsecond apart."""
         lines = []
         for level in levels:
             self.count += 1
@@ -431,6 +431,6 @@ def test_a_log_is_followed_without_gaps_or_repeats(cli: LangGraph, logged: Logge
             process.send_signal(signal.SIGINT)
             assert process.wait(DEPLOY_SECONDS) == 0
         finally:
-            process.kill()  # its reader must not wait for ever
+            process.kill()  # the reading thread would otherwise wait forever
         reading.result(DEPLOY_SECONDS)
     assert printed == list(range(1, 1301))

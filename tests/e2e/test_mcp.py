@@ -1,4 +1,4 @@
-"""A deployment's tools, as the MCP client and the adapters for models use them."""
+"""A deployment's tools, used by the MCP client and by the adapters for models."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def refuse_redirects(response: httpx.Response) -> None:
 
 
 def on_session(url: str, key: str, what: Use) -> Any:
-    """Run a coroutine on a session of its own."""
+    """Open a session and run a coroutine function on it."""
 
     async def inner() -> Any:
         async with session(url, key) as opened:
@@ -118,7 +118,7 @@ def test_arguments_that_do_not_fit_are_an_error_of_the_tool(use: Callable[[Use],
 
 
 def test_a_long_call_outlasts_the_clients_patience(stack: Stack, url: str) -> None:
-    """It reads nothing for less time than the run takes, as 300 s are less than ten minutes."""
+    """The client's read timeout is shorter than the run, like the default of 300 s with a run of ten minutes."""
     seen: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A run that needs its user's consent: it interrupts, the user consents, and it goes on with the token."""
+"""A run that needs its user's consent: it interrupts, the user consents, and the run resumes with the token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def server() -> Iterator[OAuthServer]:
 
 
 def project(stack: Stack, folder: Path) -> Path:
-    """The project, which is told where the service is."""
+    """Copy the project and add the service's address and key to its variables."""
     shutil.copytree(PROJECT, folder, dirs_exist_ok=True)
     config = json.loads((PROJECT / "langgraph.json").read_text())
     config["env"] = {"SERVICE_URL": stack.url, "SERVICE_KEY": stack.api_key}

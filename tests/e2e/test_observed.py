@@ -1,4 +1,4 @@
-"""What an operator's own tools see of the platform: traces at a collector, workers in Celery's tools and in Flower."""
+"""Monitoring with an operator's own tools: traces at a collector, workers in Celery's tools and in Flower."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def observed(collector: Collector) -> Iterator[Stack]:
-    """A platform that exports its spans and takes Celery's control."""
+    """A platform that exports spans and accepts Celery's remote control."""
     watched = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
         "OTEL_BSP_SCHEDULE_DELAY": "200",
@@ -142,7 +142,7 @@ def test_flower_shows_the_workers(observed: Stack) -> None:
         assert {name.partition("@")[0] for name in found} == {"runner", "builder"}
 
         def reported() -> set[str]:
-            """The workers whose events have arrived."""
+            """Return the workers whose events have arrived."""
             answer = httpx.get(f"http://127.0.0.1:{port}/workers?json=1", timeout=20)
             rows = answer.json()["data"] if answer.status_code == 200 else []
             return {row["hostname"].partition("@")[0] for row in rows if row["status"]}
@@ -170,7 +170,7 @@ def test_a_builder_that_an_operator_drained_consumes_no_builds_until_it_is_resum
 
 
 def answer_to(stack: Stack, *arguments: str) -> bool:
-    """Whether both workers answer this command of Celery's."""
+    """Whether both workers answer a Celery command."""
     done = celery(stack, *arguments)
     return done.returncode == 0 and {"runner@", "builder@"} <= set(re.findall(r"\w+@", done.stdout))
 

@@ -1,6 +1,6 @@
 """`threads.stream` of the unmodified Python clients, asynchronous and synchronous, against the whole platform.
 
-Each over server-sent events and over WebSockets.
+Each client is tested over server-sent events and over WebSockets.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from langgraph_sdk import get_client
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-LIMIT_SECONDS = 60  # for one test's part; nothing here takes so long
+LIMIT_SECONDS = 60  # timeout of the asynchronous part of a test; far longer than any takes
 
 T = TypeVar("T")
 
 
 class World:
-    """The deployment as clients of both kinds see it, which stream by this transport."""
+    """The deployment, with an asynchronous and a synchronous client that stream over one transport."""
 
     def __init__(self, stack: Stack, name: str, transport: str) -> None:
         self._transport = transport
@@ -34,7 +34,7 @@ class World:
         self.http = httpx.Client(base_url=self._address, headers={"X-Api-Key": stack.api_key})
 
     def _streaming(self, client: Any) -> Any:
-        """The client; it does not send its key by itself when it opens a socket."""
+        """Make the client send its key when it opens a WebSocket, which it does not do by default. Returns it."""
         headers = {"X-Api-Key": self._key}
         client.threads.stream = partial(client.threads.stream, transport=self._transport, headers=headers)
         return client
@@ -50,7 +50,7 @@ class World:
         return asyncio.run(bounded())
 
     def output(self, graph: str, input: Any, thread_id: str | None = None, **more: Any) -> Any:
-        """Start a run with the asynchronous client; what it came to."""
+        """Start a run with the asynchronous client and return its output."""
 
         async def use(client: Any) -> Any:
             async with opened(client, graph, thread_id) as thread:
@@ -78,7 +78,7 @@ def world(transport: str, stack: Stack, kitchen: str) -> World:
 
 @pytest.fixture(scope="module")
 def room(transport: str, stack: Stack, chatroom: str) -> World:
-    """Where the graphs are conversations."""
+    """The deployment whose graphs are conversations."""
     return World(stack, chatroom, transport)
 
 
@@ -110,7 +110,7 @@ def test_the_synchronous_client_gets_it_too(world: World) -> None:
 
 
 def test_each_run_of_a_thread_has_its_own_output(world: World) -> None:
-    """Also after one of an older endpoint, and with a new object each time."""
+    """The first run is created by an older endpoint; each later run uses a new client-side thread object."""
     thread_id = world.thread()
     world.sdk.runs.wait(thread_id, "echo", input={"text": "0"})
 
@@ -150,7 +150,7 @@ def test_a_refused_command_raises_its_code(world: World) -> None:
 def test_who_comes_while_a_run_goes_on_gets_its_end(world: World) -> None:
     thread_id = world.thread()
     world.sdk.runs.create(thread_id, "sleeps", input={"seconds": 2})
-    # The client takes a thread whose state has nothing next for one on which no run goes on.
+    # The client assumes that no run is live if the thread's state has no next node.
     wait_until(lambda: world.sdk.threads.get_state(thread_id)["next"], 30)
 
     async def use(client: Any) -> Any:
@@ -193,7 +193,7 @@ def test_values_come_as_the_graph_makes_them(world: World) -> None:
             return first, again, await thread.output
 
     first, again, output = world.run(use)
-    # The client stops at the question, which its other connection may bring before the newest values come here.
+    # The client stops at the question. It may arrive on the other connection before the newest values arrive here.
     assert first[-1].get("log", []) in ([], ["before"])
     assert again[-1] == output == {"text": "t", "log": ["before", "yes", "after"]}
     statuses = [run["status"] for run in world.runs(thread_id)]
@@ -218,7 +218,7 @@ def response_to(asked: Any) -> dict[str, Any]:
 
 
 def answer_all(world: World, thread: Any) -> None:
-    """In one command, which the client has no method for."""
+    """Answer all interrupts in one command. The client has no method for this."""
     responses = [response_to(asked) for asked in thread.interrupts]
     command = {"id": 1, "method": "input.respond", "params": {"responses": responses}}
     answer = world.http.post(f"/threads/{thread.thread_id}/commands", json=command).json()
@@ -239,7 +239,7 @@ def test_two_questions_are_answered_at_once(room: World) -> None:
 
 
 def test_two_questions_are_answered_one_after_the_other(room: World) -> None:
-    """What was not answered is asked again, by the run that took the first answer."""
+    """The run that receives the first answer interrupts again for the unanswered question."""
 
     async def use(client: Any) -> Any:
         async with opened(client, "asks_twice", room.thread()) as thread:
@@ -359,7 +359,7 @@ def test_what_is_said_in_a_subgraph_stays_there(room: World) -> None:
     async def use(client: Any) -> Any:
         async with opened(client, "researches") as thread:
             await thread.run.start(input=said("hello"))
-            (child,) = [child async for child in thread.subgraphs]  # who has read these has read theirs
+            (child,) = [child async for child in thread.subgraphs]  # this also reads the child's messages
             messages = [message async for message in child.messages]
             return [await message.text for message in messages], [
                 message async for message in thread.messages
@@ -369,7 +369,7 @@ def test_what_is_said_in_a_subgraph_stays_there(room: World) -> None:
 
 
 def answered_before(room: World) -> tuple[str, dict[str, Any]]:
-    """A thread with two turns, and the settings of a run that goes on after the first of them."""
+    """Return a thread with two turns, and the settings of a run that continues after the first turn."""
     thread_id = room.thread()
     for text in ("one", "two"):
         room.sdk.runs.wait(thread_id, "chat", input=said(text))

@@ -1,4 +1,4 @@
-"""A deployment's revisions as callers of the API meet them: told live, rolled back, skipped, interrupted."""
+"""Revisions over the API: live status, rollback, skipped and interrupted revisions."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ BUILD_SECONDS = 90
 
 
 def project(said: str = "'one'", **config: Any) -> dict[str, str]:
-    """The smallest project that serves a graph; `said` is an expression."""
+    """Return the smallest project that serves a graph. `said` is a Python expression."""
     return one_file.files(GRAPH % said, **config)
 
 
 def archive(files: Mapping[str, str]) -> bytes:
-    """The same bytes for the same files: what was built before is not built again."""
+    """Pack the files. Equal files give equal bytes, so that an earlier build is reused."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, text in files.items():
@@ -55,7 +55,7 @@ def archive(files: Mapping[str, str]) -> bytes:
 
 @dataclass
 class App:
-    """A deployment, as the deploy command sees it."""
+    """A deployment, used through the API like the deploy command does."""
 
     stack: Stack
     secrets: list[dict[str, str]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class App:
         return answer.json() if answer.content else None
 
     def push(self, files: Mapping[str, str], *, preview: str | None = None, **body: Any) -> str:
-        """Upload and deploy, or preview; the revision's id."""
+        """Upload and deploy the files, as a preview if named. Returns the revision's id."""
         place = self.call("POST", f"/v2/deployments/{self.id}/upload-url", json={})
         headers = {"Content-Type": "application/gzip", **place.get("upload_headers", {})}
         assert httpx.put(place["upload_url"], content=archive(files), headers=headers).is_success
@@ -95,7 +95,7 @@ class App:
         return self.call("GET", f"/v2/deployments/{self.id}/revisions/{id}")
 
     def ended(self, id: str) -> Any:
-        """The revision's record once it has ended."""
+        """Wait until the revision has ended and return its record."""
         wait_until(
             lambda: self.revision(id)["status"] in ENDS,
             BUILD_SECONDS,
@@ -109,7 +109,7 @@ class App:
         return "\n".join(line["message"] for line in answer["logs"])
 
     def deploy_log(self) -> str:
-        """What its user code has said; the lines are stored a moment after they are written."""
+        """Return the error lines of the deployment log, which are stored a moment after they are written."""
         answer = self.call(
             "POST", f"/v1/projects/{self.id}/deploy_logs", json={"limit": 1000, "level": "ERROR"}
         )
@@ -126,7 +126,7 @@ class App:
 
 
 def waited_for(stack: Stack, path: str) -> list[Any]:
-    """Return every record that a caller sees who always waits for the next one, to the last."""
+    """Long-poll the revision until it ends and return every record received."""
     seen: list[Any] = []
     tag = ""
     while not seen or seen[-1]["status"] not in ENDS:
@@ -140,7 +140,7 @@ def waited_for(stack: Stack, path: str) -> list[Any]:
 
 
 def events(stack: Stack, path: str, **headers: str) -> list[tuple[str, str, Any]]:
-    """Id, name and data of each event of a revision's stream, which ends with the revision."""
+    """Return `(id, name, data)` of each event of a revision's stream, which ends with the revision."""
     with httpx.Client(headers=stack.client.headers, timeout=BUILD_SECONDS) as client:
         answer = client.get(f"{stack.url}{path}/stream", headers=headers)
     blocks = [
@@ -243,7 +243,7 @@ def test_no_way_out_of_an_error_shows_a_secret(stack: Stack) -> None:
     said |= {"revision": failed, "build log": app.build_log(failed["id"])}
 
     for exit, content in said.items():
-        assert "***" in json.dumps(content) or exit in ("run", "search"), exit  # which name no text
+        assert "***" in json.dumps(content) or exit in ("run", "search"), exit  # without a text
         assert "s3cret" not in json.dumps(content), exit
     assert failed["status_message"].endswith("ValueError: no access with ***")
 
@@ -276,7 +276,7 @@ def test_of_three_quick_pushes_the_last_one_wins(stack: Stack) -> None:
 
 
 def at_work(path: Path) -> list[psutil.Process]:
-    """The processes in which something below this folder is named."""
+    """Return the processes that refer to a path below this folder."""
     found = []
     for process in psutil.process_iter():
         try:

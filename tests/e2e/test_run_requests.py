@@ -1,4 +1,4 @@
-"""What runs can ask for, against the whole platform: a place, a time, a condition, a key, more to see."""
+"""Options of run requests against the whole platform: checkpoint, start time, condition, idempotency key, streaming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployed from a git repository, a subdirectory of it, behind a password: over HTTP only."""
+"""Deployments from a subdirectory of a password-protected git repository, over HTTP only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store that graph code sees is the one the client sees."""
+"""Graph code and API clients use the same store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A deployment changes hands while clients use it: no run is lost, and each belongs to one revision.
+"""Traffic moves between revisions while clients use the deployment: no run is lost, and each belongs to one revision.
 
-At once, or from a preview over a share of the threads to all of them.
+Traffic moves at once, or gradually: from a preview, over a share of the threads, to all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support import one_file
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-# Each step says which version executed it, and may wait for a gate between two steps.
+# Each step reports the version that executed it. A run may wait for a gate between two steps.
 GRAPH = """
 import asyncio, operator, urllib.request
 from typing import Annotated, TypedDict
@@ -49,9 +49,9 @@ builder = StateGraph(State).add_node("first", first).add_node("second", second)
 graph = builder.add_edge("__start__", "first").add_edge("first", "second").compile()
 """
 SECONDS = 60
-PAUSE_SECONDS = 0.1  # of each client between two things it does
+PAUSE_SECONDS = 0.1  # pause of each client between two requests
 THREADS = 200
-BESIDE = 15  # runs that are under way when something happens to their deployment
+BESIDE = 15  # number of runs in flight when their deployment changes
 
 
 def version(name: str) -> dict[str, str]:
@@ -59,7 +59,7 @@ def version(name: str) -> dict[str, str]:
 
 
 class Gate(ThreadingHTTPServer):
-    """What runs wait for, over HTTP."""
+    """An HTTP server at which runs wait until the test opens it."""
 
     daemon_threads = True
 
@@ -96,14 +96,14 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture(scope="module")
 def changing(stack: Stack) -> tuple[App, str]:
-    """A deployment of all tests that do not delete it, and its first revision, which is v1."""
+    """A deployment shared by all tests that do not delete it, and its first revision, v1."""
     app = App(stack)
     return app, app.deployed(version("v1"))
 
 
 @pytest.fixture
 def app(changing: tuple[App, str]) -> App:
-    """The deployment, which serves v1."""
+    """The shared deployment, switched back to v1 if needed."""
     app, first = changing
     if wait(app.stack.sdk(app.name)) != ["v1", "v1"]:
         switch(app, lambda: redeploy(app, first))
@@ -112,9 +112,9 @@ def app(changing: tuple[App, str]) -> App:
 
 @dataclass
 class Load:
-    """Clients that do one thing after the other until told to stop; what each was answered, and since when.
+    """Clients that send requests in a loop until stopped. `done` holds `(start time, answer)` of each request.
 
-    Whatever one of them is refused ends it, and fails `clients()`.
+    A failed request ends its client and makes `clients()` raise.
     """
 
     app: App
@@ -130,7 +130,7 @@ class Load:
 
     @contextmanager
     def clients(self) -> Iterator[None]:
-        """Clients of every kind, from the block's first line until after its last."""
+        """Run clients of every kind during the block. They are already being served when the block begins."""
         with ThreadPoolExecutor(4) as pool:
             going = [pool.submit(self.repeat, act) for act in (wait, wait, stream, converse)]
             try:
@@ -142,7 +142,7 @@ class Load:
                 client.result(SECONDS)
 
     def since(self, begin: float, end: float = float("inf")) -> list[list[str]]:
-        """The answers to what was begun in this time."""
+        """Return the answers to requests that began in this time."""
         return [said for at, said in self.done if begin <= at < end]
 
 
@@ -157,7 +157,7 @@ def stream(sdk: Any) -> list[str]:
 
 
 def converse(sdk: Any) -> list[str]:
-    """Two runs queued on one thread of their own; what the second one added to the first one's state."""
+    """Queue two runs on a new thread. Returns what the second run added to the state of the first."""
     thread_id = sdk.threads.create()["thread_id"]
     runs = [sdk.runs.create(thread_id, "agent", input={}) for _ in range(2)]
     for run in runs:
@@ -170,13 +170,13 @@ def converse(sdk: Any) -> list[str]:
 
 
 def switch(app: App, act: Callable[[], str]) -> float:
-    """Deploy something; when it was seen to serve."""
+    """Deploy with `act` and wait until it serves. Returns the monotonic time at which it did."""
     assert app.ended(act())["status"] == "DEPLOYED"
     return time.monotonic()
 
 
 def redeploy(app: App, revision_id: str) -> str:
-    """Let an earlier revision serve again; the id of the new one."""
+    """Redeploy an earlier revision. Returns the id of the new revision."""
     path = f"/v2/deployments/{app.id}/revisions/{revision_id}/redeploy"
     return str(app.call("POST", path)["latest_revision_id"])
 
@@ -290,7 +290,7 @@ def test_a_revision_goes_from_its_preview_to_all_runs_and_back(stack: Stack, app
     sdk, previewed = stack.sdk(app.name), stack.sdk(f"{app.name}--pr-1")
     traffic = f"/v2/deployments/{app.id}/traffic"
 
-    # A preview runs at its own address, and nowhere else.
+    # A preview serves only its own address.
     new = app.push(version("v2"), preview="pr-1")
     assert app.ended(new)["status"] == "DEPLOYED", app.build_log(new)
     thread_id = previewed.threads.create()["thread_id"]
@@ -300,7 +300,7 @@ def test_a_revision_goes_from_its_preview_to_all_runs_and_back(stack: Stack, app
     assert (listed["revision_id"], listed["url"]) == (new, f"{stack.url}/d/{app.name}--pr-1")
     assert app.record()["active_revision_id"] == old
 
-    # A split is by threads, and they stay where they are.
+    # A split assigns whole threads, and a thread keeps its revision.
     shares = [{"revision_id": old, "percent": 70}, {"revision_id": new, "percent": 30}]
     app.call("PATCH", f"/v2/deployments/{app.id}", json={"traffic": shares})
     thread_ids = [sdk.threads.create()["thread_id"] for _ in range(THREADS)]
@@ -311,7 +311,7 @@ def test_a_revision_goes_from_its_preview_to_all_runs_and_back(stack: Stack, app
     run = sdk.runs.list(thread_ids[0])[0]
     assert run["revision_id"] == {"v1": old, "v2": new}[said[0]]
 
-    # Promoted, gone back and aborted under load, nothing is lost or refused.
+    # Promote, roll back and abort under load: no run is lost and no request fails.
     load = Load(app)
     with load.clients():
         record = app.call("POST", f"{traffic}/promote", json={"revision_id": new})
@@ -332,7 +332,7 @@ def test_a_revision_goes_from_its_preview_to_all_runs_and_back(stack: Stack, app
     for begin, end, expected in ((promoted, until, "v2"), (back, aborted_from, "v1"), (aborted, None, "v1")):
         assert {tuple(said) for said in load.since(begin, end or float("inf"))} == {(expected, expected)}
 
-    # A rollback has a process of its own before it serves, and a preview that is deleted has no address.
+    # A rollback starts its own host before it serves. A deleted preview loses its address.
     again = redeploy(app, new)
     assert app.ended(again)["status"] == "DEPLOYED"
     wait_until(lambda: hosts_of(app, again) > 0, SECONDS, what="a host of what serves again")

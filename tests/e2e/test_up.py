@@ -1,4 +1,4 @@
-"""`runyard up`, `demo`, `deploy` and `keys`, as a user starts them."""
+"""`runyard up`, `demo`, `deploy` and `keys`, called like a user does."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
 
 
 def test_the_readme_s_second_terminal_deploys_and_streams(stack: Stack) -> None:
-    """Also with the LangSmith key that users of LangGraph have in their environment."""
+    """The environment holds a LangSmith key, like that of many LangGraph users."""
     section = (PROJECT / "README.md").read_text().partition("## Five commands")[2].partition("\n## ")[0]
     (_, commands), (program,) = (FENCED[word].findall(section) for word in ("sh", "python"))
     script = f"{commands}\npython - <<'END'\n{program}END\nrunyard run chat 'Hello!'\nrunyard delete chat --force\n"
@@ -123,7 +123,7 @@ def test_the_readme_s_second_terminal_deploys_and_streams(stack: Stack) -> None:
 
 
 def test_a_demo_shows_events_and_leaves_nothing_also_among_packages_of_our_names(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "data")  # for its environment: nothing is started
+    stack = Stack(tmp_path / "data")  # only its environment is used; nothing is started
     namesakes.write(tmp_path / "theirs")
     before = {process.pid for process in psutil.process_iter()}
     ran = subprocess.run(

@@ -1,6 +1,6 @@
-"""Webhooks and crons on the whole platform: what ends is told, what is due runs.
+"""Webhooks and crons on the whole platform: ended runs are delivered, due crons fire.
 
-All running runs are stopped at once here too: the deployment is this module's own.
+Also covers cancelling all runs at once, because this module has a deployment of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECRET = "a secret of receiver and deployment"
 
 @pytest.fixture(scope="module")
 def sdk(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> SyncLangGraphClient:
-    """The kitchen with a secret to sign with and a header that all calls have."""
+    """A client of the `kitchen` project with a webhook signing secret and a header on all deliveries."""
     folder = tmp_path_factory.mktemp("told") / "kitchen"
     shutil.copytree(KITCHEN, folder)
     config = json.loads((folder / "langgraph.json").read_text())
@@ -44,7 +44,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def delivered(receiver: Receiver, run: Any) -> Call:
-    """What the receiver hears of a run."""
+    """Return the first delivery that the receiver gets for a run."""
     return wait_until(lambda: receiver.calls_of(run["run_id"]), 20)[0]
 
 
@@ -61,7 +61,7 @@ def test_receivers_get_how_runs_end(sdk: SyncLangGraphClient, receiver: Receiver
     assert call.headers["Webhook-Signature"] == f"v1,{base64.b64encode(digest).decode()}"
     assert call.headers["Authorization"] == "Bearer t0ken"
     run: Any = sdk.runs.get(thread_id, done["run_id"])
-    assert run.pop("attempts") == []  # those name machines of ours
+    assert run.pop("attempts") == []  # not in the delivery: attempts name machines of the service
     assert {name: call.document[name] for name in run} == run
     assert call.document["values"] == sdk.threads.get(thread_id)["values"]
     assert (
@@ -117,7 +117,7 @@ def test_a_cron_runs_when_it_is_due_until_it_is_deleted(sdk: SyncLangGraphClient
     run_ids = [run["run_id"] for run in runs]
     wait_until(lambda: {call.document["run_id"] for call in receiver.calls} == set(run_ids), 20)
     assert sdk.threads.get(thread_id)["values"]["log"] == ["tick"] * len(runs)
-    # Ids, not records: a run that was due just before the deletion may still have been live above.
+    # Compare ids, not records: a run that was due just before the deletion may still have been live above.
     assert [run["run_id"] for run in sdk.runs.list(thread_id, limit=100)] == run_ids, "no cron, no runs"
 
 

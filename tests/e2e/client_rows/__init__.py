@@ -1,4 +1,4 @@
-"""Rows of the test of the Python clients: each calls one method and looks at what callers read of its answer."""
+"""Rows of the test of the Python clients. Each row calls one method and checks the fields that callers read."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ async def new(client: Any, **more: Any) -> str:
 
 
 async def running(client: Any, thread_id: str | None) -> dict[str, Any]:
-    """A run that goes on until it is stopped."""
+    """Start a run that lasts until it is cancelled."""
     return await client.runs.create(thread_id, "sleeps", input={"text": "x"})

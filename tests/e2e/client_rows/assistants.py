@@ -1,4 +1,4 @@
-"""What the clients do with assistants."""
+"""Rows for the clients' assistant methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients do with crons and store."""
+"""Rows for the clients' cron and store methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients do with runs."""
+"""Rows for the clients' run methods."""
 
 from __future__ import annotations
 

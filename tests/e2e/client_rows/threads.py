@@ -1,4 +1,4 @@
-"""What the clients do with threads."""
+"""Rows for the clients' thread methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each module here runs the scenarios of one page, all of them with its first test: that one may take long."""
+"""Timeouts of the console tests. The first test of each module runs all scenarios of a page, so it may take long."""
 
 from __future__ import annotations
 

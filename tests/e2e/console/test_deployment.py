@@ -1,4 +1,4 @@
-"""A deployment's page in the console: one revision that serves, one that could not be built, and a log with bad things in it."""
+"""A deployment's page in the console, with a serving revision, a failed build, and a log with hostile content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in the console: what waits and why, what failed and runs again, and a page of each."""
+"""Runs in the console: pending runs and their reason, failed and retried runs, and the page of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in to the console, and out."""
+"""Signing in to and out of the console."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SHELF = Path(__file__).parents[2] / "projects" / "shelf"
 
 @pytest.fixture(scope="module")
 def known(stack: Stack) -> Iterator[dict[str, str]]:
-    """A deployment with some of everything, and what scenarios must know of it."""
+    """Deploy a project with some objects of each kind. Yields the names, ids and addresses that scenarios need."""
     name = stack.deploy(SHELF, name="shelf")
     with receiving() as receiver, oauth_server() as server:
         yield {"shelf": name, **furnish(stack, name, receiver, server)}

@@ -1,4 +1,4 @@
-"""Threads in the console: found, looked at, edited, forked, replayed."""
+"""Threads in the console: search, view, edit, fork and replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console's page of what was used."""
+"""The console's usage page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of things are looked at with: assistants, crons, store items, webhooks, grants."""
+"""Test data for the console's pages: assistants, crons, store items, webhooks, OAuth grants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = "large " * 175_000  # about 1 MB
 
 
 def furnish(stack: Stack, name: str, receiver: Receiver, server: OAuthServer) -> dict[str, str]:
-    """Put some of everything there; the ids and addresses that cannot be guessed."""
+    """Create some objects of each kind. Returns the ids and addresses that scenarios cannot know in advance."""
     at = Deployment(stack, name)
     _put_items(at)
     _name_assistants(at)
@@ -58,15 +58,15 @@ def _name_assistants(at: Deployment) -> None:
 
 
 def _send_webhooks(at: Deployment, receiver: Receiver) -> None:
-    """One that is delivered, then one that is not taken."""
-    receiver.statuses = [200, 500]  # the last one again and again
+    """Send a webhook that is delivered, then one that the receiver rejects."""
+    receiver.statuses = [200, 500]  # the last status repeats
     for number in (1, 2):
         at.post("/runs/wait", assistant_id="echo", webhook=f"{receiver.url}?secret={number}")
         wait_until(lambda number=number: len(receiver.calls) == number, 30, what="the webhook")
 
 
 def _grant(stack: Stack, server: OAuthServer) -> None:
-    """Two users consent at a provider."""
+    """Create a provider and let two users consent."""
     server.client("client_secret_post", f"{stack.url}/v2/auth/callback/acme")
     assert stack.client.post("/v2/auth/providers", json=server.provider(uses_pkce=True)).is_success
     for user in ("ann", HOSTILE):

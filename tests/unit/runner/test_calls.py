@@ -170,7 +170,7 @@ class AskingHost:
         receive(frames.ASK, frames.pack([self._ask]))
 
     def leave(self, id: bytes) -> None:
-        """Nothing to forget."""
+        """Do nothing: the host keeps no state of a call."""
 
 
 def test_what_cannot_be_replied_to_ends_the_question_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

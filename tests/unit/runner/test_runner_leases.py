@@ -282,7 +282,7 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(b: Bench) -
 @within(bench, lease_seconds=600.0)
 def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards(b: Bench) -> None:
     """A commit locks many runs in any order. A renewal that waits for it while holding some of them would deadlock."""
-    # The lease is so long that the runner does not renew by itself during the test.
+    # With a lease this long, the runner's own renewals do not happen during the test.
     runs = [b.start("sleeps", {"seconds": 60}, stream_mode=["custom"]) for _ in range(2)]
     for run_id in runs:
         b.wait_for_event(run_id, b"asleep")
