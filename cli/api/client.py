@@ -22,7 +22,7 @@ BUSY = frozenset({429, 503})  # the service did not act on the call, so any call
 UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
 UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 
-# Sent with an API key. A deployment with its own authorization then treats the caller as its operator, not as a user.
+# Sent with an API key. A deployment with its own authorization then treats the caller as its manager, not as a user.
 AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
 
 UNKNOWN_KEY = "The service does not accept the API key{source}. Set RUNYARD_API_KEY or pass --api-key."
@@ -33,7 +33,7 @@ PRIVATE_AUTHORITY = (
     "If a private authority issued it, set SSL_CERT_FILE to a file with the certificates of that authority and of the"
     " public ones you need."
 )
-# The advice of a 404, by the start of its path: the command that lists existing objects.
+# Advice for a 404, by a part of the request's path: the command that lists existing objects.
 LISTS = {
     "/v2/deployments": "`runyard list` shows the deployments there are.",
     "/v2/keys": "`runyard keys list` shows the keys there are.",

@@ -1,4 +1,4 @@
-"""Checks of `runyard doctor` for PostgreSQL: connection, free space, schema version and the read replica."""
+"""Checks of `runyard doctor` for PostgreSQL: server, connection limit, clock, schema, workers, keys and read replica."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _look(url: str, *, is_embedded: bool) -> Database:
 
 
 def _replica(url: str) -> Finding:
-    """Check the read replica. A replica that fails is never an error: reads fall back to the primary."""
+    """Check the read replica. An unreachable one is only a warning, because reads fall back to the primary."""
     import psycopg
 
     name, advice = (

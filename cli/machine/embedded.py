@@ -245,7 +245,7 @@ class _Dropped(_Identity):
         self.user = _unprivileged_user()
 
     def admit_to(self, data_dir: Path) -> None:
-        data_dir.chmod(0o711)  # others may traverse the folder but not list it
+        data_dir.chmod(0o711)  # other users may traverse the folder but not list it
 
     def check(self, data_dir: Path) -> None:
         self._check_reachable(data_dir)
@@ -354,7 +354,7 @@ def _valkey_answers(path: Path, password: str) -> bool:
     return answer.endswith(b"+PONG\r\n")
 
 
-# Both
+# Both servers
 
 
 def postgres_program(name: str) -> Path:

@@ -103,7 +103,10 @@ def connect(
 
 
 def _wait_in_greenlets() -> None:
-    """Make psycopg wait in the gevent loop. A waiting statement would otherwise block every greenlet of the process."""
+    """Make psycopg wait in gevent's loop, in a process that gevent has patched.
+
+    A waiting statement would otherwise block every greenlet of the process.
+    """
     patches = sys.modules.get("gevent.monkey")
     if patches is None or not patches.is_module_patched("select"):
         return
@@ -290,7 +293,7 @@ def _taken(take: Callable[[], T]) -> T:
 
 Driver = psycopg.Connection[Any]
 Rows = psycopg.Cursor[dict[str, Any]]
-Row = RowMapping | Mapping[str, Any]  # SQLAlchemy's, or the driver's
+Row = RowMapping | Mapping[str, Any]  # a row of SQLAlchemy or of the driver
 
 
 @contextmanager
@@ -363,6 +366,6 @@ def _why_not_now(error: Exception) -> str | None:
         return "Another transaction was in the way."
     if state == CANCELED:
         return "The database took too long."
-    # None: the server was never reached. 08: connection, 53: resources, 57P: shutdown.
+    # None: the server was never reached. 08: connection lost, 53: out of resources, 57P: shutting down.
     is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
     return GONE if is_gone else None
