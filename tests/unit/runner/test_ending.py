@@ -199,7 +199,7 @@ class Run:
 
 
 def play(runs: list[Run], random: Random) -> None:
-    """Let every host execute its runs until one of them kills it. The order of events is random."""
+    """Let random hosts execute their runs until none is left. A run that kills its host changes the level of all."""
     live = list(runs)
     while live:
         hosts: dict[quarantine.Group, list[Run]] = defaultdict(list)

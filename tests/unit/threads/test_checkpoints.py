@@ -35,7 +35,7 @@ def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = No
 
 
 def checkpoint(run: Row[Any], id: str, parent: str | None = None, **fields: Any) -> Write:
-    """A CHECKPOINT frame. `blobs` are values by (channel, version); the frame contains those that are not in `old`."""
+    """A CHECKPOINT frame. `blobs` holds new values by (channel, version); `old` holds channel → version of old ones."""
     values = fields.pop("blobs", {})
     old = fields.pop("old", {})
     head = {

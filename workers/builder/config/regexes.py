@@ -36,10 +36,10 @@ def why_not(pattern: str) -> str | None:
 
 
 def _is_simple(most: int, body: Any) -> bool:
-    """Whether a repeated body cannot backtrack exponentially.
+    """Whether a repeated body is safe from exponential backtracking.
 
-    The body has no repetition and no alternative, or it is repeated at most FEW times and holds one repetition of at
-    most FEW.
+    Either the body has no repetition and no alternative, or it is repeated at most FEW times and contains a single
+    repetition of at most FEW.
     """
     inner = list(_nodes(body))
     if not any(code in (*REPEATS, codes.BRANCH) for code, _ in inner):
