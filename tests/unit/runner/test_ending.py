@@ -199,7 +199,10 @@ class Run:
 
 
 def play(runs: list[Run], random: Random) -> None:
-    """Let random hosts execute their runs until none is left. A run that kills its host changes the level of all."""
+    """Execute the runs of one random host after another until no run is left.
+
+    A run that kills its host costs every run on that host an attempt.
+    """
     live = list(runs)
     while live:
         hosts: dict[quarantine.Group, list[Run]] = defaultdict(list)
