@@ -1,1 +1,1 @@
-"""Deployments and their revisions: from a project on this machine to what serves, and what can be asked of it."""
+"""Commands for deployments and their revisions: deploy, configure, inspect, roll back and delete."""

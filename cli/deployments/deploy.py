@@ -1,4 +1,4 @@
-"""`runyard deploy`: a project directory, or a git repository, to a serving revision, reported step by step."""
+"""`runyard deploy`: deploy a project directory or a git repository, and report each step until it serves."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from cli.errors import BadUsage, CommandFailed, TimedOut
 from cli.options import ConfigFile, Key, Org, Url, open_client, sentences
 
 CONTINUES = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
-AWAITS_SOURCE = "CREATING"  # the first revision of a deployment to which nothing has been uploaded
+AWAITS_SOURCE = "CREATING"  # status of a deployment's first revision until its source is uploaded
 
-# Uploads what there is to upload, for the deployment with this id, and returns the revision's source.
+# Uploads the source, if it needs an upload, to the deployment with this id. Returns the `source_revision_config`.
 RevisionConfig = Callable[[Client, str, Report], dict[str, Any]]
 
 
@@ -109,13 +109,13 @@ class DeployRequest:
     kind: str = "dev"
     deployment_id: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # pool and limits
-    preview: str | None = None  # the name of one, beside what serves
+    preview: str | None = None  # name of a preview to deploy; the active revision keeps its traffic
 
 
 def deploy(
     client: Client, project: Project, name: str, print_line: PrintLine, *, wait: bool = True
 ) -> dict[str, Any]:
-    """Bring a project to the deployment of that name, reported in lines; its record. Raises CommandFailed."""
+    """Deploy a project under a name and report each step as a line. Returns the deployment. Raises CommandFailed."""
     report = Plain(print_line)
     request = DeployRequest(name, ArchiveUpload(project), project.variables())
     found, revision_id = start(client, request, report)
@@ -125,7 +125,7 @@ def deploy(
 
 
 def start(client: Client, request: DeployRequest, report: Report) -> tuple[dict[str, Any], str]:
-    """Create or update the deployment; its record and the id of the revision that is on its way."""
+    """Create or update the deployment. Returns its record and the id of the new revision, which is not built yet."""
     secrets, refused = sendable(request.variables)
     for name in refused:
         report.note(f"{name} is reserved and is not sent")
@@ -157,7 +157,10 @@ def _create(
     secrets: list[dict[str, str]],
     report: Report,
 ) -> tuple[dict[str, Any], str]:
-    """A source that needs no upload goes with the first call; the others follow in a PATCH."""
+    """Create the deployment. A git source is part of the create call; an archive is uploaded and set by a PATCH.
+
+    If the upload or the PATCH fails, the new deployment is deleted.
+    """
     is_upload = isinstance(request.source, ArchiveUpload)
     found = client.create(
         {
@@ -181,7 +184,7 @@ def _create(
 
 
 def _delete_without_source(client: Client, deployment_id: str) -> None:
-    """Delete a new deployment whose source was refused or not sent, unless another deploy has brought one."""
+    """Delete a new deployment whose source was refused or not sent, unless another deploy has uploaded a source."""
     try:
         if client.newest_revision(deployment_id)["status"] == AWAITS_SOURCE:
             client.delete(deployment_id)
@@ -219,7 +222,7 @@ def _change(
 
 
 def _revision(found: dict[str, Any]) -> str:
-    """`v3 (its id)`, of the deployment's newest revision."""
+    """Return `v3 (ID)` for the deployment's newest revision."""
     number = found.get("latest_revision_number")
     return f"{version(number) if number else 'revision'} ({found['latest_revision_id']})"
 
@@ -365,7 +368,10 @@ def run_to_end(
     seconds: float | None,
     preview: str | None = None,
 ) -> None:
-    """Wait so long for a revision, or not at all, and report the result. Raises CommandFailed."""
+    """Wait for a revision and report the result. Raises CommandFailed, and typer.Exit for a failure already printed.
+
+    `seconds` is the timeout; None reports the start of the build and returns at once.
+    """
     result = {
         "deployment_id": found["id"],
         "revision_id": revision_id,
@@ -401,12 +407,12 @@ def run_to_end(
 
 
 def _warn_without_runner(client: Client, found: dict[str, Any], report: Report) -> None:
-    """Report when no runner takes runs of the deployment's pool."""
+    """Print a warning if every runner of the deployment's pool is draining, or the pool has none."""
     pool = found.get("pool")
     try:
         pools = {row["name"]: row for row in client.get("/v2/workers")["pools"]}
     except CommandFailed:
-        return  # the deploy itself has not failed
+        return  # the warning is optional: the deploy itself has not failed
     if pool in pools and pools[pool]["runners"] == pools[pool]["draining"]:
         report.note(
             f"Warning: the pool {pool} has no runner. Runs of {found['name']} wait until one starts:"
@@ -415,7 +421,7 @@ def _warn_without_runner(client: Client, found: dict[str, Any], report: Report) 
 
 
 def read_env_of(project: Project | None, env_file: Path | None) -> dict[str, str]:
-    """The deployment's variables: of the file that was named, else of the project. Raises CommandFailed."""
+    """Return the deployment's variables from `env_file`, else from the project. Raises BadUsage for a missing file."""
     if env_file is not None:
         if not env_file.is_file():
             raise BadUsage(f"{env_file} does not exist.")
@@ -424,7 +430,7 @@ def read_env_of(project: Project | None, env_file: Path | None) -> dict[str, str
 
 
 def default_name(project: Project | None, git: str | None) -> str:
-    """The directory's name, or the repository's."""
+    """Return the name of the project's directory, or of the repository without `.git`."""
     if project:
         return project.folder.name
     return Path(urlsplit(git or "").path).name.removesuffix(".git")

@@ -1,4 +1,4 @@
-"""`runyard list`, `status`, `delete`: the deployments there are, how one stands, and its end."""
+"""`runyard list`, `status`, `delete`, and the helpers that find the deployment a command names."""
 
 from __future__ import annotations
 
@@ -48,18 +48,21 @@ NameOrPreview = Annotated[
     ),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", "-n", hidden=True)]  # for older scripts
-PREVIEW_SIGN = "--"  # between the names of a deployment and its preview, as in the preview's address
+PREVIEW_SIGN = "--"  # separates the names of a deployment and its preview, as in the preview's address
 
 
 def one_name(name: str | None, option: str | None) -> str | None:
-    """The deployment, which was given as an argument or by an option. Raises BadUsage if it was given by both."""
+    """Return the deployment's name from the argument or the option. Raises BadUsage if both are given."""
     if name and option:
         raise BadUsage("The deployment is given twice: as an argument and by an option.")
     return name or option
 
 
 def name_and(item: str | None, what: str, *, name: str | None, option: str | None) -> tuple[str | None, str]:
-    """The deployment and what follows it on the command line. One argument alone is what follows. Raises BadUsage."""
+    """Return the deployment's name and the second argument, such as a run id.
+
+    A single argument is the second one. Raises BadUsage if there is none, or if the deployment is given twice.
+    """
     if item is None:
         name, item = None, name
     if item is None:
@@ -68,9 +71,9 @@ def name_and(item: str | None, what: str, *, name: str | None, option: str | Non
 
 
 def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
-    """The deployment that was named, by its name, its id, or what a directory of that name deploys as.
+    """Return the deployment with that name or id, or with the name that `deploy` derives from this text.
 
-    When none was: the one that this directory deploys to.
+    Without a name, return the deployment of the current directory. Raises CommandFailed if there is none.
     """
     if name_or_id is None:
         return client.require(name_here())
@@ -87,9 +90,9 @@ def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
 def chosen_with_preview(
     client: Client, name_or_id: str | None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The deployment that was named, and its preview where the name is `NAME--PREVIEW`.
+    """Return the deployment and, if the name has the form `NAME--PREVIEW`, its preview.
 
-    A deployment whose own name is of that form comes first, as it does at the service's addresses.
+    A deployment whose own name has that form takes precedence, as in the service's addresses. Raises CommandFailed.
     """
     previewed, sign, preview = (name_or_id or "").rpartition(PREVIEW_SIGN)
     if not (previewed and sign and preview) or client.find(str(name_or_id)):
@@ -99,7 +102,7 @@ def chosen_with_preview(
 
 
 def preview_of(client: Client, found: dict[str, Any], preview: str) -> dict[str, Any]:
-    """The preview of that name. Raises CommandFailed."""
+    """Return the preview of that name. Raises CommandFailed."""
     for row in client.previews(found["id"]):
         if row["name"] == preview:
             return row
@@ -109,7 +112,7 @@ def preview_of(client: Client, found: dict[str, Any], preview: str) -> dict[str,
 
 
 def existing(client: Client, name: str) -> dict[str, Any] | None:
-    """The deployment of that name, or that `deploy --name` makes of it; None when there is none."""
+    """Return the deployment of that name, or of the name that `deploy --name` derives from it, or None."""
     return client.find(name) or client.find(deployment_name(name))
 
 
@@ -136,13 +139,16 @@ def list_deployments(
 
 
 def show_table(make: Callable[[bool], Table], *, wide: bool) -> None:
-    """A table whose ids are whole if there is room for them, or if they were asked for: then lines may be longer."""
+    """Print a table with full ids if the terminal is wide enough or `wide` is set.
+
+    `wide` also lets lines exceed the terminal's width. `make` takes whether the ids are full.
+    """
     out = console(width=UNLIMITED if wide else None)
     out.print(make(out.width >= WIDE))
 
 
 def id_column(header: str = "ID") -> Column:
-    """Never folded: an id is there to be copied."""
+    """Return a column that is never folded, so that its ids can be copied."""
     return Column(header, no_wrap=True)
 
 
@@ -204,14 +210,17 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
 
 
 def _split(found: dict[str, Any]) -> str | None:
-    """`v3 90 %, v4 10 %` where several revisions get new runs."""
+    """Return `v3 90 %, v4 10 %` if several revisions get new runs, else None."""
     shares = found.get("traffic") or []
     in_words = ", ".join(f"{version(share['revision_number'])} {share['percent']} %" for share in shares)
     return in_words if len(shares) > 1 else None
 
 
 def _state(row: dict[str, Any]) -> Text:
-    """Whether it serves, and what its newest revision came to: its own status tells only that it is there."""
+    """Return the serving revision and the newest revision's status as text.
+
+    The deployment's own status is shown only if it is exceptional: READY does not say whether a revision serves.
+    """
     if row.get("status") not in (None, "READY", "AWAITING_DATABASE", "UNUSED"):
         return Text(str(row["status"]), "yellow")
     newest = Text(row.get("latest_revision_status") or "not serving yet")
@@ -240,7 +249,7 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide: bool) -> Table:
-    """Revisions, with the one that serves marked."""
+    """Return a table of revisions in which the active one is marked."""
     columns = ("Revision", "Status", "Created", id_column(), Column(overflow="fold"))
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
@@ -275,7 +284,7 @@ def delete(
 ) -> None:
     """Delete a deployment with its threads, runs and logs, after a confirmation."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        # A name that is not there must not be taken for the end of another deployment's id.
+        # With --if-exists, a missing name must not match the end of another deployment's id.
         found = existing(client, name) if if_exists else client.require(name)
         if found is None:
             missing = {"id": None, "name": name, "deleted": False}

@@ -1,4 +1,4 @@
-"""`runyard env`: a deployment's variables. Their values are kept as secrets, and never shown."""
+"""`runyard env`: a deployment's variables. The service stores their values as secrets and never returns them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def set_variables(
 
 
 def parsed(assignments: list[str]) -> dict[str, str]:
-    """NAME=VALUE as a dict. Raises BadUsage."""
+    """Return NAME=VALUE texts as a dict. Reads the value `-` from stdin. Raises BadUsage."""
     found: dict[str, str] = {}
     for text in assignments:
         name, sign, value = text.partition("=")
@@ -146,7 +146,10 @@ def unset_variables(
 
 
 def _named(client: Client, names: list[str], option: str | None) -> tuple[dict[str, Any], list[str]]:
-    """The deployment and the variables: the first of several words is a deployment where one has that name."""
+    """Return the deployment and the variable names.
+
+    The first of several words names the deployment if a deployment has that name; otherwise it is a variable.
+    """
     if option is None and len(names) > 1 and (found := existing(client, names[0])) is not None:
         return found, names[1:]
     return chosen(client, option), names
@@ -160,7 +163,10 @@ def change(
     as_json: bool,
     seconds: float | None,
 ) -> None:
-    """A revision with these changes, None for what goes; followed to its end. Raises CommandFailed."""
+    """Create a revision with these changes and report it until it has ended. Raises CommandFailed.
+
+    The value None removes a variable. `seconds` is the timeout; None does not wait.
+    """
     body = [{"name": name, "value": value} for name, value in changes.items()]
     report = choose(as_json=as_json, quiet=False)
     record = found | client.change(found["id"], {"secret_changes": body})

@@ -1,7 +1,8 @@
-"""Following a revision: its statuses and its build log as they come, until it has ended.
+"""Following a revision: reports its status changes and build log until it has ended.
 
-The service's stream of events comes first; where it breaks, it is resumed after the last event seen. Where there
-is none, or it keeps breaking, the revision and its log are polled: they hold all that a stream has.
+The follower reads the service's event stream, and resumes it after the last event if the connection breaks. If the
+service has no stream, or the stream keeps breaking, the follower polls the revision and its log, which contain the
+same information.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ from cli.output import as_time
 WAIT_SECONDS = 900.0
 POLL_SECONDS, SLOW_POLL_SECONDS, SLOW_AFTER_SECONDS = 0.3, 2.0, 30.0
 SILENCE_SECONDS = 20.0  # four missed heartbeats
-STREAM_TRIES = 3  # in a row, without an event
-HISTORY_EXPIRED = b": history expired"  # a comment: events that were lost are not sent
+STREAM_TRIES = 3  # consecutive attempts without an event
+HISTORY_EXPIRED = b": history expired"  # SSE comment of a stream that cannot replay expired events
 PAGE = 1000
 LAST_LINES = 30
-STEP = re.compile(r"([a-z]+): ")  # what the reason of a failed build begins with
+STEP = re.compile(r"([a-z]+): ")  # the failed step, at the start of a failed build's status message
 
 
 def follow(
     client: Client, deployment_id: str, revision_id: str, report: Report, *, seconds: float = WAIT_SECONDS
 ) -> dict[str, Any]:
-    """Report a revision until it is DEPLOYED; its record. Raises CommandFailed when it ends otherwise, and TimedOut."""
+    """Report a revision until it is DEPLOYED. Returns its record.
+
+    Raises CommandFailed if the revision ends with another status, and TimedOut after `seconds`.
+    """
     follower = RevisionFollower(client, deployment_id, revision_id, report, Stopwatch(seconds))
     with report.following():
         record = follower.follow()
@@ -46,7 +50,7 @@ def follow(
 
 
 class RevisionFollower:
-    """Follows one revision, and remembers what has been reported."""
+    """Follows one revision and reports each status change and log line once."""
 
     def __init__(
         self, client: Client, deployment_id: str, revision_id: str, report: Report, watch: Stopwatch
@@ -61,7 +65,7 @@ class RevisionFollower:
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def follow(self) -> dict[str, Any]:
-        """Report until the revision has ended; its record. Raises TimedOut."""
+        """Report until the revision has ended. Returns its record. Raises TimedOut."""
         failures = 0
         while failures < STREAM_TRIES:
             is_whole = self._stream()
@@ -71,14 +75,14 @@ class RevisionFollower:
             if self._status in REVISION_ENDS and is_whole and not self._has_missed:
                 return record
             if record["status"] in REVISION_ENDS:
-                break  # what the stream did not bring, the log has
+                break  # the log has the lines that the stream did not deliver
             failures = 0 if is_whole else failures + 1
             if failures:
                 self._pause()
         return self._poll()
 
     def reason(self, record: dict[str, Any]) -> str:
-        """Why the revision ended without being deployed."""
+        """Return an error text that says why the revision was not deployed."""
         status = record["status"]
         message = record.get("status_message")
         if status == "SKIPPED" and not message:
@@ -89,7 +93,7 @@ class RevisionFollower:
         return f"The revision ended as {status}. {message}"
 
     def details(self, status: str, message: str | None = None) -> dict[str, Any]:
-        """The same for scripts: how it ended, the step that failed and why, and the log's last lines."""
+        """Return a failure's fields for `--json`: final status, failed step, reason and the log's last lines."""
         step = STEP.match(message or "")
         return {
             "revision_status": status,
@@ -98,10 +102,14 @@ class RevisionFollower:
             "log": list(self._last_lines),
         }
 
-    # By events
+    # By the event stream
 
     def _stream(self) -> bool | None:
-        """Report events until the stream ends: whether it brought some, None where there is no such stream."""
+        """Report events until the stream ends.
+
+        Returns True if events were reported or the revision has ended. Returns False if the attempt is worth
+        repeating, and None if the service does not offer the stream.
+        """
         path = f"/v2/deployments/{self._deployment_id}/revisions/{self._revision_id}/stream"
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self._last_event_id:
@@ -115,7 +123,7 @@ class RevisionFollower:
                 response.stream = TimedStream(response.stream, self)
                 for event in EventSource(response).iter_sse():
                     if not event.data:
-                        continue  # a heartbeat, which the parser repeats with the last id
+                        continue  # a heartbeat: the parser yields it as an event with the last id and no data
                     self._last_event_id = event.id or self._last_event_id
                     self._show(event.event, json.loads(event.data))
                     count += 1
@@ -131,7 +139,7 @@ class RevisionFollower:
         elif name == "log":
             self._show_line(data)
 
-    # By asking
+    # By polling
 
     def _poll(self) -> dict[str, Any]:
         while True:
@@ -147,7 +155,7 @@ class RevisionFollower:
         return self._client.revision(self._deployment_id, self._revision_id)
 
     def _catch_up(self) -> bool:
-        """Report the log's lines that have not been reported; whether there were any."""
+        """Report the next page of the log. Returns whether the page had lines."""
         body = {"order": "asc", "limit": PAGE, **({"offset": self._cursor} if self._cursor else {})}
         page = self._client.logs(self._deployment_id, self._revision_id, "build", body)
         self._cursor = page.get("next_offset") or self._cursor
@@ -160,10 +168,10 @@ class RevisionFollower:
         seconds = POLL_SECONDS if self._watch.seconds < SLOW_AFTER_SECONDS else SLOW_POLL_SECONDS
         time.sleep(max(min(seconds, self._watch.left), 0))
 
-    # Both
+    # By both
 
     def check_time(self) -> None:
-        """Raises TimedOut when the revision has had its time."""
+        """Raise TimedOut if the time limit has passed."""
         if self._watch.left <= 0:
             raise TimedOut(
                 f"The revision is still {self._status or 'on its way'} after {self._watch.limit_seconds:g} s.",
@@ -190,7 +198,10 @@ class RevisionFollower:
 
 
 class TimedStream(httpx.SyncByteStream):
-    """A response's bytes, which end when the follower's time does: heartbeats keep a stream open for ever."""
+    """A response stream that raises TimedOut at the follower's time limit.
+
+    Heartbeats keep the stream open, so the read timeout alone would never end it.
+    """
 
     def __init__(self, stream: Any, follower: RevisionFollower) -> None:
         self._stream, self._follower = stream, follower

@@ -65,7 +65,7 @@ MaxRunTokens = Annotated[
 
 
 def given_limits(**limits: float | None) -> dict[str, Any]:
-    """The limits that were given, by their names in the API."""
+    """Return the limits that are set on the command line, by their names in the API."""
     return {name: value for name, value in limits.items() if value is not None}
 
 

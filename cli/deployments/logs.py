@@ -1,4 +1,4 @@
-"""`runyard logs`: a deployment's lines, and those that come."""
+"""`runyard logs`: print a deployment's log and follow it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cli.options import Key, Org, Url, open_client, sentences
 from cli.output import as_time, console, printable
 
 FOLLOW_SECONDS = 1.0
-WAIT_SECONDS = 20  # the service answers as soon as there is a line
+WAIT_SECONDS = 20  # timeout of a long poll; the service answers as soon as there is a line
 PAGE = 1000
 AGO = re.compile(r"(\d+)\s*([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -102,7 +102,7 @@ def _revision_id(client: Client, found: dict[str, Any], kind: str, revision: str
 
 
 class Log:
-    """One log, read by pages, each line once."""
+    """One log, read page by page. Each line is returned once."""
 
     def __init__(
         self, client: Client, deployment_id: str, revision_id: str | None, kind: str, filters: dict[str, Any]
@@ -114,7 +114,7 @@ class Log:
         self._read_ids: set[str] = set()
 
     def newest(self, limit: int) -> list[Line]:
-        """The newest lines, oldest first."""
+        """Return the newest lines, at most `limit`, oldest first."""
         lines: list[Line] = []
         offset: str | None = None
         while len(lines) < limit:
@@ -130,7 +130,7 @@ class Log:
         return lines
 
     def following(self) -> Iterator[Line]:
-        """Lines as they come, for ever."""
+        """Yield new lines without end."""
         offset: str | None = None
         while True:
             where: dict[str, Any] = {"offset": offset} if offset else self._since_newest()
@@ -141,10 +141,14 @@ class Log:
             self._remember(fresh)
             yield from fresh
             if not page["logs"] and time.monotonic() - asked_at < FOLLOW_SECONDS:
-                time.sleep(FOLLOW_SECONDS)  # it does not wait: a build's log, or a service that stops
+                # The service answered without a long poll: the log is a build's, or the service is shutting down.
+                time.sleep(FOLLOW_SECONDS)
 
     def _since_newest(self) -> dict[str, Any]:
-        """A line that was read is read again rather than that one between two readings is missed."""
+        """Return the filter for lines from the newest line's time on, that line included.
+
+        Starting after it would miss a line with the same time. The caller drops lines that it has read before.
+        """
         return {"start_time": as_time(self._newest["timestamp"])} if self._newest else {}
 
     def _remember(self, lines: list[Line]) -> None:
@@ -174,7 +178,7 @@ def _json_line(line: Line) -> None:
 
 
 def moment(text: str) -> str:
-    """A time as the service takes it: ISO 8601, or so long ago. Raises BadUsage."""
+    """Convert an ISO 8601 time or an age such as `15m` to ISO 8601 with a time zone. Raises BadUsage."""
     ago = AGO.fullmatch(text.strip())
     if ago:
         return (datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})).isoformat()

@@ -1,4 +1,4 @@
-"""`runyard new`: a starter project, made from one of the examples."""
+"""`runyard new`: create a starter project from one of the examples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(
 
 
 def templates() -> dict[str, str]:
-    """The templates there are, and what their graphs do."""
+    """Return the names of the templates with the descriptions of their graphs."""
     return {path.parent.name: _described(path) for path in sorted(TEMPLATES.glob(f"*/{CONFIG}"))}
 
 
@@ -60,7 +60,7 @@ def _described(path: Path) -> str:
 
 
 def make(directory: Path, template: str) -> None:
-    """Copy a template to a directory of the user's own. Raises CommandFailed."""
+    """Copy a template to a new or empty directory. Raises CommandFailed."""
     known = templates()
     if template not in known:
         raise BadUsage(f"There is no template {template!r}. There are: {', '.join(known)}.")
@@ -76,7 +76,7 @@ def make(directory: Path, template: str) -> None:
 
 
 def _at_home(text: str, directory: Path, template: str) -> str:
-    """The example's README, with the project's own name and place."""
+    """Replace the example's name and path in its README by those of the project."""
     name = directory.resolve().name
     text = text.replace(f"# {template}\n", f"# {name}\n", 1)
     for command in ("deploy", "dev"):

@@ -1,8 +1,8 @@
-"""A project directory on this machine: its configuration, its name, its secrets, its source archive.
+"""A project directory on this machine: its configuration, name, secrets and source archive.
 
-The archive never holds an `.env` file, whatever its name ends in, nor the one that the configuration names:
-secrets travel beside it. It holds regular files only, without what the ignore files of its top directories
-exclude.
+The archive contains regular files only, and omits those that the ignore files of its top directories exclude. It
+never contains a file whose name begins with `.env`, nor the env file that the configuration names: secrets are sent
+separately.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cli.errors import CommandFailed
 from shared.deployments import env_names, javascript
 
 CONFIG = "langgraph.json"
-NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
-OWN = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})  # they are for the command line itself
+NAME = "LANGSMITH_DEPLOYMENT_NAME"  # variable of `langgraph deploy`, in the environment or in .env
+OWN = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})  # variables that configure the command line itself
 ALWAYS_IGNORED = (
     *(
         "__pycache__/",
@@ -55,7 +55,7 @@ class Project:
 
     @classmethod
     def read(cls, folder: Path, config_name: str = CONFIG) -> Project:
-        """Raises CommandFailed when there is no usable configuration."""
+        """Read the project in a directory. Raises CommandFailed if its configuration is missing or not usable."""
         path = folder / config_name
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -73,12 +73,12 @@ class Project:
 
     @property
     def env_file(self) -> Path:
-        """The file that holds the variables, whether or not it exists."""
+        """The project's env file, which need not exist."""
         named = self.config.get("env")
         return self.folder / named if isinstance(named, str) and named else self.folder / ".env"
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that the configuration or its env file sets for the deployment, without empty ones."""
+        """Return the variables that the configuration or the env file sets for the deployment, without empty ones."""
         named = self.config.get("env")
         if isinstance(named, dict) and named:
             return {str(name): str(value) for name, value in named.items() if value not in (None, "")}
@@ -86,12 +86,12 @@ class Project:
 
     @property
     def missing_env_file(self) -> str | None:
-        """The env file that the configuration names and that is not there."""
+        """The env file that the configuration names, if that file does not exist."""
         named = self.config.get("env")
         return named if isinstance(named, str) and named and not self.env_file.is_file() else None
 
     def folders(self) -> list[Path]:
-        """The project's directory, and what it depends on outside of it. Raises CommandFailed."""
+        """Return the project's directory and the directories outside it that it depends on. Raises CommandFailed."""
         found = [self.folder]
         for entry in self._dependencies():
             folder = (self.folder / entry).resolve()
@@ -102,7 +102,7 @@ class Project:
         return found
 
     def _dependencies(self) -> list[str]:
-        """The directories it names; packages are no business of ours."""
+        """Return the directories that the configuration depends on. Omits packages, which the build installs."""
         entries = self.config.get("dependencies") or []
         if not isinstance(entries, list):
             raise CommandFailed(f"{self.config_name}: dependencies must be a list")
@@ -113,7 +113,7 @@ class Project:
         return found
 
     def root(self) -> Path:
-        """Return the folder that names in the archive are relative to."""
+        """Return the directory that names in the archive are relative to."""
         return Path(os.path.commonpath(self.folders()))
 
     @property
@@ -125,13 +125,13 @@ class Project:
         """Yield the project's regular files with their names in the archive. Raises CommandFailed."""
         folders, root = self.folders(), self.root()
         for folder in folders:
-            # Each directory has ignore files of its own: one inside another is not walked with the outer's.
+            # Each directory has its own ignore files. A directory inside another one is therefore walked separately.
             for path in files(folder, apart=[other for other in folders if other != folder]):
                 if path != self.env_file:
                     yield path.relative_to(root).as_posix(), path
 
     def walked(self) -> list[Path]:
-        """The directories that are not ignored. Raises CommandFailed."""
+        """Return all directories of the project that are not ignored. Raises CommandFailed."""
         folders = self.folders()
         return [
             here
@@ -140,7 +140,7 @@ class Project:
         ]
 
     def write_archive(self, file: BinaryIO) -> int:
-        """Write the source as a gzip tar; its size. Raises CommandFailed."""
+        """Write the source as a gzip-compressed tar. Returns its size in bytes. Raises CommandFailed."""
         self._require_python()
         names: set[str] = set()
         with (
@@ -163,7 +163,7 @@ class Project:
         return size
 
     def _require_python(self) -> None:
-        """Raises CommandFailed for a project whose code the build would refuse as JavaScript."""
+        """Raise CommandFailed if the project's code is JavaScript, which the build would refuse."""
         graphs, auth, http = (self.config.get(key) for key in ("graphs", "auth", "http"))
         entries = [
             *(
@@ -183,7 +183,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     try:
         with path.open("rb") as source:
             info = tar.gettarinfo(arcname=name, fileobj=source)
-            info.type = tarfile.REGTYPE  # a second hard link would be sent as a link
+            info.type = tarfile.REGTYPE  # tarfile would write a second hard link to a file as a link
             info.size = os.fstat(source.fileno()).st_size
             info.uid = info.gid = 0
             info.uname = info.gname = ""
@@ -193,7 +193,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def files(folder: Path, *, apart: list[Path]) -> Iterator[Path]:
-    """The regular files in a directory that its ignore files let through, in order, without those of `apart`."""
+    """Yield the regular files below a directory in order. Omits ignored files and the directories in `apart`."""
     for here, names in walk(folder, apart=apart):
         for name in names:
             path = here / name
@@ -202,7 +202,7 @@ def files(folder: Path, *, apart: list[Path]) -> Iterator[Path]:
 
 
 def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]:
-    """Each directory that is not ignored, with the names in it that are not."""
+    """Yield each directory that is not ignored, with the names of its files that are not ignored."""
     spec = ignored(folder)
     for parent, subfolders, names in os.walk(folder):
         here = Path(parent)
@@ -226,24 +226,27 @@ def ignored(folder: Path) -> GitIgnoreSpec:
 
 
 def deployment_name(text: str) -> str:
-    """The name a deployment gets from any text: lower case, digits and dashes."""
+    """Convert any text to a deployment's name: lower case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "app"
 
 
 def name_here() -> str:
-    """The name that a deploy of the directory this is would give."""
+    """Return the name that `deploy` would give the project in the current directory."""
     folder = Path.cwd()
     found = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
     return name_of(folder.name, found)
 
 
 def name_of(folder: str, found: Mapping[str, str]) -> str:
-    """The name a project gets that is given none: of a variable, else the directory's."""
+    """Return a project's default name: from the variable LANGSMITH_DEPLOYMENT_NAME, else from its directory."""
     return deployment_name(os.environ.get(NAME) or found.get(NAME) or folder)
 
 
 def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
-    """Variables as the control plane takes them, and the names of others that it would refuse."""
+    """Return the variables in the form of the control plane, and the sorted names of variables that it would refuse.
+
+    Variables for the command line itself are in neither.
+    """
     refused = env_names.refused(found)
     sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
     return sent, sorted(set(refused) - OWN)

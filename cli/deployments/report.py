@@ -1,4 +1,4 @@
-"""How a deploy is reported: on a terminal with progress and colour, as plain lines elsewhere, or as JSON lines."""
+"""Reports of a deploy: with progress and colour on a terminal, as plain lines elsewhere, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG":
 
 
 class Report:
-    """Takes what happens in a deploy; this one shows nothing."""
+    """Receives the events of a deploy. This base class prints nothing."""
 
     def note(self, text: str) -> None:
-        """Something to know."""
+        """Report a hint or a warning."""
 
     def step(self, text: str) -> None:
-        """What is done now."""
+        """Report the step that begins."""
 
     def status(self, status: str, seconds: float) -> None:
-        """The revision's new status, and since when it is followed."""
+        """Report the revision's new status, and the seconds since the command began to follow it."""
 
     def log(self, line: dict[str, Any]) -> None:
-        """A line of the build log: `timestamp`, `level`, `message`."""
+        """Report a line of the build log: `timestamp`, `level`, `message`."""
 
     @contextmanager
     def upload(self, size: int) -> Iterator[Sent]:
-        """Around an upload; what is yielded takes the number of bytes that have gone."""
+        """Report an upload of `size` bytes. Yields a function that takes the number of bytes sent so far."""
         yield lambda done: None
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Around the wait for a revision."""
+        """Report the wait for a revision while the block runs."""
         yield
 
     def result(self, record: dict[str, Any], text: str) -> None:
-        """The end, as data and as a sentence."""
+        """Report the result as data and as a sentence."""
 
     def failure(self, record: dict[str, Any], text: str) -> bool:
-        """A failure; whether it has been shown. Where it has not, the command prints its sentence."""
+        """Report a failure. Returns whether it was printed; if not, the caller prints the error."""
         return False
 
 
 class Plain(Report):
-    """Lines of text, each for itself: for logs of CI, and for callers with a way of their own to show them."""
+    """Reports plain lines of text, for CI logs and for callers that print lines themselves."""
 
     def __init__(self, print_line: PrintLine) -> None:
         self._print_line = print_line
@@ -79,7 +79,7 @@ class Plain(Report):
 
 
 class Quiet(Plain):
-    """The address alone."""
+    """Reports only the address."""
 
     def note(self, text: str) -> None:
         """Not shown."""
@@ -98,7 +98,7 @@ class Quiet(Plain):
 
 
 class Terminal(Report):
-    """Colour, a bar while the source goes up, a clock while the revision is on its way."""
+    """Reports with colour, a progress bar during the upload, and a spinner while the revision is built."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -136,7 +136,7 @@ class Terminal(Report):
 
 
 class JsonReport(Report):
-    """One JSON object a line: `note`, `step`, `upload_progress`, `status_change`, `log`, `result`."""
+    """Reports one JSON object per line: `note`, `step`, `upload_progress`, `status_change`, `log` or `result`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -179,7 +179,7 @@ class JsonReport(Report):
 
 
 def choose(*, as_json: bool, quiet: bool) -> Report:
-    """The report that fits the options and where the output goes."""
+    """Return the report for these options and for stdout: a terminal or not."""
     if as_json:
         return JsonReport()
     out = console()
@@ -193,7 +193,7 @@ def choose(*, as_json: bool, quiet: bool) -> Report:
 
 
 class Stopwatch:
-    """How long something has taken, and how long it still may."""
+    """The elapsed and the remaining seconds of an operation with a time limit."""
 
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds

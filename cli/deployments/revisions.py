@@ -1,4 +1,4 @@
-"""`runyard revisions`, `rollback`, `interrupt`: what a deployment ran, runs, and shall run."""
+"""`runyard revisions`, `rollback`, `interrupt`: list a deployment's revisions, serve an earlier one, stop a build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, Key, Org, Url, open_client, sentences
 from cli.output import when
 
-SEARCHED = 100  # how far back a rollback looks for what was deployed
+SEARCHED = 100  # revisions that a rollback searches for an earlier DEPLOYED one
 ALL = 100_000
 
 Revision = Annotated[
@@ -101,14 +101,20 @@ def interrupt(
 
 
 def meant(client: Client, name: str | None, revision: str | None) -> tuple[dict[str, Any], str | None]:
-    """The deployment, and which revision of it: `v3` alone is one of the deployment of this directory."""
+    """Return the deployment and the revision's text.
+
+    `v3` alone is a revision of the current directory's deployment, unless a deployment has that name.
+    """
     if name and revision is None and number_of(name) and client.find(name) is None:
         return chosen(client, None), name
     return chosen(client, name), revision
 
 
 def find(client: Client, found: dict[str, Any], text: str) -> dict[str, Any]:
-    """The deployment's revision of that number, or that id or a part of it. Raises CommandFailed unless it is one."""
+    """Return the deployment's revision with that number, id, or beginning or end of an id.
+
+    Raises CommandFailed if there is none, and BadUsage if several match.
+    """
     if is_id(text):
         return client.revision(found["id"], text)
     number = number_of(text)
@@ -124,12 +130,12 @@ def find(client: Client, found: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def label(row: dict[str, Any]) -> str:
-    """A revision as it is spoken of: its number, or its id where the service has none."""
+    """Return a revision's number such as `v3`, or its id if the service does not number revisions."""
     return version(row["number"]) if row.get("number") else str(row["id"])
 
 
 def _before_active(client: Client, found: dict[str, Any]) -> dict[str, Any]:
-    """The DEPLOYED revision before the active one, previews left out. Raises CommandFailed when there is none."""
+    """Return the newest DEPLOYED revision older than the active one, without previews. Raises CommandFailed."""
     rows, active_id = list(client.revisions(found["id"], limit=SEARCHED)), found.get("active_revision_id")
     ids = [row["id"] for row in rows]
     older = rows[ids.index(active_id) + 1 :] if active_id in ids else []

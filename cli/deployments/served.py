@@ -1,4 +1,4 @@
-"""A deployment's own API, as the commands that look at its threads and runs call it."""
+"""Clients of a deployment's own API, for the commands that read its threads and runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="Largest number of row
 
 @contextmanager
 def served(url: str | None, key: str | None, org: str | None, name: str | None) -> Iterator[Client]:
-    """The API of the deployment or preview that was named. Raises CommandFailed when it does not serve."""
+    """Open a client of the deployment's or preview's own API. Raises CommandFailed if no revision serves."""
     with open_client(url, key, org) as client:
         address, _ = serving(client, name)
         with client.at(address) as api:
@@ -38,9 +38,9 @@ def served(url: str | None, key: str | None, org: str | None, name: str | None) 
 
 
 def serving(client: Client, name: str | None) -> tuple[str, str]:
-    """The address of the deployment or preview that was named, and its name as commands take it.
+    """Return the address of a deployment or preview, and its name as commands accept it.
 
-    Raises CommandFailed when it does not serve.
+    Raises CommandFailed if no revision serves.
     """
     found, preview = chosen_with_preview(client, name)
     if preview is not None:

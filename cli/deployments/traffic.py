@@ -1,4 +1,4 @@
-"""`runyard traffic`, `promote`, `abort`, `previews`: which revisions new runs get, and those beside them."""
+"""`runyard traffic`, `promote`, `abort`, `previews`: split new runs over revisions, end a split, manage previews."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def previews(
 
 
 def _delete_preview(client: Client, name: str | None, preview: str, *, if_exists: bool) -> bool:
-    """Delete a preview; False if `if_exists` and there is none, or no deployment."""
+    """Delete a preview. With `if_exists`, return False if the preview or the deployment does not exist."""
     if not if_exists:
         found = chosen(client, name)
     else:
@@ -184,7 +184,7 @@ def _preview_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def in_words(found: dict[str, Any]) -> str:
-    """`v3 90 %, v4 10 %`; nothing where no revision serves."""
+    """Return the traffic as `v3 90 %, v4 10 %`; empty if no revision serves."""
     return ", ".join(
         f"{version(share['revision_number'])} {share['percent']} %" for share in found.get("traffic") or []
     )

@@ -1,7 +1,7 @@
-"""Watching a project's files: what its archive would hold, its configuration and its variables.
+"""Watching a project's files: those of its archive, its configuration and its env file.
 
-Directories are watched one by one, without what is in them: an ignored one (`.venv`, the data directory) costs
-nothing. What counts is the state that the files are in, not which events reported it, so none can be missed.
+Each directory is watched on its own, not recursively, so an ignored one (`.venv`, the data directory) costs nothing.
+An event only triggers a comparison of all files' times and sizes. A missed event therefore loses no change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ State = dict[str, tuple[int, int]]
 
 
 def state_of(project: Project) -> State:
-    """The times and sizes of the files a deploy would read."""
+    """Return the modification times and sizes of the files that a deploy would read."""
     found: State = {}
     for path in (project.folder / project.config_name, project.env_file, *_files(project)):
         try:
             status = path.stat()
         except OSError:
-            continue  # it has gone meanwhile
+            continue  # the file was deleted meanwhile
         found[str(path)] = (status.st_mtime_ns, status.st_size)
     return found
 
@@ -33,12 +33,15 @@ def _files(project: Project) -> list[Path]:
     try:
         return [path for _, path in project.files()]
     except CommandFailed:
-        return []  # a dependency that is not there: the deploy says so
+        return []  # a dependency does not exist; the deploy reports it
 
 
 def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
-    """Names of the files that have changed since `seen`, then since the last answer; for ever."""
-    from watchfiles import watch  # of the extra `server`, which other commands do without
+    """Yield the names of files that differ from `seen`, then from the state at the last comparison, without end.
+
+    Raises OSError if polling fails too.
+    """
+    from watchfiles import watch  # only the extra `server` installs it; other commands work without
 
     is_polling = False
     while True:
@@ -65,7 +68,7 @@ def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
         except OSError:
             if is_polling:
                 raise
-            is_polling = True  # the system has no watches left
+            is_polling = True  # the system has no inotify watches left
 
 
 def _folders(project: Project) -> list[Path]:

@@ -1,1 +1,1 @@
-"""What a deployment executes: runs and threads, started, listed, and shown as a person reads them."""
+"""Commands for runs and threads: start a run and print its stream; list, show, cancel, retry and delete."""

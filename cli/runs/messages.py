@@ -1,4 +1,4 @@
-"""Messages as nodes write them: objects, dicts and tuples, of which only objects are streamed as messages."""
+"""Parsing the messages that nodes write: objects, dicts and tuples. Only objects are streamed as messages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ROLES = ASSISTANT | TOOL | HUMAN | {"system", "developer", "function"}
 
 @dataclass(frozen=True)
 class ShownMessage:
-    """One message: who said it, and its text."""
+    """A message with its role and text."""
 
     role: str
     text: str
     id: str | None = None
     name: str | None = None
-    is_streamed: bool = False  # a message object: as a rule the library streams it as a message too
+    is_streamed: bool = False  # a message object, which LangGraph usually also streams as a message event
 
 
 def message_of(data: Any) -> ShownMessage | None:
-    """A message in any of its forms; None where it is none."""
+    """Parse a message in any of its forms. Returns None if the data is not a message."""
     if isinstance(data, str):
         return ShownMessage("human", data)
     if _is_pair(data):
@@ -42,7 +42,7 @@ def message_of(data: Any) -> ShownMessage | None:
 
 
 def messages_of(written: Any) -> Iterator[ShownMessage]:
-    """What a node wrote to `messages`: one or several."""
+    """Yield the messages in a value that a node wrote to `messages`: one message or a list."""
     for data in written if isinstance(written, list) and not _is_pair(written) else [written]:
         found = message_of(data)
         if found is not None:
@@ -50,12 +50,12 @@ def messages_of(written: Any) -> Iterator[ShownMessage]:
 
 
 def _is_pair(data: Any) -> bool:
-    """Whether this was a tuple of role and content: JSON has lists alone."""
+    """Return whether a list is a `(role, content)` tuple. JSON has no tuples, so it arrives as a list."""
     return isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and data[0] in ROLES
 
 
 def texts(content: Any) -> Iterator[str]:
-    """The text of a message: a string, or blocks of which some are text."""
+    """Yield the texts of a message's content, which is a string or a list of blocks."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):

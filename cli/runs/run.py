@@ -1,4 +1,4 @@
-"""`runyard run`: start a run on a deployment and watch it stream."""
+"""`runyard run`: start a run on a deployment and print its stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cli.output import console, printable
 from cli.runs.transcript import Transcript, as_text, error_text
 
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
-WAIT_SECONDS = 2.0  # without an event, before the reason is shown
+WAIT_SECONDS = 2.0  # time without an event after which the command prints why the run waits
 NOTE_SECONDS = 5.0
 SENT_AS_MESSAGE = "\nThe input had `messages` only. A graph that takes other fields needs them as JSON."
 
@@ -127,7 +127,7 @@ def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str,
             raise BadUsage("--resume answers a question of a thread: name it with --thread.")
         if said is not None:
             raise BadUsage("A run either begins with INPUT or goes on with --resume.")
-        # Strictly: an answer that nothing asked for is a mistake, not a run that does nothing.
+        # Without `strict_resume`, an answer on a thread without a question would be a run that does nothing.
         return {"command": {"resume": _json_or(resume, lambda text: text)}, "strict_resume": True}
     if said == "-":
         said = sys.stdin.read().strip()
@@ -142,13 +142,16 @@ def _message(text: str) -> dict[str, Any]:
 
 
 def _hint(body: dict[str, Any], error: str | None) -> str:
-    """A line about the input, for a graph that did not find a field in a state made from text."""
+    """Return a hint about the input if text became `messages` and the graph failed with a KeyError; else empty."""
     has_messages_only = body.get("input", {}).keys() == {"messages"}
     return SENT_AS_MESSAGE if has_messages_only and (error or "").startswith("KeyError:") else ""
 
 
 def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
-    """JSON where the text is; what looks like an object or a list and is none is a slip."""
+    """Parse a text as JSON, else return `otherwise(text)`.
+
+    Raises BadUsage for invalid JSON that begins with `{` or `[`: it is a typing mistake, not a message.
+    """
     try:
         return json.loads(text)
     except ValueError as error:
@@ -193,8 +196,8 @@ class Ended:
 def execute(
     url: str, headers: Mapping[str, str], request: RunCommand, show: Show, note: Callable[[str], None]
 ) -> Ended:
-    """Run it and show each event; how it ended. Raises CommandFailed and httpx.HTTPError."""
-    from langgraph_sdk import get_sync_client  # takes half a second: only commands that run something need it
+    """Start the run and pass each event to `show`. Returns how the run ended. Raises BadUsage and httpx.HTTPError."""
+    from langgraph_sdk import get_sync_client  # the import takes half a second, and only this command needs it
 
     client = get_sync_client(url=url, api_key=None, headers=dict(headers))
     assistant = request.assistant or _only_graph(client)
@@ -215,12 +218,12 @@ def execute(
             **request.body,
             stream_mode=request.stream_mode,  # type: ignore[arg-type]  the service knows which there are
             stream_subgraphs=request.subgraphs,
-            on_disconnect="cancel",  # whoever stops watching before the run's id is known has cancelled it too
+            on_disconnect="cancel",  # Ctrl-C before the run's id is known must cancel the run too
             on_run_created=created,
         )
         note(f"{assistant} on thread {thread_id}")
         for part in stream:
-            if part.event != "metadata":  # which comes before the run starts
+            if part.event != "metadata":  # the service sends `metadata` before the run starts
                 wait.cancel()
             show(part.event, part.data)
             error = error_text(part.data) if part.event == "error" else error
@@ -237,7 +240,7 @@ def execute(
     finally:
         wait.cancel()
         if run_ids:
-            wait.join(NOTE_SECONDS)  # a note that is under way comes before the result
+            wait.join(NOTE_SECONDS)  # a note that is being printed must come before the result
     run: Any = client.runs.get(thread_id, run_ids[0]) if run_ids else {"status": "error"}
     interrupts = [] if was_cancelled else _interrupts(client.threads.get(thread_id))
     run_id = run_ids[0] if run_ids else None
@@ -245,7 +248,7 @@ def execute(
 
 
 def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str], None]) -> None:
-    """Note why the run has not started, if it waits."""
+    """Print the run's position in the queue and the reason, if it still waits."""
     with suppress(httpx.HTTPError):
         queue = client.runs.get(thread_id, run_id).get("queue")
         if queue:
@@ -255,7 +258,7 @@ def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str]
 
 
 def _only_graph(client: Any) -> str:
-    """The id of the deployment's graph. Raises BadUsage when it has several."""
+    """Return the id of the deployment's only graph. Raises BadUsage if it has several or none."""
     found = client.assistants.search(metadata={"created_by": "system"}, limit=100)
     graphs = sorted({assistant["graph_id"] for assistant in found})
     if len(graphs) != 1:
@@ -270,7 +273,7 @@ def _interrupts(thread: Any) -> list[dict[str, Any]]:
 
 
 def _answer(interrupts: list[dict[str, Any]]) -> str:
-    """Return a template of the answer for `--resume`; with several questions, it names each by its id."""
+    """Return a template of the answer for `--resume`. With several questions, it is JSON that names each by its id."""
     if len(interrupts) == 1:
         return "ANSWER"
     return shlex.quote(json.dumps({str(one.get("id")): "ANSWER" for one in interrupts}))

@@ -1,4 +1,4 @@
-"""`runyard runs`: what a deployment executes and has executed."""
+"""`runyard runs`: list, show, cancel and retry runs of a deployment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cli.runs.threads import print_facts, search, thread_id_of
 app = new_app("List, show, cancel and retry runs of a deployment.")
 
 ENDED = UNSUCCESSFUL_RUNS | {"success"}
-THREADS_SEARCHED = 50  # those that changed last: the API lists runs by thread
+THREADS_SEARCHED = 50  # threads that changed last; the API lists successful and live runs by thread only
 SEARCHED = 1000
 
 RunId = Annotated[
@@ -44,12 +44,16 @@ Row = dict[str, Any]
 
 
 def of_thread(api: Client, thread_id: str, *, limit: int, status: str | None = None) -> list[Row]:
-    """A thread's runs, newest first."""
+    """Return a thread's runs, newest first."""
     return api.get(f"/threads/{thread_id}/runs", {"limit": limit} | ({"status": status} if status else {}))
 
 
 def newest(api: Client, *, limit: int, status: str | None = None) -> list[Row]:
-    """The newest runs of the threads that changed last; of those that failed, all can be asked for."""
+    """Return the newest runs, newest first.
+
+    The API searches all threads for unsuccessful runs only. Other runs are found on the threads that changed last, at
+    most THREADS_SEARCHED.
+    """
     if status in UNSUCCESSFUL_RUNS:
         return api.send("POST", "/runs/search", {"limit": limit, "status": status}, repeat=True)
     threads = search(api, limit=min(limit, THREADS_SEARCHED), select=["thread_id"])
@@ -60,7 +64,10 @@ def newest(api: Client, *, limit: int, status: str | None = None) -> list[Row]:
 
 
 def find(api: Client, text: str, thread: str | None) -> Row:
-    """The run with that id or a part of it. Raises CommandFailed unless it is one."""
+    """Return the run with that id, or that beginning or end of an id.
+
+    Raises CommandFailed if there is none, and BadUsage if several match.
+    """
     if not is_part(text):
         raise BadUsage(f"{text!r} is no part of a run's id. `runyard runs list` shows the ids.")
     if thread:
@@ -81,7 +88,7 @@ def find(api: Client, text: str, thread: str | None) -> Row:
 def of_run(
     url: str | None, key: str | None, org: str | None, name: str | None, run: str | None, option: str | None
 ) -> Iterator[tuple[Client, str]]:
-    """The API of the deployment that was named, and the id or part of one that was given as the run."""
+    """Open a client of the deployment's API. Yields it with the run's id or part of an id. Raises CommandFailed."""
     name, text = name_and(run, "RUN", name=name, option=option)
     with served(url, key, org, name) as api:
         yield api, text
@@ -135,7 +142,7 @@ def _runs(rows: list[Row], *, is_wide: bool) -> Table:
 
 
 def error_of(row: Row) -> str:
-    """Why a run did not succeed; empty where the record does not say."""
+    """Return why a run did not succeed; empty if the record has no error."""
     error = row.get("error")
     if isinstance(error, dict):
         return ": ".join(str(error[key]) for key in ("error", "message") if error.get(key))
@@ -179,7 +186,7 @@ def show(
 
 
 def _failure(api: Client, row: Row) -> Row:
-    """The run among those that failed: that list says why."""
+    """Return the run's record from the search for unsuccessful runs, which includes the error; else an empty dict."""
     asked = {"thread_id": row["thread_id"], "status": row["status"], "limit": SEARCHED}
     failed = api.send("POST", "/runs/search", asked, repeat=True)
     return next((one for one in failed if one["run_id"] == row["run_id"]), {})

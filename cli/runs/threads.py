@@ -1,4 +1,4 @@
-"""`runyard threads`: a deployment's conversations, as they are and as they were."""
+"""`runyard threads`: list, show and delete threads of a deployment, and list their checkpoints."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from cli.runs.transcript import as_text, shortened
 
 app = new_app("List, show and delete threads of a deployment.")
 
-SEARCHED = 1000  # how far back a part of an id is looked for
-SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # values may be large
+SEARCHED = 1000  # threads that are searched for a part of an id
+SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # without values, which may be large
 
 ThreadId = Annotated[
     str | None,
@@ -46,7 +46,7 @@ Status = Literal["idle", "busy", "interrupted", "error"]
 def search(
     api: Client, *, limit: int, select: list[str] | None = None, **filters: Any
 ) -> list[dict[str, Any]]:
-    """The threads that changed last."""
+    """Return the threads that changed last, newest change first."""
     body = {
         "limit": limit,
         "sort_by": "updated_at",
@@ -58,7 +58,10 @@ def search(
 
 
 def thread_id_of(api: Client, text: str) -> str:
-    """The id of the thread with that id or a part of it. Raises CommandFailed unless it is one."""
+    """Return the full id of the thread with that id, or that beginning or end of an id.
+
+    A full id is returned without a lookup. Raises CommandFailed if no thread matches, and BadUsage if several do.
+    """
     if is_id(text):
         return text
     rows = with_part(search(api, limit=SEARCHED), text, key="thread_id") if is_part(text) else []
@@ -78,7 +81,7 @@ def of_thread(
     thread: str | None,
     option: str | None,
 ) -> Iterator[tuple[Client, str]]:
-    """The API of the deployment that was named, and the id of the thread. Raises CommandFailed."""
+    """Open a client of the deployment's API. Yields it with the thread's id. Raises CommandFailed."""
     name, text = name_and(thread, "THREAD", name=name, option=option)
     with served(url, key, org, name) as api:
         yield api, thread_id_of(api, text)
@@ -214,7 +217,7 @@ def delete(
 
 
 def print_facts(facts: dict[str, Any]) -> None:
-    """One line for each that there is."""
+    """Print one line for each fact that is not empty."""
     out = console()
     for label, value in facts.items():
         if value not in (None, "", {}, []):
@@ -222,7 +225,7 @@ def print_facts(facts: dict[str, Any]) -> None:
 
 
 def print_value(key: str, value: Any) -> None:
-    """A value of a state; a list with one item a line."""
+    """Print a value of a thread's state; a list has one line per item."""
     out = console()
     items = value if isinstance(value, list) else [value]
     out.print(Text(printable(key), "bold cyan"))
@@ -231,6 +234,6 @@ def print_value(key: str, value: Any) -> None:
 
 
 def _readable(item: Any) -> str:
-    """A message as it is spoken, anything else as JSON."""
+    """Return a message as `role: text`, and any other value as JSON."""
     message = message_of(item) if isinstance(item, dict) else None
     return f"{message.role}: {message.text}" if message and message.text else as_text(item)

@@ -1,6 +1,6 @@
-"""A run as a person reads it: tokens as they come, then what each step changed, questions, errors.
+"""Printing a run's stream as text: tokens as they arrive, then the changes of each step.
 
-What the run says goes to stdout; what there is to know about it (its thread, its steps) to stderr.
+The run's output goes to stdout. Information about the run, such as its thread and its steps, goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ SHOWN_CHARACTERS = 2_000
 
 
 class Transcript:
-    """Shows the events of one run.
+    """Prints the events of one run.
 
-    `streams_messages`: the stream has an event for each message object that a node returns and that was not in
-    the node's input. Of a step's update only the messages without such an event are shown.
+    `streams_messages`: the stream has an event for each message object that a node returns and that was not in the
+    node's input. The transcript then prints only those messages of a step's update that had no such event.
     """
 
     def __init__(self, out: Console, notes: Console, *, streams_messages: bool = True) -> None:
         self._out, self._notes = out, notes
         self._streams_messages = streams_messages
-        self._speaking: str | None = None  # the message whose text is being printed
-        self._said: dict[str, str] = {}  # the text of each message that has been printed
+        self._speaking: str | None = None  # id of the message whose line is being printed
+        self._said: dict[str, str] = {}  # printed text by message id
 
     def show(self, event: str, data: Any) -> None:
-        """One event of the stream."""
+        """Print one event of the stream."""
         kind, _, namespace = event.partition("|")
         if kind in ("metadata", "messages/metadata"):
             return
         if kind == "error":
-            self.finish()  # shown at the end
+            self.finish()  # the command prints the error at the end
         elif kind == "messages":
             self._token(data)
         elif kind in ("messages/partial", "messages/complete"):
@@ -50,19 +50,19 @@ class Transcript:
             self._out.print(printable(as_text(data)))
 
     def finish(self) -> None:
-        """End the line that tokens are being printed on."""
+        """End the line of the message that is being printed."""
         if self._speaking is not None:
             self._speaking = None
             self._out.print()
 
     def _token(self, data: Any) -> None:
-        """A part of a message, or a whole one: `[chunk, metadata]`."""
+        """Print the message in `[message, metadata]`: a chunk or a whole one."""
         chunk = message_of(data[0]) if isinstance(data, list) and data else None
         if chunk is not None:
             self._say(chunk, chunk.text)
 
     def _whole(self, message: ShownMessage) -> None:
-        """A message as it is by now: what of it has been printed is not printed again."""
+        """Print the part of a whole message that has not been printed yet."""
         said = self._said.get(message.id or "", "")
         if message.text.startswith(said):
             self._say(message, message.text[len(said) :])
@@ -91,7 +91,7 @@ class Transcript:
     def _updates(self, data: dict[str, Any], namespace: str) -> None:
         for node, update in data.items():
             if node == "__interrupt__":
-                continue  # shown at the end, with what to do
+                continue  # the command prints the question at the end, with the way to answer it
             self.finish()
             place = f"{namespace}/{node}" if namespace else node
             self._notes.print(Text.assemble(("✓ ", "green"), (printable(place), "cyan")))
@@ -110,11 +110,11 @@ class Transcript:
             self._out.print(Text(printable(shortened(as_text(rest)))))
 
     def _unsaid(self, messages: list[ShownMessage]) -> list[ShownMessage]:
-        """Return the messages of an update that no event of the stream has shown.
+        """Return the messages of an update that the stream had no event for.
 
-        A node may return the whole conversation: message objects up to the newest one that is printed, or that a
-        person wrote, are older than this step. Message objects after it had no event: a model that was called
-        without the run's callbacks, or one that gives an earlier message's id again.
+        A node may return the whole conversation. Message objects up to the newest human or printed message are older
+        than this step and are omitted. Message objects after it had no event: the model was called without the run's
+        callbacks, or it reused an earlier message's id.
         """
         if not self._streams_messages:
             return messages
@@ -124,7 +124,7 @@ class Transcript:
 
 
 def error_text(data: Any) -> str:
-    """`ValueError: it broke`, of an error event's data."""
+    """Return an error event's data as a line such as `ValueError: it broke`."""
     if isinstance(data, dict):
         return ": ".join(str(data[name]) for name in ("error", "message") if data.get(name))
     return str(data)
