@@ -1,6 +1,6 @@
-"""The command line: a client of our own HTTP interface, and the starter of the whole service on one machine.
+"""The command line: a client of the service's HTTP API that can also start the whole service on one machine.
 
-`main` lists the commands, and each is a function of its room: `machine` (up, dev, demo, process, health), `deployments`
-(deploy to logs), `runs` (run, runs, threads), `operating` (workers, keys, usage …), `backups` and `doctor`. All of them
-ask through `api`, and share `options`, `output` and `errors`.
+`main` registers the commands. Each is a function in one of the packages `machine` (up, dev, demo, process, health),
+`deployments` (deploy to logs), `runs` (run, runs, threads), `operating` (workers, keys, usage …), `backups` and
+`doctor`. They call the service through `api`, and share `options`, `output` and `errors`.
 """

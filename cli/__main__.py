@@ -1,10 +1,10 @@
-"""`python -m cli` is `runyard`."""
+"""Entry point of `runyard` and of `python -m cli`."""
 
 import sys
 
 
 def main() -> None:
-    """A probe comes every few seconds: `health` goes its way without the imports of all other commands."""
+    """Run the command line. `health` starts without the imports of other commands: probes call it every few seconds."""
     if sys.argv[1:2] == ["health"]:
         from cli.machine import health
 

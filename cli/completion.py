@@ -1,4 +1,4 @@
-"""Words that a shell completes: names of deployments, asked of the service, and of contexts."""
+"""Shell completion of the names of deployments, which the service returns, and of contexts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from cli.api.access import find_key, find_tenant, find_url
 from cli.api.client import Client
 from shared.settings import Settings
 
-LIMIT_SECONDS = 1.0  # somebody waits with a finger on the tab key
+LIMIT_SECONDS = 1.0  # timeout: the shell blocks until the completion returns
 MOST = 100
-PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # scripts of shells evaluate the words that they are offered
+PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # completion scripts of shells may evaluate special characters in a word
 
 
 def deployment_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of deployments that begin so. None without a key or without an answer in time; prints nothing."""
+    """Return the names of deployments that begin with `incomplete`.
+
+    Returns an empty list without a key, or if the service does not answer in time. Prints nothing.
+    """
     found: list[str] = []
     asking = threading.Thread(target=_ask, args=(ctx, incomplete, found), daemon=True)
     with redirect_stderr(io.StringIO()):
@@ -45,7 +48,7 @@ def _ask(ctx: typer.Context, incomplete: str, found: list[str]) -> None:
 
 
 def context_names(incomplete: str) -> list[str]:
-    """Names of contexts that begin so; prints nothing."""
+    """Return the names of contexts that begin with `incomplete`. Prints nothing."""
     try:
         return sorted(name for name in contexts.load().by_name if name.startswith(incomplete))
     except Exception:  # as above

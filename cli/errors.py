@@ -1,16 +1,16 @@
-"""Why a command fails, as a sentence for its user, and the exit codes it ends with."""
+"""Errors of the command line, with messages for the user, and exit codes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# What a script can rely on; `runyard deploy --help` and docs/cli.md say the same.
+# Scripts rely on these exit codes. `runyard deploy --help` and docs/cli.md document them.
 FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
 
 
 class CommandFailed(Exception):
-    """The command cannot do what it was asked; the message says why and what to do, `details` more to scripts."""
+    """The command failed. The message says why and what to do; `details` holds fields for `--json`."""
 
     exit_code = FAILED
 
@@ -20,12 +20,12 @@ class CommandFailed(Exception):
 
 
 class BadUsage(CommandFailed):
-    """The command was called in a way that cannot be meant."""
+    """The arguments of the command are missing, invalid or contradictory."""
 
     exit_code = USAGE
 
 
 class TimedOut(CommandFailed):
-    """What was waited for did not come in time; it may still come."""
+    """A wait reached its timeout. The operation continues and may still succeed."""
 
     exit_code = TIMED_OUT

@@ -1,4 +1,4 @@
-"""`runyard`: the list of its commands."""
+"""`runyard`: registers all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options, client and error output that the commands share."""
+"""Options, client and error output shared by all commands."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
 
 
 def _type_in_help(param: TyperOption | TyperArgument, ctx: Any) -> str | None:
-    """The column of types in a help page: nothing beside a flag, nor beside an argument whose name is its form."""
+    """Return the type to print on a help page; None for flags and for arguments with a metavar, which need none."""
     is_clear = param.is_flag if isinstance(param, TyperOption) else param.metavar is not None
     return None if is_clear else _type_column[type(param)](param, ctx)
 
 
-# Typer's help with Rich prints `<bool>` beside a flag and `<str>` beside an argument; its plain help prints neither.
+# Typer's help with Rich prints `<bool>` beside a flag and `<str>` beside an argument. Its help without Rich does not.
 _type_column: dict[type, Callable[[Any, Any], str | None]] = {
     kind: kind.display_type_rich for kind in (TyperOption, TyperArgument)
 }
@@ -68,7 +68,11 @@ TyperOption.display_type_rich = TyperArgument.display_type_rich = _type_in_help 
 
 
 def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:
-    """A group of commands; without `help`, its callback's docstring says what it is for. `completion`: of shells."""
+    """Return a group of commands.
+
+    Without `help`, the docstring of the group's callback is its help text. `completion` adds the options that install
+    shell completion.
+    """
     return typer.Typer(
         help=help or Default(None),
         no_args_is_help=True,
@@ -80,7 +84,7 @@ def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:
 
 
 class ServerCommand(TyperCommand):
-    """A command that needs the extra `server`: without it, the command says what to install."""
+    """A command that needs the extra `server`. Without it, the command fails and prints what to install."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Raises typer.Exit when only the command line is installed."""
@@ -90,7 +94,7 @@ class ServerCommand(TyperCommand):
 
 
 def has_server() -> bool:
-    """Whether the packages of the extra `server` are installed, not only those of the command line."""
+    """Return whether the packages of the extra `server` are installed."""
     return find_spec(SERVER_PACKAGE) is not None
 
 
@@ -117,13 +121,13 @@ def sentences(*, as_json: bool = False) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Whoever read us has gone (`| head`): the interpreter must not fail again when it flushes.
+        # The reader of stdout has exited (`| head`). Without a valid stdout, the interpreter's last flush would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
 
 
 def confirm_deletion(label: str, belongings: str, *, as_json: bool) -> None:
-    """Ask before something is deleted with what belongs to it; raises CommandFailed unless the answer is yes."""
+    """Ask for confirmation of a deletion. Raises CommandFailed without a terminal, or unless the answer is yes."""
     if as_json or not sys.stdin.isatty():
         raise CommandFailed(f"Nobody can be asked here: --yes deletes {label} without a question.")
     if not typer.confirm(f"Delete {label} with all its {belongings}?"):
@@ -131,14 +135,14 @@ def confirm_deletion(label: str, belongings: str, *, as_json: bool) -> None:
 
 
 def settings() -> Settings:
-    """The settings of this process; raises BadSetting."""
+    """Read the settings from the environment. Raises BadSetting."""
     return Settings.from_env(os.environ)
 
 
 def open_client(
     url: str | None, key: str | None, org: str | None = None, *, local: Mapping[str, str] | None = None
 ) -> Client:
-    """The control plane that the options and the environment name. Raises CommandFailed."""
+    """Open a client of the control plane that the options and the environment select. Raises CommandFailed."""
     own = settings()
     address = find_url(url, own)
     return Client(address, find_key(key, own, local, url=address), tenant=find_tenant(org, local))

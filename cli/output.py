@@ -1,4 +1,4 @@
-"""What the command line prints: the processes' lines with their names before them, and its own sentences."""
+"""Output of the command line: lines of the service's processes, prefixed with their names, and its own messages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from shared.infra.outlet import Outlet
 
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
-UNLIMITED = 10_000  # columns: lines are as long as they are
+UNLIMITED = 10_000  # columns; lines are never wrapped
 FLUSH_SECONDS = 1.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# What a service, a graph or a model says is shown and never obeyed: a terminal's codes are data here.
+# Texts of services, graphs and models are untrusted: their control characters must never reach the terminal.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Lines:
-    """Whole lines, one at a time, from any thread.
+    """Prints whole lines from any thread, without blocking on a slow reader.
 
-    Nobody waits for whoever reads them: who shows the lines of processes looks after these, too.
+    The caller also supervises the processes whose lines it prints. It must not stop because stdout is blocked.
     """
 
     def __init__(self, out: TextIO | None = None, rewrite: Callable[[str], str] = str) -> None:
@@ -41,7 +41,7 @@ class Lines:
         self._lock = threading.Lock()
 
     def show(self, name: str, line: str) -> None:
-        """What some process printed, of one line or several."""
+        """Print one or more lines of a process, each prefixed with the process's name."""
         prefix = f"{name:<{WIDTH}} │ "
         if self._coloured:
             if name not in self._names:
@@ -51,7 +51,10 @@ class Lines:
         self._write("\n".join(prefix + part for part in line.split("\n")))
 
     def say(self, text: str = "") -> None:
-        """A sentence of our own; waits a moment, so that it comes before what is printed after it."""
+        """Print a message of the command line itself.
+
+        Waits up to FLUSH_SECONDS until it is written, so that later output does not appear before it.
+        """
         self._write(text)
         if self._outlet is not None:
             self._outlet.flush(FLUSH_SECONDS)
@@ -66,11 +69,11 @@ class Lines:
                 self._out.write(text + "\n")
                 self._out.flush()
             except (BrokenPipeError, OSError):
-                return  # whoever read us has gone; the service has not
+                return  # the reader has exited, but the service must continue
 
 
 def _outlet(out: TextIO) -> Outlet | None:
-    """What writes to the descriptor behind this; None where there is none, and nobody to wait for."""
+    """Return a non-blocking writer for the stream's file descriptor; None if it has none, such as a StringIO."""
     try:
         descriptor = os.dup(out.fileno())
     except (OSError, ValueError):
@@ -81,12 +84,12 @@ def _outlet(out: TextIO) -> Outlet | None:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """Replace the control characters in a text, which a terminal would execute."""
     return CONTROL_CHARACTERS.sub("�", text)
 
 
 def when(time: str | None) -> str:
-    """A time of the service in local time; the text itself where it is none."""
+    """Convert a time of the service to local time. Returns text that is not a time unchanged."""
     try:
         return datetime.fromisoformat(time or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:
@@ -94,7 +97,10 @@ def when(time: str | None) -> str:
 
 
 def as_time(timestamp: str | float) -> str:
-    """A line's time as ISO 8601 to the microsecond: a log has milliseconds, a stream has text."""
+    """Return a log line's time as ISO 8601 with microseconds.
+
+    The logs API returns milliseconds since 1970, the event stream a text.
+    """
     if isinstance(timestamp, str):
         at = datetime.fromisoformat(timestamp).astimezone(UTC)
     else:
@@ -103,7 +109,10 @@ def as_time(timestamp: str | float) -> str:
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Where text goes: in colour on a terminal, plain and unwrapped elsewhere. Made when used, not before."""
+    """Return a console for stdout or stderr: coloured on a terminal, plain and unwrapped elsewhere.
+
+    Call it for each use: a console of module scope would keep the stream from before a redirection.
+    """
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
     if made.is_terminal:
         return made

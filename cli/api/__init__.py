@@ -1,1 +1,1 @@
-"""The control plane as every command meets it: where it is and with which key, its calls, its ids and its statuses."""
+"""The client of the control plane: address and API key, calls, ids and statuses."""

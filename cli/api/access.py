@@ -1,10 +1,10 @@
 """Find the service's address, an API key and the organization in options, variables, contexts and files.
 
-A variable is looked for in the process environment and in `local`: what the project's `.env` (or the `env` of
-its configuration) sets. Our own names come first, then those of `langgraph deploy`, in the order it has.
+Variables come from the process environment and from `local`, which holds the variables of the project's `.env` or of
+the `env` in its configuration. Names of runyard come first, then those of `langgraph deploy` in that command's order.
 
 A variable of `langgraph deploy` often holds a LangSmith key. Such a key is a secret that the service must not receive,
-so these variables count only if their value has the form of a key of the service.
+so a value of these variables is used only if it begins like a key of the service.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
-KEPT_KEY, KEPT_URL = "admin.key", "url"  # in the data directory: what `runyard up` made and where it listens
+KEPT_KEY, KEPT_URL = "admin.key", "url"  # files in the data directory: the key and the address of `runyard up`
 KEY_PREFIX = "ryd_"  # of the service's keys; importing it from shared.access would load the database layer
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
-logging.getLogger("dotenv").setLevel(logging.ERROR)  # its warning names no file; ours does
+logging.getLogger("dotenv").setLevel(logging.ERROR)  # its warning does not name the file; _mention_line does
 
 
 def read_env(path: Path = Path(".env")) -> dict[str, str]:
-    """The variables of an env file; none when there is no such file."""
+    """Return the non-empty variables of an env file; an empty dict without the file. Raises CommandFailed."""
     try:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
@@ -48,16 +48,16 @@ def read_env(path: Path = Path(".env")) -> dict[str, str]:
     return {name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value}
 
 
-@cache  # a command may read a file twice
+@cache  # a command may read a file twice, and must warn once
 def _mention_line(path: Path, line: int) -> None:
     typer.echo(f"Line {line} of {path} is not NAME=value: it sets nothing.", err=True)
 
 
 def find_url(url: str | None, settings: Settings) -> str:
-    """The service's address. Raises BadUsage for a context that does not exist or contradicts the address.
+    """Return the service's address. Raises BadUsage for a context that does not exist or contradicts the address.
 
-    The first of: the option, RUNYARD_URL, the context that was requested by name, LANGGRAPH_HOST_URL, the current
-    context, where `runyard up` last listened, this machine.
+    The address is the first of: the option, RUNYARD_URL, the context requested by name, LANGGRAPH_HOST_URL, the current
+    context, the address where `runyard up` last listened, this machine.
     """
     named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
     given = url or (settings.url if named else None)
@@ -74,7 +74,7 @@ def find_url(url: str | None, settings: Settings) -> str:
     return (given or settings.url).rstrip("/")
 
 
-@cache  # a command may look for the address twice
+@cache  # a command may call find_url twice, and must print this once
 def _mention_context(context: Context) -> None:
     typer.echo(
         f"Using {context.source}, {context.url}. `runyard --context local` uses the service of this directory.",
@@ -83,7 +83,7 @@ def _mention_context(context: Context) -> None:
 
 
 def _check_requested(url: str, source: str) -> None:
-    """Raise BadUsage if `--context` names another service than the address that goes before it."""
+    """Raise BadUsage if `--context` names another service than the address that takes precedence over it."""
     if (
         (name := contexts.requested.get())
         and (context := contexts.selected())
@@ -148,13 +148,13 @@ def _peer_keys(local: Mapping[str, str], project: str) -> Iterator[tuple[str, st
 
 
 def _is_kept_service(url: str, settings: Settings) -> bool:
-    """Whether the service at `url` is the one that keeps its key in the data directory."""
+    """Return whether the service at `url` is the one whose key is in the data directory."""
     own = _kept(settings, KEPT_URL) or f"http://{settings.listen_host}:{settings.port}"
     return _origin(url) == _origin(own)
 
 
 def is_local(url: str, settings: Settings) -> bool:
-    """Whether an address leads to this machine, by its host or as the service of the data directory."""
+    """Return whether an address leads to this machine: by its host, or as that of the data directory's service."""
     return _origin(url)[1] == "localhost" or _is_kept_service(url, settings)
 
 
@@ -189,7 +189,7 @@ def _no_key(url: str, settings: Settings, withheld: list[str], context: Context 
 
 
 def find_tenant(org: str | None, local: Mapping[str, str] | None = None) -> str | None:
-    """The organization to act in, when the key is not bound to one: given, or from a variable."""
+    """Return the organization from the option or a variable. A key that is bound to one organization needs none."""
     local = read_env() if local is None else local
     for name in TENANT_NAMES:
         org = org or local.get(name) or os.environ.get(name)

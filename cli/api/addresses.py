@@ -1,4 +1,4 @@
-"""Where a deployment is served, as its record says or as the service's address implies."""
+"""Addresses of deployments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def address_of(url: str, record: Mapping[str, Any]) -> str:
-    """A deployment's address; `url` is the service's."""
+    """Return a deployment's address: from its record, else derived from the service's `url`."""
     return address_in(record) or f"{url}/d/{record['name']}"
 
 
 def address_in(record: Mapping[str, Any]) -> str | None:
-    """The address in a deployment's record: it has one as soon as it serves."""
+    """Return the address in a deployment's record; None until a revision serves."""
     config = record.get("source_config")
     return config.get("custom_url") if isinstance(config, Mapping) else None

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from cli.errors import BadUsage, CommandFailed
 
-LOCAL = "local"  # names no context: the service that `runyard up` keeps in this directory
+LOCAL = "local"  # not a context: selects the service that `runyard up` runs in this directory
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 VARIABLE = "RUNYARD_CONTEXT"
 
-# The value of `--context`. Set anew by each call of `runyard`.
+# The value of `--context`. Each call of `runyard` sets it.
 requested: ContextVar[str | None] = ContextVar("requested", default=None)
 
 
@@ -47,7 +47,7 @@ class Contexts:
     by_name: Mapping[str, Context] = field(default_factory=dict)
 
     def get(self, name: str) -> Context:
-        """The context of that name. Raises BadUsage."""
+        """Return the context of that name. Raises BadUsage."""
         if name not in self.by_name:
             raise BadUsage(
                 f"There is no context {name!r}. `runyard contexts` lists them; `runyard login URL` creates one."
@@ -55,27 +55,27 @@ class Contexts:
         return self.by_name[name]
 
     def with_context(self, context: Context) -> Contexts:
-        """These contexts with one more, which becomes the current one."""
+        """Return a copy with an added or replaced context, which becomes the current one."""
         return Contexts(context.name, {**self.by_name, context.name: context})
 
     def without(self, name: str) -> Contexts:
-        """These contexts without one."""
+        """Return a copy without a context. If it was the current one, no context is current."""
         left = {other: context for other, context in self.by_name.items() if other != name}
         return Contexts(None if self.current == name else self.current, left)
 
     def using(self, name: str) -> Contexts:
-        """These contexts with another current one; LOCAL for none. Raises BadUsage."""
+        """Return a copy with another current context; LOCAL selects none. Raises BadUsage."""
         return replace(self, current=None if name == LOCAL else self.get(name).name)
 
 
 def path() -> Path:
-    """The file."""
+    """Return the path of the contexts file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(os.path.expanduser(folder), "runyard", "contexts.json")
 
 
 def load() -> Contexts:
-    """The contexts of the file; none without a file that this user can read. Raises CommandFailed."""
+    """Read the contexts file. Returns no contexts if it does not exist or may not be read. Raises CommandFailed."""
     file = path()
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -96,7 +96,7 @@ def load() -> Contexts:
 
 
 def save(contexts: Contexts) -> None:
-    """Replace the file at once, readable by its owner only. Raises CommandFailed."""
+    """Replace the contexts file atomically, readable by its owner only. Raises CommandFailed."""
     file = path()
     entries = {name: asdict(context) for name, context in contexts.by_name.items()}
     for entry in entries.values():
@@ -119,12 +119,12 @@ def save(contexts: Contexts) -> None:
 
 
 def requested_by_name() -> str | None:
-    """The name in `--context`, else in RUNYARD_CONTEXT."""
+    """Return the context's name in `--context`, else in RUNYARD_CONTEXT, else None."""
     return requested.get() or os.environ.get(VARIABLE) or None
 
 
 def selected() -> Context | None:
-    """The context that was requested by name, else the current one. Raises CommandFailed."""
+    """Return the context that was requested by name, else the current one. Raises CommandFailed."""
     name = requested_by_name()
     if name == LOCAL:
         return None

@@ -1,6 +1,6 @@
-"""Ids and revision numbers as people read and type them.
+"""Short forms of ids and revision numbers in output and arguments.
 
-Why the end of an id: it begins with its time, so that neighbours begin alike.
+The short form of an id is its end: ids begin with their creation time, so those of neighbouring rows begin alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = re.compile(r"v(\d{1,9})")
 
 
 def is_id(text: str) -> bool:
-    """Whether this is the form of an id: names are free, but for that."""
+    """Return whether a text has the form of an id. No name may have that form."""
     try:
         return str(UUID(text)) == text.lower()
     except ValueError:
@@ -25,27 +25,27 @@ def is_id(text: str) -> bool:
 
 
 def short(id: object) -> str:
-    """So much of an id as usually names one thing."""
+    """Return the end of an id, which is usually unique."""
     return str(id)[-SHORT:]
 
 
 def is_part(text: str) -> bool:
-    """Whether this can be a part of an id."""
+    """Return whether a text can be the beginning or end of an id."""
     return len(text) >= SHORTEST and PART.fullmatch(text.lower()) is not None
 
 
 def with_part(rows: Iterable[dict[str, Any]], text: str, *, key: str = "id") -> list[dict[str, Any]]:
-    """Those whose id begins or ends so."""
+    """Return the rows whose id begins or ends with the text. `key` is the id's field."""
     part = text.lower()
     return [row for row in rows if str(row[key]).startswith(part) or str(row[key]).endswith(part)]
 
 
 def number_of(text: str) -> int | None:
-    """3, of `v3`; None where the text is no version."""
+    """Return the number of a revision such as `v3`; None if the text has another form."""
     found = VERSION.fullmatch(text.lower())
     return int(found[1]) if found else None
 
 
 def version(number: object) -> str:
-    """`v3`; `-` where the service does not number its revisions."""
+    """Return a revision's number as `v3`; `-` if the service does not number revisions."""
     return f"v{number}" if number else "-"

@@ -1,7 +1,7 @@
-"""What the status words of revisions and runs mean: the one table of the command line.
+"""Statuses of revisions and runs: their groups, and their styles on a terminal.
 
-The service's own is in `shared/models/statuses.py`, which brings SQLAlchemy along: a command would take twice as
-long to start. A test holds the two together.
+The service's own definitions are in `shared/models/statuses.py`. Importing them would load SQLAlchemy and double the
+start time of a command. A test compares the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STYLES = {
 
 
 def status_style(status: str) -> str:
-    """The style of a revision's status on a terminal."""
+    """Return the style of a revision's status."""
     return STYLES.get(status, "cyan")
 
 
@@ -36,7 +36,7 @@ RUN_STYLES = {
 
 
 def run_style(status: str) -> str:
-    """The style of a run's or a thread's status on a terminal."""
+    """Return the style of a run's or a thread's status."""
     return RUN_STYLES.get(status, "cyan")
 
 
@@ -44,11 +44,11 @@ WAITS_FOR = {"answer": "waits for an answer", "resume": "waits to be resumed"}
 
 
 def run_state(row: Mapping[str, Any]) -> str:
-    """A run's status, and what the run waits for if it stopped at a question or at a breakpoint."""
+    """Return a run's status as text, with the reason if the run stopped at a question or at a breakpoint."""
     waits_for = row.get("waits_for")
     return f"{row['status']}, {WAITS_FOR.get(waits_for, waits_for)}" if waits_for else row["status"]
 
 
 def run_state_style(row: Mapping[str, Any]) -> str:
-    """The style of a run's state on a terminal."""
+    """Return the style of the text that `run_state` returns."""
     return RUN_STYLES["interrupted"] if row.get("waits_for") else run_style(row["status"])

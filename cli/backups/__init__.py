@@ -1,4 +1,4 @@
-"""Backup and restore: the file of a backup, and the way of the database into it and back.
+"""Backup and restore of the service's database as a signed file.
 
     backup      the two commands
     archive     the file: rows of tables and a signed manifest, written whole or not at all
@@ -6,9 +6,9 @@
     keys        encryption keys: which ones a backup needs, how it contains them, and its signature
     database    the service's database
     contents    tables that a backup may hold, their rows, encrypted values
-    making      a database into a file
-    restoring   a file into an empty database, in one transaction
+    making      writes a database into a file
+    restoring   loads a file into an empty database, in one transaction
 
 Rule: a backup supplies rows, never a statement or a definition. Migrations create the tables of a restore.
-Rule: Redis is in no backup. Whatever it holds can be lost (docs/architecture.md); rows are all there is to keep.
+Rule: no backup contains Redis. The service can lose all data in Redis (docs/architecture.md).
 """

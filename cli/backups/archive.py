@@ -74,7 +74,7 @@ class Backup:
             raise self._damaged(table)
 
     def verify(self) -> None:
-        """Compare each part with its digest. Bytes of another origin are then never unpacked. Raises CommandFailed."""
+        """Compare each part with its digest, so that only authentic bytes are decompressed. Raises CommandFailed."""
         for table in self.tables:
             for _ in self._part(table):
                 pass
@@ -98,7 +98,7 @@ class Backup:
 
 @dataclass(frozen=True)
 class UnverifiedBackup:
-    """A file that looks like a backup. Only what is needed to find its key is available."""
+    """A file that looks like a backup. Provides only the fields that are needed to find its key."""
 
     path: Path
     manifest: dict[str, Any]
@@ -107,7 +107,7 @@ class UnverifiedBackup:
 
     @property
     def sealed_keys(self) -> dict[str, Any] | None:
-        """Encryption keys under a passphrase. Unsealing authenticates them."""
+        """Encryption keys, encrypted with a passphrase. Unsealing authenticates them."""
         return self.manifest["sealed_keys"]
 
     def authenticate(self, encryption_keys: Sequence[str]) -> Backup:
@@ -227,14 +227,14 @@ class BackupWriter:
 
 @contextmanager
 def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
-    """Write a file beside `path` that takes its place when the block ends. If the block raises, no file remains.
+    """Write the file `part` and rename it to `path` when the block ends. If the block raises, `part` is deleted.
 
-    Raises CommandFailed if `path` exists, or another process writes it.
+    Raises CommandFailed if another process writes `part`, or if `path` exists and `replace` is False.
     """
     try:
         with open(part, "r+b", opener=_create_part) as file:
             _lock(file, part)
-            file.truncate(0)  # of one that was killed
+            file.truncate(0)  # a killed process may have left a partial file
             try:
                 yield BackupWriter(file)
                 file.flush()
@@ -247,7 +247,7 @@ def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
 
 
 def _create_part(path: str, flags: int) -> int:
-    # Where others can write to the folder, a link under this name would lead the backup into another file.
+    # In a directory that other users can write to, a symbolic link of this name would redirect the backup.
     return owners_alone(path, flags | os.O_CREAT | os.O_NOFOLLOW)
 
 
@@ -259,11 +259,11 @@ def _lock(file: BinaryIO, part: Path) -> None:
 
 
 def _name(part: Path, path: Path, *, replace: bool) -> None:
-    """Give the file its name. The name is on disk when this returns."""
+    """Give the file its final name and sync the directory, so that the name survives a crash."""
     if replace:
         part.rename(path)
     else:
-        os.link(part, path)  # unlike a rename, it takes no other's place
+        os.link(part, path)  # unlike a rename, it fails if `path` exists
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""`runyard backup` and `runyard restore`: the service's database into a file and back, on a machine that reaches it."""
+"""`runyard backup` and `runyard restore`: save and restore the service's database, from a machine that can connect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def backup(
 
 def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: bool) -> None:
     from cli.backups import contents, database, keys, making
-    from cli.machine import local  # brings the whole database layer along; few commands need it
+    from cli.machine import local  # imports the whole database layer, which few commands need
 
     own = settings()
     encryption_keys = local.encryption_keys(own)
@@ -131,7 +131,7 @@ def _restore(
     as_json: bool,
 ) -> None:
     from cli.backups import contents, database, restoring
-    from cli.machine import local  # it brings SQLAlchemy along
+    from cli.machine import local  # imports SQLAlchemy
     from shared import migrations
 
     backup, encryption_keys = restoring.open_backup(file, own, passphrase_file)
@@ -148,7 +148,7 @@ def _restore(
         def at_last() -> None:
             nonlocal kept
             troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir))
-            # Before the commit: rows without their keys would be worse than keys without their rows.
+            # Before the commit: after a crash, unused keys are harmless, but rows without their keys are unreadable.
             kept = None if own.encryption_keys else local.keep_keys(own, encryption_keys)
 
         restoring.restore(url, backup, replace=not target.is_empty, paused=paused, at_last=at_last)
@@ -179,7 +179,7 @@ def _confirm(label: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest for scripts, without the sealed keys and the parts of the file."""
+    """Return a manifest's fields for `--json`, without the sealed keys, the tables and the identity columns."""
     from cli.backups import contents
 
     tables = manifest["tables"]

@@ -19,7 +19,7 @@ from shared.infra.key_rotation import ENCRYPTED
 from shared.infra.schema import needed
 from shared.models import METADATA
 
-# Rows that processes write again every few seconds.
+# Tables whose rows the processes rewrite every few seconds.
 TRANSIENT = ("worker", "leader")
 # All tables that a backup can hold, with their columns. A table comes after those that its foreign keys refer to.
 KNOWN: Mapping[str, tuple[str, ...]] = {
@@ -30,7 +30,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     },
     store_vectors.NAME: store_vectors.COLUMNS,
 }
-# Tables whose rows are counted for the reader, with what they hold.
+# Tables whose rows are counted in messages, with the plural noun for a row.
 COUNTED = {
     "organization": "organizations", "api_key": "API keys", "deployment": "deployments", "revision": "revisions",
     "archive": "archives", "assistant": "assistants", "thread": "threads", "run": "runs", "checkpoint": "checkpoints",
@@ -50,9 +50,10 @@ def in_words(counted: Mapping[str, int]) -> str:
 
 
 def require_known(columns: Mapping[str, Iterable[str]], migration: str) -> None:
-    """Raise CommandFailed if a table or a column is none of the service's in this version of the database.
+    """Raise CommandFailed if the service does not have one of these tables, or one of their columns.
 
-    Columns of an older version are known only to its migrations: a restore compares them with the tables that it creates.
+    Columns are checked only for the newest database version. Only migrations know those of older versions: a restore
+    compares them with the tables that it creates.
     """
     for table, names in columns.items():
         if table not in KNOWN:
@@ -63,7 +64,7 @@ def require_known(columns: Mapping[str, Iterable[str]], migration: str) -> None:
 
 
 def require_all(tables: Iterable[str], migration: str) -> None:
-    """Raise CommandFailed if a table of this version of the database is missing. Only the newest version is known."""
+    """Raise CommandFailed if a table is missing. Checked only for the newest database version."""
     missing = sorted(KNOWN.keys() - {*tables, store_vectors.NAME})
     if migration == needed() and missing:
         raise CommandFailed(f"The database has no table {missing[0]!r}, so a backup would not be whole.")
@@ -139,7 +140,7 @@ def read_all(backup: Backup) -> Counter[bool]:
 
 def _rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the rows of COPY's text format without their line ends."""
-    start: list[bytes] = []  # of a row that continues in the next block
+    start: list[bytes] = []  # beginning of a row that continues in the next block
     for block in blocks:
         first, *others = block.split(b"\n")
         start.append(first)

@@ -1,4 +1,4 @@
-"""The service's database for a backup or a restore."""
+"""Connections to the service's database for a backup or a restore."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from cli.machine.up import SERVER_SECONDS, locked, without_secrets
 from shared.infra.postgres import driver_url
 from shared.settings import Settings
 
-APPLICATION = "backup of runyard"  # as PostgreSQL lists the session; the service's own begin with its name
+# The session's name in pg_stat_activity. It must not begin with `runyard`, as the names of the service's sessions do.
+APPLICATION = "backup of runyard"
 OPTIONS = " ".join(
     f"-c {setting}"
     for setting in (
         "statement_timeout=0",
         "lock_timeout=0",
         "idle_in_transaction_session_timeout=0",
-        # A value must read the same on every server. As pg_dump has them.
+        # The settings of pg_dump: each value then has the same text on every server.
         "timezone=UTC",
         "datestyle=ISO",
         "intervalstyle=postgres",
         "bytea_output=hex",
         "extra_float_digits=3",
-        "row_security=off",  # an error instead of a part of the rows
+        "row_security=off",  # raises an error where a policy would hide rows
     )
 )
 SESSION = {"application_name": APPLICATION, "options": OPTIONS, "connect_timeout": 10}
@@ -44,9 +45,10 @@ Connection = psycopg.Connection[Any]
 
 @contextmanager
 def of_service(settings: Settings, *, alone: bool = False) -> Iterator[str]:
-    """The database's address. An embedded one that does not run is started for the block.
+    """Yield the database's URL. Start an embedded PostgreSQL for the block if it is not running.
 
-    `alone`: the service must be stopped, and cannot be started within the block where its servers are embedded.
+    `alone`: the service must be stopped. A service with embedded servers cannot be started during the block.
+    Raises CannotStart, and CommandFailed if there is no database.
     """
     if settings.database_url is not None:
         yield settings.database_direct_url or settings.database_url
@@ -63,7 +65,7 @@ def of_service(settings: Settings, *, alone: bool = False) -> Iterator[str]:
 
 
 def _is_running(data_dir: Path) -> bool:
-    """Whether `runyard up` has the folder."""
+    """Return whether another process, such as `runyard up`, holds the data directory's lock."""
     try:
         with locked(data_dir):
             return False
@@ -92,7 +94,7 @@ def _started(server: embedded.Server, lock: int) -> Iterator[str]:
         preexec_fn=prepare,
         env={**without_secrets(os.environ), **server.environment},
         pass_fds=(lock,),
-        start_new_session=True,  # Ctrl-C is ours: we stop it
+        start_new_session=True,  # Ctrl-C must not reach PostgreSQL: this process stops it in good order
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -116,7 +118,7 @@ def _await(server: embedded.Server, process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """A connection outside of any transaction; raises CommandFailed."""
+    """Open a connection in autocommit mode. Raises CommandFailed."""
     try:
         connection = psycopg.connect(_plain(url), autocommit=True, **SESSION)
     except psycopg.OperationalError as error:
@@ -127,7 +129,7 @@ def connected(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def transaction(url: str) -> Iterator[tuple[EngineConnection, Connection]]:
-    """One transaction, as SQLAlchemy's connection for migrations and as the driver's connection below it."""
+    """Open one transaction. Yields SQLAlchemy's connection, for migrations, and the psycopg connection that it uses."""
     engine = create_engine(
         driver_url(url), poolclass=NullPool, connect_args={"prepare_threshold": None, **SESSION}
     )
@@ -138,8 +140,8 @@ def transaction(url: str) -> Iterator[tuple[EngineConnection, Connection]]:
 
 
 def message(error: Exception) -> str:
-    """Return what PostgreSQL says, as one line. It quotes rows, so control characters are replaced."""
-    said = str(getattr(error, "orig", error))  # SQLAlchemy adds the statement
+    """Return PostgreSQL's error message as one line. It may quote rows, so unprintable characters become spaces."""
+    said = str(getattr(error, "orig", error))  # the text of SQLAlchemy's own error includes the statement
     text = "".join(c if c.isprintable() else " " for c in said)
     return " ".join(text.split())
 

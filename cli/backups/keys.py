@@ -1,4 +1,8 @@
-"""Encryption keys of a backup: named by fingerprints, contained only under a passphrase, and used to sign it."""
+"""Encryption keys of a backup.
+
+The keys sign a backup, and its manifest names them by fingerprints. A backup contains the keys themselves only if they
+are sealed with a passphrase.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,16 @@ from cli.machine import embedded, local
 from shared.settings import Settings
 
 LEAST = 12  # characters of a passphrase
-COST = {"n": 2**16, "r": 8, "p": 1}  # 64 MiB and a fifth of a second for each guess
+COST = {"n": 2**16, "r": 8, "p": 1}  # each guess of a passphrase costs 64 MiB and 0.2 seconds
 
 
 def fingerprint(key: str) -> str:
-    """Tells keys apart without telling anything of them: they are 256 random bits."""
+    """Return a name of a key that reveals nothing about it: a hash cannot be inverted for 256 random bits."""
     return hashlib.sha256(base64.urlsafe_b64decode(key)).hexdigest()[:16]
 
 
 def passphrase(path: Path | None) -> str | None:
-    """Read a passphrase from a file. Raises BadUsage."""
+    """Read a passphrase from a file. Returns None without a path. Raises BadUsage."""
     if path is None:
         return None
     try:
@@ -48,7 +52,7 @@ def signature(manifest: bytes, key: str) -> bytes:
 
 
 def seal(keys: Sequence[str], passphrase: str) -> dict[str, Any]:
-    """Encrypt the keys for a manifest."""
+    """Encrypt the keys with a passphrase. Returns the value of the manifest's field `sealed_keys`."""
     salt = os.urandom(16)
     sealed = _cipher(passphrase, salt).encrypt(",".join(keys).encode())
     return {"salt": salt.hex(), "sealed": sealed.decode()}
@@ -65,7 +69,11 @@ def unseal(sealed_keys: dict[str, Any], passphrase: str) -> tuple[str, ...]:
 
 
 def of_backup(own: Settings, sealed_keys: dict[str, Any] | None, passphrase: str | None) -> tuple[str, ...]:
-    """Return the service's keys and, unless settings name them, those of the backup. Raises CommandFailed."""
+    """Return the encryption keys for reading a backup. Raises CommandFailed if there are none.
+
+    RUNYARD_ENCRYPTION_KEYS takes precedence. Otherwise they are the keys in the data directory and, with a passphrase,
+    those sealed in the backup.
+    """
     if own.encryption_keys:
         return own.encryption_keys
     path = embedded.key_file(own.data_dir)

@@ -1,4 +1,4 @@
-"""Makes a backup of the service's database, while the service runs."""
+"""Making a backup of the service's database while the service runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ SUFFIX = ".backup"
 
 
 def place_of(target: Path) -> tuple[Path, Path]:
-    """The file to write, and the name it has until it is whole. In a directory it is named after the moment."""
+    """Return the path of the backup and of the partial file that becomes it.
+
+    If `target` is a directory, the backup's name contains the current time.
+    """
     if target.is_dir():
         made = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         return target / f"runyard-{made}{SUFFIX}", target / ".runyard.part"
@@ -34,7 +37,7 @@ def place_of(target: Path) -> tuple[Path, Path]:
 def make(
     url: str, target: Path, encryption_keys: tuple[str, ...], *, passphrase: str | None, replace: bool
 ) -> tuple[Path, dict[str, Any]]:
-    """Write a backup of that database; where, and its manifest. Raises CommandFailed."""
+    """Write a backup of the database. Returns its path and its manifest. Raises CommandFailed."""
     path, part = place_of(target)
     if path.exists() and not path.is_file():
         raise CommandFailed(f"{path} is no regular file.")
@@ -53,7 +56,7 @@ def make(
 
 
 def _note(conn: Connection, path: Path) -> None:
-    """Record the backup for the metric of its age. Skipped for a database user who may only read."""
+    """Record the time and size of the backup for the metric of its age. Skipped for a read-only database user."""
     with suppress(InsufficientPrivilege, ReadOnlySqlTransaction, UndefinedTable):
         conn.execute(
             "INSERT INTO last_backup (is_last, bytes) VALUES (true, %s)"
@@ -93,9 +96,9 @@ def _written(
 
 
 def _lock(conn: Connection, tables: Iterable[str]) -> None:
-    """Keep migrations from the tables, before the transaction has its snapshot.
+    """Block migrations of the tables before the transaction takes its snapshot.
 
-    A migration that rewrites a table after the snapshot would leave it empty for the snapshot.
+    If a migration rewrote a table after the snapshot, the table would be empty to this transaction.
     """
     for table in tables:
         conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table)))

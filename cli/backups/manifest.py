@@ -1,7 +1,7 @@
 """The manifest of a backup: its fields and their types.
 
-A manifest is parsed before it is authenticated, because it names the keys that authenticate it. So nothing in it is
-used, shown or allocated beyond these bounds.
+A manifest is parsed before it is authenticated, because it names the key that signs it. The parser therefore bounds the
+form and size of every field: an attacker's manifest must not print arbitrary text or allocate memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _invalid_fields(value: Any, fields: Mapping[str, IsValid]) -> list[str]:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST  # True is no count
+    return type(value) is int and 0 <= value <= MOST  # bool is a subclass of int
 
 
 def _matches(pattern: str) -> IsValid:
@@ -73,7 +73,8 @@ def _are_identities(value: Any) -> bool:
 
 _is_name = _matches("[a-z][a-z0-9_]{0,62}")
 _is_fingerprint = _matches("[0-9a-f]{16}")
-# The cost of deriving a key from the passphrase is a constant (cli/backups/keys.py), not the file's choice.
+# The cost of deriving a key from the passphrase is not a field but a constant (cli/backups/keys.py): a file could
+# otherwise request gigabytes of memory.
 _are_sealed_keys = _is_object(
     {"salt": _matches("[0-9a-f]{32}"), "sealed": _matches("[A-Za-z0-9_=-]{1,100000}")}
 )

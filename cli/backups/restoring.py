@@ -1,10 +1,10 @@
-"""Restores a backup into an empty database, in one transaction: it is all there afterwards, or nothing is.
+"""Restoring a backup into an empty database, in one transaction: either all rows are restored, or nothing changes.
 
-Everything that can be found out beforehand is, before the database is touched: whether the file is authentic and whole,
-whether the keys read it, whether this version of the code knows it, whether the target is empty and nobody works on it.
+Before the transaction, the restore checks that the file is authentic and complete, that the keys decrypt its values,
+that this release knows its database version, and that the target is empty and not in use.
 
-Migrations create the tables as the backup's release had them. The file supplies rows only: no statement, name or
-definition of it is executed.
+Migrations create the tables as the backup's release had them. The file supplies rows only: the restore executes no
+statement, name or definition from it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from shared.models import METADATA, is_live
 from shared.settings import Settings
 
 VERSION = "alembic_version"
-# Of these an empty service has rows: its version, its first organization, who worked last, when it was backed up.
+# Tables in which an empty service has rows: the database version, the first organization, workers, the last backup.
 OF_EMPTY_SERVICE = (VERSION, "organization", "worker", "leader", "last_backup")
 PAUSED = "restored with --paused"
 
 
 @dataclass(frozen=True)
 class TargetDatabase:
-    """Contents of the database that is to be restored."""
+    """The state of the database that a backup is restored into."""
 
     tables: tuple[str, ...]
-    foreign: tuple[str, ...]  # tables of somebody else
+    foreign: tuple[str, ...]  # tables that are not the service's
     counts: dict[str, int]
     is_empty: bool
-    sessions: int  # of the service
+    sessions: int  # open sessions of the service's processes
 
 
 def open_backup(path: Path, own: Settings, passphrase_file: Path | None) -> tuple[Backup, tuple[str, ...]]:
@@ -57,9 +57,10 @@ def open_backup(path: Path, own: Settings, passphrase_file: Path | None) -> tupl
 
 
 def check(backup: Backup) -> dict[str, int]:
-    """Read all of a backup without a database. Returns the number of encrypted and of unreadable values.
+    """Read a whole backup without a database. Returns the numbers of `encrypted` and `unreadable` values.
 
-    Raises CommandFailed for a backup that could not be restored.
+    Raises CommandFailed if the backup is damaged, its database version is unknown, or the keys read fewer values than
+    when it was made.
     """
     _require_restorable(backup)
     backup.verify()
@@ -74,7 +75,7 @@ def check(backup: Backup) -> dict[str, int]:
 
 
 def _require_restorable(backup: Backup) -> None:
-    """Raise CommandFailed unless this release has the schema that the backup's rows belong to."""
+    """Raise CommandFailed unless this release knows the backup's database version and tables."""
     manifest = backup.manifest
     if manifest["migration"] > needed():
         raise CommandFailed(
@@ -106,7 +107,7 @@ def look(conn: Connection) -> TargetDatabase:
     )
 
 
-# The service's tables wherever the search_path leads to, and all others of the schema where tables are created.
+# The service's tables that the search_path finds, and all other relations in the schema where tables are created.
 RELATIONS = """
 SELECT o.relname FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
 WHERE (n.nspname = current_schema() OR o.relname = ANY(%(known)s)) AND pg_table_is_visible(o.oid)
@@ -144,7 +145,7 @@ def _counts(conn: Connection, tables: Sequence[str]) -> dict[str, int]:
 
 
 def require(target: TargetDatabase, *, replace: bool) -> None:
-    """Raises CommandFailed unless a backup may go there."""
+    """Raise CommandFailed unless a backup may be restored into this database."""
     if target.foreign:
         raise CommandFailed(
             f"The database holds tables that are not runyard's: {', '.join(target.foreign[:5])}."
@@ -162,10 +163,11 @@ def require(target: TargetDatabase, *, replace: bool) -> None:
 
 
 def restore(url: str, backup: Backup, *, replace: bool, paused: bool, at_last: Callable[[], None]) -> None:
-    """Put the backup in the place of what there is, at this release's version. If it raises, nothing has changed.
+    """Replace the database's content by the backup, migrated to this release's version.
 
-    `replace`: the database need not be empty. `paused`: crons are off, webhooks are not sent, and no run that had not
-    ended is eligible. `at_last` is called before the commit.
+    `replace`: the database need not be empty. `paused`: crons are disabled, webhooks are not sent, and runs that had
+    not ended are not eligible. `at_last` is called just before the commit. Raises CommandFailed; the database is then
+    unchanged.
     """
     try:
         with database.transaction(url) as (connection, conn):
@@ -189,7 +191,10 @@ def restore(url: str, backup: Backup, *, replace: bool, paused: bool, at_last: C
 
 
 def _take_turn(conn: Connection) -> None:
-    """Neither another restore nor a migration beside this one: the latter waits."""
+    """Take the lock of migrations until the transaction ends. Raises CommandFailed if another process holds it.
+
+    A migration that starts meanwhile waits for the lock.
+    """
     row = conn.execute("SELECT pg_try_advisory_xact_lock(%s)", (migrations.LOCK,)).fetchone()
     if not (row and row[0]):
         raise CommandFailed("Somebody restores or migrates this database at this moment.")
@@ -242,16 +247,20 @@ def _set_identities(conn: Connection, backup: Backup) -> None:
 
 
 def _drop(conn: Connection, target: TargetDatabase) -> None:
-    """Drop all tables of the service: an empty one's, or those that --replace removes.
+    """Drop all tables of the service.
 
-    Without CASCADE, PostgreSQL refuses if an object of somebody else depends on one. Migrations replace functions.
+    Without CASCADE, PostgreSQL refuses if a foreign object depends on one of them. Functions stay: migrations replace
+    them.
     """
     if target.tables:
         conn.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(map(sql.Identifier, target.tables))))
 
 
 def _pause(conn: Connection) -> None:
-    """Take away what would begin by itself; the runs are ended when the database is of this version."""
+    """Disable crons, end webhook deliveries, and request the cancellation of live runs.
+
+    The runs are ended after the migration to this release's version (`end_live_runs`).
+    """
     conn.execute("UPDATE cron SET enabled = false WHERE enabled")
     conn.execute(
         "UPDATE webhook_delivery SET ended_at = now(), owner = NULL, failure = %s WHERE ended_at IS NULL",
@@ -265,9 +274,9 @@ def _pause(conn: Connection) -> None:
 
 
 def end_live_runs() -> int:
-    """End runs that were waiting, by the rule that ends them; running ones are ended by upkeep. How many.
+    """Cancel all live runs. Returns their number.
 
-    The process is connected to the database (`local.connected`).
+    Cancelling ends a pending run at once; upkeep ends running ones. Requires a connected process (`local.connected`).
     """
     from sqlalchemy import text
 
@@ -285,9 +294,9 @@ def end_live_runs() -> int:
 
 
 def empty_redis(redis_url: str | None, data_dir: Path) -> list[str]:
-    """Remove what Redis knows of another life of these runs: logs that have ended, old messages.
+    """Delete the service's data in Redis, such as event logs and messages of runs from before the restore.
 
-    What could not be done, in sentences.
+    Returns an error text for each step that failed.
     """
     if redis_url is None:
         shutil.rmtree(data_dir / "valkey" / "appendonlydir", ignore_errors=True)

@@ -216,7 +216,7 @@ def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]
 
 
 def ignored(folder: Path) -> GitIgnoreSpec:
-    """Return the patterns of files that the archive omits: the built-in list, then those of the directory's ignore files."""
+    """Return the patterns of omitted files: the built-in ones, then those of the directory's ignore files."""
     patterns = list(ALWAYS_IGNORED)
     for name in IGNORE_FILES:
         path = folder / name

@@ -1,1 +1,1 @@
-"""What those who run the service look at and keep: workers and load, use, organizations, keys, the console."""
+"""Commands for operators: workers, load, usage, organizations, API keys, encryption keys, login and the console."""

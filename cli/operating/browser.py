@@ -1,4 +1,4 @@
-"""`runyard open`: the console, or a deployment's page in it, in a browser where there is one."""
+"""`runyard open`: open the console, or a deployment's page in it, in a browser."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def page_of(url: str, found: Mapping[str, Any]) -> str:
 
 
 def has_screen(environment: Mapping[str, str], platform: str = sys.platform) -> bool:
-    """Whether a browser would be seen by who typed the command: not on a server, nor through SSH."""
+    """Return whether the user would see a browser. Returns False in CI, through SSH, and without a display."""
     if any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "CI")):
         return False
     return platform in ("darwin", "win32") or any(

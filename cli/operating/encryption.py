@@ -1,4 +1,4 @@
-"""`runyard encryption`: change the key that secrets are encrypted with, on the machine of the service."""
+"""`runyard encryption`: change the key that encrypts secrets, on the service's machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = new_app("Create, list and rotate the keys that encrypt secrets.")
 def new_key() -> None:
     """Create an encryption key, first in secret.key; with RUNYARD_ENCRYPTION_KEYS it is printed."""
     with sentences():
-        from cli.machine import local  # brings the whole database layer along; few commands need it
+        from cli.machine import local  # imports the whole database layer, which few commands need
 
         own = settings()
         if own.encryption_keys or not embedded.key_file(own.data_dir).is_file():
@@ -98,7 +98,11 @@ def _said(counts: Counter[str]) -> str:
 
 
 def _require_known(own: Settings, *, yes: bool) -> None:
-    """Ask whether every process has the new key: a process without it cannot read what is encrypted with it."""
+    """Check that every process has the new key. A process without it could not read rotated secrets.
+
+    With RUNYARD_ENCRYPTION_KEYS, the user confirms it. With secret.key, raises CommandFailed if the service started
+    before the file changed.
+    """
     if own.encryption_keys:
         if not yes:
             typer.confirm("Has every process been restarted with the new key first?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`runyard keys`: the API keys of an organization."""
+"""`runyard keys`: create, list, change and revoke API keys of an organization."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _check_role(role: str) -> None:
 
 
 def _is_local_without_key(api_key: str | None) -> bool:
-    """Whether there is no key to send, and the environment names no service on another machine."""
+    """Return whether there is no key to send and the service's address leads to this machine."""
     own = settings()
     address = find_url(None, own)
     try:
@@ -109,7 +109,7 @@ def _is_local_without_key(api_key: str | None) -> bool:
 
 def _create_locally(name: str, role: str, days: int | None, organization: str) -> str:
     require_server("runyard keys create --local")
-    from cli.machine import local  # brings the whole database layer along; few commands need it
+    from cli.machine import local  # imports the whole database layer, which few commands need
 
     lifetime = None if days is None else timedelta(days=days)
     return local.create_key(settings(), name=name, role=role, organization=organization, lifetime=lifetime)
@@ -225,7 +225,10 @@ def revoke(
 
 
 def id_of(text: str) -> str:
-    """The id, also of somebody who gives the whole key: its secret must not go into an address."""
+    """Return the id of a key from its id or the whole key, whose secret must not become part of a URL.
+
+    Raises BadUsage.
+    """
     parts = text.split("_", 2)
     id = parts[1] if len(parts) == 3 and text.startswith(KEY_PREFIX) else text
     if not id.isascii() or not id.isalnum():
@@ -234,7 +237,7 @@ def id_of(text: str) -> str:
 
 
 def state(row: dict[str, Any]) -> str:
-    """Whether a key is good, and until when."""
+    """Return a key's state as text: `valid`, `valid until TIME`, `expired TIME` or `revoked TIME`."""
     if row["revoked_at"]:
         return f"revoked {day(row['revoked_at'])}"
     if not row["expires_at"]:

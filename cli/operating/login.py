@@ -1,4 +1,4 @@
-"""`runyard login`, `logout`, `contexts`: the services on other machines that this user works with."""
+"""`runyard login`, `logout`, `contexts`: manage contexts, which hold the address and key of services elsewhere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def login(
 
 
 def _checked_url(text: str) -> str:
-    """The address without a slash at its end. Raises BadUsage unless it is one a service can have."""
+    """Return the address without a trailing slash. Raises BadUsage unless it is the http(s) address of a service.
+
+    Warns if the API key would be sent unencrypted to another machine.
+    """
     refusal = f"{printable(text)!r} is not the address of a service: it must begin with http:// or https://."
     try:
         parts = urlsplit(text)
@@ -108,7 +111,7 @@ def _checked_url(text: str) -> str:
 
 
 def _read_key(text: str | None) -> str:
-    """The key from the option, stdin or a prompt. Raises BadUsage for text that is no key of a runyard service."""
+    """Read the key from the option, stdin or a prompt. Raises BadUsage for text that is no key of a runyard service."""
     if text == "-":
         text = sys.stdin.readline()
     elif text is None:

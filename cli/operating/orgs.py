@@ -1,4 +1,4 @@
-"""`runyard orgs`: the organizations of an installation, each with deployments and keys of its own."""
+"""`runyard orgs`: manage the organizations of an installation. Each has its own deployments and keys."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def delete(
 
 
 def chosen(client: Client, name_or_id: str) -> dict[str, Any]:
-    """The organization of that name or id. Raises CommandFailed."""
+    """Return the organization of that name or id. Raises CommandFailed."""
     field = "id" if is_id(name_or_id) else "name"
     wanted = name_or_id.lower() if field == "id" else name_or_id
     for row in client.every("/v2/organizations"):

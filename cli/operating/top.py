@@ -1,4 +1,4 @@
-"""`runyard top`: pools, deployments and the runs that run, live in a terminal."""
+"""`runyard top`: show pools, deployments and running runs live in a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cli.output import console, printable
 
 LOOK_SECONDS = 2.0
 QUIT = ("q", "Q", "\x03", "\x04")
-BUSIEST, RUNS_OF_EACH = 5, 10  # deployments whose runs are asked for
+BUSIEST, RUNS_OF_EACH = 5, 10  # deployments whose runs are listed, and runs listed of each
 
 
 def command(
@@ -79,8 +79,11 @@ def _live(client: Client) -> None:
 
 @contextmanager
 def keys() -> Iterator[Any]:
-    """Read the terminal key by key: a function that waits so many seconds for one, and answers "" without."""
-    import termios  # not everywhere, and needed here alone
+    """Read the terminal key by key.
+
+    Yields a function that waits up to a number of seconds for a key. It returns the key, or "" after the timeout.
+    """
+    import termios  # does not exist on Windows, and only this function needs it
     import tty
 
     before = termios.tcgetattr(sys.stdin)
@@ -92,7 +95,7 @@ def keys() -> Iterator[Any]:
 
 
 def ask(client: Client) -> dict[str, Any]:
-    """What there is to be shown; raises CommandFailed."""
+    """Return the pools, deployments and running runs to show. Raises CommandFailed."""
     deployments = client.get("/v2/metrics/overview", {"window": "hour"})["deployments"]
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -108,7 +111,10 @@ def _busiest(deployments: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def _running(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Some of the runs that run; none of a deployment that is just being deleted."""
+    """Return running runs of a deployment, at most RUNS_OF_EACH; an empty list if its API refuses.
+
+    A deployment that is being deleted meanwhile must not end the command.
+    """
     try:
         record = client.deployment(deployment["id"])
         with client.at(address_of(client.url, record)) as at:
@@ -129,7 +135,7 @@ def _running(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, An
 
 
 def shown(found: Mapping[str, Any], now: datetime | None = None) -> Group:
-    """The tables of one look."""
+    """Return the tables of one refresh."""
     now = now or datetime.now(UTC)
     parts: list[Any] = [workers.pools_table(found["pools"]), Text()]
     if found["deployments"]:
@@ -185,7 +191,7 @@ def _runs(rows: Sequence[Mapping[str, Any]], now: datetime) -> Table:
 
 
 def seconds(value: float | None) -> str:
-    """`0.35 s`, `12 s`; a dash for none."""
+    """Return a duration such as `0.35 s` or `12 s`; a dash for None."""
     if value is None:
         return "-"
     return f"{value:.2f} s" if value < 10 else workers.duration(value)

@@ -1,4 +1,4 @@
-"""`runyard usage`: the tokens of an organization's runs, and what they cost."""
+"""`runyard usage`: show the tokens that an organization's runs used, and their cost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def command(
 
 
 def _dimensions(by: str) -> list[str]:
-    """What is asked for, in the order of the columns; raises BadUsage."""
+    """Return the dimensions in `--by` in the order of the columns. Raises BadUsage."""
     asked = [word.strip() for word in by.split(",") if word.strip()]
     unknown = [word for word in asked if word not in DIMENSIONS]
     if unknown or not asked:
@@ -67,7 +67,7 @@ def _dimensions(by: str) -> list[str]:
 
 
 def shown(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
-    """The table, with the sum of all below where there are several rows."""
+    """Return the table of the rows, with a total below several rows unless they are split by model."""
     table = Table(box=None, pad_edge=False)
     for name in by:
         table.add_column(name.capitalize(), no_wrap=True)
@@ -85,7 +85,7 @@ def shown(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
 
 
 def _name(row: Mapping[str, Any], dimension: str) -> str:
-    """A name; the id of what has none any more, and a dash for none at all."""
+    """Return the name of a dimension's value; its id if the object is deleted, or a dash if there is neither."""
     return printable(str(row[dimension] or row.get(f"{dimension}_id") or "-"))
 
 
@@ -95,7 +95,7 @@ def _numbers(row: Mapping[str, Any]) -> list[str]:
 
 
 def _write(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> None:
-    """The columns of the answer, in its order, as the service writes them."""
+    """Write the rows as CSV to stdout, with ids beside names and values as the API returns them."""
     ids = {"key": ("key_id", "key"), "deployment": ("deployment_id", "deployment")}
     columns = [column for name in by for column in ids.get(name, (name,))]
     table = csv.writer(sys.stdout, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""`runyard workers`: the processes that do the work, what they do, and what waits for them."""
+"""`runyard workers`: show worker processes with their load and the waiting runs; drain and resume workers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def resume(
 
 
 def _change(client: Client, worker: str | None, action: str) -> list[dict[str, Any]]:
-    """Drain or resume the workers that were named; their rows."""
+    """Drain or resume the selected workers. Returns their rows from before the change. Raises CommandFailed."""
     rows = _named(ask(client)["workers"], worker)
     for row in rows:
         client.send("POST", f"/v2/workers/{quote(row['id'], safe='')}/{action}", repeat=True)
@@ -131,7 +131,11 @@ def _change(client: Client, worker: str | None, action: str) -> list[dict[str, A
 
 
 def _named(rows: Sequence[dict[str, Any]], worker: str | None) -> list[dict[str, Any]]:
-    """The workers of an id or of the beginning of one, up to a colon. Raises CommandFailed."""
+    """Return the workers whose id is `worker`, or begins with it followed by a colon.
+
+    Without `worker`, return the only runner. Raises CommandFailed if none matches, and BadUsage if there are several
+    runners.
+    """
     if worker is None:
         found = [row for row in rows if row["kind"] == "runner"]
         if len(found) > 1:
@@ -145,20 +149,20 @@ def _named(rows: Sequence[dict[str, Any]], worker: str | None) -> list[dict[str,
 
 
 def _again(client: Client, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The newest rows of these workers; those that have ended are missing."""
+    """Return the current rows of these workers, without workers whose process has ended."""
     ids = {row["id"] for row in rows}
     return [row for row in ask(client)["workers"] if row["id"] in ids]
 
 
 def _wait_until_idle(client: Client, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
-    """Wait until these workers execute nothing. Raises TimedOut.
+    """Wait until these workers execute nothing. Raises TimedOut after `seconds`.
 
-    A worker learns of its drain with the next heartbeat, and may claim work until then. So only its second heartbeat
-    after the request proves that it is idle.
+    A worker learns of its drain with its next heartbeat, and may claim work until then. Only its second heartbeat
+    after the request therefore proves that it is idle.
     """
     give_up_at = time.monotonic() + seconds
     silent: dict[str, float] = {}
-    heartbeats: Counter[str] = Counter()  # the one before the request included
+    heartbeats: Counter[str] = Counter()  # seen heartbeats by worker, including the last one before the request
     while True:
         now = _again(client, rows)
         for row in now:
@@ -190,7 +194,7 @@ def ask(client: Client) -> dict[str, Any]:
 
 
 def shown(found: Mapping[str, Any]) -> Group:
-    """The tables of one look."""
+    """Return the tables of one refresh."""
     parts: list[Any] = [pools_table(found["pools"]), Text()]
     if found["workers"]:
         parts.append(_workers(found["workers"]))
@@ -203,7 +207,7 @@ def shown(found: Mapping[str, Any]) -> Group:
 
 
 def plain_table(*columns: str) -> Table:
-    """Columns whose names begin with a small letter hold numbers."""
+    """Return a table without borders. Columns whose names begin with a lower-case letter are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if name[0].islower() else "left", no_wrap=number == 0)
@@ -211,11 +215,11 @@ def plain_table(*columns: str) -> Table:
 
 
 def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the pools: their runners, and the runs that wait."""
+    """Return a table of the pools with their runners and waiting runs."""
     table = plain_table("Pool", "runners", "running", "slots", "waiting", "oldest wait", "ended/min", "hosts")
     for pool in pools:
         is_stuck = pool["pending"] and pool["runners"] == pool["draining"]
-        silent = pool.get("silent", 0)  # an older service does not say
+        silent = pool.get("silent", 0)  # older services do not return it
         table.add_row(
             Text(printable(pool["name"])),
             Text(
@@ -273,7 +277,7 @@ def _hosts(hosts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Tabl
 
 
 def duration(seconds: float) -> str:
-    """`5 s`, `3 min`, `2.5 h`."""
+    """Return a duration such as `5 s`, `3 min` or `2.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
