@@ -17,7 +17,7 @@ from shared.settings import Settings
 
 LIMIT_SECONDS = 1.0  # timeout: the shell blocks until the completion returns
 MOST = 100
-PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # completion scripts of shells may evaluate special characters in a word
+PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # shells' completion scripts may evaluate special characters
 
 
 def deployment_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from shared/settings.py: `make docs`."""
+"""Generate docs/settings.md from shared/settings.py. Run by `make docs`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ docs names it.
 
 
 def page() -> str:
-    """The whole page, without the settings that `runyard dev` makes for its own processes."""
+    """Return the whole page, without the settings that `runyard dev` sets for its own processes."""
     return TEXT.format(operator=_table(Audience.OPERATOR), expert=_table(Audience.EXPERT))
 
 
@@ -49,13 +49,13 @@ def _table(audience: Audience) -> str:
 
 
 def _meaning(declared: Mapping[str, Any]) -> str:
-    """The meaning, and the name that the variable had before."""
+    """Return the meaning of a setting, with the variable's old name if it has one."""
     old_name = declared["old_name"]
     return declared["meaning"] + (f"; `{old_name}`, its old name, is accepted" if old_name else "")
 
 
 def shown(default: Any) -> str:
-    """A default as an operator would write it; empty for none."""
+    """Return a default in Markdown, in the form that an operator would write; empty if there is none."""
     if isinstance(default, tuple):
         default = ",".join(default)
     if isinstance(default, float) and default.is_integer():

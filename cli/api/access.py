@@ -29,7 +29,7 @@ from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
-KEPT_KEY, KEPT_URL = "admin.key", "url"  # files in the data directory: the key and the address of `runyard up`
+KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
 KEY_PREFIX = "ryd_"  # of the service's keys; importing it from shared.access would load the database layer
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 

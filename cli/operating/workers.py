@@ -162,7 +162,7 @@ def _wait_until_idle(client: Client, rows: Sequence[Mapping[str, Any]], seconds:
     """
     give_up_at = time.monotonic() + seconds
     silent: dict[str, float] = {}
-    heartbeats: Counter[str] = Counter()  # seen heartbeats by worker, including the last one before the request
+    heartbeats: Counter[str] = Counter()  # by worker, including the last one before the request
     while True:
         now = _again(client, rows)
         for row in now:

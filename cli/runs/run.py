@@ -197,7 +197,7 @@ def execute(
     url: str, headers: Mapping[str, str], request: RunCommand, show: Show, note: Callable[[str], None]
 ) -> Ended:
     """Start the run and pass each event to `show`. Returns how the run ended. Raises BadUsage and httpx.HTTPError."""
-    from langgraph_sdk import get_sync_client  # the import takes half a second, and only this command needs it
+    from langgraph_sdk import get_sync_client  # an import of half a second that other commands do not need
 
     client = get_sync_client(url=url, api_key=None, headers=dict(headers))
     assistant = request.assistant or _only_graph(client)

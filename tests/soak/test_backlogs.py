@@ -1,4 +1,4 @@
-"""Long queues: a runner that meets one begins at once, and nobody waits for all that another one has queued."""
+"""Long backlogs: a runner starts executing at once, and a tenant's runs do not wait for another tenant's backlog."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLOOD = 5_000
 SLOTS = 20
 NEIGHBOURS_RUNS = 30
 
-# Of a run that has been: as many like it, each on a thread of its own.
+# Copy a finished run `n` times as pending runs, each on its own thread.
 FILL = (
     """
     INSERT INTO thread (deployment_id, thread_id, last_seq, status, metadata)
@@ -46,7 +46,7 @@ FILL = (
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """A platform whose runners are soon full."""
+    """A platform whose runners have few slots."""
     with Stack(env={"RUNYARD_RUNNER_SLOTS": str(SLOTS)}) as own:
         own.deploy(KITCHEN, name="kitchen")
         yield own
@@ -99,7 +99,7 @@ def post(stack: Stack, api_key: str, seconds: float) -> str:
 
 
 def neighbours_waits(stack: Stack, api_key: str) -> list[float]:
-    """The seconds that each of a second tenant's runs, one a second, waited for its start."""
+    """Create one run per second with another tenant's key. Returns the seconds that each run waited for its start."""
     threads: list[str] = []
     pause = threading.Event()
     for _ in range(NEIGHBOURS_RUNS):

@@ -1,4 +1,4 @@
-"""Redis restarts again and again under load: each time, runners soon take new work, and no run is lost."""
+"""Repeated restarts of Redis under load: runners claim new runs soon after each restart, and no run is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stack() -> Iterator[Stack]:
 
 @contextmanager
 def load(stack: Stack) -> Iterator[Made]:
-    """Callers that create short runs, one after the other."""
+    """Create short runs from CREATORS concurrent callers while the block runs. Yields the list of created runs."""
     made: Made = []
     stopped = threading.Event()
 

@@ -1,6 +1,6 @@
-"""Three machines, and one fault after the other on any of them: all that was accepted is done, once.
+"""Three machines with random faults, one after the other: every accepted request is carried out exactly once.
 
-`RUNYARD_TEST_MACHINES_SECONDS` makes it last longer, `RUNYARD_TEST_MACHINES_SEED` names other faults.
+`RUNYARD_TEST_MACHINES_SECONDS` sets the duration, `RUNYARD_TEST_MACHINES_SEED` the sequence of faults.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fleet() -> Iterator[Fleet]:
     ]
     env = {
         "RUNYARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
-        "RUNYARD_MAX_ATTEMPTS": "20",  # a run may be on three machines that are broken, one after the other
+        "RUNYARD_MAX_ATTEMPTS": "20",  # each fault may cost the same run an attempt
         **OUTSIDE,
     }
     with Fleet(places, env) as own:
@@ -55,7 +55,7 @@ def cut_off(machine: Machine, chance: random.Random) -> None:
 
 
 def flutter(machine: Machine, chance: random.Random) -> None:
-    """Cut off again and again, for moments."""
+    """Cut the machine off six times, each for less than a second."""
     for _ in range(6):
         with machine.cut_off(*chance.choice(WAYS), silently=chance.random() < 0.5):
             time.sleep(chance.uniform(0.05, 0.6))
@@ -63,7 +63,7 @@ def flutter(machine: Machine, chance: random.Random) -> None:
 
 
 def kill(machine: Machine, chance: random.Random) -> None:
-    if chance.random() < 0.5:  # its servers do not learn of it
+    if chance.random() < 0.5:  # PostgreSQL and Redis do not see its connections close
         machine.database.silence()
         machine.redis.silence()
     machine.kill()

@@ -1,4 +1,4 @@
-"""Processes that stop, die and come back while much goes on, as the operator's settings are by default."""
+"""Processes that stop, die and restart under load, with default settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAIN_SECONDS = 25  # the setting's default
 LOAD_SECONDS, REQUESTS_PER_SECOND = 120, 20
 MANY = 200
 FROZEN = 20
-FRESH_SECONDS = 5  # what a worker said of itself this long ago is what it does
+FRESH_SECONDS = 5  # age up to which a worker's heartbeat counts as its current state
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +95,13 @@ def has_begun(stack: Stack, thread_id: str) -> bool:
 
 
 def is_idle(stack: Stack, pid: int) -> bool:
-    """Whether a worker says of itself that it executes nothing."""
+    """Return whether a worker's last heartbeat is recent and reports no running run."""
     (said,) = [row for row in workers(stack) if row["pid"] == pid]
     return said["running"] == 0 and said["silent_seconds"] < FRESH_SECONDS
 
 
 class Load(threading.Thread):
-    """A client that creates runs at a steady rate; a request whose connection broke is sent again."""
+    """A client that creates runs at a steady rate and repeats requests whose connection broke."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(daemon=True)
@@ -185,7 +185,7 @@ def test_crons_need_no_beat(stack: Stack) -> None:
 
     for name in ("beat", "runner", "builder"):
         stack.kill(name, signal.SIGSTOP)
-    time.sleep(130)  # two of its times pass while nobody can fire it
+    time.sleep(130)  # two scheduled times pass while no process can fire the cron
     for name in ("beat", "runner", "builder"):
         stack.kill(name, signal.SIGCONT)
     wait_until(lambda: len(of_cron(stack, cron_id)) > 2, 60)

@@ -24,7 +24,7 @@ def deployment(db: Engine) -> DeploymentRef:
 
 @pytest.fixture(scope="session")
 def migrated(database: str) -> Iterator[str]:
-    """The address of a database created by the migrations. Tests may only read or copy it."""
+    """The URL of a migrated database. Tests may read it or use it as a template, but must not change it."""
     with fresh(database) as url:
         migrations.upgrade(url)
         yield url

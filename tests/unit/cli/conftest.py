@@ -1,4 +1,4 @@
-"""A control plane that answers from a script, and a folder from which nothing else is found."""
+"""A scripted control plane, an isolated working directory, and services to back up and restore."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOREIGN = (
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the shell's variables nor files of this folder tell where the service is."""
+    """Remove all variables and files from which the command line would find a service. Shorten its pauses."""
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
@@ -64,7 +64,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pristine(database: str, migrated: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with one of each, and a backup of it."""
+    """A service with rows in every table, and a backup of it. Tests must not change it."""
     before = encryption._cipher, encryption._first
     folder = tmp_path_factory.mktemp("pristine")
     with fresh(database, template=migrated) as url:
@@ -82,14 +82,14 @@ def pristine(database: str, migrated: str, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def source(database: str, pristine: Service, tmp_path: Path) -> Iterator[Service]:
-    """The same, to be changed."""
+    """A copy of `pristine` that a test may change."""
     with fresh(database, template=pristine.url) as url:
         yield Service(url, tmp_path / "source")
 
 
 @pytest.fixture
 def target(database: str, tmp_path: Path) -> Iterator[Service]:
-    """A service with an empty database, and nothing prepared in it."""
+    """A service whose database has no tables."""
     with fresh(database) as url:
         yield Service(url, tmp_path / "target")
 
@@ -103,6 +103,6 @@ def prepared(database: str, migrated: str, tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def made(pristine: Service, tmp_path: Path) -> Path:
-    """A backup of the source, its keys sealed in it with the phrase beside it."""
+    """A backup of `pristine` with sealed keys. The passphrase is in the file `phrase` beside it."""
     (tmp_path / "phrase").write_text(PASSPHRASE)
     return Path(shutil.copy(pristine.folder / "one.backup", tmp_path))

@@ -1,4 +1,4 @@
-"""`runyard backup` and `restore` between two databases: what comes back, and what is refused before anything changes."""
+"""`runyard backup` and `restore` between two databases: which data is restored, and which backups are refused."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_restore_that_fails_keeps_no_keys(target: Service, made: Path, tmp_pat
     target.folder.mkdir()
     (target.folder / "secret.key").write_text(OTHER)
     with psycopg.connect(target.url) as conn:
-        conn.execute("CREATE TYPE run AS ENUM ('a')")  # the migrations cannot create the table of this name
+        conn.execute("CREATE TYPE run AS ENUM ('a')")  # keeps the migrations from creating the table `run`
     failed = target.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
     assert (failed.exit_code, "Nothing was restored" in failed.stderr) == (1, True), text_of(failed)
     assert (target.folder / "secret.key").read_text() == OTHER
@@ -152,7 +152,7 @@ def test_a_backup_that_breaks_off_leaves_no_file(source: Service, tmp_path: Path
     with psycopg.connect(source.url) as conn:
         conn.execute(f"CREATE ROLE {role} LOGIN".encode())
         conn.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}".encode())
-        conn.execute("ALTER TABLE thread ENABLE ROW LEVEL SECURITY")  # the role sees a part of the rows
+        conn.execute("ALTER TABLE thread ENABLE ROW LEVEL SECURITY")  # hides rows from the role
     url = make_url(source.url).set(username=role).render_as_string(hide_password=False)
     try:
         failed = Service(url, source.folder).runyard("backup", tmp_path / "one.backup")
@@ -190,7 +190,7 @@ def set_search_path(service: Service, path: str) -> None:
 
 
 def test_a_backup_follows_the_search_path(source: Service, made: Path, tmp_path: Path) -> None:
-    """Given a schema before the one of the service's tables, then the backup holds the rows and is not empty."""
+    """Given a search_path with another schema first, the backup still contains the rows of the service's tables."""
     with psycopg.connect(source.url) as conn:
         conn.execute("CREATE SCHEMA other")
     set_search_path(source, "other, public")
@@ -287,7 +287,7 @@ def test_a_paused_copy_begins_nothing(prepared: Service, made: Path) -> None:
     assert prepared.rows("SELECT enabled FROM cron") == [(False,)]
     assert prepared.rows("SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL") == [(0,)]
     ended = prepared.rows("SELECT status, cancel_requested FROM run ORDER BY status")
-    # upkeep ends the one that says it runs when its lease has run out
+    # Upkeep ends the running run when its lease has expired.
     assert ended == [("interrupted", "interrupt"), ("running", "interrupt"), ("success", None)]
 
 

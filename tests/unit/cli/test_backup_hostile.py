@@ -1,7 +1,7 @@
-"""Hostile backups: every one is refused by `restore` and by `--check`, and neither executes or changes anything.
+"""Hostile backups: `restore` and `--check` refuse all of them without executing or changing anything.
 
-Files without a valid signature come from somebody without the key. Files with one prove the second line of defence:
-even the owner of the key can only supply rows of known tables.
+Files without a valid signature stand for an attacker without the key. Files with a valid signature test the second
+line of defence: even an owner of the key can only supply rows of known tables.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ HOSTILE = {**OBJECTS, **STATEMENTS}
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """A file that exists once a hostile command was executed. The database's user can create it."""
+    """A path at which every hostile command creates a file. PostgreSQL's user may write there."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o777)
     return tmp_path / "marker"
@@ -107,7 +107,7 @@ def assert_refused(
     kind: str = "",
     commands: Sequence[Sequence[str]] = BOTH_WAYS,
 ) -> None:
-    """Assert that the commands refuse the file with these words; the database stays empty."""
+    """Assert that the commands refuse the file with the text `expected`, and that the database stays empty."""
     for command in commands:
         refused = target.runyard(*command, path)
         assert refused.exit_code == 1, f"{kind}: {text_of(refused)}"
@@ -161,7 +161,7 @@ def test_a_backup_of_a_database_with_hostile_objects_holds_rows_only(
 
 
 def of_format_1(service: Service, path: Path) -> Path:
-    """A backup as development versions made it: a tar of pg_dump's dump and a manifest."""
+    """Write a backup of format 1, which development versions wrote: a tar of a pg_dump file and a manifest."""
     dump = pg_dump(service, "--format=custom")
     manifest = {
         "kind": "runyard backup",
@@ -190,12 +190,12 @@ def test_dumps_with_hostile_objects_are_refused(
     assert not marker.exists()
 
 
-# Files of somebody without the key
+# Files of an attacker without the key
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A valid backup of a few rows."""
+    """A valid backup with three tables and few rows."""
     encryption.configure([KEY])
     rows = {"organization": b"1\tone\n2\ttwo\n", "archive": b"d\t1\n", "secret": b""}
     secret = b"r\tA\t\\\\x" + encryption.encrypt("s3cret").hex().encode() + b"\n"
@@ -213,7 +213,7 @@ def part(name: str, columns: tuple[str, ...]) -> Table:
 
 
 def written(path: Path, parts: list[tuple[Table, bytes]], *, key: str = KEY, **changes: Any) -> Path:
-    """Sign a backup of these parts. Rows, sizes and digests of a part are its text's."""
+    """Write and sign a backup of these parts. The numbers of rows, sizes and digests are computed from their texts."""
     with archive.writing(path, path.with_name("part"), replace=True) as writer:
         tables = []
         for table, text in parts:
@@ -228,7 +228,7 @@ def written(path: Path, parts: list[tuple[Table, bytes]], *, key: str = KEY, **c
 
 
 def is_refused(path: Path) -> bool:
-    """Whether a check without a database refuses the file, in a sentence."""
+    """Return whether a check without a database refuses the file with an error that names it."""
     try:
         restoring.check(archive.read(path).authenticate([KEY]))
     except CommandFailed as error:
@@ -363,13 +363,13 @@ def test_another_s_sealed_keys_open_nothing_and_sign_in_nobody_s_name(
     assert f"signed with the encryption key {fingerprint(OTHER)}" in target.runyard(*check).stdout
 
 
-# Files of somebody who has the key
+# Files of an attacker with the key
 
 Parts = list[tuple[Table, bytes]]
 
 
 def signed(made: Path, change: Callable[[Parts], Parts], *, key: str = KEY, **changes: Any) -> Path:
-    """The same backup with other parts or another manifest, signed again."""
+    """Return a copy of the backup with changed parts or manifest fields and a valid signature."""
     backup = opened(made)
     parts = [(table, b"".join(backup.blocks(table))) for table in backup.tables]
     manifest = {name: value for name, value in backup.manifest.items() if name != "tables"}
@@ -382,7 +382,7 @@ def signed(made: Path, change: Callable[[Parts], Parts], *, key: str = KEY, **ch
 
 
 def with_table(name: str, columns: tuple[str, ...], text: bytes) -> Callable[[Parts], Parts]:
-    """Replace or append a table."""
+    """Return a change that replaces or appends a table."""
     return lambda parts: [*(each for each in parts if each[0].name != name), (part(name, columns), text)]
 
 
@@ -434,7 +434,7 @@ def test_statements_in_the_place_of_rows_are_refused(target: Service, made: Path
         text = f"{statement.replace('MARKER', str(marker))};\n".encode()
         change = with_table("organization", columns, text)
         path = signed(made, lambda parts, change=change: in_order(change(parts)))
-        commands = BOTH_WAYS if kind in STATEMENTS else BOTH_WAYS[:1]  # a check stops at the same place
+        commands = BOTH_WAYS if kind in STATEMENTS else BOTH_WAYS[:1]  # both commands fail at the same check
         assert_refused(target, path, "has not as many values as columns", kind, commands)
         assert not marker.exists(), kind
 
@@ -486,7 +486,7 @@ def test_rows_that_do_not_fit_the_schema_change_nothing(prepared: Service, made:
 
 
 def compressed(path: Path, data: bytes, **claims: Any) -> Path:
-    """A signed backup whose only part is these bytes, with these claims in the manifest."""
+    """Write a signed backup with one part of these bytes. `claims` replace fields of the part's manifest entry."""
     table = replace(part("archive", ("digest", "size")), rows=1, text_bytes=4, size=len(data))
     table = replace(table, sha256=hashlib.sha256(data).hexdigest(), **claims)
     empty = written(path, [], tables=[])

@@ -1,4 +1,4 @@
-"""The commands against a control plane of our own: what they ask, what they print, how they end."""
+"""The commands against a scripted control plane: their requests, their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_an_env_file_that_is_named_and_missing_is_reported(server: ControlPlane,
     assert "prod.env, the env of langgraph.json, does not exist: no variables are sent" in ran.stdout
 
 
-# What is refused
+# Refused calls
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytes
     assert server.queries == ["", "wait=20", "wait=20", "wait=20"], "the service waits, not we"
 
 
-# Others
+# Other commands
 
 
 def test_a_key_needs_a_running_database_and_a_bad_setting_stops_the_command(
@@ -425,7 +425,7 @@ def test_a_key_needs_a_running_database_and_a_bad_setting_stops_the_command(
 
 
 def commands(found: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A command, and those in it, with the words that call them."""
+    """Yield a command and all its subcommands, each with the words that call it."""
     yield path, found
     for name, command in getattr(found, "commands", {}).items():
         yield from commands(command, *path, name)
@@ -453,7 +453,7 @@ def test_every_command_about_a_deployment_takes_it_as_an_argument_with_the_same_
                 assert is_other or (is_named and str(param.help).startswith(NAME_FORMS)), path
 
 
-# A light installation: the packages of requirements-cli.lock, without those of the extra `server`
+# An installation of the command line only: the packages of requirements-cli.lock without the extra `server`
 
 
 IMPORTING = """

@@ -1,4 +1,4 @@
-"""`runyard login`, `logout`, `contexts` and `--context`: where the key is kept, and to which address it is sent."""
+"""`runyard login`, `logout`, `contexts` and `--context`: the key's storage, and the address that receives it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def log_in(server: ControlPlane, name: str, key: str) -> None:
 
 
 def keys_sent(server: ControlPlane) -> list[str | None]:
-    """The keys of the calls since the last look."""
+    """Return the keys that the server received since the last call of this function."""
     found = server.header(LIST, "X-Api-Key")
     server.asked.clear()
     server.headers.clear()
@@ -176,7 +176,7 @@ def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
 
 
 def complete(words: str, **variables: str) -> list[str]:
-    """The words that bash is offered after these; nothing goes to stderr."""
+    """Return the completions that bash offers for these words. Asserts that stderr is empty."""
     asked = {"_RUNYARD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     ran = CliRunner().invoke(app, [], env=asked | variables, prog_name="runyard")
     assert ran.stderr == ""

@@ -1,4 +1,4 @@
-"""`runyard dev`: its settings, what it says, and which changes it sees."""
+"""`runyard dev`: its settings, its output, and the file changes that it notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runyard env` and `open`, and where the command line looks for the service, a key and an organization."""
+"""`runyard env` and `open`, and the sources of the service's address, the API key and the organization."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATCH = f"PATCH /v2/deployments/{D}"
 
 @pytest.fixture
 def kept(server: ControlPlane) -> ControlPlane:
-    """A deployment with two variables, whose next revision is built."""
+    """A deployment with two variables. A change of them creates a revision that becomes DEPLOYED."""
     secrets = [{"name": name, "value": "********"} for name in ("B", "A")]
     found = record(secrets=secrets, tenant_id="team", source_config={"custom_url": "http://there"})
     server.answers = {
@@ -123,10 +123,10 @@ def test_a_browser_opens_where_somebody_sees_it(
     assert has_screen(environment, platform) is has
 
 
-# Where the command line looks for the service, a key and an organization
+# Sources of the address, the key and the organization
 
 
-# Each place a key can be in, the first one found wins.
+# All sources of an API key, in order of precedence.
 ORDER = [
     "--api-key",
     "RUNYARD_API_KEY of the environment",
@@ -148,7 +148,7 @@ def find(key: str | None = None, url: str = HERE, local: dict[str, str] | None =
 
 
 def keep_key(folder: Path, key: str, url: str | None = None) -> None:
-    """Keep a key as `runyard up` does, and the address where it listens."""
+    """Write the files in which `runyard up` keeps its key and the address where it listens."""
     (folder / "data").mkdir()
     (folder / "data" / "admin.key").write_text(f"{key}\n")
     if url:
@@ -161,7 +161,7 @@ def test_a_key_is_taken_from_the_first_source_that_has_one(
 ) -> None:
     keys = {source: f"ryd_{number}" for number, source in enumerate(ORDER)}
     lines: list[str] = []
-    for source in ORDER[first:]:  # all places after it have one too
+    for source in ORDER[first:]:  # all sources of lower precedence have a key too
         name, _, place = source.partition(" of ")
         if place == "the environment":
             monkeypatch.setenv(name, keys[source])
@@ -181,7 +181,7 @@ def test_a_key_is_taken_from_the_first_source_that_has_one(
 def test_a_key_of_another_service_is_sent_only_if_it_is_given_explicitly(
     number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: ControlPlane
 ) -> None:
-    """Each source alone holds a LangSmith key; the server records the headers that it gets."""
+    """Given a LangSmith key in one source; the server records the received headers."""
     server.answers = {"GET /v2/deployments": [(401, {"detail": "Unknown API key"})]}
     name, _, place = ORDER[number].partition(" of ")
     if place == "the environment":

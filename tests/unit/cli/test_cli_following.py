@@ -1,4 +1,4 @@
-"""A deploy that follows its revision, by its stream and by its log where that breaks, and what Ctrl-C does to it."""
+"""Following a revision during a deploy: by its event stream, by its log if the stream breaks, and after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_the_stream_lost_comes_from_the_log_once(server: ControlPlane, proj
     assert sorted(line["message"] for line in told if line["event"] == "log") == ["one", "three", "two"]
 
 
-# Ctrl-C: a build goes on, a run is cancelled
+# Ctrl-C: a build continues, a run is cancelled
 
 
 PROJECT = Path(__file__).parents[3]
@@ -117,7 +117,7 @@ THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-4
 
 
 def interrupted(server: ControlPlane, folder: Path, until: str, *arguments: str) -> tuple[int, str]:
-    """A command that got Ctrl-C when it had printed `until`: its exit code, and what it printed then."""
+    """Run a command and send Ctrl-C when it has printed `until`. Returns its exit code and its later output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "cli", *arguments, "--url", server.url, "--api-key", "key"],
@@ -126,7 +126,7 @@ def interrupted(server: ControlPlane, folder: Path, until: str, *arguments: str)
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # what a shell starts in the background ignores Ctrl-C, and hands that down
+        # A process that a shell starts in the background ignores SIGINT, and its children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""`runyard workers`, `keys` and `limits`: which calls they make, and what they print."""
+"""`runyard workers`, `keys` and `limits`: their calls and their output."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fleet(server: ControlPlane) -> Iterator[ControlPlane]:
 
 
 def changed(server: ControlPlane) -> list[str]:
-    """The ids of the workers that were drained or resumed since the last look, with the action."""
+    """Return `ACTION ID` for each worker that was drained or resumed since the last call of this function."""
     calls = [asked.split("/")[3:] for asked in server.asked if asked.startswith("POST")]
     server.asked.clear()
     server.bodies.clear()
@@ -76,7 +76,9 @@ def test_workers_are_drained_by_id_by_process_or_by_machine(fleet: ControlPlane)
 
 
 def test_a_drain_waits_for_the_second_heartbeat_and_for_what_runs(fleet: ControlPlane) -> None:
-    """The answers after the drain: the old heartbeat, one from before the worker knew, one with a run, one without."""
+    """Given these answers after the drain: an old heartbeat, a new one from before the worker learned of the drain, one
+    with a running run, and one without.
+    """
     looks = [FLEET[0] | {"silent_seconds": seconds, "running": running} for seconds, running in (
         (1.0, 0), (4.0, 0), (0.5, 0), (0.2, 1), (0.1, 0), (0.1, 0)
     )]  # fmt: skip

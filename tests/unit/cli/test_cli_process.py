@@ -1,4 +1,4 @@
-"""`runyard process`: what it becomes, and with which variables."""
+"""`runyard process`: the program that replaces it, and that program's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project as the command line sees it: its name, its archive, its variables."""
+"""Projects in the command line: their name, archive and variables."""
 
 from __future__ import annotations
 

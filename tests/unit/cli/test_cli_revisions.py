@@ -1,4 +1,4 @@
-"""Deployments and revisions as the command line lists, names and changes them."""
+"""Commands that list, name and change deployments and revisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runyard run`, `new`, and how a deploy looks on a terminal."""
+"""`runyard run` and `new`, and the output of a deploy on a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRICTLY = {"strict_resume": True}
 
 @pytest.fixture
 def server(nowhere: None, server: ControlPlane) -> ControlPlane:
-    """A service with one deployment, at its root, whose run says `Hello` and succeeds."""
+    """A service with one deployment at the address `/`. Its run streams `Hello` and succeeds."""
     found = record(source_config={"custom_url": server.url}, active_revision_id=R)
     server.answers = {
         "GET /v2/deployments": [(200, {"resources": [found]})],

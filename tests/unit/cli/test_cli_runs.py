@@ -1,4 +1,4 @@
-"""`runyard runs` and `threads`: what they ask a deployment, what they print, how they end."""
+"""`runyard runs` and `threads`: their requests to a deployment, their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CHECKPOINT = {
 
 @pytest.fixture
 def served(server: ControlPlane) -> ControlPlane:
-    """A deployment that serves, with one thread and two runs."""
+    """A serving deployment with one thread and two runs."""
     found = record(active_revision_id=R, source_config={"custom_url": f"{server.url}/d/app"})
     server.answers = {
         "GET /v2/deployments": [(200, {"resources": [found]})],
@@ -70,7 +70,7 @@ def served(server: ControlPlane) -> ControlPlane:
 
 
 def typed(server: ControlPlane, *words: str) -> Result:
-    """The command with its deployment."""
+    """Run the command with `app` as its deployment."""
     return runyard(server, *words[:2], "app", *words[2:])
 
 

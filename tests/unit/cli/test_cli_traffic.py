@@ -1,4 +1,4 @@
-"""Previews, splits, promote and abort as they are typed."""
+"""`runyard traffic`, `promote`, `abort` and `previews`, and the commands that accept a preview."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def share(row: dict[str, Any], percent: int) -> dict[str, Any]:
 
 @pytest.fixture
 def rows(server: ControlPlane) -> list[dict[str, Any]]:
-    """Revisions 3, 2 and 1, of which the oldest serves."""
+    """Revisions 3, 2 and 1. The oldest serves, and the preview shows the newest."""
     rows = deployed(server, "DEPLOYED", "DEPLOYED", "DEPLOYED", active=2)
     server.answers[PREVIEWS] = [(200, {"resources": [preview(rows[0])]})]
     return rows
@@ -39,7 +39,7 @@ def preview(row: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def split(server: ControlPlane, rows: list[dict[str, Any]], *percents: int) -> dict[str, Any]:
-    """Have the deployment's record say so, the oldest revision first; what it says."""
+    """Set the traffic in the deployment's record, in percents from the oldest revision on. Returns the record."""
     (_, found) = server.answers[f"GET /v2/deployments/{D}"][0]
     shares = [share(row, percent) for row, percent in zip(rows[::-1], percents, strict=False)]
     found["traffic"] = shares

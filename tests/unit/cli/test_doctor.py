@@ -1,4 +1,4 @@
-"""`runyard doctor` names what would fail with its variable, quotes no password, and changes nothing."""
+"""`runyard doctor` names the variable of each problem, prints no password, and changes nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ Doctor = Callable[[Mapping[str, str]], dict[str, Finding]]
 
 @pytest.fixture
 def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    """The findings by name, in a folder of its own, without the seconds that trying bubblewrap takes."""
+    """Return a function that examines an isolated data directory and returns the findings by name.
+
+    Skips the trial of bubblewrap, which takes seconds.
+    """
     monkeypatch.setattr(machine, "look_at_user_code", lambda settings, environment: LEVEL_0)
 
     def examine(environment: Mapping[str, str]) -> dict[str, Finding]:
@@ -109,7 +112,7 @@ def test_a_setting_that_cannot_be_used_is_a_line_with_its_name(
     assert finding.state is State.FAILS
     assert says.lower() in finding.found.lower()
     assert finding.advice
-    assert "data directory" in found  # the others are there all the same
+    assert "data directory" in found  # other checks still run
     assert "guessable" not in str(found)
     assert "hunter" not in str(found)
 
@@ -139,7 +142,7 @@ def test_a_wrong_password_of_redis_is_said_and_not_shown(doctor: Doctor, redis_u
 
 @pytest.fixture
 def engines(db: Engine) -> Iterator[None]:
-    """The process's engines are those of before afterwards: the command makes its own."""
+    """Restore the process's engines after the test: the command replaces them."""
     before = postgres._engine, postgres._quick
     yield
     postgres._engine, postgres._quick = before
@@ -183,7 +186,7 @@ def test_keys_that_do_not_read_what_is_stored_fail(doctor: Doctor, database: str
 def test_a_folder_that_cannot_be_reached_fails_each_check_that_needs_it(
     doctor: Doctor, tmp_path: Path
 ) -> None:
-    found = doctor({"RUNYARD_DATA_DIR": str(tmp_path / ("x" * 300))})  # refused also for root
+    found = doctor({"RUNYARD_DATA_DIR": str(tmp_path / ("x" * 300))})  # fails for root too
 
     assert found["data directory"].state is State.FAILS
     assert "RUNYARD_DATA_DIR" in found["data directory"].advice
@@ -227,10 +230,10 @@ FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
     ("change", "name", "state"),
     [
         ({}, "max_connections", State.OK),
-        ({"most": 34}, "max_connections", State.FAILS),  # 31 are usable, one of each process takes 32
+        ({"most": 34}, "max_connections", State.FAILS),  # 31 are usable; one process of each kind needs 32
         ({"most": 35}, "max_connections", State.OK),
         ({"others": 80}, "max_connections", State.WARNING),
-        ({"workers": FLEET}, "max_connections", State.FAILS),  # twelve runners, a builder and a web: 120
+        ({"workers": FLEET}, "max_connections", State.FAILS),  # 12 runners, a builder and a web need 120
         ({"number": 130000}, "PostgreSQL", State.FAILS),
         ({"is_readonly": True}, "PostgreSQL", State.FAILS),
         ({"encoding": "LATIN1"}, "PostgreSQL", State.FAILS),
@@ -249,7 +252,7 @@ def test_what_a_database_shows_is_judged(change: dict[str, Any], name: str, stat
         ({}, State.OK),
         ({"schema": None}, State.WARNING),
         ({"schema": "0001"}, State.WARNING),
-        ({"schema": "9999"}, State.WARNING),  # a newer release has been here: this one works on it
+        ({"schema": "9999"}, State.WARNING),  # a newer release migrated it; this one works with it
         ({"schema": None, "may_create": False}, State.FAILS),
     ],
 )
@@ -368,7 +371,7 @@ def test_a_level_below_the_sandbox_says_what_would_raise_it() -> None:
 def test_the_machine_is_asked_for_its_level_and_its_pythons_and_nothing_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "workers").mkdir()  # of the caller: not ours
+    (tmp_path / "workers").mkdir()  # must not be imported instead of the service's package
     monkeypatch.chdir(tmp_path)
     settings = Settings(data_dir=tmp_path / "data")
 

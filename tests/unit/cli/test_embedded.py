@@ -1,4 +1,4 @@
-"""The embedded servers: private, durable, and eligible again however they ended."""
+"""The embedded servers: private, durable, and able to start again after any kind of end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.support.servers import running, valkey_url
 
 
 def listening_on_tcp(pid: int) -> bool:
-    """Whether this process listens on any TCP socket."""
+    """Return whether the process listens on a TCP socket."""
     inodes = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since it was listed
+        with suppress(FileNotFoundError):  # the descriptor was closed meanwhile
             inodes.add(os.readlink(fd))
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""A fork is the process that a program of its own would be, and what cannot be forked is started without."""
+"""A forked process behaves like a started program. Commands that cannot be forked are started as programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def facts_of(supervised: Supervised, name: str = "p0") -> dict[str, Any]:
-    """What the program of that name said last."""
+    """Return the facts that the program of that name printed last."""
     lines = wait_until(lambda: [line for line in supervised.said("facts ") if line.startswith(name)])
     facts: dict[str, Any] = json.loads(lines[-1].partition("facts ")[2])
     return facts

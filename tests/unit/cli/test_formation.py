@@ -1,4 +1,4 @@
-"""What `runyard up` starts on a machine, at which port, and how it shows what its processes print."""
+"""`runyard up`: the processes that it starts, its port, and the prefix of their output lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cli.output import Lines
 from shared.infra.postgres import MOST_CONNECTIONS
 from shared.settings import Settings
 
-RESERVED = 3 + 10  # for superusers, and for whoever looks into the database
+RESERVED = 3 + 10  # connections for superusers, and for an operator's own sessions
 
 
 @pytest.mark.parametrize(("processors", "pairs"), [(1, 1), (2, 1), (7, 1), (8, 2), (12, 3), (128, 3)])
@@ -45,7 +45,7 @@ def test_what_is_named_is_started_and_developing_takes_one_of_each() -> None:
 def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: str | None, chooses: str
 ) -> None:
-    monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # the tests' process stays open
+    monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # would affect the tests' process
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = Settings(data_dir=tmp_path / "data", port=port, dev_deployment=dev)

@@ -1,4 +1,4 @@
-"""`runyard health`: what it asks whom, how it ends, and that it imports little."""
+"""`runyard health`: the checks of each process, exit codes, and few imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is supervised is kept running, and leaves nothing behind, however the supervisor ends."""
+"""The supervisor restarts processes that end. No process remains, however the supervisor itself ends."""
 
 from __future__ import annotations
 

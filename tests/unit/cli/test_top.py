@@ -1,4 +1,4 @@
-"""`runyard top`: one look as text and as JSON, live in a terminal, and the keys that end it."""
+"""`runyard top`: one refresh as text and as JSON, live output in a terminal, and the keys that end it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_runs_are_shown_with_how_long_they_have_run() -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Where somebody types."""
+    """Replace stdin by a terminal. Yields the descriptor to which a test writes keystrokes."""
     typed, ours = pty.openpty()
     with os.fdopen(ours, "r") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)

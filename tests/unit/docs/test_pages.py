@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ name what there is: files, links, headings, settings."""
+"""The files, links, headings and settings that the README and the pages of docs/ name exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGES = [
     PROJECT / "CODE_OF_CONDUCT.md",
     *sorted((PROJECT / "docs").glob("*.md")),
 ]
-# A wheel, a tag of the repository or of the image, a chart.
+# The version in the name of a wheel, in a tag of the repository or the image, or in a chart.
 VERSION = re.compile(
     r"""(?:runyard-|runyard:|/v|@v|ref:\ v|newTag:\ "?v?|^(?:appVersion|version):\ "?)(\d+\.\d+\.\d+)""",
     re.MULTILINE | re.VERBOSE,
@@ -43,7 +43,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 def anchors(page: Path) -> set[str]:
-    """The names by which links lead to a page's headings."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -97,7 +97,7 @@ def test_every_file_link_and_setting_that_a_page_names_exists(page: Path) -> Non
 
     settings_named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
 
-    # Of the command line, of the GitLab job and of the tests
+    # Variables of the command line, the GitLab job and the tests
     of_others = {"RUNYARD_ORG", "RUNYARD_CONTEXT", "RUNYARD_PACKAGE", shared_stack.URL, shared_stack.KEY}
     assert settings_named - of_others <= {name for field in VARIABLES for name in names_of(field)}
 
