@@ -111,7 +111,7 @@ def as_time(timestamp: str | float) -> str:
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Return a console for stdout or stderr: coloured on a terminal, plain and unwrapped elsewhere.
 
-    Call it for each use: a console of module scope would keep the stream from before a redirection.
+    The stream is examined at the call, so create a console for each use and not at import.
     """
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
     if made.is_terminal:

@@ -140,7 +140,7 @@ def find_key(
 def _peer_keys(local: Mapping[str, str], project: str) -> Iterator[tuple[str, str]]:
     """Yield the keys in the variables of `langgraph deploy` with their sources, in the order that it has."""
     places = [(KEY_NAMES[0], os.environ, "the environment")]
-    for name in KEY_NAMES:  # a key in the project goes before one in the shell
+    for name in KEY_NAMES:  # the project's variables take precedence over the environment
         places += [(name, local, project), (name, os.environ, "the environment")]
     for name, variables, place in places:
         if text := variables.get(name, "").strip():

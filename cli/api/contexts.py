@@ -41,7 +41,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The content of the file."""
+    """The content of the contexts file."""
 
     current: str | None = None
     by_name: Mapping[str, Context] = field(default_factory=dict)

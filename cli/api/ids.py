@@ -17,7 +17,10 @@ VERSION = re.compile(r"v(\d{1,9})")
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text has the form of an id. No name may have that form."""
+    """Return whether a text has the form of an id.
+
+    Commands treat such a text as an id. The service refuses it as an organization's name, but not as a deployment's.
+    """
     try:
         return str(UUID(text)) == text.lower()
     except ValueError:

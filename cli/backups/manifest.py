@@ -1,7 +1,7 @@
 """The manifest of a backup: its fields and their types.
 
-A manifest is parsed before it is authenticated, because it names the key that signs it. The parser therefore bounds the
-form and size of every field: an attacker's manifest must not print arbitrary text or allocate memory.
+A manifest is parsed before it is authenticated, because it names the key that signs it. Every field therefore has a
+strict form: a hostile manifest must not print arbitrary text or cause a large allocation.
 """
 
 from __future__ import annotations

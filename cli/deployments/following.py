@@ -107,8 +107,8 @@ class RevisionFollower:
     def _stream(self) -> bool | None:
         """Report events until the stream ends.
 
-        Returns True if events were reported or the revision has ended. Returns False if the attempt is worth
-        repeating, and None if the service does not offer the stream.
+        Returns True if events were reported or the revision has ended, and False if the attempt failed and can be
+        repeated. Returns None if the service does not offer the stream.
         """
         path = f"/v2/deployments/{self._deployment_id}/revisions/{self._revision_id}/stream"
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}

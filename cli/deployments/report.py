@@ -82,16 +82,16 @@ class Quiet(Plain):
     """Reports only the address."""
 
     def note(self, text: str) -> None:
-        """Not shown."""
+        """Print nothing."""
 
     def step(self, text: str) -> None:
-        """Not shown."""
+        """Print nothing."""
 
     def status(self, status: str, seconds: float) -> None:
-        """Not shown."""
+        """Print nothing."""
 
     def log(self, line: dict[str, Any]) -> None:
-        """Not shown."""
+        """Print nothing."""
 
     def result(self, record: dict[str, Any], text: str) -> None:
         self._print_line(record["url"] or text)

@@ -98,7 +98,7 @@ def _checked_url(text: str) -> str:
     refusal = f"{printable(text)!r} is not the address of a service: it must begin with http:// or https://."
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises for text that is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         raise BadUsage(refusal) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

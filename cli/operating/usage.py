@@ -75,7 +75,7 @@ def shown(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_name(row, name) for name in by), *_numbers(row))
-    if len(rows) > 1 and "model" not in by:  # a run may call several models
+    if len(rows) > 1 and "model" not in by:  # a run counts in the row of each model that it called
         total = {name: sum(row[name] for row in rows) for name in COUNTS}
         costs = [row["cost"] for row in rows if row["cost"] is not None]
         table.add_row(

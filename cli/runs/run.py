@@ -127,7 +127,7 @@ def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str,
             raise BadUsage("--resume answers a question of a thread: name it with --thread.")
         if said is not None:
             raise BadUsage("A run either begins with INPUT or goes on with --resume.")
-        # Without `strict_resume`, an answer on a thread without a question would be a run that does nothing.
+        # Without `strict_resume`, an answer on a thread without a question would start a run that does nothing.
         return {"command": {"resume": _json_or(resume, lambda text: text)}, "strict_resume": True}
     if said == "-":
         said = sys.stdin.read().strip()

@@ -32,7 +32,7 @@ from cli.runs.threads import print_facts, search, thread_id_of
 app = new_app("List, show, cancel and retry runs of a deployment.")
 
 ENDED = UNSUCCESSFUL_RUNS | {"success"}
-THREADS_SEARCHED = 50  # threads that changed last; the API lists successful and live runs by thread only
+THREADS_SEARCHED = 50  # threads that changed last; `newest` lists their runs thread by thread
 SEARCHED = 1000
 
 RunId = Annotated[
@@ -51,8 +51,8 @@ def of_thread(api: Client, thread_id: str, *, limit: int, status: str | None = N
 def newest(api: Client, *, limit: int, status: str | None = None) -> list[Row]:
     """Return the newest runs, newest first.
 
-    The API searches all threads for unsuccessful runs only. Other runs are found on the threads that changed last, at
-    most THREADS_SEARCHED.
+    An unsuccessful status is searched for on all threads. Otherwise the runs come from the threads that changed last,
+    at most THREADS_SEARCHED, and runs of other threads are missing.
     """
     if status in UNSUCCESSFUL_RUNS:
         return api.send("POST", "/runs/search", {"limit": limit, "status": status}, repeat=True)

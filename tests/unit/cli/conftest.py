@@ -64,7 +64,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pristine(database: str, migrated: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with rows in every table, and a backup of it. Tests must not change it."""
+    """A service with the rows of `fill`, and a backup of it. Tests must not change it."""
     before = encryption._cipher, encryption._first
     folder = tmp_path_factory.mktemp("pristine")
     with fresh(database, template=migrated) as url:
