@@ -33,6 +33,7 @@ def test_everything_comes_back(source: Service, target: Service, made: Path) -> 
 
 
 def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service, tmp_path: Path) -> None:
+    """A backup is readable by its owner only, and does not replace an existing file without --force."""
     before = set(tmp_path.iterdir())
     path = tmp_path / "one.backup"
     assert source.runyard("backup", path).exit_code == 0
@@ -134,6 +135,7 @@ def test_a_check_reads_all_of_it(source: Service, made: Path) -> None:
 def test_what_breaks_in_the_middle_leaves_the_target_as_it_was(
     prepared: Service, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An interrupt just before the commit rolls the restore back, and a second attempt succeeds."""
     before = everything(prepared)
 
     def interrupt(*_: object) -> list[str]:
@@ -213,6 +215,7 @@ def test_a_schema_may_have_any_name(target: Service, made: Path, tmp_path: Path)
 
 
 def test_numbers_go_on_where_they_were(source: Service, prepared: Service, tmp_path: Path) -> None:
+    """A restored identity column continues after its last number."""
     last = "SELECT pg_sequence_last_value(pg_get_serial_sequence('log_line', 'id')::regclass)"
     source.rows("SELECT setval(pg_get_serial_sequence('log_line', 'id'), 41)")
     assert source.runyard("backup", tmp_path / "one.backup").exit_code == 0
@@ -221,6 +224,7 @@ def test_numbers_go_on_where_they_were(source: Service, prepared: Service, tmp_p
 
 
 def test_what_a_backup_may_hold_is_what_the_database_has(pristine: Service) -> None:
+    """KNOWN lists exactly the tables and columns of a migrated database."""
     with psycopg.connect(pristine.url) as conn:
         columns = contents.columns(conn)
     assert {table: sorted(names) for table, names in columns.items()} == {
@@ -258,6 +262,7 @@ def test_objects_of_somebody_else_are_not_dropped(source: Service, made: Path) -
 def test_rows_written_after_the_first_look_are_not_dropped(
     prepared: Service, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Given rows that are inserted after the first check, the check within the transaction refuses the restore."""
 
     def look_and_write(conn: Connection) -> restoring.TargetDatabase:
         monkeypatch.undo()
@@ -312,6 +317,7 @@ def test_a_later_release_restores_this_ones_backup_at_its_own_version(
 
 
 def test_embedded_servers_are_started_for_it(made: Path, tmp_path: Path) -> None:
+    """Without DATABASE_URL, both commands start the embedded PostgreSQL and stop it afterwards."""
     service = Service("", tmp_path / "data")
     own = {"DATABASE_URL": None}
     restored = service.runyard("restore", made, env=own)

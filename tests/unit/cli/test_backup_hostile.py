@@ -340,6 +340,7 @@ def test_a_file_of_another_key_is_refused(target: Service, made: Path) -> None:
 def test_another_s_sealed_keys_open_nothing_and_sign_in_nobody_s_name(
     target: Service, made: Path, tmp_path: Path
 ) -> None:
+    """Sealed keys of an attacker open with the attacker's passphrase only, and cannot sign as another key."""
     target.keys = None
     theirs = signed(
         made, lambda parts: parts, key=OTHER, sealed_keys=keys.seal([OTHER], "a phrase of somebody else")

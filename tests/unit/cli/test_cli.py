@@ -225,6 +225,7 @@ def test_wrong_usage_ends_with_2(server: ControlPlane, project: Path) -> None:
 
 
 def test_an_upload_that_breaks_goes_to_another_address(server: ControlPlane, project: Path) -> None:
+    """A failed upload is repeated from the start, with a new upload URL and without the API key."""
     server.answers = deploy_answers(server)
     server.answers["PUT /put"] = [(503, {"detail": "a moment"}), (200, None)]
 
@@ -259,6 +260,8 @@ def test_a_deployment_is_named_by_its_option_the_shell_its_variables_or_its_fold
 def test_without_a_name_the_others_mean_what_deploy_makes_here(
     server: ControlPlane, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without a name, commands use the name that `deploy` derives for the project in this directory."""
+
     def missed() -> str:
         deployed(server, "DEPLOYED")
         return runyard(server, "status").stderr

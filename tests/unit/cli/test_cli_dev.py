@@ -55,6 +55,8 @@ def test_what_serves_is_greeted_with_its_addresses(server: ControlPlane, project
 
 
 def test_a_greeting_is_of_what_the_project_says(server: ControlPlane, project: Path) -> None:
+    """The greeting depends on the project's authorization and on its mount prefix."""
+
     def greeting(**config: Any) -> str:
         config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
         (project / "langgraph.json").write_text(json.dumps(config))
@@ -105,6 +107,7 @@ def test_warnings_of_a_build_are_shown_and_its_other_lines_only_when_it_fails(
 
 
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dev` keeps idle graph hosts by default, and takes its address from --host only."""
     for name in ("RUNYARD_LISTEN_HOST", "RUNYARD_HOST"):
         monkeypatch.setenv(name, "10.0.0.1")
     found = dev.settings_for(Project.read(project), 2025, None, verbose=False)
@@ -116,6 +119,7 @@ def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: p
 
 
 def test_an_origin_is_what_a_browser_calls_it() -> None:
+    """An origin is normalized to scheme and lower-case host, and refused without a scheme."""
     assert dev.origin_of("https://Smith.LangChain.com/studio/") == dev.STUDIO
     with pytest.raises(BadUsage):
         dev.origin_of("smith.langchain.com")

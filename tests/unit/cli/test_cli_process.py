@@ -74,6 +74,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ours(here: Path) -> None:
+    """Relative paths are resolved in the caller's directory. PATH and PYTHONPATH find the service's code first."""
     (here / "url").write_text("postgresql://somewhere/db")
     given = {
         **SERVERS,

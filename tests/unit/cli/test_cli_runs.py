@@ -202,6 +202,7 @@ OPEN_OR_SUCCESSFUL = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS}
 
 
 def test_words_are_the_service_s_and_shown_by_what_they_mean() -> None:
+    """The command line's statuses equal the service's, and their styles tell failures from other ends."""
     assert statuses.REVISION_ENDS == REVISION_ENDS
     assert {end for end in REVISION_ENDS if end.endswith("FAILED")} == statuses.REVISION_FAILURES
     assert set(RunStatus) - OPEN_OR_SUCCESSFUL == statuses.UNSUCCESSFUL_RUNS

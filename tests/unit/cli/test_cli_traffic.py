@@ -50,6 +50,7 @@ def split(server: ControlPlane, rows: list[dict[str, Any]], *percents: int) -> d
 def test_what_is_left_of_a_split_goes_to_what_serves(
     server: ControlPlane, rows: list[dict[str, Any]]
 ) -> None:
+    """The active revision gets the remaining percentage of a split."""
     split(server, rows, 70, 30)
     ran = runyard(server, "traffic", "app", "v2=20", "v3=10%")
     assert (ran.exit_code, ran.stdout) == (0, "app: v1 70 %, v2 30 %\n"), ran.output

@@ -64,6 +64,7 @@ def test_a_fork_is_what_the_program_would_be(start: Start) -> None:
 
 
 def test_of_a_long_command_the_beginning_is_shown(start: Start) -> None:
+    """The process title of a fork shows the beginning of a long command."""
     words = [f"word-{number}" for number in range(LONGEST // 5)]
     facts = facts_of(start(" ".join((PROGRAM, *words))))
 
@@ -110,6 +111,7 @@ def test_every_process_of_the_service_is_forked() -> None:
 
 @pytest.mark.parametrize("command", ["gunicorn web", "python -m a; b", "python -m a > b", "python -m a $(b)"])
 def test_what_a_shell_is_needed_for_is_left_to_it(command: str) -> None:
+    """The fork server forks no command with shell syntax, and none that is not a Python module."""
     assert not FORKED.fullmatch(command)
 
 
