@@ -136,7 +136,7 @@ def _key(environ: Mapping[str, Any]) -> str:
     """Return the key of a request for a WebSocket. Raises NoUpgrade and Invalid."""
     upgrades = {one.strip().lower() for one in environ.get("HTTP_CONNECTION", "").split(",")}
     if environ["REQUEST_METHOD"] != "GET" or "upgrade" not in upgrades:
-        raise NoUpgrade("This address is for WebSockets: ask for an upgrade")
+        raise NoUpgrade("This address is for WebSockets: send an upgrade request")
     kind = environ.get("HTTP_UPGRADE", "").lower(), environ.get("HTTP_SEC_WEBSOCKET_VERSION")
     if kind != ("websocket", VERSION):
         raise NoUpgrade(f"This address is for WebSockets of version {VERSION}")
@@ -257,9 +257,9 @@ class WebSocket:
         """Handle a heartbeat: ping a silent client, or close a socket that was silent for too long. Raises Closed."""
         self._silent_beats = 0 if self._is_reading else self._silent_beats + 1
         if self._silent_beats >= SILENT_BEATS:
-            self.close(CloseReason.TRY_AGAIN_LATER, "nothing was heard for too long")
+            self.close(CloseReason.TRY_AGAIN_LATER, "the client sent nothing for too long")
             raise Closed
-        if self._silent_beats % PING_BEATS == 0:
+        if self._silent_beats and self._silent_beats % PING_BEATS == 0:
             self._send(Ping())
 
     def close(self, code: int, reason: str) -> None:
@@ -321,7 +321,7 @@ class WebSocket:
         except _Broken as broken:
             self.close(broken.code, broken.reason)
         except Exception:  # outermost frame of the greenlet: the socket would stay open
-            log.exception("a message over a socket was not taken")
+            log.exception("a message over a WebSocket could not be handled")
             self.close(CloseReason.INTERNAL_ERROR, "internal error")
         self._silent_beats, self._is_reading = 0, False
         if self.is_closed:
@@ -373,7 +373,7 @@ class WebSocket:
         """Add a part of a message. Returns the message if the part completes it. Raises _Broken."""
         is_text = isinstance(event, TextMessage)
         if not is_text and not self._takes_binary:
-            raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages are text")
+            raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages must be text")
         self._message += event.data.encode() if isinstance(event, TextMessage) else event.data
         if len(self._message) > self._most_bytes:
             raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
@@ -439,9 +439,9 @@ class SocketStream(sse.Stream):
             for _ in self._chunks:
                 self._ask()
         except Stopping:
-            self._websocket.close(CloseReason.SERVICE_RESTART, "the server stops")
+            self._websocket.close(CloseReason.SERVICE_RESTART, "the server is shutting down")
         except sse.NoLongerAllowed:
-            self._websocket.close(CloseReason.POLICY_VIOLATION, "the key that opened this is no longer valid")
+            self._websocket.close(CloseReason.POLICY_VIOLATION, "the key of this socket is no longer valid")
         finally:
             self._chunks.close()
 
