@@ -135,7 +135,11 @@ class StatePatch(Schema):
 
 @bp.get("/threads/<thread_id>/state")
 @operation(
-    "Get a thread's newest state", role="read", query=StateQuery, answer=schemas.STATE, errors=(404, 424, 504)
+    "Get a thread's newest state",
+    role="read",
+    query=StateQuery,
+    answer=schemas.STATE,
+    errors=(404, 409, 424, 504),
 )
 def get_state(thread_id: str) -> Response:
     """Get the newest state, usually from the thread's row.
@@ -159,7 +163,7 @@ def get_state(thread_id: str) -> Response:
     query=StateQuery,
     answer=schemas.STATE,
     any_text=("checkpoint_id",),
-    errors=(404, 424, 504),
+    errors=(404, 409, 424, 504),
 )
 def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
     """Return an empty state for an unknown checkpoint."""
@@ -170,11 +174,11 @@ def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
 
 @bp.post("/threads/<thread_id>/state/checkpoint")
 @operation(
-    "Get a thread's state at a checkpoint, perhaps a subgraph's",
+    "Get a thread's state at a checkpoint, optionally of a subgraph",
     role="read",
     body=StateAt,
     answer=schemas.STATE,
-    errors=(404, 424, 504),
+    errors=(404, 409, 424, 504),
 )
 def find_state(thread_id: str) -> Response:
     body = load(StateAt)
@@ -189,7 +193,7 @@ def find_state(thread_id: str) -> Response:
     slow=True,
     query=HistoryQuery,
     answer=schemas.STATES,
-    errors=(404, 424, 504),
+    errors=(404, 409, 424, 504),
 )
 def list_history(thread_id: str) -> Response:
     query = load_query(HistoryQuery)
@@ -203,7 +207,7 @@ def list_history(thread_id: str) -> Response:
     slow=True,
     body=History,
     answer=schemas.STATES,
-    errors=(404, 424, 504),
+    errors=(404, 409, 424, 504),
 )
 def search_history(thread_id: str) -> Response:
     """List states. `before` limits them to older checkpoints; `checkpoint.checkpoint_ns` selects a subgraph."""
