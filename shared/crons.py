@@ -340,10 +340,10 @@ def fire_due(*, max_pending: int) -> list[Fired]:
         try:
             created = _fire(cron_id, max_pending)
         except Refused as error:
-            log.warning("cron %s: this time there is no run: %s", cron_id, error.message)
+            log.warning("cron %s: skipped this run: %s", cron_id, error.message)
             skip(cron_id, guarded=False)
         except Exception:  # one cron's failure must not stop the others
-            log.exception("cron %s: this time there is no run", cron_id)
+            log.exception("cron %s: skipped this run", cron_id)
             skip(cron_id, guarded=False)
         else:
             if created is not None:

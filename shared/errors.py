@@ -123,15 +123,15 @@ class Unavailable(RunyardError):
 
 
 class OutcomeUnknown(Unavailable):
-    """A server was lost before it answered: what was asked of it may have been carried out."""
+    """A server was lost before it answered: the request may have been carried out."""
 
 
 class Unanswered(RunyardError):
-    """Nobody answered in time."""
+    """No graph host answered in time."""
 
 
 class OutsideFailed(RunyardError):
-    """A server outside this service does not answer as it should."""
+    """A server outside this service gave an invalid answer, or none."""
 
 
 class AddressRefused(OutsideFailed):

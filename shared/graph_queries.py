@@ -120,7 +120,7 @@ def _take_back(id: UUID) -> None:
     try:
         redis.client().delete(_key(id))
     except RedisError:
-        log.info("query %s: left to expire", id)
+        log.info("query %s: could not be deleted, it expires later", id)
 
 
 def _key(id: UUID) -> str:

@@ -72,7 +72,9 @@ def prepare(conn: Connection) -> bool:
             conn.execute(text("CREATE EXTENSION IF NOT EXISTS vector"))
             conn.execute(text(TABLE))
     except DBAPIError as error:
-        log.warning("the vector extension is there, but this database user may not create it: %s", error.orig)
+        log.warning(
+            "the vector extension is installed, but this database user may not create it: %s", error.orig
+        )
         return False
     return True
 

@@ -90,7 +90,7 @@ WHERE t.last_seq IS DISTINCT FROM known.last_seq
             with connection() as conn:
                 moved = conn.execute(self.MOVED, known).scalars().all()
         except Unavailable as error:
-            log.warning("%d threads: whether runs began there cannot be looked up now: %s", len(due), error)
+            log.warning("%d threads: cannot look for new runs now: %s", len(due), error)
             return
         for number in moved:
             due[number - 1].has_moved = True
@@ -128,7 +128,7 @@ class ThreadReader(ABC, Generic[Shown]):
             try:
                 look = self._look()
             except Unavailable as error:
-                log.warning("thread %s: its runs cannot be looked up now: %s", self._thread_id, error)
+                log.warning("thread %s: its runs cannot be read now: %s", self._thread_id, error)
                 yield from self._pause(wake_ups, quiet_seconds)
                 continue
             if look is None and not self._is_awaited:

@@ -224,4 +224,8 @@ def notify(thread_id: UUID) -> None:
     try:
         redis.events(thread_id).publish(channel(thread_id), events.WAKE_UP)
     except RedisError as error:
-        log.warning("thread %s: its readers learn of its new state a little later: %s", thread_id, error)
+        log.warning(
+            "thread %s: could not notify its readers of the new state, they see it later: %s",
+            thread_id,
+            error,
+        )

@@ -29,7 +29,7 @@ from shared.user_code.users import user_of
 
 log = logging.getLogger(__name__)
 
-NOBODY = "it was created when the deployment had no authorization, and so acts for nobody"
+NOBODY = "it was created before the deployment had its own authorization, and has no user"
 
 
 class NoAnswer(RunyardError):
@@ -56,7 +56,7 @@ def fire(cron_id: UUID, *, max_pending: int) -> Fired | None:
     except (Refused, Denied) as error:
         _refuse(cron_id, error.message)
     except Exception:  # one cron's failure must not stop the others
-        log.exception("cron %s: this time there is no run", cron_id)
+        log.exception("cron %s: skipped this run", cron_id)
         crons.skip(cron_id, guarded=True)
     return None
 
@@ -81,7 +81,7 @@ def _user(row: RowMapping) -> User:
     try:
         return user_of(orjson.loads(encryption.decrypt(row["auth_user"])))
     except (encryption.Undecryptable, ValueError) as error:
-        raise Invalid("whom it acts for cannot be read") from error
+        raise Invalid("its user cannot be decrypted") from error
 
 
 def _asked_and_fired(planned: _Planned, max_pending: int) -> Fired | None:
@@ -126,7 +126,7 @@ def _require_assistant(conn: Connection, draft: Draft, deployment_id: UUID, read
 
 def _refuse(cron_id: UUID, why: str) -> None:
     """Skip this due time, and log the reason to the deployment's log."""
-    log.warning("cron %s: this time there is no run: %s", cron_id, why)
+    log.warning("cron %s: skipped this run: %s", cron_id, why)
     with connection() as conn:
         row = crons.take(conn, cron_id, guarded=True)
         if row is None:
@@ -134,4 +134,4 @@ def _refuse(cron_id: UUID, why: str) -> None:
         crons.move_on(conn, row)
         deployment = deployments.resolve_by_id(conn, row["deployment_id"])
     if deployment is not None:
-        authorization.note(deployment, f"cron {cron_id}: this time there is no run: {why}")
+        authorization.note(deployment, f"cron {cron_id}: skipped this run: {why}")

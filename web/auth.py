@@ -159,7 +159,7 @@ def _own_code(name: str) -> Caller:
     """Identify a deployment's own code by its token: the caller is the user it works for. Raises Unauthenticated."""
     sent, deployment = named.own_code(), named.deployment(name)
     if sent is None or deployment is None:
-        raise Unauthenticated("This token does not open this deployment")
+        raise Unauthenticated("This token is not valid for this deployment")
     g.deployment = deployment
     if deployment.user_code.auth is None:
         return caller_of(deployment, None)
@@ -170,7 +170,9 @@ def _own_code(name: str) -> Caller:
     try:
         g.user = users.user_of(sent.user)
     except ValueError:
-        raise Unauthenticated("Code that works for no user may not call a deployment with auth") from None
+        raise Unauthenticated(
+            "Code that acts for no user cannot call a deployment with its own authorization"
+        ) from None
     return caller_of(deployment, g.user)
 
 

@@ -48,13 +48,13 @@ ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the se
 
 
 @bp.get("/o/")
-@operation("The console, also where a project's own app has the root", role="open", media=("text/html",))
+@operation("Get the console, also if the project's own app is at the root", role="open", media=("text/html",))
 def get_console() -> Response:
     return send_shell(root=OWN)
 
 
 @bp.get("/o/static/<version>/<path:name>")
-@operation("A file of the console", role="open")
+@operation("Get a file of the console", role="open")
 def get_console_file(version: str, name: str) -> Response:
     """Return a file of the console. Under the current version a browser may cache it forever.
 
@@ -65,7 +65,7 @@ def get_console_file(version: str, name: str) -> Response:
 
 
 @bp.get("/o/<tenant>/host/deployments/<deployment_id>")
-@operation("The console's page of a deployment", role="open", status=302)
+@operation("Get the console page of a deployment", role="open", status=302)
 def get_deployment_page(tenant: str, deployment_id: str) -> Response:
     """Redirect to the console's page of a deployment. Deploy commands print this address.
 

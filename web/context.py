@@ -21,7 +21,7 @@ def deployment() -> DeploymentRef:
     """
     found: DeploymentRef = g.deployment
     if found.user_code.auth is not None and not g.get("is_authorized"):
-        raise RuntimeError("the deployment's authorization was not asked")
+        raise RuntimeError("the route has not called the deployment's authorization")
     return found
 
 

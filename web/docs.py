@@ -44,7 +44,7 @@ GZIP = zlib.MAX_WBITS + 16
 
 
 @bp.get("/docs")
-@operation("The API document as a page", role="open")
+@operation("Get the API document as a web page", role="open")
 def get_docs(deployment: str | None = None) -> Response:
     """Return the page. It asks for a key, unless the caller needs none."""
     is_developer = developer() is not None

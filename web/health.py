@@ -91,7 +91,7 @@ def require_deployment() -> None:
 
 @bp.get("/", strict_slashes=False)
 @operation(
-    "Is the service up? To browsers, the console",
+    "Check that the service is up, or get the console in a browser",
     role="open",
     query=OkQuery,
     answer=UP,
@@ -107,7 +107,7 @@ def get_root(deployment: str | None = None) -> Response:
 
 
 @bp.get("/ok")
-@operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
+@operation("Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:
     """Check that the service is up. With `check_db=1` the database must answer too.
 
@@ -119,7 +119,7 @@ def get_ok(deployment: str | None = None) -> Response:
         with connection() as conn:
             conn.execute(text("SELECT 1"))
             if asked["ready"] and not schema.is_current(conn):
-                raise Unavailable("the database lacks tables of this release: its migrations have not run")
+                raise Unavailable("the database lacks tables of this release: run its migrations")
         if asked["ready"]:
             writes: WriteCheck = current_app.extensions["runyard_writes"]
             writes.require()
@@ -127,7 +127,7 @@ def get_ok(deployment: str | None = None) -> Response:
 
 
 @bp.get("/info")
-@operation("Which version, and what it can do", role="open", answer=INFO, errors=REFUSALS)
+@operation("Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS)
 def get_info(deployment: str | None = None) -> Response:
     """Return the version and features of the service.
 
@@ -166,7 +166,7 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
 
 @bp.get("/metrics")
 @operation(
-    "Queue, worker and request figures for Prometheus",
+    "Get queue, worker and request figures for Prometheus",
     role="open",
     slow=True,
     query=MetricsQuery,
@@ -247,23 +247,31 @@ def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[Q
 
 
 WORKER_FIGURES = (
-    ("workers", "workers", "Runners and builders"),
-    ("worker_slots", "slots", "Runs or builds they can have at a time"),
-    ("worker_running", "running", "Runs or builds they have"),
-    ("worker_available", "available", "Runs or builds they could have besides"),
-    ("graph_hosts", "hosts", "Graph hosts they keep"),
-    ("runs_ended_a_minute", "ended", "Runs that ended within the last minute"),
+    ("workers", "workers", "Number of runners and builders"),
+    ("worker_slots", "slots", "Number of runs or builds that the workers can execute at a time"),
+    ("worker_running", "running", "Number of runs or builds that the workers execute now"),
+    ("worker_available", "available", "Number of further runs or builds that the workers could start now"),
+    ("graph_hosts", "hosts", "Number of graph hosts of the workers"),
+    ("runs_ended_a_minute", "ended", "Number of runs that ended within the last minute"),
 )
 
 
 RUN_FIGURES = (
-    ("runs", "runs", "Runs that have not ended"),
-    ("oldest_run_seconds", "oldest_seconds", "Since when the oldest of them is so"),
-    ("median_run_seconds", "median_seconds", "Since when half of them are so"),
+    ("runs", "runs", "Number of runs that have not ended"),
+    (
+        "oldest_run_seconds",
+        "oldest_seconds",
+        "Seconds that the oldest run has been pending since it was due, or running",
+    ),
+    (
+        "median_run_seconds",
+        "median_seconds",
+        "Median of the seconds that runs have been pending since they were due, or running",
+    ),
     (
         "oldest_unblocked_run_seconds",
         "oldest_unblocked_seconds",
-        "Since when the oldest is so that has no earlier run of its thread before it",
+        "Like runyard_oldest_run_seconds, of runs without an earlier live run on their thread",
     ),
 )
 

@@ -77,14 +77,14 @@ GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for bluepri
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
-MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id for the default assistant of that graph"}
+MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id, which names the default assistant of that graph"}
 OTHER_IDS = frozenset(
     {"assistant_id", "provider_id", "key_id", "auth_id", "worker_id"}
 )  # ids that need not be UUIDs
 
 
 @bp.get("/openapi.json")
-@operation("This document", role="open", answer=OBJECT, errors=(404, 503))
+@operation("Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503))
 def get_openapi(deployment: str | None = None) -> Response:
     """Return the OpenAPI 3.1 description of the service, or of one deployment."""
     return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
@@ -255,17 +255,17 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
 def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
     text = {"type": "string"}
     if 304 in operation.errors:
-        meaning = "The ETag of the record that the caller holds"
+        meaning = "ETag of the version of the record that the client has"
         yield {"in": "header", "name": "If-None-Match", "description": meaning, "schema": text}
     if operation.sse:
-        meaning = "The id of the last event that the caller has seen"
+        meaning = "Id of the last event that the client received"
         yield {"in": "header", "name": "Last-Event-ID", "description": meaning, "schema": text}
     if operation.idempotent:
         yield {
             "in": "header",
             "name": HEADER,
-            "description": "The same request under the same key, within a day, is carried out once: it is"
-            " answered as the first time, with the header Idempotent-Replayed.",
+            "description": "Key of the request. A request that is repeated with the same key within a day is executed once;"
+            " the repetition gets the first response, with the header Idempotent-Replayed.",
             "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x20-\x7e]+$"},
         }
 
@@ -338,5 +338,5 @@ def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
     if field.allow_none:
         array["type"] = ["array", "null"]
     if isinstance(field, QueryList):
-        array["description"] = "A repeated key, a JSON array, or words between commas."
+        array["description"] = "A repeated parameter, a JSON array, or values separated by commas."
     return array

@@ -14,46 +14,46 @@ SSE = "text/event-stream"
 CONTROL_PLANE = ("/v1/", "/v2/")
 
 MEANINGS = {
-    304: "The caller holds this record already",
-    400: "The request breaks a rule",
+    304: "The client has the current version of the record",
+    400: "The request is invalid",
     401: "Missing or unknown API key",
-    403: "The API key may not do that",
+    403: "The API key does not allow this operation",
     404: "Not found",
-    408: "The request's body did not arrive in time",
-    409: "Conflict with the current state",
-    413: "Too large",
+    408: "The request body did not arrive in time",
+    409: "The request conflicts with the current state",
+    413: "The request body is too large",
     414: "The request line is too long",
-    422: "A value is missing or wrong",
-    424: "The graph's host could not answer",
-    426: "The request asks for no WebSocket",
+    422: "A value is missing or invalid",
+    424: "The graph host could not answer",
+    426: "The request does not ask for a WebSocket",
     429: "A limit is reached; see Retry-After",
-    431: "A header is too long, or there are too many",
-    502: "A server outside this service did not answer as it should",
-    503: "The database is unavailable; see Retry-After",
-    504: "The graph's host did not answer in time",
+    431: "A header is too long, or the request has too many headers",
+    502: "A server outside this service gave an invalid answer, or none",
+    503: "The database or another part of the service is unavailable; see Retry-After",
+    504: "The graph host did not answer in time",
 }
 BY_THE_SERVER = (414, 431)  # refused before a route is found
 WITHOUT_BODY = frozenset({101, 202, 204, 304})
 TO_BE_RETRIED = frozenset({429, 503})
 
-ETAG = {"description": "To be sent back as If-None-Match", "schema": {"type": "string"}}
-RETRY_AFTER = {"description": "Seconds to wait", "schema": {"type": "integer"}}
+ETAG = {"description": "Value for If-None-Match in later requests", "schema": {"type": "string"}}
+RETRY_AFTER = {"description": "Seconds to wait before the next attempt", "schema": {"type": "integer"}}
 # Response headers that an operation may declare.
 HEADERS = {
-    "Location": "Where the run can be followed: a path from the deployment's own root",
-    "Content-Location": "The run's own path, from the deployment's own root",
-    "X-Pagination-Total": "How many there are in all",
-    "X-Pagination-Next": "The offset of the next page; not there on the last one",
+    "Location": "Path of the run's event stream, relative to the deployment's root",
+    "Content-Location": "Path of the run, relative to the deployment's root",
+    "X-Pagination-Total": "Number of all matching records",
+    "X-Pagination-Next": "Offset of the next page. Missing on the last page",
 }
 REPLAYED = {
-    "description": "`true`: the answer that an earlier request under this Idempotency-Key had",
+    "description": "`true` if this is the stored response of an earlier request with the same Idempotency-Key",
     "schema": {"type": "string", "enum": ["true"]},
 }
 
 TEXT = {"type": "string"}
 EVENT = {
     "title": "ServerSentEvent",
-    "description": "One of a stream of them; `data` is JSON",
+    "description": "One event of the stream; `data` is JSON",
     "type": "object",
     "properties": {"event": TEXT, "data": TEXT, "id": TEXT},
 }
@@ -109,7 +109,7 @@ def _refused(operation: Operation, path: str, *, is_open: bool, takes_input: boo
 
 
 def _answer(spec: APISpec, operation: Operation, status: int) -> dict[str, Any]:
-    described: dict[str, Any] = {"description": "The answer" if status == 200 else HTTPStatus(status).phrase}
+    described: dict[str, Any] = {"description": "Success" if status == 200 else HTTPStatus(status).phrase}
     headers = {"ETag": ETAG} if 304 in operation.errors else {}
     headers |= {name: {"description": HEADERS[name], "schema": TEXT} for name in operation.headers}
     if operation.idempotent:

@@ -77,14 +77,14 @@ class Streams:
         opened = self._open[who.key_id]
         if opened >= self._per_key and not who.may(OPERATOR):
             raise TooMany(
-                f"{_called(who)} has {self._per_key} open streams, more it may not have",
+                f"{_called(who)} has {self._per_key} open streams, the maximum: close one first",
                 retry_after_seconds=STREAM_RETRY_SECONDS,
             )
         if self.count >= self._in_all:
-            raise Unavailable("this process has as many open streams as it can serve")
+            raise Unavailable("this process has reached its maximum of open streams: try again later")
         if opened and opened >= SHARE * (self._in_all - self.count - 1):
             raise TooMany(
-                f"{_called(who)} has {opened} open streams, and the few that are left are for others",
+                f"{_called(who)} has {opened} open streams, and the last free ones are reserved for other callers",
                 retry_after_seconds=STREAM_RETRY_SECONDS,
             )
         self._open[who.key_id] += 1
@@ -131,7 +131,10 @@ def count_request(who: Caller) -> None:
     buckets: Buckets = current_app.extensions["runyard_buckets"]
     seconds = buckets.take(who.key_id, time.monotonic())
     if seconds:
-        raise TooMany(f"{_called(who)} asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
+        raise TooMany(
+            f"{_called(who)} sends too many requests: see Retry-After",
+            retry_after_seconds=max(math.ceil(seconds), 1),
+        )
 
 
 def _called(who: Caller) -> str:
@@ -145,7 +148,10 @@ def count_address(address: str) -> None:
     buckets: Buckets = current_app.extensions["runyard_buckets"]
     seconds = buckets.take(f"address:{address}", time.monotonic())
     if seconds:
-        raise TooMany("This address asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
+        raise TooMany(
+            "This address sends too many requests: see Retry-After",
+            retry_after_seconds=max(math.ceil(seconds), 1),
+        )
 
 
 def take_slot() -> None:

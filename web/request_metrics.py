@@ -30,19 +30,19 @@ class Traffic(Collector):
     def __init__(self) -> None:
         self._requests = Counter(
             "runyard_http_requests",
-            "Requests this web has answered",
+            "Number of requests that this web server has answered",
             ("method", "route", "status"),
             registry=None,
         )
         self._seconds = Histogram(
             "runyard_http_request_seconds",
-            "Until an answer began, but for runs waited for and streams",
+            "Seconds until a response began, without streams and waits for runs",
             buckets=SECONDS,
             registry=None,
         )
         self.open_streams = Gauge(
             "runyard_open_streams",
-            "Long answers this web gives",
+            "Number of open long responses of this web server: streams, waits and long polls",
             registry=None,
             multiprocess_mode="livesum",
         )

@@ -32,9 +32,9 @@ from shared.infra.postgres import connection
 KNOWN_SECONDS = 1.0
 LABELS = ("organization", "deployment")
 OF_SECONDS = {
-    "wait": "Until runs were begun, since they were due",
-    "duration": "Until runs ended, since they were begun",
-    "first_token": "Until a model streamed a run's first token, since the run was created",
+    "wait": "Seconds from the time at which a run was due to its start",
+    "duration": "Seconds from the start of a run to its end",
+    "first_token": "Seconds from the creation of a run to the first token that a model streamed",
 }
 
 
@@ -81,20 +81,24 @@ class RunMetrics(Collector):
                 family.add_metric(_named(each), buckets(each.histograms[kind]), each.seconds[kind])
             yield family
         builds = HistogramMetricFamily(
-            "runyard_build_seconds", "What a build's last attempt took, by how it ended", labels=("status",)
+            "runyard_build_seconds",
+            "Seconds that the last attempt of a build took, by the status of its end",
+            labels=("status",),
         )
         for status, (seconds, histogram) in self._found.builds.items():
             builds.add_metric((status,), buckets(histogram), seconds)
         yield builds
         ages = GaugeHistogramMetricFamily(
-            "runyard_queue_age_seconds", "How long the runs that wait have done so", labels=("pool",)
+            "runyard_queue_age_seconds", "Seconds that the pending runs have waited", labels=("pool",)
         )
         for pool, (seconds, histogram) in self._found.queues.items():
             ages.add_metric((pool,), buckets(histogram), seconds)
         yield ages
 
     def _ended(self) -> CounterMetricFamily:
-        family = CounterMetricFamily("runyard_runs_ended", "Runs that have ended", labels=(*LABELS, "status"))
+        family = CounterMetricFamily(
+            "runyard_runs_ended", "Number of runs that have ended", labels=(*LABELS, "status")
+        )
         for each in self._found.deployments:
             for status in STATUSES:
                 family.add_metric((*_named(each), status), each.counts[status])
@@ -102,7 +106,7 @@ class RunMetrics(Collector):
 
     def _live(self) -> GaugeMetricFamily:
         family = GaugeMetricFamily(
-            "runyard_deployment_runs", "Runs that have not ended", labels=(*LABELS, "status")
+            "runyard_deployment_runs", "Number of runs that have not ended", labels=(*LABELS, "status")
         )
         for each in self._found.deployments:
             family.add_metric((*_named(each), "pending"), each.pending)
@@ -111,7 +115,7 @@ class RunMetrics(Collector):
 
     def _tokens(self) -> CounterMetricFamily:
         family = CounterMetricFamily(
-            "runyard_tokens", "Tokens that models reported for runs that have ended", labels=(*LABELS, "kind")
+            "runyard_tokens", "Number of tokens that models reported for ended runs", labels=(*LABELS, "kind")
         )
         for each in self._found.deployments:
             for kind in ("input", "output"):

@@ -21,20 +21,28 @@ from shared.infra.redis import RedisError
 KNOWN_SECONDS = 1.0
 
 FIGURES = {
-    "upkeep_silent_seconds": "Since the process that leads upkeep renewed its lease",
-    "expired_leases": "Running runs whose lease has run out, and that nobody has taken over yet",
-    "worker_silent_seconds": "Since the worker that has been silent for longest sent a heartbeat",
-    "webhooks_waiting": "Webhooks that are to be sent",
-    "webhooks_failing": "Those of them whose last attempt failed",
-    "webhooks_given_up": "Webhooks whose last attempt failed within the last hour",
-    "database_connections": "Sessions of clients in PostgreSQL, of all its databases",
-    "database_max_connections": "How many it takes",
-    "backup_age_seconds": "Since `runyard backup` has made a backup",
+    "upkeep_silent_seconds": "Seconds since the process that leads upkeep renewed its lease",
+    "expired_leases": "Number of running runs whose lease has expired and that no runner has claimed again",
+    "worker_silent_seconds": "Seconds since the last heartbeat of the worker that has been silent for longest",
+    "webhooks_waiting": "Number of webhook deliveries in the outbox",
+    "webhooks_failing": "Number of webhook deliveries in the outbox whose last attempt failed",
+    "webhooks_given_up": "Number of webhook deliveries given up within the last hour",
+    "database_connections": "Number of client sessions in PostgreSQL, over all its databases",
+    "database_max_connections": "Maximum number of sessions in PostgreSQL (max_connections)",
+    "backup_age_seconds": "Seconds since the last backup by `runyard backup`",
 }
 OF_REDIS: dict[str, tuple[Any, str, str]] = {
-    "memory_bytes": (GaugeMetricFamily, "What Redis holds in memory", "used_memory"),
-    "max_memory_bytes": (GaugeMetricFamily, "What it may hold; 0: no limit", "maxmemory"),
-    "evicted_keys": (CounterMetricFamily, "Keys that Redis removed for want of memory", "evicted_keys"),
+    "memory_bytes": (GaugeMetricFamily, "Bytes of memory that Redis uses", "used_memory"),
+    "max_memory_bytes": (
+        GaugeMetricFamily,
+        "Maximum bytes of memory that Redis may use; 0: no limit",
+        "maxmemory",
+    ),
+    "evicted_keys": (
+        CounterMetricFamily,
+        "Number of keys that Redis evicted because its memory was full",
+        "evicted_keys",
+    ),
 }
 QUERY = text(f"""
 SELECT
@@ -65,7 +73,7 @@ class ServerMetrics(Collector):
         for name, meaning in FIGURES.items():
             if self._of_database[name] is not None:
                 yield GaugeMetricFamily(f"runyard_{name}", meaning, value=float(self._of_database[name]))
-        up = GaugeMetricFamily("runyard_redis_up", "Whether Redis answers", labels=("role",))
+        up = GaugeMetricFamily("runyard_redis_up", "1 if Redis answers, otherwise 0", labels=("role",))
         for role, told in self._of_redis.items():
             up.add_metric((role,), float(told is not None))
         yield up

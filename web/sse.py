@@ -193,11 +193,11 @@ class Stream:
             raise StopIteration from None
         except Stopping:
             self._ended = True  # the client did not disconnect
-            raise cut_off("the server stops") from None
+            raise cut_off("the server is shutting down") from None
         except NoLongerAllowed:
             if self._may_end_early:
                 raise StopIteration from None
-            raise cut_off("the key that opened this is no longer valid") from None
+            raise cut_off("the key of this request is no longer valid") from None
 
     def _ask(self) -> None:
         now = time.monotonic()

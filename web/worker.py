@@ -97,7 +97,7 @@ class Worker(GeventWorker):
             self.connections.current().upgraded = taken.serve
             raise
         except TimeoutError as error:  # gunicorn would log a traceback
-            raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing any more") from error
+            raise ConnectionResetError(errno.ECONNRESET, "the client stopped reading") from error
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         """Report a request that gunicorn refuses, under one request id in the log and in the response of `refuse`."""

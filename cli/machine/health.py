@@ -114,5 +114,5 @@ def _check_database(settings: Settings) -> str:
             f"The database does not answer: {str(error).strip().partition(chr(10))[0]}"
         ) from error
     if not schema.is_enough(version):
-        raise Unhealthy("The database lacks tables of this release: its migrations have not run.")
+        raise Unhealthy("The database lacks tables of this release: run its migrations.")
     return f"the database has the tables of version {schema.needed()}"

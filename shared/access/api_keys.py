@@ -102,7 +102,7 @@ def create(
 def create_for(conn: Connection, caller: Caller, *, role: str, **options: Any) -> tuple[str, str]:
     """Insert a key of the caller's organization. Returns its id and text. Raises Forbidden above the caller's role."""
     if role in ROLES and not caller.may(role):
-        raise Forbidden(f"A key with the role {caller.role} cannot make one with the role {role}")
+        raise Forbidden(f"A key with the role {caller.role} cannot create a key with the role {role}")
     key = create(conn, caller.organization_id, role=role, **options)
     return key.split("_")[1], key
 

@@ -185,7 +185,7 @@ def _check_name(name: str) -> None:
         UUID(name)
     except ValueError:
         return
-    raise Invalid("must not look like an id", loc=("body", "name"))
+    raise Invalid("must not be a UUID", loc=("body", "name"))
 
 
 def _refuse_default(organization_id: UUID, what: str) -> None:

@@ -58,9 +58,9 @@ def find_upload(conn: Connection, token: str) -> str:
     )
     row = conn.execute(query, {"hash": _hash(token)}).one_or_none()
     if row is None:
-        raise NotFound("This upload URL is not valid, or not any more.")
+        raise NotFound("This upload URL is not valid, or has expired. Create a new one.")
     if row.digest is not None:
-        raise Conflict("This upload URL has been used. Ask for a new one.")
+        raise Conflict("This upload URL has been used. Create a new one.")
     return str(row.object_path)
 
 
@@ -69,7 +69,7 @@ def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
     keep(conn, path, digest)
     filled = text("UPDATE upload SET digest = :digest WHERE object_path = :path AND digest IS NULL")
     if conn.execute(filled, {"digest": digest, "path": object_path}).rowcount != 1:
-        raise Conflict("This upload URL has been used. Ask for a new one.")
+        raise Conflict("This upload URL has been used. Create a new one.")
 
 
 def keep(conn: Connection, path: Path, digest: str) -> None:
@@ -99,7 +99,7 @@ def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
         yield bytes(data)
         n += 1
     if n == 0:
-        raise NotFound("the source archive is gone")
+        raise NotFound("the source archive does not exist any longer")
 
 
 def exists(conn: Connection, digest: str) -> bool:

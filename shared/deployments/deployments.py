@@ -168,7 +168,9 @@ def create(
     id. Raises Invalid, Conflict.
     """
     if revision_config.get("source_tarball_path"):
-        raise Invalid("source_tarball_path was not handed out for this deployment", status=400)
+        raise Invalid(
+            "source_tarball_path must be the object_path of an upload URL of this deployment", status=400
+        )
     agent = agent or {}
     name = name or _name_of_agent(conn, organization_id, agent)
     deployment_id = uuid7()
@@ -298,7 +300,9 @@ def redeploy(
         raise Invalid("this revision has no source to deploy", status=400)
     is_built = old["requirements"] is not None and old["manifest"] is not None
     if not is_built and old["archive_digest"] and not archives.exists(conn, old["archive_digest"]):
-        raise Invalid("this revision was never built, and its source is gone", status=400)
+        raise Invalid(
+            "this revision was never built, and its source was deleted: upload it again", status=400
+        )
     new_id = revisions.create(
         conn,
         deployment_id,

@@ -114,7 +114,9 @@ def notify(stored: Iterable[Line]) -> None:
         try:
             redis.events(deployment_id).publish(channel(deployment_id), events.WAKE_UP)
         except RedisError as error:
-            log.warning("readers of a deployment's log learn of its lines a little later: %s", error)
+            log.warning(
+                "could not notify the readers of a deployment's log, they see new lines later: %s", error
+            )
             if not redis.has_several():
                 return
 
@@ -182,7 +184,9 @@ def _parse_cursor(offset: str) -> tuple[datetime, int]:
         at, _, id = raw.partition(" ")
         return datetime.fromisoformat(at), int(id)
     except (ValueError, binascii.Error) as error:
-        raise Invalid("offset must be a next_offset of an earlier answer", loc=("body", "offset")) from error
+        raise Invalid(
+            "offset must be a next_offset of an earlier response", loc=("body", "offset")
+        ) from error
 
 
 def status_payload(status: str, message: str | None) -> bytes:

@@ -73,7 +73,7 @@ def make(
     has_source = digest is not None or source == REPOSITORY
     if preview is not None and not has_source:
         loc = ("body", "source_revision_config", "source_tarball_path")
-        raise Invalid("a preview needs source: the deployment has none yet", loc=loc, status=400)
+        raise Invalid("a preview needs a source: the deployment has none yet", loc=loc, status=400)
     is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
     if is_placeholder and preview is None:
         revision_id = latest["id"]
@@ -122,7 +122,11 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     row = conn.execute(query, {"path": object_path, "id": deployment_id}).one_or_none()
     loc = ("body", "source_revision_config", "source_tarball_path")
     if row is None:
-        raise Invalid("source_tarball_path was not handed out for this deployment", loc=loc, status=400)
+        raise Invalid(
+            "source_tarball_path must be the object_path of an upload URL of this deployment",
+            loc=loc,
+            status=400,
+        )
     if row.digest is None:
         raise Invalid("nothing was uploaded to source_tarball_path", loc=loc, status=400)
     return str(row.digest)

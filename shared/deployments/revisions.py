@@ -173,7 +173,7 @@ def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> l
         " AND preview IS NOT DISTINCT FROM (SELECT preview FROM revision WHERE id = :except)"
     )
     ids = conn.execute(query, {"id": deployment_id, "except": except_id}).scalars().all()
-    return [_move(conn, id, RevisionStatus.SKIPPED, "a newer revision took its place") for id in ids]
+    return [_move(conn, id, RevisionStatus.SKIPPED, "replaced by a newer revision") for id in ids]
 
 
 def promote(conn: Connection, deployment_id: UUID) -> list[Transition]:
@@ -378,7 +378,7 @@ def give_back(conn: Connection, claimed: ClaimedRevision) -> bool:
 
 def _require_one(rowcount: int, claimed: ClaimedRevision) -> None:
     if rowcount != 1:
-        raise Fenced(f"revision {claimed.revision_id} is not attempt {claimed.attempt}'s any more")
+        raise Fenced(f"revision {claimed.revision_id} no longer belongs to attempt {claimed.attempt}")
 
 
 DUE = text(f"""

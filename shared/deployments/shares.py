@@ -51,7 +51,7 @@ def _at(shares: Sequence[Share], part: int) -> UUID:
         upto += share.percent
         if part < upto:
             return share.revision_id
-    raise AssertionError("the shares come to all parts")
+    raise AssertionError("the shares add up to all parts")
 
 
 def takes_traffic(revision: str, deployment: str) -> str:

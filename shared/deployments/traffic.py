@@ -168,7 +168,7 @@ def _require_address(conn: Connection, organization_id: UUID, deployment_id: UUI
     values = {"id": deployment_id, "name": name, "sign": deployments.PREVIEW_SIGN}
     row = conn.execute(query, values).one()
     if row.is_taken:
-        raise Conflict("A deployment has the name that this preview's address would have.")
+        raise Conflict("The name of this preview's address is already the name of a deployment.")
     if row.others >= MOST_PREVIEWS:
         raise Conflict(f"The deployment has {MOST_PREVIEWS} previews already: delete some.")
 

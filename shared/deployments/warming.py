@@ -25,7 +25,7 @@ def announce(revision_id: UUID, pool: str) -> None:
     try:
         redis.broker().publish(redis.warm_channel(pool), str(revision_id))
     except redis.RedisError as error:
-        log.info("revision %s: not warmed: %s", revision_id, error)
+        log.info("revision %s: could not tell the runners to start a host: %s", revision_id, error)
 
 
 def prepare(deployment_id: UUID, revision_id: UUID, pool: str) -> None:
@@ -41,4 +41,4 @@ def prepare(deployment_id: UUID, revision_id: UUID, pool: str) -> None:
     try:
         graph_queries.ask(question, patience_seconds=WAIT_SECONDS)
     except (Unanswered, Unavailable) as error:
-        log.warning("revision %s: has no host yet: %s", revision_id, error.message)
+        log.warning("revision %s: no runner has started a host yet: %s", revision_id, error.message)

@@ -224,7 +224,7 @@ def wake(channel: WakeChannel) -> None:
     try:
         servers.events(channel.id).publish(channel.name, WAKE_UP)
     except RedisError as error:
-        log.warning("readers of a channel look a little later: %s", error)
+        log.warning("could not wake the readers of a channel, they look later: %s", error)
 
 
 def append_all(batches: Sequence[Batch], *, retention_seconds: int) -> None:

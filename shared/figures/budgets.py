@@ -122,7 +122,7 @@ def exceeded(account: Account, most: int) -> str:
 
 def exceeded_by_run(account: Account, most: int, used: int) -> str:
     """Return the error text for a run that used more tokens than its limit."""
-    return f"the run used {used} tokens: the {_called(account)} allows a run {most} (max_run_tokens)"
+    return f"the run used {used} tokens: the {_called(account)} allows {most} per run (max_run_tokens)"
 
 
 def _called(account: Account) -> str:

@@ -53,7 +53,7 @@ def usage(
     values = {"organization_id": organization_id, "since": since, "until": until}
     rows = conn.execute(query, values).mappings().all()
     if len(rows) > MOST_ROWS:
-        raise Invalid("asks for too much at once: ask for fewer days or dimensions", loc=("query", "by"))
+        raise Invalid("returns too many rows: ask for fewer days or dimensions", loc=("query", "by"))
     if "model" in by:
         found = [_of_model(row, columns) for row in rows if row["model"]]
     else:

@@ -49,7 +49,7 @@ def _type(
         try:
             return joined(items)
         except UNFIT as error:
-            raise DataError(f"not for the database: {error}") from error
+            raise DataError(f"the value does not fit its database type: {error}") from error
 
     def joined(items: Sequence[Any]) -> Packed:
         parts = [_HEAD.pack(1, 1, item_oid, len(items), 1)]

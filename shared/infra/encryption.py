@@ -75,6 +75,6 @@ def is_current(stored: bytes) -> bool:
 def _require() -> MultiFernet:
     if _cipher is None:
         raise Unavailable(
-            "secrets cannot be kept: the service's operator has not set RUNYARD_ENCRYPTION_KEYS"
+            "secrets cannot be stored: the service's operator has not set RUNYARD_ENCRYPTION_KEYS"
         )
     return _cipher

@@ -57,7 +57,11 @@ class HealthSocket:
             remove_dead(self.address.path.parent, self.address.kind)
             self._listener = _listen(self.address.path)
         except OSError as error:
-            log.warning("`runyard health %s` gets no answer here: %s", self.address.kind, error)
+            log.warning(
+                "`runyard health %s` cannot reach this process, its health socket was not opened: %s",
+                self.address.kind,
+                error,
+            )
             return
         # Under gevent, this is a greenlet of the process's one loop.
         threading.Thread(target=self._serve, args=(self._listener,), name="health", daemon=True).start()
@@ -72,7 +76,7 @@ class HealthSocket:
             try:
                 asking, _ = listener.accept()
             except OSError as error:  # no descriptor is free: clients wait meanwhile
-                log.warning("no answer about this process's health: %s", error)
+                log.warning("the health socket cannot accept a connection: %s", error)
                 threading.Event().wait(RETRY_SECONDS)
                 continue
             with asking, suppress(OSError):
@@ -115,7 +119,7 @@ def ask(address: HealthAddress, seconds: float) -> str:
         except OSError as error:
             raise NoHealthAnswer(f"is gone ({error.strerror})") from error
     if not answer:
-        raise NoHealthAnswer("ended while it was asked")
+        raise NoHealthAnswer("ended before it answered")
     return answer
 
 

@@ -108,7 +108,11 @@ class Handler(logging.StreamHandler[TextIO]):
     def _notice(self, dropped: int) -> bytes:
         record = {"name": __name__, "levelname": "WARNING", "levelno": logging.WARNING}
         record = logging.makeLogRecord(
-            {**record, "msg": "%d log lines were dropped: nobody read them", "args": (dropped,)}
+            {
+                **record,
+                "msg": "%d log lines were dropped: the process that reads them is too slow",
+                "args": (dropped,),
+            }
         )
         return (self.format(record) + self.terminator).encode()
 

@@ -35,7 +35,7 @@ def forever(
             if _is_away(error):
                 log.warning("%s waits: %s", what, error)
             else:
-                log.exception("%s failed, going on", what)
+                log.exception("%s failed, continuing", what)
             failures += 1
         if failures and retry is not None:
             first, most = retry

@@ -229,7 +229,9 @@ def _look_after(engine: Engine) -> None:
     def on_do_connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> Any:
         nonlocal hung_until
         if time.monotonic() < hung_until:
-            raise psycopg.errors.ConnectionTimeout("the database did not answer a moment ago")
+            raise psycopg.errors.ConnectionTimeout(
+                "the database did not answer the previous connection attempt, a moment ago"
+            )
         try:
             return dialect.connect(*arguments, **parameters)
         except psycopg.errors.ConnectionTimeout:
@@ -363,9 +365,9 @@ def _why_not_now(error: Exception) -> str | None:
         return GONE
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
     if state in IN_THE_WAY:
-        return "Another transaction was in the way."
+        return "Another transaction blocked this one. Try again."
     if state == CANCELED:
-        return "The database took too long."
+        return "A database query took too long. Try again."
     # None: the server was never reached. 08: connection lost, 53: out of resources, 57P: shutting down.
     is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
     return GONE if is_gone else None

@@ -73,7 +73,11 @@ class Replica:
         is_used = time.monotonic() < self._fresh_until
         if is_used != self._is_used:
             self._is_used = is_used
-            state = "has kept up and is used" if is_used else "is away or lags too far: the primary is read"
+            state = (
+                "has caught up: reads go to it"
+                if is_used
+                else "is unavailable or lags too far: reads go to the primary"
+            )
             log.log(logging.INFO if is_used else logging.WARNING, "the read replica %s", state)
 
     def ask(self, query: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -129,9 +133,9 @@ def read(query: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs
         try:
             return _replica.ask(query, *args, **kwargs)
         except NotFound:
-            log.debug("the read replica does not have it: the primary is asked")
+            log.debug("the read replica does not have the record, reading from the primary")
         except Unavailable as error:
-            log.warning("the read replica failed, the primary is read: %s", error)
+            log.warning("the read replica failed, reading from the primary: %s", error)
             _replica.suspend()
     with postgres.connection() as conn:
         return query(conn, *args, **kwargs)

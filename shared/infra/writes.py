@@ -53,7 +53,7 @@ class WriteCheck:
     def _learn(self, refusal: str | None) -> None:
         if refusal != self._refusal:
             level = logging.INFO if refusal is None else logging.ERROR
-            log.log(level, "%s", refusal or "the database takes writes again")
+            log.log(level, "%s", refusal or "the database accepts writes again")
         self._refusal = refusal
 
 

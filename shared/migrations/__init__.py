@@ -77,7 +77,7 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
                 connection.rollback()
                 if not isinstance(error.orig, psycopg.errors.LockNotAvailable) or attempt == TRIES:
                     raise
-                log.warning("a table is in use: version %s is tried again", _version(connection))
+                log.warning("a table is in use: retrying version %s", _version(connection))
                 time.sleep(PAUSE_SECONDS)
         connection.commit()
         with connection.begin():

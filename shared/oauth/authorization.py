@@ -172,7 +172,8 @@ def _consume(organization_id: UUID | None, provider_id: str, sent: Return) -> tu
         asked = conn.execute(consume, key).mappings().one_or_none()
         if asked is None:
             raise Invalid(
-                "this state is unknown, has expired or has been used: begin again", loc=(sent.part, "state")
+                "this state is unknown, has expired or has been used: start the authorization again",
+                loc=(sent.part, "state"),
             )
         query = text("SELECT * FROM oauth_provider WHERE id = :id")
         return asked, conn.execute(query, {"id": asked["provider_key"]}).mappings().one()

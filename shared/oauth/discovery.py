@@ -72,7 +72,7 @@ def _issuer_of(mcp_server_url: str) -> str:
         if document is None:
             continue
         if not _is_resource(document.get("resource"), mcp_server_url):
-            raise Invalid("its metadata speaks of another resource", loc=LOC)
+            raise Invalid("its metadata describes another resource", loc=LOC)
         issuers = document.get("authorization_servers")
         if isinstance(issuers, list) and issuers and isinstance(issuers[0], str):
             return issuers[0]
@@ -125,9 +125,9 @@ def _described(issuer: str) -> AuthorizationServer:
         if document is None:
             continue
         if document.get("issuer") != issuer and document.get("issuer") != f"{issuer}/":
-            raise Invalid("its authorization server speaks for another one", loc=LOC)
+            raise Invalid("the metadata of its authorization server names another issuer", loc=LOC)
         return _authorization_server(document)
-    raise Invalid("its authorization server does not describe itself", loc=LOC)
+    raise Invalid("its authorization server publishes no metadata", loc=LOC)
 
 
 def _authorization_server(document: dict[str, Any]) -> AuthorizationServer:
@@ -149,7 +149,9 @@ def _authorization_server(document: dict[str, Any]) -> AuthorizationServer:
 def _endpoint(document: dict[str, Any], name: str, check: Callable[[str], None]) -> str:
     url = document.get(f"{name}_endpoint")
     if not isinstance(url, str):
-        what = "let clients register by themselves" if name == "registration" else f"name its {name} endpoint"
+        what = (
+            "support dynamic client registration" if name == "registration" else f"name its {name} endpoint"
+        )
         raise Invalid(f"its authorization server does not {what}", loc=LOC)
     try:
         check(url)
@@ -161,7 +163,10 @@ def _endpoint(document: dict[str, Any], name: str, check: Callable[[str], None])
 def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
     """Register this service as a client. Returns its id, its secret and its authentication method. Raises Invalid."""
     if not server.auth_methods:
-        raise Invalid("its authorization server wants clients to identify themselves in another way", loc=LOC)
+        raise Invalid(
+            "its authorization server supports no method of client authentication that this service supports",
+            loc=LOC,
+        )
     wanted = server.auth_methods[0]  # `none` is preferred: PKCE protects the code without a stored secret
     asked = {
         "client_name": CLIENT_NAME,
@@ -195,7 +200,7 @@ def _document(url: str) -> dict[str, Any] | None:
     """Fetch a metadata document. Returns None if there is none. Raises OutsideFailed for a server error."""
     answer = _get(url)
     if answer.status >= 500:
-        raise OutsideFailed(f"{urlsplit(url).hostname} does not work at present")
+        raise OutsideFailed(f"{urlsplit(url).hostname} answered with a server error")
     found = answer.json() if answer.status == 200 else None
     return found if isinstance(found, dict) else None
 

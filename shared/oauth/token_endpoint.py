@@ -27,7 +27,7 @@ MAX_LIFETIME_SECONDS = 10 * 365 * 86400.0
 
 
 class TokenRefused(OutsideFailed):
-    """The provider refused to give a token."""
+    """The provider refused to issue a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +110,11 @@ def _ask(client: OAuthClient, body: str) -> Tokens:
     fields = _fields(answer)
     name = client.provider_id
     if fields is None:
-        raise OutsideFailed(f"The token endpoint of {name} did not answer as one")
+        raise OutsideFailed(f"The token endpoint of {name} gave an invalid answer")
     if fields.get("error") or fields.get("ok") is False or not 200 <= answer.status < 300:
         if answer.status >= 500 or answer.status == 429:
-            raise OutsideFailed(f"The token endpoint of {name} does not work at present")
-        raise TokenRefused(f"The provider {name} refused to give a token")
+            raise OutsideFailed(f"The token endpoint of {name} answered with a server error")
+        raise TokenRefused(f"The provider {name} refused to issue a token")
     tokens = _tokens(client, fields)
     if tokens is None:
         raise OutsideFailed(f"The token endpoint of {name} answered without a token")

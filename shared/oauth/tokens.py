@@ -197,7 +197,7 @@ def _refresh(provider: RowMapping, grant: RowMapping) -> str | None:
             providers.client_of(provider), encryption.decrypt(grant["refresh_token"])
         )
     except TokenRefused:
-        log.info("the provider %s refuses to refresh a token", provider["provider_id"])
+        log.info("the provider %s refused to refresh a token", provider["provider_id"])
         _store(grant["id"], ", refresh_token = NULL")
         return None
     except OutsideFailed:
@@ -309,7 +309,7 @@ def _revoke_outside(organization_id: UUID, provider_id: str, grants: Sequence[Ro
                 )
             token_endpoint.revoke(client, encryption.decrypt(grant["access_token"]), hint="access_token")
     except OutsideFailed as error:
-        log.warning("tokens were removed here alone: %s", error.message)
+        log.warning("tokens were removed here, but not revoked at the provider: %s", error.message)
 
 
 def _missing(token_id: UUID) -> NotFound:

@@ -203,7 +203,7 @@ class ProtocolStream(ThreadReader[Item]):
         try:
             watching.note(self._keys)
         except Unavailable as error:
-            log.warning("thread %s: not noted that it is watched: %s", self._thread_id, error)
+            log.warning("thread %s: could not record that it is watched: %s", self._thread_id, error)
 
     def _look(self) -> Look | None:
         with connection() as conn:
@@ -223,7 +223,7 @@ class ProtocolStream(ThreadReader[Item]):
         after = self._begin.event if first else position.NONE
         view = _RunView(run, after)
         if not run.has_protocol and not self._waits:
-            yield [Note(f"content of run {run.run_id} was not kept")]
+            yield [Note(f"the content of run {run.run_id} was not stored")]
         with hub().reader(run.run_id) as reader:
             self._reader = reader
             newest, is_whole = end_event.extent(run.run_id)
@@ -251,7 +251,7 @@ class ProtocolStream(ThreadReader[Item]):
                 with connection() as conn:
                     return lifecycle.row(conn, self._deployment_id, run.run_id)
             except Unavailable as error:
-                log.warning("run %s: cannot be looked up now: %s", run.run_id, error)
+                log.warning("run %s: cannot be read now: %s", run.run_id, error)
             if reader.is_closed:
                 raise Stopping
             time.sleep(PAUSE_SECONDS)
@@ -264,7 +264,7 @@ class ProtocolStream(ThreadReader[Item]):
                 with connection() as conn:
                     watching.end_given(conn, self._keys, run.created_seq)
             except Unavailable as error:
-                log.warning("run %s: not noted that its end was given: %s", run.run_id, error)
+                log.warning("run %s: could not record that its end was sent: %s", run.run_id, error)
         yield items
 
 

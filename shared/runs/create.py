@@ -179,7 +179,7 @@ def _require_visible(
     if not filter:
         return
     if not isinstance(conn, Connection):
-        raise TypeError("a thread is looked at with a filter in a transaction")
+        raise TypeError("a filter on a thread needs a transaction")
     if visibility.is_hidden(conn, deployment_id, thread_id, filter, lock=True):
         raise missing()
 
@@ -212,7 +212,7 @@ def _displace(
 ) -> Sequence[Displaced]:
     """Check the thread's status and apply the multitask strategy. Returns the runs that are displaced."""
     if not isinstance(conn, Connection):
-        raise TypeError("a run that depends on other runs of its thread is created in a transaction")
+        raise TypeError("a run that depends on other runs of its thread needs a transaction")
     _require_status(conn, deployment_id, thread_id, request)
     if request.multitask_strategy == "enqueue":
         return ()

@@ -188,7 +188,7 @@ def changed(draft: Draft, value: Mapping[str, Any]) -> Draft:
     config, context = _object(kwargs, "config"), _object(kwargs, "context")
     entries = _object(config, "configurable")
     if document_holds_nul(dumps(metadata)):
-        raise ValueError("a handler left metadata that holds NUL")
+        raise ValueError("a handler returned metadata that contains NUL")
     own = {**configurable.given(entries), **vars(draft.identity)}
     return replace(
         draft,
@@ -206,7 +206,7 @@ def _object(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     if found is None and name in value:
         return {}
     if not isinstance(found, dict):
-        raise ValueError(f"a handler left a run whose {name} is no object")
+        raise ValueError(f"a handler returned a run whose {name} is not an object")
     return found
 
 

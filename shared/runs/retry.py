@@ -44,7 +44,7 @@ def of_failed(
     ).one()
     if last.has_moved_on and not force:
         raise Conflict(
-            f"Thread {thread_id} has moved on since run {run_id}: force a retry to fork from there."
+            f"Thread {thread_id} has changed since run {run_id}: set `force` to fork it from the run's last checkpoint."
         )
     request = _same(failed, continues=last.checkpoint_id is not None)
     if last.checkpoint_id is not None and last.has_moved_on:

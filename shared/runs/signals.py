@@ -36,7 +36,11 @@ def _hint(run: Displaced, owner: str) -> None:
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
     except redis.RedisError as error:
-        log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
+        log.warning(
+            "run %s: could not notify its owner of the cancel, which it learns with the next lease renewal: %s",
+            run.run_id,
+            error,
+        )
 
 
 def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
@@ -45,7 +49,7 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
     except redis.RedisError as error:
-        log.warning("run %s: its owner does not learn what a reader wants to see: %s", run_id, error)
+        log.warning("run %s: could not tell its owner which events a reader requests: %s", run_id, error)
 
 
 def _end_log(run: Displaced, retention_seconds: int) -> None:

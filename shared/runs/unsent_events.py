@@ -30,7 +30,7 @@ def may_have(owner: str, run_id: UUID) -> bool:
             return True
         found: Any = redis.broker().brpop([answers], timeout=ANSWER_SECONDS)
     except redis.RedisError as error:
-        log.warning("run %s: whether %s has unsent events is not known: %s", run_id, owner, error)
+        log.warning("run %s: could not ask %s for unsent events: %s", run_id, owner, error)
         return True
     return found is None or found[1] != NO
 
@@ -43,4 +43,4 @@ def answer(answers: str, has_unsent: bool) -> None:
             pipeline.expire(answers, KEPT_SECONDS)
             pipeline.execute()
     except redis.RedisError as error:
-        log.warning("nobody learns whether events are unsent: %s", error)
+        log.warning("could not answer whether events are unsent: %s", error)

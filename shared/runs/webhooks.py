@@ -65,7 +65,7 @@ def check(url: str, rules: Mapping[str, Any], *, own: Callable[[str], str] | Non
     """
     if own is not None and leads_back(url) and not rules.get("disable_loopback", True):
         if STEP.search(url):
-            raise _refused("Webhook path must not hold a step to another one")
+            raise _refused("Webhook path must not contain . or .. segments")
         url, rules = own(url), {"max_url_length": rules.get("max_url_length")}
     try:
         parsed = httpx2.URL(url)

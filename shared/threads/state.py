@@ -132,7 +132,7 @@ def store_update(
     writes = list(_writes(deployment_id, thread_id, update_id, answer["written"], blobs))
     parent = next((w.head["parent_checkpoint_id"] for w in writes if "task_id" not in w.head), None)
     if from_newest and parent != newest(conn, deployment_id, thread_id).checkpoint_id:
-        raise StaleUpdate(f"Thread {thread_id} was changed meanwhile")
+        raise StaleUpdate(f"Thread {thread_id} was changed by another request. Try again")
     checkpoints.write_unfenced(conn, writes)
     conn.execute(
         STORE,

@@ -28,7 +28,7 @@ from shared.user_code.users import User, user_of
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 10.0  # time limit of the project's functions
-UNUSABLE = "authorization gave an answer that cannot be used"
+UNUSABLE = "authorization returned an invalid answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ def _granted(asks: Sequence[Ask], answers: Any) -> Iterator[Granted]:
             raise ValueError(UNUSABLE)
         found = answer.get("filter")
         if found is not None and ask.resource == "store":
-            raise ValueError(f"the handler of store.{ask.action} returned a filter: the store has none")
+            raise ValueError(
+                f"the handler of store.{ask.action} returned a filter: the store supports no filters"
+            )
         filters.check(found)
         yield Granted(answer["value"], found)
 
@@ -145,7 +147,7 @@ def _denied(deployment: DeploymentRef, op: str, refusal: Any) -> Denied:
     except (AttributeError, KeyError, TypeError):
         fail(deployment, UNUSABLE)
     if not is_refusal:
-        fail(deployment, f"{op} refused with the status {status}, which is no refusal")
+        fail(deployment, f"{op} refused with the status {status}, which is not between 400 and 599")
     log.info("deployment %s: %s refused with %s", deployment.id, op, status)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return Denied(status, headers=sent)

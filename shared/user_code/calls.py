@@ -94,7 +94,7 @@ class _Call:
 
     def _accepted(self, message: tuple[int, bytes] | None) -> bytes:
         if message is None and (message := self._next(requests.SLACK_SECONDS)) is None:
-            raise _RunnerGone("nothing is heard of the runner that took the call")
+            raise _RunnerGone("the runner that took the call does not answer")
         if message[0] == TAKEN:  # a runner that sends heartbeats ends the call in time
             message = self._next(2 * (self._seconds + self._start_seconds))
         if message is None:

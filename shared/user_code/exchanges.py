@@ -99,12 +99,12 @@ class Exchange:
         if self._lost is not None:
             raise Lost(self._lost)
         if not self._is_ended and not self._sender_or_lost().send(part):
-            self.lost("nobody gets what is sent to the app")
+            self.lost("the runner of the app no longer receives messages")
             raise Lost(self._lost)
 
     def _sender_or_lost(self) -> Sender:
         if self._sender is None:
-            raise Lost("no runner has taken it")
+            raise Lost("no runner has taken the request")
         return self._sender
 
     # beginning and end
@@ -141,7 +141,7 @@ class Exchange:
 
     def _take(self, number: int, part: bytes) -> None:
         if number != self._expected:
-            self.lost("parts of it were lost on the way")
+            self.lost("parts of the message stream were lost")
             return
         self._expected += 1
         kind = part[:1]
@@ -193,7 +193,7 @@ def _begin(
             EXCHANGE, revision_id, pool, item, wait=exchange.wait, start_seconds=start_seconds
         )
         if begun is None and exchange.wait(requests.SLACK_SECONDS) is None:
-            raise Unavailable("nothing is heard of the runner that took the request")
+            raise Unavailable("the runner that took the request does not answer")
         has_begun = True
     finally:
         if not has_begun:

@@ -94,7 +94,7 @@ class _Condition:
 
     def _all(self, filter: Any, depth: int) -> str:
         if not isinstance(filter, Mapping):
-            raise BadFilter("filter is no object")
+            raise BadFilter("filter is not an object")
         if depth > MAX_DEPTH:
             raise BadFilter(f"filter is deeper than {MAX_DEPTH}")
         parts = [part for key, wanted in filter.items() for part in self._entry(key, wanted, depth)]

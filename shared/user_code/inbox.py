@@ -116,9 +116,9 @@ class InboxLine:
             pipeline.publish(channel(peer), beat)
         for (peer, receivers), subscribers in zip(by_peer.items(), pipeline.execute(), strict=True):
             if not subscribers:
-                self.lose("the process at the other end is gone", receivers)
+                self.lose("the process at the other end has ended", receivers)
             elif now - self._beat_at[peer] > GONE_SECONDS:
-                self.lose("nothing is heard of the process at the other end", receivers)
+                self.lose("the process at the other end sends no heartbeats", receivers)
 
 
 class Inbox:

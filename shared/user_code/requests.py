@@ -102,7 +102,7 @@ def first_sign(
         if not _is_waiting(kind, revision_id, pool, item):
             return None
         if time.monotonic() > give_up_at:
-            raise Unavailable("no host of the revision could be had in time")
+            raise Unavailable("no graph host of the revision was available in time")
         pause = NOTIFY_AGAIN_SECONDS
     return sign
 

@@ -41,7 +41,7 @@ def user_of(document: Any) -> User:
     if len(identity) > MAX_IDENTITY:
         raise ValueError(f"authenticate returned an identity of more than {MAX_IDENTITY} characters")
     if not isinstance(permissions, list) or not all(isinstance(one, str) for one in permissions):
-        raise ValueError("authenticate returned permissions that are no list of texts")
+        raise ValueError("authenticate returned permissions that are not a list of strings")
     written = dumps(document)
     if len(written.encode()) > MAX_BYTES:
         raise ValueError(f"authenticate returned a user of more than {MAX_BYTES} bytes")

@@ -458,7 +458,7 @@ def test_each_address_has_its_streams(played: Played, api: Api) -> None:
     refused = ask("192.0.2.1")
     assert (refused.status_code, refused.json) == (
         429,
-        {"detail": "This caller has 2 open streams, more it may not have"},
+        {"detail": "This caller has 2 open streams, the maximum: close one first"},
     )
     opened.append(ask("192.0.2.2"))
     assert opened[-1].status_code == 200

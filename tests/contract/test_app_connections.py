@@ -324,6 +324,6 @@ def test_answers_of_apps_do_not_hold_up_the_servers_end(database: str, tmp_path:
         while reader.readline() != b"begun\r\n":
             pass
         process.terminate()
-        assert closed(socket) == (1012, "the server stops")
+        assert closed(socket) == (1012, "the server is shutting down")
         assert reader.read() == b""  # without the last chunk, so the client knows that the body is incomplete
         process.wait(20)

@@ -98,7 +98,10 @@ def test_the_page_says_what_became_of_it_and_leaves_no_trace(users: Users, serve
         assert "<script" not in page.text
         for held in (returned(location)["code"], returned(location)["state"], server.tokens[0].access_token):
             assert held not in page.text
-    assert "<p>This state is unknown, has expired or has been used: begin again.</p>" in again.text
+    assert (
+        "<p>This state is unknown, has expired or has been used: start the authorization again.</p>"
+        in again.text
+    )
 
 
 def test_an_unknown_or_old_state_is_refused(users: Users, server: OAuthServer) -> None:
@@ -174,7 +177,7 @@ def test_a_wrong_verifier_is_noticed_by_the_provider(users: Users, server: OAuth
     assert users.wait(mine["auth_id"]) == {
         "status": "failed",
         "token": None,
-        "error": "The provider acme refused to give a token",
+        "error": "The provider acme refused to issue a token",
     }
 
 

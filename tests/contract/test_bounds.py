@@ -46,7 +46,7 @@ def test_a_key_that_asks_too_often_gets_a_retry_after(bounded: MakeApp) -> None:
     friend, other = caller(busy, new_key("run")), caller(busy, new_key("run"))
     assert [friend.get("/v2/deployments").status_code for _ in range(4)] == [200, 200, 200, 429]
     refused = friend.get("/v2/deployments")
-    assert refused.json == {"detail": "This API key asks too often"}
+    assert refused.json == {"detail": "This API key sends too many requests: see Retry-After"}
     assert 1 <= int(refused.headers["Retry-After"]) <= 10
     assert friend.get("/ok").status_code == 200
     assert other.get("/v2/deployments").status_code == 200

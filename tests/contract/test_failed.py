@@ -206,7 +206,7 @@ def test_a_thread_that_moved_on_must_be_forced(api: Api, thread_id: str) -> None
 
     refused = retry(api, thread_id, run_id)
     assert refused.status_code == 409
-    assert "has moved on since" in refused.json["detail"]
+    assert "has changed since" in refused.json["detail"]
 
     forced = retry(api, thread_id, run_id, force=True).json
     assert forced["kwargs"]["config"]["configurable"]["checkpoint_id"] == FIRST

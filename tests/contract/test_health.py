@@ -51,7 +51,7 @@ def test_it_is_ready_once_the_database_has_the_tables_of_this_release(
     monkeypatch.setattr(schema, "needed", lambda: "9999")
     response = anonymous.get("/ok?ready=1")
     assert response.status_code == 503
-    assert "migrations have not run" in response.json["detail"]
+    assert "run its migrations" in response.json["detail"]
 
     postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
     assert anonymous.get("/ok?ready=1").status_code == 503

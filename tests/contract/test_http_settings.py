@@ -219,7 +219,7 @@ def test_without_webhooks_none_is_taken(api: Api, having: Settings) -> None:
         response = api.post(path, {**body, "schedule": "0 0 * * *"} if path.endswith("crons") else body)
         assert (response.status_code, response.json) == (
             422,
-            {"detail": "webhook: this deployment calls none"},
+            {"detail": "webhook: webhooks are disabled for this deployment"},
         )
 
 

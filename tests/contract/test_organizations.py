@@ -102,7 +102,7 @@ def test_no_key_makes_one_that_may_do_more_than_itself(app: Flask) -> None:
     admin = with_role(app, "admin")
     refused = admin.post("/v2/keys", {"name": "more", "role": "operator"})
     assert refused.status_code == 403
-    assert refused.json == {"detail": "A key with the role admin cannot make one with the role operator"}
+    assert refused.json == {"detail": "A key with the role admin cannot create a key with the role operator"}
     assert admin.post("/v2/keys", {"name": "same", "role": "admin"}).status_code == 201
 
 

@@ -245,7 +245,7 @@ def test_a_strangers_tool_is_none(ann: Api, bob: Api, played: PlayedAuth) -> Non
             assert answer["error"]["message"] == f"Unknown tool: {name}"
     refused = rpc(ann, "/mcp", "tools/call", name="mine", arguments={})["result"]
     assert refused["isError"]
-    assert "do not fit" in refused["content"][0]["text"]
+    assert "do not match" in refused["content"][0]["text"]
     assert runs() == []
 
 

@@ -260,7 +260,7 @@ def test_a_bad_answer_is_refused(api: Api, thread_id: str, subtests: pytest.Subt
         ({"responses": {}}, "invalid_argument", "responses: must be an array"),
         ({"responses": [7]}, "invalid_argument", "responses.0"),
         ({"responses": [{"response": 1}]}, "invalid_argument", "responses.0.interrupt_id"),
-        ({"responses": [{"interrupt_id": "q"}, {"interrupt_id": "q"}]}, "invalid_argument", "once only"),
+        ({"responses": [{"interrupt_id": "q"}, {"interrupt_id": "q"}]}, "invalid_argument", "only once"),
         ({"interrupt_id": "q", "goto": 7}, "invalid_argument", "goto: must be"),
         ({"interrupt_id": "q", "update": 7}, "invalid_argument", "update: must be"),
         ({"interrupt_id": "q", "strict_resume": 1}, "invalid_argument", "strict_resume: must be true or false"),

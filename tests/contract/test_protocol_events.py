@@ -82,7 +82,7 @@ def test_a_run_of_an_older_endpoint_appears_live_and_later(api: Api, thread_id: 
     run_id = classic(api, thread_id)
     act(run_id, {"n": 1})
     assert brief(replay(api, thread_id)) == [
-        f"content of run {run_id} was not kept",
+        f"the content of run {run_id} was not stored",
         "lifecycle running",
         "lifecycle completed",
     ]

@@ -157,7 +157,7 @@ def test_a_provider_that_lacks_something_or_lies_is_refused(
     control: ControlPlane, server: OAuthServer
 ) -> None:
     rows: list[tuple[dict[str, Any], str]] = [
-        ({"issuer": "https://evil.example"}, "speaks for another one"),
+        ({"issuer": "https://evil.example"}, "names another issuer"),
         ({"registration_endpoint": None}, "let clients register"),
         ({"token_endpoint": None}, "name its token endpoint"),
         ({"token_endpoint": "https://10.0.0.1/token"}, "the token endpoint of its authorization server"),

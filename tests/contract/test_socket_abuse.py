@@ -209,7 +209,7 @@ def test_commands_are_limited_as_requests_are(
     with sockets.opened(served[1], chat.deployment.name, thread_id, key) as socket:
         answers = [socket.command("none.such") for _ in range(100)]
         assert {answer["error"] for answer in answers} == {"unknown_command", "unknown_error"}
-        assert answers[-1]["message"] == "429: This API key asks too often"
+        assert answers[-1]["message"] == "429: This API key sends too many requests: see Retry-After"
 
 
 def test_who_takes_nothing_holds_up_nobody(

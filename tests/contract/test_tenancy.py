@@ -241,7 +241,7 @@ def test_an_archive_of_others_cannot_be_deployed(stranger: ControlPlane, theirs:
     config = {"source_tarball_path": theirs.fill["object_path"], "langgraph_config_path": "langgraph.json"}
     refused = stranger.call("PATCH", f"/v2/deployments/{mine['id']}", {"source_revision_config": config})
     assert refused.status_code == 400
-    assert "not handed out for this deployment" in refused.text
+    assert "an upload URL of this deployment" in refused.text
 
 
 def test_naming_another_organization_is_refused_wherever_it_is_done(

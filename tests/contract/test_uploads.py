@@ -98,7 +98,7 @@ def test_an_upload_address_takes_one_archive(
     again = anonymous.put(url, data=b"second")
     assert (again.status_code, again.json) == (
         409,
-        {"detail": "This upload URL has been used. Ask for a new one."},
+        {"detail": "This upload URL has been used. Create a new one."},
     )
     assert list(stored().values()) == [b"first"]
 
@@ -143,7 +143,7 @@ def test_an_archive_that_is_empty_or_was_damaged_on_its_way_is_refused(
     damaged = anonymous.put(url, data=b"while", headers=headers)
     assert (damaged.status_code, detail(damaged)) == (
         400,
-        "the archive was damaged on its way: Content-Digest names another SHA-256",
+        "the archive does not match the SHA-256 in Content-Digest: upload it again",
     )
     assert stored() == {}
     assert anonymous.put(url, data=b"whole", headers=headers).status_code == 200
@@ -155,7 +155,7 @@ def test_an_archive_that_the_disk_cannot_hold_is_refused_and_may_come_again(
     url = place(control, deployment)["upload_url"]
     with largest_file(100_000):
         full = anonymous.put(url, data=b"x" * 3_000_000)
-    assert (full.status_code, detail(full)) == (503, "the archive cannot be kept: File too large")
+    assert (full.status_code, detail(full)) == (503, "the archive cannot be stored: File too large")
     assert full.headers["Retry-After"]
     assert list((app.config["SETTINGS"].data_dir / "uploads").iterdir()) == []
     assert anonymous.put(url, data=b"whole").status_code == 200
@@ -171,6 +171,6 @@ def test_only_what_was_put_can_be_deployed(control: ControlPlane, deployment: An
     assert refusal(place(control, deployment)["object_path"]) == (
         "nothing was uploaded to source_tarball_path"
     )
-    not_ours = "source_tarball_path was not handed out for this deployment"
+    not_ours = "source_tarball_path must be the object_path of an upload URL of this deployment"
     assert refusal(control.upload(control.create("other"))) == not_ours
     assert refusal("../../etc/passwd") == not_ours

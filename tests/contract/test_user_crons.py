@@ -105,7 +105,7 @@ def test_a_handler_that_refuses_stops_it_and_the_log_says_so(users: Users) -> No
     assert fire(users) == []
     assert runs() == []
     assert not is_due()
-    assert users.last_line() == f"cron {cron_id}: this time there is no run: not at night"
+    assert users.last_line() == f"cron {cron_id}: skipped this run: not at night"
 
 
 def test_a_host_that_is_down_delays_it(users: Users) -> None:

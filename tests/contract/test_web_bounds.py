@@ -126,7 +126,10 @@ def test_a_client_whose_archive_is_refused_reads_why(served: str, url: str) -> N
     too_large = f'{{"detail":"The request body is larger than {LARGEST} bytes"}}'
     assert put(url, LARGEST + 2_000_000) == (413, too_large)
     status, told = put(f"{served}/v2/uploads/guessed", LARGEST)
-    assert (status, told) == (404, '{"detail":"This upload URL is not valid, or not any more."}')
+    assert (status, told) == (
+        404,
+        '{"detail":"This upload URL is not valid, or has expired. Create a new one."}',
+    )
     assert put(url, LARGEST)[0] == 200
     assert put(url, LARGEST)[0] == 409
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_called_is_refused(use: Callable[[Use], Any], tool: str) 
 def test_arguments_that_do_not_fit_are_an_error_of_the_tool(use: Callable[[Use], Any]) -> None:
     refused = use(lambda opened: opened.call_tool("counts", {"city": 7}))
     assert refused.isError
-    assert "do not fit" in texts(refused)[0]
+    assert "do not match" in texts(refused)[0]
 
 
 def test_a_long_call_outlasts_the_clients_patience(stack: Stack, url: str) -> None:

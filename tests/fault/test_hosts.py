@@ -257,7 +257,7 @@ def test_a_request_that_was_not_answered_is_reported_as_lost(stack: Stack, britt
 
     answer = brittle.post("upload", content=body())
     assert answer.status_code == 502
-    assert answer.json() == {"detail": "The deployment's app ended before it had answered"}
+    assert answer.json() == {"detail": "The deployment's app exited before it answered"}
     assert is_served(brittle)
 
 

@@ -131,7 +131,7 @@ class TokenMetadata(Schema):
 
 @bp.post("/v2/auth/authenticate")
 @operation(
-    "Get a user's token, or where to consent to one",
+    "Get a user's token, or the URL of the consent page",
     role="run",
     answer=AUTHENTICATION,
     body=Authenticate,
@@ -172,7 +172,7 @@ def authenticate() -> Response:
 
 @bp.post("/v2/auth/callback/<provider_id>")
 @operation(
-    "Pass on what a provider sent the user back with",
+    "Complete a user's consent with the provider's response",
     role="run",
     answer=LANDED,
     body=Callback,
@@ -188,7 +188,7 @@ def pass_callback(provider_id: str) -> Response:
 
 @bp.get("/v2/auth/callback/<provider_id>")
 @operation(
-    "Where providers send users back to",
+    "Complete a user's consent when the provider redirects the browser",
     role="open",
     answer=TEXT,
     query=CallbackQuery,
@@ -217,7 +217,7 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
         if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
             raise
         return page("Not connected", sentence_of(error, status)), status
-    return page("Connected", "You can close this window and go back to where you came from."), 200
+    return page("Connected", "You can close this window and return to the application."), 200
 
 
 def sentence_of(error: RunyardError, status: int) -> str:
@@ -309,7 +309,7 @@ def revoke_tokens() -> Response:
 
 
 @bp.get("/v2/auth/tokens/exists")
-@operation("Tell whether there is a token of a provider", role="read", answer=EXISTS, query=TokenOf)
+@operation("Check whether a token of a provider exists", role="read", answer=EXISTS, query=TokenOf)
 def token_exists() -> Response:
     query = load_query(TokenOf)
     with connection() as conn:
@@ -327,7 +327,7 @@ def revoke_token(token_id: str) -> tuple[str, int]:
 
 
 @bp.patch("/v2/auth/tokens/<token_id>/metadata")
-@operation("Describe a token", role="run", answer=TOKEN, body=TokenMetadata, errors=(404,))
+@operation("Update a token's metadata", role="run", answer=TOKEN, body=TokenMetadata, errors=(404,))
 def describe_token(token_id: str) -> Response:
     """Set the label of the account that a token is for, or whether it is the user's default token."""
     key = uuid_path(token_id, "token_id")

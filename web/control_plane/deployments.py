@@ -70,14 +70,14 @@ class DeploymentCreate(Schema):
         pattern=NAME,
         max_length=255,
         allow_none=True,
-        metadata={"description": "Required without `agent`, and not allowed with it"},
+        metadata={"description": "Required if `agent` is missing, otherwise not allowed"},
     )
     agent = Nested(AgentIdentity, allow_none=True)
     source = OneOf(
         *SOURCES,
         required=True,
         metadata={
-            "description": f"`{UPLOAD}` or `{REPOSITORY}`; the others are not supported by this service"
+            "description": f"`{UPLOAD}` or `{REPOSITORY}`; this service does not support the other values"
         },
     )
     source_config = Nested(SourceConfig, allow_none=True)
@@ -97,7 +97,7 @@ class DeploymentPatch(RevisionContent):
         max_items=shares.MOST,
         allow_none=True,
         metadata={
-            "description": f"Deployed revisions, each once; their percentages add up to {shares.WHOLE}"
+            "description": f"Deployed revisions, each at most once. The percentages must add up to {shares.WHOLE}"
         },
     )
 
@@ -176,7 +176,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
     if not body.get("name") and not body.get("agent"):
         raise Invalid("this field is required", loc=("body", "name"), kind="missing")
     if body.get("name") and body.get("agent"):
-        raise Invalid("must not be given with agent: the service names it", loc=("body", "name"))
+        raise Invalid("must not be given with agent: the service chooses the name", loc=("body", "name"))
 
 
 @bp.get("/v2/deployments")
@@ -234,7 +234,7 @@ def get_deployment(deployment_id: str) -> Response:
 
 @bp.patch("/v2/deployments/<deployment_id>")
 @operation(
-    "Change a deployment, perhaps by a new revision",
+    "Update a deployment, with a new revision if its source or configuration changes",
     role="deploy",
     answer=schemas.DEPLOYMENT,
     body=DeploymentPatch,

@@ -26,26 +26,26 @@ class ListenerSearch(Schema):
 
 
 @bp.get("/v2/listeners")
-@operation("List listeners: there are none", role="read", answer=schemas.NOTHING_LISTED, query=ListenerSearch)
+@operation("List listeners (always empty)", role="read", answer=schemas.NOTHING_LISTED, query=ListenerSearch)
 def list_listeners() -> Response:
     return page([], offset=load_query(ListenerSearch)["offset"])
 
 
 @bp.post("/v2/listeners")
-@operation("Create a listener: not supported", role="deploy", status=400)
+@operation("Create a listener (not supported)", role="deploy", status=400)
 def create_listener() -> Response:
     raise Invalid("Listeners are not supported by this service.", status=400)
 
 
 @bp.get("/v2/listeners/<listener_id>")
-@operation("Find a listener: there are none", role="read", status=404)
+@operation("Get a listener (always 404)", role="read", status=404)
 def get_listener(listener_id: str) -> Response:
     raise _no_listener(listener_id)
 
 
 @bp.patch("/v2/listeners/<listener_id>")
 @bp.delete("/v2/listeners/<listener_id>")
-@operation("Find a listener: there are none", role="deploy", status=404)
+@operation("Update or delete a listener (always 404)", role="deploy", status=404)
 def change_listener(listener_id: str) -> Response:
     raise _no_listener(listener_id)
 
@@ -55,20 +55,20 @@ def _no_listener(listener_id: str) -> NotFound:
 
 
 @bp.get("/v1/integrations/github/install")
-@operation("List GitHub installations: there are none", role="read", answer=schemas.NOTHING)
+@operation("List GitHub installations (always empty)", role="read", answer=schemas.NOTHING)
 def list_installations() -> Response:
     return jsonify([])
 
 
 @bp.get("/v1/integrations/github/<integration_id>/repos")
-@operation("List an installation's repositories: there are none", role="read", answer=schemas.NOTHING)
+@operation("List an installation's repositories (always empty)", role="read", answer=schemas.NOTHING)
 def list_repositories(integration_id: str) -> Response:
     uuid_path(integration_id, "integration_id")
     return jsonify([])
 
 
 @bp.post("/v2/deployments/<deployment_id>/push-token")
-@operation("Get a token to push an image with: not supported", role="deploy", status=400, errors=(404,))
+@operation("Get a token for pushing images (not supported)", role="deploy", status=400, errors=(404,))
 def create_push_token(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:

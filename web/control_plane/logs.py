@@ -69,7 +69,7 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs")
 @operation(
-    "Read what one revision of a deployment logs",
+    "Read the log of one revision of a deployment",
     role="read",
     slow=True,
     answer=schemas.LOG_LINES,
@@ -82,7 +82,7 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/deploy_logs")
 @operation(
-    "Read what a deployment logs, perhaps once there is more",
+    "Read a deployment's log, optionally after a wait for new lines",
     role="read",
     slow=True,
     long="wait",

@@ -17,7 +17,7 @@ bp = Blueprint("me", __name__)
 
 
 @bp.get("/v2/me")
-@operation("Who calls, and what they may do", role="read", answer=schemas.ME)
+@operation("Get the caller and its role", role="read", answer=schemas.ME)
 def get_me() -> Response:
     """Return the caller. `organization` is the one that the request acts in.
 

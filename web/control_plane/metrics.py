@@ -60,7 +60,12 @@ class SeriesQuery(OverviewQuery):
 
 @bp.get("/v2/metrics/series")
 @operation(
-    "What runs came to, step by step", role="read", slow=True, answer=SERIES, query=SeriesQuery, errors=(404,)
+    "Get the figures of runs as a time series",
+    role="read",
+    slow=True,
+    answer=SERIES,
+    query=SeriesQuery,
+    errors=(404,),
 )
 def get_series() -> Response:
     """Return the figures of 60 minutes, 24 hours or 168 hours. The last point is the current, incomplete step.
@@ -83,7 +88,7 @@ def get_series() -> Response:
 
 @bp.get("/v2/metrics/overview")
 @operation(
-    "What each deployment did within a window, and does now",
+    "Get the figures of each deployment, in a window and now",
     role="read",
     slow=True,
     answer=OVERVIEW,

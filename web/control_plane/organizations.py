@@ -43,7 +43,7 @@ class Listing(Schema):
 class KeyCreate(Schema):
     name = StrictString(min_length=1, max_length=255, required=True)
     role = OneOf(*ROLES, required=True)
-    expires_at = TimeField(allow_none=True, metadata={"description": "In the future"})
+    expires_at = TimeField(allow_none=True, metadata={"description": "Must be in the future"})
     lifetime_days = StrictInteger(
         minimum=1,
         maximum=MAX_LIFETIME_DAYS,
@@ -129,7 +129,7 @@ def rename_organization(organization_id: str) -> Response:
 
 @bp.delete("/v2/organizations/<organization_id>")
 @operation(
-    "Delete an organization with everything in it", role="operator", slow=True, status=204, errors=(400, 404)
+    "Delete an organization and everything in it", role="operator", slow=True, status=204, errors=(400, 404)
 )
 def delete_organization(organization_id: str) -> tuple[str, int]:
     """Delete an organization. Only for operators.

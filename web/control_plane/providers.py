@@ -162,7 +162,7 @@ def change_provider(provider_id: str) -> Response:
 
 @bp.delete("/v2/auth/providers/<provider_id>")
 @operation(
-    "Delete an OAuth provider and every token it gave",
+    "Delete an OAuth provider and all tokens it issued",
     role="deploy",
     slow=True,
     answer=MESSAGE,

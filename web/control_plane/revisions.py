@@ -120,7 +120,7 @@ def create_revision(deployment_id: str) -> Response:
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
 @operation(
-    "Get a revision, perhaps once it has changed",
+    "Get a revision, optionally after a wait for a change",
     role="read",
     long="wait",
     answer=schemas.REVISION,
@@ -155,7 +155,7 @@ def _is_awaited(row: Row) -> bool:
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
 @operation(
-    "Deploy a revision again", role="deploy", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True
+    "Redeploy a revision", role="deploy", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True
 )
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     """Create a revision with the source and secrets of this one. An existing build is reused."""
@@ -190,7 +190,9 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")
-@operation("Follow a revision: its statuses and build log", role="read", long=True, sse=True, errors=(404,))
+@operation(
+    "Stream the statuses and the build log of a revision", role="read", long=True, sse=True, errors=(404,)
+)
 def stream_revision(deployment_id: str, revision_id: str) -> Response:
     """Stream the events `status` and `log`, from the first one or after Last-Event-ID. The last event is `end`.
 

@@ -33,7 +33,11 @@ def page(item: JsonSchema) -> JsonSchema:
 
 
 SOURCE = one_of(*SOURCES)
-NUMBER: JsonSchema = {"type": "integer", "minimum": 1, "description": "1, 2, 3 … within the deployment"}
+NUMBER: JsonSchema = {
+    "type": "integer",
+    "minimum": 1,
+    "description": "Number of the revision within its deployment, from 1",
+}
 REVISION_STATUS: JsonSchema = {"title": "RevisionStatus", **one_of(*RevisionStatus)}
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 
@@ -136,7 +140,7 @@ UPLOADED = record("UploadedArchive", object_path=TEXT, sha256=TEXT, size=COUNT)
 LOG_LINE = record(
     "LogLine",
     id=TEXT,
-    timestamp={"type": "number", "description": "milliseconds since 1970"},
+    timestamp={"type": "number", "description": "Milliseconds since 1970-01-01T00:00:00Z"},
     level=one_of(*LEVELS),
     message=TEXT,
     run_id=UUID_OR_NULL,

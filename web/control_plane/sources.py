@@ -83,7 +83,9 @@ class Megabytes(StrictInteger):
         return size
 
 
-VARIABLE = {"description": "The name of an environment variable, none of those that the service sets itself"}
+VARIABLE = {
+    "description": "Name of an environment variable. Variables that the service sets itself are not allowed"
+}
 
 
 class SecretItem(Schema):
@@ -104,13 +106,13 @@ class SourceConfig(Schema):
     repo_url = StrictString(
         allow_none=True,
         metadata={
-            "description": f"The address of a git repository. Required where `source` is `{REPOSITORY}`;"
-            " https, unless the operator allows http. It cannot be changed later"
+            "description": f"URL of a git repository. Required if `source` is `{REPOSITORY}`. Must begin with"
+            " https:// unless the operator allows http://. Cannot be changed later"
         },
     )
     deployment_type = DeploymentType(allow_none=True)
     build_on_push = StrictBoolean(
-        allow_none=True, metadata={"description": "Must be false where `repo_ref` is a tag"}
+        allow_none=True, metadata={"description": "Must be false if `repo_ref` is a tag"}
     )
     custom_url = StrictString(
         allow_none=True, metadata={"description": "Set by the service: leave it out of a new deployment"}
@@ -125,14 +127,15 @@ class SourceConfig(Schema):
 
 class SourceRevisionConfig(Schema):
     repo_ref = StrictString(
-        allow_none=True, metadata={"description": f"A branch, `{git_refs.TAGS}TAG` or a commit of 40 digits"}
+        allow_none=True,
+        metadata={"description": f"A branch, `{git_refs.TAGS}TAG`, or the 40 hexadecimal digits of a commit"},
     )
     langgraph_config_path = StrictString(min_length=1, max_length=1024, allow_none=True)
     image_uri = StrictString(allow_none=True, metadata=UNSUPPORTED)
     source_tarball_path = StrictString(
         min_length=1,
         allow_none=True,
-        metadata={"description": "The `object_path` of an upload address of this deployment"},
+        metadata={"description": "The `object_path` of an upload URL of this deployment"},
     )
 
 
@@ -189,7 +192,8 @@ def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
         )
     if body.get("secret_references"):
         raise _unsupported(
-            "secret_references are not supported by this service: send secrets.", "secret_references"
+            "secret_references are not supported by this service: send the values as secrets.",
+            "secret_references",
         )
     for name in UNSUPPORTED_CONFIG:
         if (body.get("source_config") or {}).get(name):

@@ -30,7 +30,7 @@ class Promote(Schema):
 
 @bp.post("/v2/deployments/<deployment_id>/traffic/promote")
 @operation(
-    "Let a revision that was deployed before serve alone",
+    "Move all traffic to a deployed revision",
     role="deploy",
     answer=schemas.DEPLOYMENT,
     body=Promote,
@@ -50,7 +50,7 @@ def promote_revision(deployment_id: str) -> Response:
     try:
         warming.prepare(key, revision_id, pool)
     except HostUnusable as error:
-        raise Conflict(f"The traffic stays where it is: {error.message}") from error
+        raise Conflict(f"The traffic was not moved: {error.message}") from error
     with connection() as conn:
         traffic.promote(conn, caller().organization_id, key, revision_id)
         assistants.reconfigure_defaults(conn, key, revision_id)
@@ -61,7 +61,7 @@ def promote_revision(deployment_id: str) -> Response:
 
 @bp.post("/v2/deployments/<deployment_id>/traffic/abort")
 @operation(
-    "End a split: the revision that serves gets all traffic again",
+    "Abort a traffic split: the serving revision gets all traffic",
     role="deploy",
     answer=schemas.DEPLOYMENT,
     errors=(404,),

@@ -38,7 +38,7 @@ class UploadUrl(Schema):
 
 @bp.post("/v2/deployments/<deployment_id>/upload-url")
 @operation(
-    "Get a place to put a source archive",
+    "Create an upload URL for a source archive",
     role="deploy",
     answer=schemas.UPLOAD_PLACE,
     body=UploadUrl,
@@ -68,7 +68,7 @@ def create_upload_url(deployment_id: str) -> Response:
 
 @bp.put(f"{UPLOAD_PREFIX}<token>")
 @operation(
-    "Put a source archive", role="open", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503)
+    "Upload a source archive", role="open", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503)
 )
 def put_archive(token: str) -> Response:
     """Store the body as the archive. Each upload URL accepts one archive.
@@ -103,11 +103,11 @@ def _kept_body() -> Iterator[tuple[Path, hashlib._Hash]]:
                 raise Invalid("the archive is empty", status=400)
             yield Path(file.name), digest
     except OSError as error:
-        raise Unavailable(f"the archive cannot be kept: {error.strerror}") from error
+        raise Unavailable(f"the archive cannot be stored: {error.strerror}") from error
 
 
 def _check_digest(digest: bytes, sent: str) -> None:
     """Raise Invalid (400) if the client's Content-Digest names another SHA-256 (RFC 9530)."""
     named = SHA256.search(sent)
     if named and named[1] != base64.b64encode(digest).decode():
-        raise Invalid("the archive was damaged on its way: Content-Digest names another SHA-256", status=400)
+        raise Invalid("the archive does not match the SHA-256 in Content-Digest: upload it again", status=400)

@@ -30,7 +30,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet executes text that b
 
 COST: JsonSchema = {
     "type": ["number", "null"],
-    "description": "by the prices of the settings; null where a model has none",
+    "description": "Cost by the prices in the service's settings. Null if a model has no price",
 }
 OF_DIMENSIONS: dict[str, JsonSchema] = {
     "day": {"type": "string", "format": "date"},
@@ -59,7 +59,7 @@ UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
 
 @bp.get("/v2/usage")
 @operation(
-    "Tokens and their cost, by day, key, deployment and model",
+    "Get tokens and their cost by day, key, deployment and model",
     role="read",
     slow=True,
     answer=USAGE,

@@ -17,7 +17,9 @@ bp = Blueprint("workers", __name__)
 
 
 @bp.get("/v2/workers")
-@operation("The workers, their graph hosts, and what waits in each pool", role="read", answer=schemas.WORKERS)
+@operation(
+    "List the workers, their graph hosts, and the backlog of each pool", role="read", answer=schemas.WORKERS
+)
 def list_workers() -> Response:
     """List workers and pools. An organization sees the graph hosts of its own deployments, an operator all hosts."""
     who = caller()

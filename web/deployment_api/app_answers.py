@@ -80,7 +80,7 @@ def read_head(data: bytes, target: Target) -> AnswerHead:
     except (ValueError, KeyError, TypeError) as error:
         raise BadAnswer("its head cannot be read") from error
     if type(status) is not int or not 200 <= status <= 599:
-        raise BadAnswer(f"its status is {status!r}")
+        raise BadAnswer(f"its status {status!r} is not between 200 and 599")
     headers = tuple(passed_on(sent, target))
     return AnswerHead(status, _framed(headers) if status == RESET_CONTENT else headers, _length(sent))
 
@@ -161,9 +161,9 @@ def _check(sent: Sequence[tuple[Any, Any]]) -> None:
     size = 0
     for name, value in sent:
         if not isinstance(name, str) or not TOKEN.fullmatch(name):
-            raise BadAnswer(f"the name of a header is {name!r:.100}")
+            raise BadAnswer(f"the header name {name!r:.100} is invalid")
         if not isinstance(value, str) or not VALUE.fullmatch(value):
-            raise BadAnswer(f"the header {name:.100} has characters that no header may have")
+            raise BadAnswer(f"the header {name:.100} has characters that are not allowed")
         size += len(name) + len(value)
     if size > MOST_BYTES:
         raise BadAnswer(f"its headers have more than {MOST_BYTES} bytes")
@@ -176,5 +176,5 @@ def _length(sent: Sequence[tuple[str, str]]) -> int | None:
     if not said:
         return None
     if len(said) > 1 or not LENGTH.fullmatch(said[0]):
-        raise BadAnswer("its Content-Length is no number")
+        raise BadAnswer("its Content-Length is not a number")
     return int(said[0])

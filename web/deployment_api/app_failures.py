@@ -17,9 +17,9 @@ from web.sse import ClientGone
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60.0  # timeout for the head of an answer, also of a handshake
-DIED = "The deployment's app ended before it had answered"
+DIED = "The deployment's app exited before it answered"
 RAISED = "Internal Server Error"
-NO_ANSWER = "The deployment's app gave no answer that can be passed on"
+NO_ANSWER = "The deployment's app gave an invalid answer"
 CLIENT_GONE = 499  # for logs and metrics only: the client has disconnected
 
 
@@ -32,16 +32,14 @@ def answered(name: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise Unanswered(
-            f"The deployment's app has not answered within {ANSWER_SECONDS:.0f} seconds"
-        ) from None
+        raise Unanswered(f"The deployment's app did not answer within {ANSWER_SECONDS:.0f} seconds") from None
     except Lost as lost:
-        log.warning("the app of %s: %s", name, lost)
+        log.warning("the exchange with the app of %s was lost: %s", name, lost)
         raise OutsideFailed(DIED) from lost
     except BadAnswer as bad:
-        log.warning("the app of %s gave no answer: %s", name, bad)
+        log.warning("the app of %s gave an invalid answer: %s", name, bad)
         raise OutsideFailed(NO_ANSWER) from bad
     except ClientGone:
         abort(Response(status=CLIENT_GONE))
     except Stopping:
-        raise Unavailable("this process stops") from None
+        raise Unavailable("this process is shutting down: try again") from None

@@ -45,9 +45,11 @@ DRAIN_SECONDS = 1.0  # for the end of an answer that has no body
 RUN_IN_PAGE = frozenset(
     {"audioworklet", "paintworklet", "script", "serviceworker", "sharedworker", "style", "worker", "xslt"}
 )
-NOT_FOR_PAGES = "A page at the console's address may not run what a deployment's app answers"
+NOT_FOR_PAGES = (
+    "A page at the console's address may not load scripts, styles or workers from a deployment's app"
+)
 NOT_FOR_WORKERS = (
-    "A deployment's app may have no service worker at an address that it shares with the console"
+    "A deployment's app may not register a service worker at an address that it shares with the console"
 )
 
 
@@ -189,7 +191,11 @@ class _Request:
         if kind == FAILED:
             log.warning("the app of %s raised: %s", self._target.deployment.name, _message(data))
             return answer(HTTPStatus.INTERNAL_SERVER_ERROR, RAISED)
-        raise BadAnswer("it ended without one") if part is None else BadAnswer("it began with no head")
+        raise (
+            BadAnswer("it ended without a head")
+            if part is None
+            else BadAnswer("it did not begin with a head")
+        )
 
     def _chunks(self, parts: Iterator[Part], head: AnswerHead) -> Generator[bytes]:
         yield sse.HEADERS
@@ -198,7 +204,7 @@ class _Request:
             try:
                 part = self._waiting.next(parts)
             except (Lost, HTTPException) as error:
-                raise sse.cut_off(f"the app's answer broke off: {error}") from error
+                raise sse.cut_off(f"the app's answer was cut off: {error}") from error
             if self._watch.has_left():
                 raise sse.ClientGone
             kind, data = part or (FAILED, b"")
@@ -208,7 +214,7 @@ class _Request:
             elif kind == END and head.length in (None, sent):
                 return
             else:
-                raise sse.cut_off("the app's answer has no proper end")
+                raise sse.cut_off("the app's answer is incomplete")
 
 
 def _short_body() -> bytes | None:

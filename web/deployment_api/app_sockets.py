@@ -87,7 +87,7 @@ class _Socket:
             log.warning("the app of %s raised: %s", self._name, data[:1000])
             return answer(HTTPStatus.INTERNAL_SERVER_ERROR, RAISED)
         if kind != HEAD:
-            raise BadAnswer("it began with no head")
+            raise BadAnswer("it did not begin with a head")
         head = _document(data)
         return self._taken(exchange, head) if head.get("accepted") else self._refused(exchange, data)
 

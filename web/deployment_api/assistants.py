@@ -227,7 +227,7 @@ def get_assistant(assistant_id: str) -> Response:
 
 @bp.patch("/assistants/<assistant_id>")
 @operation(
-    "Change an assistant: a new version becomes active",
+    "Update an assistant, and activate the new version",
     role="run",
     body=AssistantPatch,
     answer=schemas.ASSISTANT,
@@ -250,7 +250,7 @@ def change_assistant(assistant_id: str) -> Response:
 
 @bp.delete("/assistants/<assistant_id>")
 @operation(
-    "Delete an assistant with all its versions",
+    "Delete an assistant and all its versions",
     role="run",
     slow=True,
     query=DeleteQuery,
@@ -374,7 +374,7 @@ def list_versions(assistant_id: str) -> Response:
 
 @bp.post("/assistants/<assistant_id>/latest")
 @operation(
-    "Make a version the active one",
+    "Set an assistant's active version",
     role="run",
     body=VersionChoice,
     answer=schemas.ASSISTANT,
@@ -402,7 +402,7 @@ def _graph(assistant: str) -> RowMapping:
 
 @bp.get("/assistants/<assistant_id>/graph")
 @operation(
-    "Get the drawing of an assistant's graph",
+    "Get the nodes and edges of an assistant's graph",
     role="read",
     query=GraphQuery,
     answer=schemas.DRAWING,

@@ -43,7 +43,7 @@ def allow_all(asks: Sequence[Ask]) -> list[Granted]:
     if deployment.user_code.auth is None:
         granted = [Granted(ask.value) for ask in asks]
     elif caller is None:
-        raise RuntimeError("nobody was found who could be asked about")
+        raise RuntimeError("the request has no user to authorize")
     else:
         granted = authorization.authorize(deployment, caller, asks)
     g.is_authorized = True
@@ -62,7 +62,9 @@ def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
         return found  # without authorization, no handler has changed it
     written = dumps(found)
     if not isinstance(found, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
-        authorization.fail(g.deployment, f"a handler left {name} that is no object, too large, or holds NUL")
+        authorization.fail(
+            g.deployment, f"a handler returned {name} that is not an object, is too large, or contains NUL"
+        )
     return found
 
 

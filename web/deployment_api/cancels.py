@@ -38,7 +38,9 @@ STATUSES = {
 class CancelQuery(Schema):
     wait = QueryBoolean(load_default=False)
     action = OneOf("interrupt", "rollback", load_default="interrupt")
-    reason = StrictString(max_length=1024, metadata={"description": "Only with the action `interrupt`"})
+    reason = StrictString(
+        max_length=1024, metadata={"description": "Allowed only with the action `interrupt`"}
+    )
 
 
 class CancelManyQuery(Schema):
@@ -49,7 +51,9 @@ class CancelMany(Schema):
     """Either `status`, or `thread_id` with `run_ids`."""
 
     status = OneOf(
-        *STATUSES, allow_none=True, metadata={"description": "Either this, or `thread_id` with `run_ids`"}
+        *STATUSES,
+        allow_none=True,
+        metadata={"description": "Required without `thread_id` and `run_ids`, not allowed with them"},
     )
     thread_id = UuidField(allow_none=True)
     run_ids = ListOf(UuidField(), max_items=1000, allow_none=True)
@@ -106,7 +110,7 @@ def _reason(query: dict[str, Any], path: str) -> str:
     if "reason" not in query:
         return reason
     if query["action"] == "rollback":
-        raise Invalid("reason: only with the action interrupt", loc=("query", "reason"))
+        raise Invalid("reason: allowed only with the action interrupt", loc=("query", "reason"))
     return f"{query['reason']}: {reason}"
 
 
@@ -133,7 +137,7 @@ def cancel_many() -> tuple[str, int]:
         statuses, wanted = LIVE_RUN_STATUSES, {body["thread_id"]: body["run_ids"]}
         visible = _allow(body["thread_id"], action, run_ids=list(map(str, body["run_ids"]))).filter
     else:
-        raise Invalid("exactly one of status, or thread_id with run_ids, must be given")
+        raise Invalid("either status, or thread_id with run_ids, must be given")
     stopped = [_cancel_of_thread(*item, statuses, action, visible) for item in sorted(wanted.items())]
     if not any(stopped):
         raise _nothing()

@@ -248,9 +248,7 @@ def _insert(wanted: WantedRun, *, has_key: bool) -> tuple[Created, Response]:
             return _try_to_insert(wanted, permits([wanted])[0], has_key=has_key)
         except _Moved:
             continue
-    raise Conflict(
-        "The thread has moved each time that it was asked whether this run may be made. Try again."
-    )
+    raise Conflict("The thread changed during every attempt to authorize this run. Try again.")
 
 
 def _try_to_insert(wanted: WantedRun, permit: Permit | None, *, has_key: bool) -> tuple[Created, Response]:

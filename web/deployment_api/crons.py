@@ -63,7 +63,7 @@ class Moment(Field):
             raise ValidationError([self.type_rule]) from None
 
 
-IN_THE_FUTURE = {"description": "In the future"}
+IN_THE_FUTURE = {"description": "Must be in the future"}
 
 
 class EndTime(Field):
@@ -147,7 +147,7 @@ class FiringsQuery(Schema):
 
 @bp.post("/runs/crons")
 @operation(
-    "Create a cron whose runs have threads of their own",
+    "Create a cron that runs on a new thread each time",
     role="run",
     body=CronCreate,
     answer=schemas.CRON,
@@ -249,7 +249,11 @@ def get_cron(cron_id: str) -> Response:
 
 @bp.get("/runs/crons/<cron_id>/firings")
 @operation(
-    "Tell when a cron fires next", role="read", query=FiringsQuery, answer=schemas.FIRINGS, errors=(404,)
+    "List the next firing times of a cron",
+    role="read",
+    query=FiringsQuery,
+    answer=schemas.FIRINGS,
+    errors=(404,),
 )
 def get_firings(cron_id: str) -> Response:
     """List the next times at which the cron fires, none of them after its `end_time`. A disabled cron has none."""
@@ -262,7 +266,7 @@ def get_firings(cron_id: str) -> Response:
 
 
 @bp.patch("/runs/crons/<cron_id>")
-@operation("Change a cron", role="run", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
+@operation("Update a cron", role="run", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
 def change_cron(cron_id: str) -> Response:
     """Change a cron. Metadata is merged. `end_time: null` removes the end. A new schedule or time zone starts now."""
     key = uuid_path(cron_id, "cron_id")
@@ -283,7 +287,7 @@ def change_cron(cron_id: str) -> Response:
 
 
 @bp.delete("/runs/crons/<cron_id>")
-@operation("Delete a cron; its runs stay", role="run", status=204, errors=(404,))
+@operation("Delete a cron, but not its runs", role="run", status=204, errors=(404,))
 def delete_cron(cron_id: str) -> tuple[str, int]:
     key = uuid_path(cron_id, "cron_id")
     asked = allow("crons", "delete", cron_id=key)

@@ -37,7 +37,7 @@ def _parse(alias: str, path: Any) -> Path:
     while at < len(path):
         step = STEP.match(path, at)
         if step is None:
-            raise Invalid(f"extract: the path {path!r} cannot be read from position {at} on", loc=loc)
+            raise Invalid(f"extract: the path {path!r} is invalid from position {at} on", loc=loc)
         name, index = step.groups()
         steps.append(name if index is None else int(index))
         at = step.end()

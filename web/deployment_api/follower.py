@@ -117,7 +117,7 @@ class RunFollower:
             return dumps(self.stored_output()).encode()
         except NotFound:
             if not logged:
-                raise sse.cut_off("the run and the end of its log are gone") from None
+                raise sse.cut_off("the run and its event log were deleted") from None
         return dumps(self._values_left()).encode()
 
     def _values_left(self) -> Any:
@@ -152,7 +152,7 @@ class RunFollower:
         except NotFound:
             return  # the run had ended
         except Unavailable as error:
-            log.warning("run %s: not cancelled when its client left: %s", self.run_id, error)
+            log.warning("run %s: not cancelled after its client disconnected: %s", self.run_id, error)
             return
         publish_cancels([stopped], self.settings.event_retention_seconds)
         notify_next(next_run)

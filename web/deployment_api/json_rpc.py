@@ -88,7 +88,7 @@ def read() -> Call:
     """Return the call in the request's body. Raises RpcError."""
     body = _body()
     if isinstance(body, list):
-        raise RpcError(INVALID_REQUEST, "Batches are not supported: send one call a request")
+        raise RpcError(INVALID_REQUEST, "Batches are not supported: send one call per request")
     if not isinstance(body, dict):
         raise RpcError(INVALID_REQUEST, "The body must be an object")
     if _is_answer(body):

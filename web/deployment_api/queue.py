@@ -15,7 +15,7 @@ bp = Blueprint("queue", __name__)
 
 
 @bp.get("/queue")
-@operation("Show the runs that wait, by reason", role="read", answer=schemas.QUEUE)
+@operation("Count waiting runs by the reason they wait", role="read", answer=schemas.QUEUE)
 def show_queue() -> Response:
     """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
     asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)

@@ -54,7 +54,7 @@ class Retry(Schema):
 
 @bp.post("/runs/search")
 @operation(
-    "Search for runs, by default for those that failed, timed out or were cancelled",
+    "Search runs, by default those that failed, timed out or were cancelled",
     role="read",
     slow=True,
     answer=schemas.FOUND_RUNS,
@@ -104,7 +104,7 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/retry")
 @operation(
-    "Run a failed run again, from its last checkpoint",
+    "Retry a failed run from its last checkpoint",
     role="run",
     answer=schemas.RUN,
     headers=schemas.RUN_HEADERS,

@@ -246,7 +246,7 @@ def check_webhooks(named: Iterable[str | None]) -> None:
     urls = {url for url in named if url is not None}
     if urls:
         if is_on("disable_webhooks"):
-            raise Invalid("webhook: this deployment calls none", loc=("body", "webhook"))
+            raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
         with connection() as conn:
             rules = webhooks.rules_of(conn, unasked().active_revision_id)
         own = partial(webhooks.own_url, settings().url, unasked().address_name)
@@ -298,7 +298,9 @@ def checkpoint_named(sent: dict[str, Any] | None, thread_id: UUID | None) -> dic
     """Return the keys of a body's `checkpoint` that are set. Raises Invalid if it belongs to another thread."""
     checkpoint = {name: value for name, value in (sent or {}).items() if name in CHECKPOINT_KEYS and value}
     if checkpoint and thread_id is not None and sent and sent.get("thread_id") not in (None, thread_id):
-        raise Invalid("checkpoint.thread_id: must be this thread", loc=("body", "checkpoint", "thread_id"))
+        raise Invalid(
+            "checkpoint.thread_id: must be the id of this thread", loc=("body", "checkpoint", "thread_id")
+        )
     return checkpoint
 
 

@@ -135,16 +135,16 @@ QUEUED = record(
 TOKENS: dict[str, Any] = dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), COUNT)
 DETAILS: dict[str, Any] = dict.fromkeys(("input_token_details", "output_token_details"), mapped(COUNT))
 USAGE: JsonSchema = {
-    "description": "Tokens by model, as the models report them; of the attempt that ended the run",
+    "description": "Tokens by model, as reported by the models, of the attempt that ended the run",
     **or_null(mapped(record("TokenUsage", tuple(DETAILS), **TOKENS, **DETAILS))),
 }
 COST: JsonSchema = {
     "type": ["number", "null"],
-    "description": "What these tokens cost by the service's prices; null where a model has none",
+    "description": "Cost of these tokens by the service's prices. Null if a model has no price",
 }
 WAITS_FOR: JsonSchema = {
-    "description": "There while the run has ended with success and its thread rests where it stopped: at a question"
-    " (`answer`), or before or after a node as `interrupt_before` and `interrupt_after` say (`resume`)",
+    "description": "Present while the run has ended with success and its thread is paused where the run stopped: at an"
+    " interrupt (`answer`), or before or after a node by `interrupt_before` or `interrupt_after` (`resume`)",
     **one_of(read.ANSWER, read.RESUME),
 }
 LOST_ATTEMPT = record(
@@ -197,8 +197,8 @@ QUEUE = record(
     pool=record(name=TEXT, runners=COUNT, slots=COUNT, running=COUNT),
 )
 OUTPUT: JsonSchema = {
-    "description": "The thread's values, with `__interrupt__` where the graph waits for an answer;"
-    " `__error__` alone when the run failed. Blanks may come first, while the run goes on."
+    "description": "The thread's values, with `__interrupt__` if the graph waits for an answer. Only `__error__` if the run"
+    " failed. White space precedes the JSON if the run takes long."
 }
 
 CRON = record(

@@ -78,7 +78,7 @@ def namespace_field(meaning: str, **options: Any) -> ListOf:
 
 
 class ItemPut(Schema):
-    namespace = namespace_field("At least one label; the first is not `langgraph`", required=True)
+    namespace = namespace_field("At least one label. The first must not be `langgraph`", required=True)
     key = StrictString(required=True, max_length=store.MAX_KEY)
     value = JsonObject(required=True, max_bytes=store.MAX_VALUE_BYTES, searchable=True)
     index = Indexed(allow_none=True)
@@ -86,8 +86,10 @@ class ItemPut(Schema):
 
 
 class ItemQuery(Schema):
-    namespace = StrictString(load_default="", metadata={"description": "Its labels, joined by dots"})
-    key = StrictString(metadata={"description": "Required: without it the answer is a 400"})
+    namespace = StrictString(
+        load_default="", metadata={"description": "Labels of the namespace, joined by dots"}
+    )
+    key = StrictString(metadata={"description": "Required: without it the response is 400"})
     refresh_ttl = QueryBoolean()
 
 
@@ -97,20 +99,24 @@ class ItemDelete(Schema):
 
 
 class ItemSearch(Schema):
-    namespace_prefix = namespace_field("Items below it are found", allow_none=True)
+    namespace_prefix = namespace_field(
+        "Only items in this namespace and below it are returned", allow_none=True
+    )
     filter = Filter(allow_none=True)
     limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     query = StrictString(
         allow_none=True,
-        metadata={"description": "Only where the project's configuration has a `store.index`"},
+        metadata={
+            "description": "Text for semantic search. Allowed only if the project's configuration has `store.index`"
+        },
     )
     refresh_ttl = StrictBoolean(allow_none=True)
 
 
 class NamespaceSearch(Schema):
-    prefix = namespace_field("`*` stands for any label", allow_none=True)
-    suffix = namespace_field("`*` stands for any label", allow_none=True)
+    prefix = namespace_field("`*` matches any label", allow_none=True)
+    suffix = namespace_field("`*` matches any label", allow_none=True)
     max_depth = StrictInteger(minimum=1, maximum=store.MAX_LABELS, allow_none=True)
     limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=100)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
@@ -163,13 +169,13 @@ def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> di
     if user() is None:
         return sent
     if "namespace" not in asked.value:  # the call would otherwise cover the whole store
-        authorization.fail(unasked(), "a handler of the store left no namespace")
+        authorization.fail(unasked(), "a store handler returned no namespace")
     left = {name: asked.value.get(name) for name in schema._declared_fields}
     body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
     labels = body.get("namespace") or []
     store.check_labels(labels, loc=("body", "namespace"))
     if labels.count(ANY_LABEL) > (sent.get("namespace") or []).count(ANY_LABEL):
-        authorization.fail(unasked(), f"a handler of the store left the namespace {labels}")
+        authorization.fail(unasked(), f"a store handler added a wildcard to the namespace {labels}")
     nulls = {name: None for name, value in sent.items() if value is None and name not in body}
     return {**body, **nulls}
 
@@ -246,7 +252,7 @@ def search_items() -> Response:
     refresh = config.refresh_on_read if asked is None else asked
     if body.get("query"):
         if not config.has_index:
-            reason = "query: this deployment's store has no index to search by meaning"
+            reason = "query: this deployment's store has no index for semantic search"
             raise Invalid(reason, loc=("body", "query"))
         near = _embedded({"op": "search", "query": body["query"]})["near"]
 

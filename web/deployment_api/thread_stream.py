@@ -30,7 +30,7 @@ class ThreadStreamQuery(Schema):
 
 @bp.get("/threads/<thread_id>/stream")
 @operation(
-    "Stream a thread: all its runs, one after the other",
+    "Stream all runs of a thread, one after the other",
     role="read",
     long=True,
     query=ThreadStreamQuery,

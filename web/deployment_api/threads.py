@@ -208,7 +208,7 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 
 
 @bp.delete("/threads/<thread_id>")
-@operation("Delete a thread with its runs and checkpoints", role="run", slow=True, status=204, errors=(404,))
+@operation("Delete a thread and its runs and checkpoints", role="run", slow=True, status=204, errors=(404,))
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     asked = allow("threads", "delete", thread_id=key)
@@ -242,14 +242,14 @@ def copy_thread(thread_id: str) -> Response:
 
 @bp.post("/threads/prune")
 @operation(
-    "Delete threads, or all of their checkpoints but the newest",
+    "Delete threads, or all their checkpoints except the newest",
     role="run",
     slow=True,
     body=ThreadPrune,
     answer=schemas.PRUNED,
 )
 def prune_threads() -> Response:
-    """Delete threads, or all of their checkpoints but the newest. Returns the number of threads pruned.
+    """Delete threads, or all their checkpoints except the newest. Returns the number of threads pruned.
 
     Unknown ids are not counted. `keep_latest` skips threads with a pending or running run, and does not count them.
 
@@ -272,7 +272,7 @@ def prune_threads() -> Response:
 
 
 @bp.get("/threads/<thread_id>/storage")
-@operation("Tell what a thread's checkpoints weigh", role="read", answer=schemas.STORAGE, errors=(404,))
+@operation("Get the size of a thread's checkpoints", role="read", answer=schemas.STORAGE, errors=(404,))
 def get_storage(thread_id: str) -> Response:
     """Get sizes in bytes, as stored. A small channel value is stored in its checkpoint and counted there."""
     key = uuid_path(thread_id, "thread_id")

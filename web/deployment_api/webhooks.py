@@ -30,7 +30,7 @@ class DeliverySearch(Schema):
 
 @bp.post("/webhooks/search")
 @operation(
-    "Search for deliveries of webhooks, newest first",
+    "Search webhook deliveries, newest first",
     role="read",
     slow=True,
     body=DeliverySearch,
@@ -61,7 +61,7 @@ def search_webhooks() -> Response:
 
 
 @bp.post("/webhooks/<delivery_id>/retry")
-@operation("Deliver a webhook again", role="run", status=202, errors=(404,))
+@operation("Send a webhook delivery again", role="run", status=202, errors=(404,))
 def retry_webhook(delivery_id: str) -> tuple[str, int]:
     """Deliver again at once, under the same id, whatever the status. Simultaneous retries cause one delivery."""
     key = uuid_path(delivery_id, "delivery_id")

@@ -172,7 +172,7 @@ class _Client:
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == inbox.LOST or (kind == PART and number != self._expected):
-            self.lost("parts of it were lost on the way")
+            self.lost("parts of the message stream were lost")
         elif kind == PART and not self._has_closed:
             self._expected += 1
             self._pass(body)

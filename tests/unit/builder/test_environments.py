@@ -152,7 +152,7 @@ def test_a_damaged_archive_is_not_unpacked(world: World) -> None:
 
     with pytest.raises(BuildFailed, match="the source archive is damaged"):
         make(settings, uuid4(), digest)
-    with pytest.raises(BuildFailed, match="the source archive is gone"):
+    with pytest.raises(BuildFailed, match="the source archive does not exist any longer"):
         make(settings, uuid4(), "0" * 64)
 
 

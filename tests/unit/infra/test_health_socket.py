@@ -131,7 +131,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(
 
     HealthSocket(folder, "runner", lambda: None).open()
 
-    assert "`runyard health runner` gets no answer here" in caplog.text
+    assert "`runyard health runner` cannot reach this process" in caplog.text
     assert not list(folder.iterdir())
 
 

@@ -92,5 +92,5 @@ def test_a_list_comes_back_as_it_was(db: Engine) -> None:
     ],
 )
 def test_what_is_of_another_type_is_refused(type: str, item: Any) -> None:
-    with pytest.raises(DataError, match="not for the database"):
+    with pytest.raises(DataError, match="does not fit its database type"):
         PACK[type]([item])

@@ -47,7 +47,7 @@ def test_it_goes_on_after_a_failure_and_a_bug(
     assert loop.pauses == ["waits"] * 3
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.WARNING, "looking waits: the database is away"),
-        (logging.ERROR, "looking failed, going on"),
+        (logging.ERROR, "looking failed, continuing"),
     ]
 
 

@@ -40,7 +40,7 @@ READ_ONLY = ("SET TRANSACTION READ ONLY", "CREATE TABLE a_new_one ()", "The data
 LOCKED = (
     "SET LOCAL lock_timeout = '1ms'",
     "LOCK TABLE organization IN EXCLUSIVE MODE",
-    "Another transaction was in the way.",
+    "Another transaction blocked this one. Try again.",
 )
 
 

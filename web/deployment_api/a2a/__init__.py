@@ -129,7 +129,7 @@ def get_card(assistant_id: str) -> Response:
 
 @bp.get("/.well-known/agent-card.json")
 @operation(
-    "Get the A2A card of the assistant that the query names",
+    "Get the A2A card of the assistant in the query",
     role="read",
     query=CardQuery,
     answer=OBJECT,
@@ -191,7 +191,7 @@ def _read() -> Call:
         raise RpcError(INVALID_REQUEST, "id: this field is required")
     version = request.headers.get(VERSION_HEADER, "").strip()
     if version and version.partition(".")[0] not in MAJORS:
-        said = f"{VERSION_HEADER}: {version} is not supported, 1.0 and 0.3 are"
+        said = f"{VERSION_HEADER}: {version} is not supported: use 1.0 or 0.3"
         raise RpcError(VERSION_NOT_SUPPORTED, said, id=call.id)
     return call
 

@@ -15,7 +15,7 @@ SCOPE_HEADER = "LangGraph-A2A-History-Scope"
 SCOPES = CONTEXT, TASK = "context", "task"
 HISTORY_SCOPE = {
     "uri": "https://langchain.com/a2a/extensions/history-scope/v1",
-    "description": "A task's history is that of its context, or of the task alone",
+    "description": "Selects the history that a task shows: of its whole context, or of the task alone",
     "required": False,
     "params": {"header": SCOPE_HEADER, "values": list(SCOPES), "default": CONTEXT},
 }

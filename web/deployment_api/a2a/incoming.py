@@ -145,7 +145,7 @@ def _thread_id(message: Mapping[str, Any]) -> UUID:
         return named or uuid7()
     thread_id = TaskId.parse(task_id).thread_id
     if named not in (None, thread_id):
-        raise RpcError(INVALID_PARAMS, "message.taskId: is a task of another context")
+        raise RpcError(INVALID_PARAMS, "message.taskId: belongs to another context")
     return thread_id
 
 
@@ -185,5 +185,5 @@ def _input(schema: Any, text: str | None, data: dict[str, Any] | None, message_i
             " Send them in a part with data.",
         )
     if data is not None and MESSAGES in data:
-        raise RpcError(INVALID_PARAMS, "message.parts: messages come as text or as data, not as both")
+        raise RpcError(INVALID_PARAMS, "message.parts: send messages as text or as data, not as both")
     return {**(data or {}), MESSAGES: [user_message(text, message_id)]}

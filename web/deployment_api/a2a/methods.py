@@ -217,7 +217,7 @@ def _uuid(sent: dict[str, Any], name: str) -> UUID | None:
     try:
         return UUID(text) if text else None
     except ValueError:
-        raise RpcError(INVALID_PARAMS, f"{name}: must be one that this server gave") from None
+        raise RpcError(INVALID_PARAMS, f"{name}: must be an id from this server") from None
 
 
 def _state(word: str | None) -> str | None:

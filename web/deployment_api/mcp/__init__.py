@@ -79,7 +79,7 @@ def call_method() -> Response:
 
 
 @bp.delete("/mcp", strict_slashes=False)
-@operation("End a session of the Model Context Protocol: there are none", role="read", status=404)
+@operation("End a session of the Model Context Protocol (not supported)", role="read", status=404)
 def end_session() -> Response:
     raise NotFound("Not Found")
 

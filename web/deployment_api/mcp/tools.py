@@ -80,7 +80,7 @@ def _offset(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 15:
-        raise RpcError(INVALID_PARAMS, "cursor: must be one that this server gave")
+        raise RpcError(INVALID_PARAMS, "cursor: must be a nextCursor from this server")
     return int(cursor)
 
 
@@ -124,7 +124,7 @@ def graph_input(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict
     """Return a graph's input for the arguments of a call. Raises ArgumentsMisfit."""
     problems = misfits(arguments_schema(schema), arguments)
     if problems:
-        raise ArgumentsMisfit(f"The arguments do not fit the tool's schema: {'; '.join(problems)}")
+        raise ArgumentsMisfit(f"The arguments do not match the tool's schema: {'; '.join(problems)}")
     if not takes_messages(schema):
         return dict(arguments)
     return {**arguments, MESSAGES: [user_message(arguments[MESSAGES])]}

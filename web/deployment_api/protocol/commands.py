@@ -115,7 +115,7 @@ class CommandRefused(Exception):
 
 @bp.post("/threads/<thread_id>/commands")
 @operation(
-    "Carry out a command of protocol v2",
+    "Execute a command of protocol v2",
     role="run",
     body=ProtocolCommand,
     answer=answers.ANSWER,
@@ -236,7 +236,7 @@ def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
     if None in given:
         raise Invalid("interrupt_id: this field is required")
     if len(given) < len(several):
-        raise Invalid("responses: an interrupt can be answered once only")
+        raise Invalid("responses: an interrupt can be answered only once")
     params["command"] = {name: params.pop(name, None) for name in ("update", "goto")}
     asked = of_command({**params, "assistant_id": ""}, thread_id, **STREAMED)
     return lambda: _responded(thread_id, asked, given)

@@ -26,7 +26,7 @@ MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that doe
 
 @bp.post("/threads/<thread_id>/stream/events")
 @operation(
-    "Stream a thread's events by protocol v2",
+    "Stream a thread's events in protocol v2",
     role="read",
     long=True,
     body=Subscribed,

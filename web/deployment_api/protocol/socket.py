@@ -63,7 +63,7 @@ class Unsubscribed(Schema):
 @bp.get("/threads/<thread_id>/stream/events")
 @bp.route("/threads/<thread_id>/stream/events", websocket=True)
 @operation(
-    "Open a WebSocket for a thread's events and commands by protocol v2",
+    "Open a WebSocket for a thread's events and commands in protocol v2",
     role="read",
     long=True,
     status=101,
@@ -163,7 +163,7 @@ class Session:
         except (Closed, Stopping):
             raise
         except Exception:  # outermost loop of this socket: the client gets an error message
-            log.exception("a socket of thread %s failed", self._thread_id)
+            log.exception("the socket of thread %s failed", self._thread_id)
             self._fail(FAILED)
 
     def _serve(self, wake_ups: Reader) -> Iterator[bytes]:
@@ -334,7 +334,9 @@ class Session:
         except Invalid as error:
             return self._numbered(answers.refused(id, "invalid_argument", error.message))
         if len(self._live) + len(self._asked) >= MOST_SUBSCRIPTIONS:
-            message = f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, more it may not have"
+            message = (
+                f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
+            )
             return self._numbered(answers.refused(id, "invalid_argument", message))
         self._asked.append((id, subscription))
         self._wake()
@@ -418,7 +420,7 @@ class _Requested:
         """Raise Forbidden if the name now means another deployment, or if authorization was switched on or off."""
         is_asked = serving.user_code.auth is not None
         if serving.id != self.deployment_id or is_asked != (self.user is not None):
-            raise Forbidden("The deployment has changed whom it lets in: connect again")
+            raise Forbidden("The deployment or its authorization has changed: connect again")
 
     @contextmanager
     def again(self) -> Iterator[None]:
