@@ -165,9 +165,9 @@ def test_conditions_between_fields_are_said(document: dict[str, Any]) -> None:
     def said(schema: str, field: str) -> str:
         return schemas[schema]["properties"][field].get("description", "")
 
-    assert "Required where `source` is `github`" in said("SourceConfig", "repo_url")
+    assert "Required if `source` is `github`" in said("SourceConfig", "repo_url")
     assert "without `agent`" in said("DeploymentCreate", "name")
-    assert "not `langgraph`" in said("ItemPut", "namespace")
+    assert "must not be `langgraph`" in said("ItemPut", "namespace")
     assert schemas["ItemPut"]["properties"]["namespace"]["items"]["pattern"] == "^[^.]+$"
     assert "bytes as JSON" in said("ThreadCreate", "metadata")
 

@@ -158,13 +158,13 @@ def test_a_provider_that_lacks_something_or_lies_is_refused(
 ) -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"issuer": "https://evil.example"}, "names another issuer"),
-        ({"registration_endpoint": None}, "let clients register"),
+        ({"registration_endpoint": None}, "dynamic client registration"),
         ({"token_endpoint": None}, "name its token endpoint"),
         ({"token_endpoint": "https://10.0.0.1/token"}, "the token endpoint of its authorization server"),
         ({"registration_endpoint": "https://169.254.169.254/"}, "the registration endpoint"),
         ({"authorization_endpoint": "javascript:alert(1)"}, "the authorization endpoint"),
         ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
-        ({"token_endpoint_auth_methods_supported": ["private_key_jwt"]}, "identify themselves"),
+        ({"token_endpoint_auth_methods_supported": ["private_key_jwt"]}, "client authentication"),
     ]
     for metadata, words in rows:
         server.metadata = metadata

@@ -177,7 +177,7 @@ def test_a_cron_from_before_there_were_users_fires_for_nobody(users: Users) -> N
     users.played.forget()
     assert fire(users) == []
     assert (runs(), users.played.calls) == ([], [])
-    assert "acts for nobody" in users.last_line()
+    assert "has no user" in users.last_line()
 
 
 def test_without_an_authorization_it_fires_unasked(users: Users) -> None:

@@ -70,7 +70,7 @@ class DeploymentCreate(Schema):
         pattern=NAME,
         max_length=255,
         allow_none=True,
-        metadata={"description": "Required if `agent` is missing, otherwise not allowed"},
+        metadata={"description": "Required without `agent`, not allowed with it"},
     )
     agent = Nested(AgentIdentity, allow_none=True)
     source = OneOf(
