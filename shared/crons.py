@@ -78,7 +78,9 @@ def create(
     if thread_id is not None:
         _require_thread(conn, deployment.id, thread_id, of_threads)
     if count(conn, deployment.id) >= MAX_PER_DEPLOYMENT:
-        raise TooMany(f"This deployment has {MAX_PER_DEPLOYMENT} crons already.", retry_after_seconds=60)
+        raise TooMany(
+            f"This deployment has {MAX_PER_DEPLOYMENT} crons already: delete some.", retry_after_seconds=60
+        )
     cron_id = cron_id or uuid7()
     end_time = _moment(asked.get("end_time"))
     _refuse_past(conn, end_time)

@@ -151,7 +151,7 @@ class BuildFailed(RunyardError):
 
 
 class Fenced(RunyardError):
-    """Another attempt owns this now; whatever was about to be written is void."""
+    """Another attempt owns this now: the write of this attempt is discarded."""
 
 
 class HostError(RunyardError):

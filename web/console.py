@@ -48,7 +48,7 @@ ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the se
 
 
 @bp.get("/o/")
-@operation("Get the console, also if the project's own app is at the root", role="open", media=("text/html",))
+@operation("Get the console", role="open", media=("text/html",))
 def get_console() -> Response:
     return send_shell(root=OWN)
 

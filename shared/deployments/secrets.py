@@ -52,7 +52,9 @@ def change(conn: Connection, revision_id: UUID, changes: Mapping[str, str | None
 def _require_few(conn: Connection, revision_id: UUID) -> None:
     count = conn.execute(text("SELECT count(*) FROM secret WHERE revision_id = :id"), {"id": revision_id})
     if count.scalar_one() > MOST:
-        raise Invalid(f"a deployment has at most {MOST} secrets", loc=("body", "secret_changes"), status=400)
+        raise Invalid(
+            f"a deployment can have at most {MOST} secrets", loc=("body", "secret_changes"), status=400
+        )
 
 
 def _insert(conn: Connection, revision_id: UUID, values: Mapping[str, str]) -> None:

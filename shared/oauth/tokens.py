@@ -168,7 +168,7 @@ def _refreshed(provider: RowMapping, grant_id: UUID) -> str | None:
         if grant["refresh_token"] is None:
             return None
         time.sleep(LOOK_SECONDS)
-    raise OutsideFailed(f"The provider {provider['provider_id']} does not refresh the token")
+    raise OutsideFailed(f"The token of the provider {provider['provider_id']} was not refreshed in time")
 
 
 def _claim_refresh(grant_id: UUID) -> tuple[RowMapping | None, bool]:

@@ -40,7 +40,7 @@ def call(
             return _Call(revision_id, pool, document, timeout_seconds, start_seconds).answer()
         except _RunnerGone as error:
             if not tries_left:
-                raise Unavailable(f"{error}, twice") from error
+                raise Unavailable(f"{error} (in both attempts)") from error
     raise AssertionError("the last try returns or raises")
 
 

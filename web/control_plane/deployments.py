@@ -234,7 +234,7 @@ def get_deployment(deployment_id: str) -> Response:
 
 @bp.patch("/v2/deployments/<deployment_id>")
 @operation(
-    "Update a deployment, with a new revision if its source or configuration changes",
+    "Update a deployment",
     role="deploy",
     answer=schemas.DEPLOYMENT,
     body=DeploymentPatch,

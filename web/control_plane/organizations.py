@@ -210,7 +210,7 @@ def get_key(key_id: str) -> Response:
 
 @bp.patch("/v2/keys/<key_id>")
 @operation(
-    "Change an API key's name, role, expiry or limits",
+    "Update an API key's name, role, expiry or limits",
     role="admin",
     answer=schemas.API_KEY,
     body=KeyPatch,

@@ -152,7 +152,7 @@ def get_provider(provider_id: str) -> Response:
 
 
 @bp.patch("/v2/auth/providers/<provider_id>")
-@operation("Change an OAuth provider", role="deploy", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
+@operation("Update an OAuth provider", role="deploy", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
 def change_provider(provider_id: str) -> Response:
     """Change a provider. Fields that are null stay unchanged."""
     body = load(ProviderPatch)

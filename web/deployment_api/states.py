@@ -339,7 +339,7 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
     serving = deployment()
     revision_id = serving.active_revision_id
     if revision_id is None:
-        raise Conflict("This deployment serves no revision yet.")
+        raise Conflict("This deployment serves no revision yet. Poll its latest revision.")
     if serving.traffic and newest.graph_id is not None:
         with connection() as conn:
             revision_id = assistants.revision_of_thread(conn, serving, thread_id, newest.graph_id)

@@ -193,7 +193,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
     """
     serving = deployment()
     if serving.active_revision_id is None:
-        raise Conflict("This deployment serves no revision yet.")
+        raise Conflict("This deployment serves no revision yet. Poll its latest revision.")
     document = {"op": "embed", "ops": [op]}
     question = Question(serving.id, serving.active_revision_id, serving.pool, None, document)
     found: dict[str, Any] = orjson.loads(graph_queries.ask(question))[0]
