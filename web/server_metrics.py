@@ -73,7 +73,7 @@ class ServerMetrics(Collector):
         for name, meaning in FIGURES.items():
             if self._of_database[name] is not None:
                 yield GaugeMetricFamily(f"runyard_{name}", meaning, value=float(self._of_database[name]))
-        up = GaugeMetricFamily("runyard_redis_up", "1 if Redis answers, otherwise 0", labels=("role",))
+        up = GaugeMetricFamily("runyard_redis_up", "1 if Redis answers, 0 if not", labels=("role",))
         for role, told in self._of_redis.items():
             up.add_metric((role,), float(told is not None))
         yield up
