@@ -179,7 +179,7 @@ def test_exchanges_with_a_process_that_is_gone_are_lost(world: World) -> None:
         found = exchange.parts(timeout_seconds=30)
         assert next(found)[0] == HEAD
         exchange.peer = "nobody"
-        with pytest.raises(Lost, match="gone"):
+        with pytest.raises(Lost, match="has ended"):
             next(found)
 
 
