@@ -50,6 +50,8 @@ RECORD_HEARTBEAT = text(
     f"INSERT INTO worker ({', '.join(COLUMNS)}, drain_requested_at) VALUES ("
     + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
     + ", CASE WHEN :is_drained THEN now() END) ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
+    # A worker that drains without an operator's request shuts down: it cannot be resumed.
+    + f"drain_requested_at = CASE WHEN :is_drained OR excluded.state <> '{DRAINING}' THEN worker.drain_requested_at END, "
     + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in (*FIXED, "state"))
     + f", state = CASE WHEN worker.drain_requested_at IS NULL THEN excluded.state ELSE '{DRAINING}' END"
     + " RETURNING drain_requested_at IS NOT NULL"

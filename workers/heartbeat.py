@@ -159,9 +159,11 @@ class HeartbeatSender:
             **self._figures(),
         )
         with connection() as conn:
-            is_drained = fleet.record_heartbeat(conn, heartbeat, is_drained=self._is_drained)
+            is_drained = fleet.record_heartbeat(
+                conn, heartbeat, is_drained=self._is_drained and not self.draining
+            )
         self._sent_at = self._clock()
-        if is_drained != self._is_drained:
+        if is_drained != self._is_drained and not self.draining:
             log.info("an operator has %s this worker", "drained" if is_drained else "resumed")
             self._is_drained = is_drained
             self._on_drain(is_drained)

@@ -128,9 +128,12 @@ def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int)
     return list(conn.execute(query, values).mappings())
 
 
-def get(conn: Connection, organization_id: UUID, key_id: str) -> RowMapping:
-    """Return a key without its secret. Raises NotFound."""
-    query = text(f"SELECT {COLUMNS} FROM api_key WHERE id = :id AND organization_id = :organization_id")
+def get(conn: Connection, organization_id: UUID, key_id: str, *, lock: bool = False) -> RowMapping:
+    """Return a key without its secret. `lock` holds its row until the transaction ends. Raises NotFound."""
+    query = text(
+        f"SELECT {COLUMNS} FROM api_key WHERE id = :id AND organization_id = :organization_id"
+        + (" FOR UPDATE" if lock else "")
+    )
     values = {"id": key_id, "organization_id": organization_id}
     row = conn.execute(query, values).mappings().one_or_none()
     if row is None:
@@ -145,35 +148,30 @@ def name_of(conn: Connection, key_id: str) -> str:
 
 
 def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, Any]) -> RowMapping:
-    """Set a key's `name`, `role`, `expires_at` (None: never) and LIMITS (0 takes one away).
+    """Set a key's `name`, `role`, `expires_at` (None: never) and LIMITS (0 removes one).
 
     Other processes accept the old role or expiry for CACHE_SECONDS. Raises NotFound; Forbidden if the old or the new
-    role is above the caller's; Conflict if the caller's key would change its own role or expiry.
+    role is above the caller's; Conflict if the key is revoked, or if the caller's key would change its own role or
+    expiry.
     """
-    row = get(conn, caller.organization_id, key_id)
-    if "role" in changes or "expires_at" in changes:
-        _check_rights(caller, row, changes)
+    _check_rights(caller, get(conn, caller.organization_id, key_id, lock=True), changes)
     values = {name: value or None if name in LIMITS else value for name, value in changes.items()}
     query = text(
         f"UPDATE api_key SET {', '.join(f'{name} = :{name}' for name in values)}"
         f" WHERE id = :id AND organization_id = :organization_id RETURNING {COLUMNS}"
     )
-    row = (
-        conn.execute(query, {**values, "id": key_id, "organization_id": caller.organization_id})
-        .mappings()
-        .one_or_none()
-    )
-    if row is None:
-        raise _missing(key_id)
+    updated = conn.execute(query, {**values, "id": key_id, "organization_id": caller.organization_id})
     if values.get("max_tokens_per_day"):
         budgets.begin(conn, (budgets.KEY, key_id))
     budgets.forget()
     forget()
-    return row
+    return updated.mappings().one()
 
 
 def _check_rights(caller: Caller, row: RowMapping, changes: Mapping[str, Any]) -> None:
-    if row["id"] == caller.key_id:
+    if row["revoked_at"] is not None:
+        raise Conflict(f"API key {row['id']} is revoked. Create another one.")
+    if row["id"] == caller.key_id and changes.keys() & {"role", "expires_at"}:
         raise Conflict("A key cannot change its own role or expiry. Make the change with another key.")
     role = changes.get("role", row["role"])
     _check_role(role, caller.organization_id)

@@ -138,6 +138,12 @@ def test_a_key_is_given_another_role_and_expiry_but_not_by_itself(app: Flask, op
             403,
             "A key with the role admin cannot change one with the role operator",
         ),
+        (
+            above["id"],
+            {"max_run_tokens": 1},
+            403,
+            "A key with the role admin cannot change one with the role operator",
+        ),
     ):
         refused: Any = admin.call("PATCH", f"/v2/keys/{key_id}", body)
         assert (refused.status_code, refused.json) == (status, {"detail": detail}), body
@@ -148,6 +154,13 @@ def test_a_key_is_given_another_role_and_expiry_but_not_by_itself(app: Flask, op
     ):
         assert admin.call("PATCH", path, body).status_code == 422, body
     assert admin.call("PATCH", f"/v2/keys/{mine['key']['id']}", {"name": "me"}).status_code == 200
+
+    assert admin.call("DELETE", path).status_code == 204
+    refused = admin.call("PATCH", path, {"lifetime_days": 1})
+    assert (refused.status_code, refused.json) == (
+        409,
+        {"detail": f"API key {made['id']} is revoked. Create another one."},
+    )
 
 
 def test_an_operator_acts_for_the_organization_it_names(operator: ControlPlane) -> None:

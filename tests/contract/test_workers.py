@@ -128,6 +128,9 @@ def test_one_that_is_drained_or_resumed_is_shown_so_at_once(
         409,
         {"detail": "Worker other shuts down and cannot be resumed."},
     )
+    client.post("/v2/workers/box:1:a/drain")
+    heartbeat(state="draining")  # a drained worker that shuts down, too
+    assert client.post("/v2/workers/box:1:a/resume").status_code == 409
     for action in ("drain", "resume"):
         missing = client.post(f"/v2/workers/nobody/{action}")
         assert (missing.status_code, missing.json) == (404, {"detail": "Worker nobody not found."})
