@@ -38,6 +38,11 @@ def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 
+def misspelt(known: str, names: Iterable[str]) -> str | None:
+    """Return the first of the names that is similar to a known one."""
+    return next((name for name in names if name != known and suggestion(name, [known])), None)
+
+
 class RunyardError(Exception):
     """Something went wrong."""
 

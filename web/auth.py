@@ -34,6 +34,10 @@ from web.developer import developer
 from web.facts import USER_CODE_TOKEN
 from web.named import presented_key
 
+FOREIGN_KEY = (
+    f"Unknown API key: keys of this service begin with {api_keys.PREFIX}_. The LangGraph SDKs send LANGSMITH_API_KEY if they"
+    " are given no api_key."
+)
 STUDIO = "x-auth-scheme", "langsmith"  # the header that the platform's tools send
 FAILURES_PER_MINUTE = 20
 MAX_ADDRESSES = 10_000
@@ -97,7 +101,7 @@ def identify() -> Caller | None:
         return at_own_machine
     if found is None:
         _count_failure(request.remote_addr or "")
-        raise Unauthenticated("Unknown API key")
+        raise Unauthenticated("Unknown API key" if key.startswith(f"{api_keys.PREFIX}_") else FOREIGN_KEY)
     tenant = request.headers.get("X-Tenant-Id", "").strip()
     return organizations.acting_for(found, tenant) if tenant else found
 

@@ -47,7 +47,7 @@ MemoryMb = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Memory of a graph host process in MiB; 0: the service's default.",
+        help="Memory of a graph host process in MiB, at most the runner's RUNYARD_HOST_MEMORY_MB; 0: that value.",
         metavar="MB",
         rich_help_panel=PANEL,
     ),

@@ -22,6 +22,7 @@ from pathspec import GitIgnoreSpec
 from cli.api.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
 from shared.deployments import env_names, javascript
+from shared.errors import misspelt
 
 CONFIG = "langgraph.json"
 NAME = "LANGSMITH_DEPLOYMENT_NAME"  # variable of `langgraph deploy`, in the environment or in .env
@@ -141,7 +142,7 @@ class Project:
 
     def write_archive(self, file: BinaryIO) -> int:
         """Write the source as a gzip-compressed tar. Returns its size in bytes. Raises CommandFailed."""
-        self._require_python()
+        self._check_graphs()
         names: set[str] = set()
         with (
             gzip.GzipFile("source.tar", "wb", 6, file, 0) as packed,
@@ -162,8 +163,14 @@ class Project:
             )
         return size
 
-    def _require_python(self) -> None:
-        """Raise CommandFailed if the project's code is JavaScript, which the build would refuse."""
+    def _check_graphs(self) -> None:
+        """Raise CommandFailed for a configuration that the build would refuse: without graphs, or with JavaScript."""
+        if "graphs" not in self.config:
+            similar = misspelt("graphs", self.config)
+            reason = (
+                f"{similar}: unknown key. Did you mean graphs?" if similar else "graphs: this key is missing"
+            )
+            raise CommandFailed(f"{self.config_name}: {reason}")
         graphs, auth, http = (self.config.get(key) for key in ("graphs", "auth", "http"))
         entries = [
             *(

@@ -32,6 +32,9 @@ def test_a_made_key_opens_until_it_is_revoked(app: Flask) -> None:
     assert (response.status_code, response.json) == (401, {"detail": "Unknown API key"})
     assert response.headers["WWW-Authenticate"] == "Bearer"
 
+    foreign = caller(app, "lsv2_pt_x").get("/v2/nothing")
+    assert "Unknown API key: keys of this service begin with ryd_. The LangGraph SDKs send" in foreign.text
+
 
 def test_a_tenant_must_be_the_keys_own(client: FlaskClient) -> None:
     for tenant, status in ((str(DEFAULT_ORGANIZATION_ID), 404), ("default", 404), (str(uuid4()), 403)):

@@ -210,7 +210,8 @@ def test_without_a_key_a_name_means_the_oldest_deployment_with_an_authorization(
         assert set(users.played.revisions) == {expected.active_revision_id}
         users.played.forget()
     refused = client.post("/d/twin/threads/search", json={}, headers={"X-Tenant-Id": str(uuid4())})
-    assert (refused.status_code, refused.json) == (401, {"detail": "Unknown API key"})
+    assert refused.status_code == 401
+    assert "Unknown API key" in refused.text
 
 
 def test_a_deployment_without_authorization_needs_its_key(users: Users) -> None:

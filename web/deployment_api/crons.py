@@ -151,7 +151,7 @@ class FiringsQuery(Schema):
     role="run",
     body=CronCreate,
     answer=schemas.CRON,
-    errors=(400, 404, 429),
+    errors=(400, 404, 409, 429),
 )
 def create_cron() -> Response:
     """`schedule` has five fields, or six with seconds last, and is read in `timezone` (default UTC).
@@ -167,7 +167,7 @@ def create_cron() -> Response:
     role="run",
     body=ThreadCronCreate,
     answer=schemas.CRON,
-    errors=(400, 404, 429),
+    errors=(400, 404, 409, 429),
 )
 def create_thread_cron(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")

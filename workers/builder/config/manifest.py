@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from shared.deployments import env_names
+from shared.errors import misspelt
 from workers.builder.config import (
     auth,
     checkpointer,
@@ -127,6 +128,8 @@ def read(root: Path, config_path: str | None) -> Manifest:
 
 def _check_keys(config: Mapping[str, Any]) -> None:
     """Raise BuildFailed for unsupported keys, and for invalid values of keys that are otherwise ignored."""
+    if "graphs" not in config and (key := misspelt("graphs", config)):
+        raise refused(f"{key}: unknown key. Did you mean graphs?")
     for key in MOVED:
         if config.get(key):
             raise refused(f"{key}: this key belongs into 'source' now")
