@@ -6,8 +6,9 @@ Several processes of one server (`web/gunicorn.py`) count in files of a common f
 from __future__ import annotations
 
 import os
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flask import Flask, Response, current_app, g, request
@@ -21,7 +22,21 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it 
 UNKNOWN = "unknown"  # label of requests without a route, since callers must not be able to create labels
 SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+# A process that starts creates its files empty and writes them afterwards.
+READ_TRIES, READ_PAUSE_SECONDS = 20, 0.05
+
 disable_created_metrics()
+
+
+def _collect_shared() -> Iterable[Any]:
+    """Return the sums over the processes of this server. Waits for files that a starting process has not written yet."""
+    collector = MultiProcessCollector(None)
+    for _ in range(READ_TRIES):
+        try:
+            return collector.collect()
+        except struct.error:
+            time.sleep(READ_PAUSE_SECONDS)
+    return collector.collect()
 
 
 class Traffic(Collector):
@@ -56,7 +71,7 @@ class Traffic(Collector):
 
     def collect(self) -> Iterator[Any]:
         if SHARED_FOLDER in os.environ:
-            yield from MultiProcessCollector(None).collect()
+            yield from _collect_shared()
             return
         for own in (self._requests, self._seconds, self.open_streams):
             yield from own.collect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
@@ -51,6 +51,15 @@ def test_each_shows_what_all_have_counted_also_those_that_are_gone(
     asked = figures(base)["n_requests"]
     for number in range(1, 21):
         assert figures(base)["n_requests"] == asked + number
+
+    new_file = next(tmp_path.glob("runyard-web-*")) / "counter_99999.db"
+    new_file.touch()  # of a process that starts: it has not written the file yet
+    with ThreadPoolExecutor(1) as callers:
+        answer = callers.submit(figures, base)
+        wait([answer], timeout=0.3)
+        new_file.write_bytes(bytes(1 << 16))
+        asked += 1
+        assert answer.result(30)["n_requests"] == asked + 20
 
     first, second = workers(arbiter)
     psutil.Process(first).kill()

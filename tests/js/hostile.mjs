@@ -43,14 +43,14 @@ function docsRead() {
     await it.page.goto(`${deployment}/docs`);
     await docs(it.page).getByText("Hostile, as Markdown.").first().waitFor(WAIT);
     await docs(it.page).getByText("Search threads").first().waitFor(WAIT);
-    await it.page.waitForLoadState("networkidle");
+    await it.page.waitForLoadState("networkidle", { timeout: 90_000 });
     return it;
   });
   return reading;
 }
 
 async function attacked(page, said) {
-  await page.waitForLoadState("networkidle");
+  await page.waitForLoadState("networkidle", { timeout: 90_000 });
   for (const how of ["storage", "frame", "worker", "control plane"]) {
     const deadline = Date.now() + WAIT.timeout;
     while (!said.some((line) => line.includes(` ${how} `))) {

@@ -6,7 +6,7 @@ import { suite, test } from "node:test";
 import { browser } from "./chromium.mjs";
 
 const { SERVICE_URL: url, DEPLOYMENT_KEY: key } = process.env;
-const WAIT = { timeout: 30_000 };
+const WAIT = { timeout: 90_000 };
 
 async function visit() {
   const context = await browser.newContext();
@@ -73,7 +73,7 @@ suite("hostile dev", () => {
     const answer = it.page.waitForResponse((one) => one.url() === `${url}/threads/count`, WAIT);
     await page.locator("[id='post-/threads/count'] button", { hasText: "TRY" }).click();
     assert.equal((await answer).status(), 200);
-    await it.page.waitForLoadState("networkidle");
+    await it.page.waitForLoadState("networkidle", WAIT);
     assert.deepEqual(it.said.filter((line) => /^(LOOT|DENIED)/.test(line)), []);
   });
 });
