@@ -84,7 +84,7 @@ def about(
     """Build, serve and run agent graphs on your own machines.
 
     The address of the service is the first of: --url, RUNYARD_URL, the context in --context or RUNYARD_CONTEXT,
-    LANGGRAPH_HOST_URL, the current context of `runyard login`, the address where `runyard up` last listened.
+    LANGGRAPH_HOST_URL, the current context of `runyard login`, the address where `runyard up` listens.
 
     The API key is the first of: --api-key, RUNYARD_API_KEY of the environment, then of .env, the key of the context, the
     key that `runyard up` keeps in this directory; then LANGGRAPH_HOST_API_KEY, LANGSMITH_API_KEY and LANGCHAIN_API_KEY

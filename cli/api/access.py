@@ -29,7 +29,8 @@ from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
-KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
+# Files in the data directory: the key that `runyard up` creates, and the address of the service while it runs.
+KEPT_KEY, KEPT_URL = "admin.key", "url"
 KEY_PREFIX = "ryd_"  # of the service's keys; importing it from shared.access would load the database layer
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
@@ -56,8 +57,8 @@ def _mention_line(path: Path, line: int) -> None:
 def find_url(url: str | None, settings: Settings) -> str:
     """Return the service's address. Raises BadUsage for a context that does not exist or contradicts the address.
 
-    The address is the first of: the option, RUNYARD_URL, the context requested by name, LANGGRAPH_HOST_URL, the current
-    context, the address where `runyard up` last listened, this machine.
+    The first of: the option, RUNYARD_URL, the context that was requested by name, LANGGRAPH_HOST_URL, the current
+    context, where the service of the data directory listens, this machine.
     """
     named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
     given = url or (settings.url if named else None)
@@ -148,14 +149,18 @@ def _peer_keys(local: Mapping[str, str], project: str) -> Iterator[tuple[str, st
 
 
 def _is_kept_service(url: str, settings: Settings) -> bool:
-    """Return whether the service at `url` is the one whose key is in the data directory."""
-    own = _kept(settings, KEPT_URL) or f"http://{settings.listen_host}:{settings.port}"
-    return _origin(url) == _origin(own)
+    """Whether the service at `url` is the one that keeps its key in the data directory.
+
+    While that service does not run, its port may belong to another program. The answer is then False.
+    """
+    own = _kept(settings, KEPT_URL)
+    return own is not None and _origin(url) == _origin(own)
 
 
 def is_local(url: str, settings: Settings) -> bool:
-    """Return whether an address leads to this machine: by its host, or as that of the data directory's service."""
-    return _origin(url)[1] == "localhost" or _is_kept_service(url, settings)
+    """Whether an address leads to this machine, by its host or as the service of the data directory."""
+    own = _kept(settings, KEPT_URL) or f"http://{settings.listen_host}:{settings.port}"
+    return _origin(url)[1] == "localhost" or _origin(url) == _origin(own)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
@@ -177,13 +182,17 @@ def _no_key(url: str, settings: Settings, withheld: list[str], context: Context 
     if context:
         reasons.append(f"Not sent: the key of {context.source}, since it belongs to {context.url}.")
     if _kept(settings, KEPT_KEY):
-        reasons.append(f"Not sent: {settings.data_dir / KEPT_KEY}, since it belongs to another address.")
+        own = _kept(settings, KEPT_URL)
+        why = f"it belongs to {own}" if own else "the service of this folder is not running"
+        reasons.append(f"Not sent: {settings.data_dir / KEPT_KEY}, since {why}.")
+        if not own:
+            reasons.append("`runyard up` or `runyard dev` starts it.")
     return " ".join(
         (
             *reasons,
             "Set RUNYARD_API_KEY in the environment or in .env, pass --api-key, or keep a key with `runyard login`.",
-            "In the folder where `runyard up` was started, the key that it keeps there is used,",
-            "and `runyard keys create` makes others.",
+            "While `runyard up` or `runyard dev` runs, commands in its folder use the key that it keeps there.",
+            "`runyard keys create` makes others.",
         )
     )
 

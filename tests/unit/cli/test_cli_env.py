@@ -147,12 +147,11 @@ def find(key: str | None = None, url: str = HERE, local: dict[str, str] | None =
     return find_key(key, Settings.from_env(os.environ), local, url=url)
 
 
-def keep_key(folder: Path, key: str, url: str | None = None) -> None:
-    """Write the files in which `runyard up` keeps its key and the address where it listens."""
+def keep_key(folder: Path, key: str, url: str) -> None:
+    """Keep a key as `runyard up` does, and the address where it listens."""
     (folder / "data").mkdir()
     (folder / "data" / "admin.key").write_text(f"{key}\n")
-    if url:
-        (folder / "data" / "url").write_text(f"{url}\n")
+    (folder / "data" / "url").write_text(f"{url}\n")
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)), ids=lambda n: ORDER[n])
@@ -168,7 +167,7 @@ def test_a_key_is_taken_from_the_first_source_that_has_one(
         elif place == ".env":
             lines.append(f"export {name}='{keys[source]}'\n")
         elif name == "data/admin.key":
-            keep_key(tmp_path, keys[source])
+            keep_key(tmp_path, keys[source], HERE)
     (tmp_path / ".env").write_text("".join(lines))
 
     found = find(keys["--api-key"] if first == 0 else None)
@@ -219,17 +218,35 @@ def test_a_deploy_sends_no_key_of_another_service_from_the_project(
 def test_the_kept_key_is_for_the_service_that_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_key(tmp_path, "ryd_kept")
+    keep_key(tmp_path, "ryd_kept", HERE)
     for url in (HERE, "http://localhost:8123", "http://[::1]:8123/api-host"):
         assert find(url=url).text == "ryd_kept"
     monkeypatch.setenv("RUNYARD_URL", ELSEWHERE)
     for url in (ELSEWHERE, "http://127.0.0.1:9", "https://127.0.0.1:8123", "http://127.0.0.1:x"):
-        with pytest.raises(CommandFailed, match=r"Not sent: .*admin\.key, since it belongs"):
+        with pytest.raises(CommandFailed, match=rf"Not sent: .*admin\.key, since it belongs to {HERE}\."):
             find(url=url)
     monkeypatch.setenv("LANGSMITH_API_KEY", "ryd_elsewhere")
     assert find(url=ELSEWHERE).text == "ryd_elsewhere"
     (tmp_path / "data" / "url").write_text(ELSEWHERE)
     assert find(url=ELSEWHERE).text == "ryd_kept"
+
+
+def test_the_kept_key_is_sent_nowhere_while_its_service_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ControlPlane
+) -> None:
+    keep_key(tmp_path, "ryd_kept", server.url)
+    (tmp_path / "data" / "url").unlink()  # as the service does when it stops
+    for words in ([], ["--url", server.url]):
+        monkeypatch.setenv(
+            "RUNYARD_PORT", server.url.rpartition(":")[2]
+        )  # the default address is the server's
+        ran = CliRunner().invoke(app, ["list", *words])
+        assert (ran.exit_code, server.asked) == (1, [])
+        assert f"No API key for {server.url}. Not sent: {tmp_path}/data/admin.key, since" in ran.stderr
+        assert (
+            "the service of this folder is not running. `runyard up` or `runyard dev` starts it."
+            in ran.stderr
+        )
 
 
 def test_a_key_is_missed_with_where_to_put_one_or_refused_without_showing_it() -> None:
