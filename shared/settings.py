@@ -72,6 +72,9 @@ def setting(
     return field(default=default, repr=not is_secret, metadata=described)
 
 
+# Where clients on this machine reach a process that listens on every address.
+ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
 expert = partial(setting, audience=Audience.EXPERT)
 dev = partial(setting, audience=Audience.DEV)
 
@@ -437,12 +440,33 @@ class Settings:
         values["cache_dir"] = Path(str(values.get("cache_dir", data_dir / "cache"))).absolute()
         values["runtime_dir"] = Path(str(values.get("runtime_dir", data_dir / "run"))).absolute()
         settings = cls(**values)  # type: ignore[arg-type]
+        settings = dataclasses.replace(settings, listen_host=settings.listen_host.strip("[]"))
         if "url" not in values:
-            settings = dataclasses.replace(settings, url=f"http://{settings.listen_host}:{settings.port}")
+            settings = dataclasses.replace(settings, url=settings.local_url)
         if "internal_url" not in values:
             settings = dataclasses.replace(settings, internal_url=settings.url)
         settings._check()
         return settings
+
+    @property
+    def listens_everywhere(self) -> bool:
+        """Whether `web` listens on every address of this machine."""
+        return self.listen_host in ON_THIS_MACHINE
+
+    @property
+    def local_host(self) -> str:
+        """The address of `web` for clients on this machine."""
+        return ON_THIS_MACHINE.get(self.listen_host, self.listen_host)
+
+    @property
+    def local_url(self) -> str:
+        """The URL of `web` for clients on this machine."""
+        return f"http://{_with_port(self.local_host, self.port)}"
+
+    @property
+    def bind(self) -> str:
+        """The address and port that `web` listens on."""
+        return _with_port(self.listen_host, self.port)
 
     def _check(self) -> None:
         for name, allowed in {
@@ -513,6 +537,10 @@ READ_ELSEWHERE = frozenset(
     )
 )
 OF_TESTS = f"{PREFIX}TEST_"
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def names_of(field_name: str) -> tuple[str, ...]:

@@ -25,9 +25,6 @@ def deployment() -> DeploymentRef:
     return found
 
 
-ALL_ADDRESSES = ("0.0.0.0", "::", "[::]")
-
-
 def configured_url() -> str:
     """Return the URL of the service from its settings. A caller's Host header must not end up in what others read.
 
@@ -35,9 +32,7 @@ def configured_url() -> str:
     that the caller used is returned.
     """
     known = settings()
-    is_unknown = (
-        known.listen_host in ALL_ADDRESSES and known.url == f"http://{known.listen_host}:{known.port}"
-    )
+    is_unknown = known.listens_everywhere and known.url == known.local_url
     return base_url() if is_unknown else known.url.rstrip("/")
 
 
@@ -47,5 +42,5 @@ def base_url() -> str:
     A service that listens on every address of a machine cannot know its own name.
     """
     known = settings()
-    is_named = known.url != f"http://{known.listen_host}:{known.port}"
+    is_named = known.url != known.local_url
     return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"

@@ -88,7 +88,7 @@ def on_exit(server: Any) -> None:
 
 wsgi_app = "web.wsgi:app"
 proc_name = "web"
-bind = f"{settings.listen_host}:{settings.port}"
+bind = settings.bind
 worker_class = Worker
 # Leaves room for requests beside the streams. Each connection costs a greenlet and a descriptor.
 worker_connections = settings.max_streams + 1000 + worker.SPARE_CONNECTIONS

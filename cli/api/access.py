@@ -159,7 +159,7 @@ def _is_kept_service(url: str, settings: Settings) -> bool:
 
 def is_local(url: str, settings: Settings) -> bool:
     """Whether an address leads to this machine, by its host or as the service of the data directory."""
-    own = _kept(settings, KEPT_URL) or f"http://{settings.listen_host}:{settings.port}"
+    own = _kept(settings, KEPT_URL) or settings.local_url
     return _origin(url)[1] == "localhost" or _origin(url) == _origin(own)
 
 

@@ -138,7 +138,7 @@ def key_files(folder: Path) -> Finding:
 
 def port(settings: Settings) -> Finding:
     """Check that web can listen on its port or already answers there. Names the program that holds the port."""
-    name, address = "port", f"{settings.listen_host}:{settings.port}"
+    name, address = "port", settings.bind
     try:
         up.require_free_port(settings)
     except embedded.CannotStart as error:
@@ -156,7 +156,7 @@ def _version_there(settings: Settings) -> str | None:
     """Return the version of the service that answers at this address. None if another program or nothing answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{up.local_address(settings)}/info", timeout=ANSWER_SECONDS) as answer:
+        with opener.open(f"{settings.local_url}/info", timeout=ANSWER_SECONDS) as answer:
             said = json.load(answer)
     except (OSError, ValueError):
         return None

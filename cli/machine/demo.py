@@ -84,6 +84,7 @@ def addresses(settings: Settings, deployments: list[str]) -> list[str]:
         f"Control plane   {settings.url}/v2/deployments",
         *(f"Deployment      {settings.url}/d/{name}" for name in deployments),
         f"API docs        {settings.url}/docs",
+        *_other_machines(settings),
         f"API key         in {relative(settings.data_dir / 'admin.key')}"
         if (settings.data_dir / "admin.key").exists()
         else "API key         the one in RUNYARD_API_KEY",
@@ -91,6 +92,14 @@ def addresses(settings: Settings, deployments: list[str]) -> list[str]:
         "Deploy yours    runyard deploy DIRECTORY",
     ]
     return ["", *rows, ""]
+
+
+def _other_machines(settings: Settings) -> list[str]:
+    """Return a line for users of other machines, if web listens on every address and no public URL is set."""
+    if not settings.listens_everywhere or settings.url != settings.local_url:
+        return []
+    url = f"http://ADDRESS:{settings.port}"
+    return [f"Other machines  {url}/, unencrypted; ADDRESS is this machine's. There: runyard login {url}"]
 
 
 def relative(path: Path) -> str:

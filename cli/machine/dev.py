@@ -145,18 +145,12 @@ def command(
         def visit(settings: Settings) -> int | None:
             logging.getLogger("httpx").setLevel(logging.WARNING)
             logging.getLogger("watchfiles").setLevel(logging.WARNING)
-            with Client(local_url(settings), settings.api_key or "") as client:
+            with Client(settings.url, settings.api_key or "") as client:
                 developing = Developing(client, settings, files, lines, limits=limits, studio_url=studio_url)
                 return developing.develop(reload=not no_reload)
 
-        lines.say(f"Starting. {settings.dev_deployment} will be at {local_url(settings)}")
+        lines.say(f"Starting. {settings.dev_deployment} will be at {settings.url}")
         raise typer.Exit(up(settings, lines, visit))
-
-
-def local_url(settings: Settings) -> str:
-    """Return the service's URL on this machine, also if it listens on every address."""
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.listen_host)
-    return f"http://{everywhere}:{settings.port}" if everywhere else settings.url
 
 
 def origin_of(url: str) -> str:
@@ -290,9 +284,9 @@ class Developing:
         return "Mend it: it is built again at once." if reload else "Mend it, and start dev again."
 
     def _greet(self, project: Project) -> None:
-        url = local_url(self._settings) + _mount_prefix(project)
+        url = self._settings.url + _mount_prefix(project)
         rows = (
-            ("Console", f"{local_url(self._settings)}{CONSOLE}"),
+            ("Console", f"{self._settings.url}{CONSOLE}"),
             ("API", url),
             ("Docs", f"{url}/docs"),
             ("Studio", f"{self._studio_url.rstrip('/')}/studio/?baseUrl={url}"),
@@ -314,7 +308,7 @@ class Developing:
     def _show_output(self, deployment_id: str) -> None:
         """Follow the deployment's log and print each line, until the service stops answering."""
         try:
-            with Client(local_url(self._settings), self._settings.api_key or "") as client:
+            with Client(self._settings.url, self._settings.api_key or "") as client:
                 log = Log(client, deployment_id, None, "deploy", {})
                 log.newest(1)
                 for line in log.following():

@@ -21,7 +21,6 @@ KINDS = ("web", "runner", "builder", "beat", DATABASE)
 ANSWER_SECONDS = 4.0
 RETRY_SECONDS = 1.0
 UNHEALTHY = 1
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "::1"}
 
 
 class Unhealthy(Exception):
@@ -82,8 +81,8 @@ def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = No
 
 
 def _check_web(settings: Settings, path: str) -> str:
-    where = (ANY_ADDRESS.get(settings.listen_host, settings.listen_host), settings.port)
-    asked = f"GET {path} HTTP/1.0\r\nHost: {settings.listen_host}:{settings.port}\r\n\r\n"
+    where = (settings.local_host, settings.port)
+    asked = f"GET {path} HTTP/1.0\r\nHost: {settings.bind}\r\n\r\n"
     try:
         with socket.create_connection(where, ANSWER_SECONDS) as asking:
             asking.sendall(asked.encode())

@@ -324,15 +324,9 @@ def _start_processes(
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 
-def local_address(settings: Settings) -> str:
-    """Return the URL of the web process on this machine."""
-    host = "127.0.0.1" if settings.listen_host in ("0.0.0.0", "::") else settings.listen_host
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-
-
 def _answers(settings: Settings) -> Iterator[bool]:
     """Yield, each time, whether the service answers now. The caller pulls one value per check."""
-    address = f"{local_address(settings)}/ok"
+    address = f"{settings.local_url}/ok"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:

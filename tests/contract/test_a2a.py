@@ -55,7 +55,7 @@ def test_the_addresses_of_a_card_are_those_of_the_settings_or_the_one_it_was_cal
     card = api.get(f"{AGENT}{CARD}", headers=evil).json
     assert card["url"].startswith("https://agents.example/d/chat/a2a/")
     assert "evil" not in str(card)
-    api.set(listen_host="0.0.0.0", url="http://0.0.0.0:8123", port=8123)
+    api.set(listen_host="0.0.0.0", url="http://127.0.0.1:8123", port=8123)
     card = api.get(f"{AGENT}{CARD}").json
     assert card["url"].startswith("http://localhost/d/chat/a2a/")
 

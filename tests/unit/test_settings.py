@@ -26,6 +26,13 @@ def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pyt
     assert settings.redis_url is None
 
     assert Settings.from_env({"RUNYARD_PORT": "9000"}).url == "http://127.0.0.1:9000"
+    for host, local in (
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("[::]", "[::1]"),
+        ("[fd00::2]", "[fd00::2]"),
+    ):
+        assert Settings.from_env({"RUNYARD_LISTEN_HOST": host}).url == f"http://{local}:8123"
     given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
     assert (given.url, given.internal_url) == ("https://agents.example", "https://agents.example")
     inside = {"RUNYARD_URL": "https://agents.example", "RUNYARD_INTERNAL_URL": "http://web:8123"}

@@ -18,7 +18,7 @@ from cli.deployments import new
 from cli.deployments.project import Project
 from cli.deployments.watching import changes, state_of
 from cli.errors import BadUsage
-from cli.machine import dev
+from cli.machine import demo, dev
 from cli.machine.dev import Developing, ProjectFiles, first_run
 from cli.main import app
 from cli.output import Lines
@@ -114,8 +114,20 @@ def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: p
     assert (found.url, found.host_idle_seconds) == ("http://127.0.0.1:2025", 0)
     monkeypatch.setenv("RUNYARD_HOST_IDLE_SECONDS", "5")
     found = dev.settings_for(Project.read(project), 2025, None, verbose=False, host="0.0.0.0")
-    assert (found.url, found.host_idle_seconds) == ("http://0.0.0.0:2025", 5)
-    assert dev.local_url(found) == "http://127.0.0.1:2025"
+    assert (found.url, found.host_idle_seconds) == ("http://127.0.0.1:2025", 5)
+
+
+def test_the_addresses_of_a_service_for_other_machines_have_a_line_of_their_own() -> None:
+    everywhere = {"RUNYARD_LISTEN_HOST": "0.0.0.0", "RUNYARD_PORT": "8155"}
+    for more, console, has_line in (
+        ({}, "http://127.0.0.1:8155/", True),
+        ({"RUNYARD_URL": "https://agents.example"}, "https://agents.example/", False),
+        ({"RUNYARD_LISTEN_HOST": "127.0.0.1"}, "http://127.0.0.1:8155/", False),
+    ):
+        text = "\n".join(demo.addresses(Settings.from_env(everywhere | more), ["app"]))
+        assert f"Console         {console}\n" in text
+        assert f"Deployment      {console}d/app\n" in text
+        assert ("There: runyard login http://ADDRESS:8155" in text) is has_line, text
 
 
 def test_an_origin_is_what_a_browser_calls_it() -> None:
