@@ -149,8 +149,8 @@ def command(
                 developing = Developing(client, settings, files, lines, limits=limits, studio_url=studio_url)
                 return developing.develop(reload=not no_reload)
 
-        lines.say(f"Starting. {settings.dev_deployment} will be at {settings.url}")
-        raise typer.Exit(up(settings, lines, visit))
+        opening = f"Starting. {settings.dev_deployment} will be at {settings.url}"
+        raise typer.Exit(up(settings, lines, visit, opening))
 
 
 def origin_of(url: str) -> str:

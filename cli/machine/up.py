@@ -62,9 +62,10 @@ class OncePerMachine:
         self._show(name, line)
 
 
-def up(settings: Settings, lines: Lines, visit: Visit) -> int:
+def up(settings: Settings, lines: Lines, visit: Visit, opening: str | None = None) -> int:
     """Run the service until a stop request and return the exit code.
 
+    `opening` is printed once the data directory and the port are known to be available.
     `visit` runs in its own thread once the service answers. If it returns an exit code instead of None, the service
     stops with that code.
     """
@@ -76,6 +77,8 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     settings.data_dir.chmod(0o700)
     with locked(settings.data_dir) as lock:
         require_free_port(settings)
+        if opening:
+            lines.say(opening)
         supervisor = Supervisor(OncePerMachine(lines.show))
         with supervisor.attentive():
             return _serve(_with_keys(settings), lines, visit, supervisor, lock)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,17 @@ def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: p
     assert (found.url, found.host_idle_seconds) == ("http://127.0.0.1:2025", 5)
 
 
+def test_a_taken_port_is_reported_before_anything_starts(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # the tests' process stays open
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = CliRunner().invoke(app, ["dev", str(project), "--port", str(taken.getsockname()[1])])
+    assert ran.exit_code == 1
+    assert "choose another with --port." in ran.output
+    assert "Starting" not in ran.output
+
+
 def test_the_addresses_of_a_service_for_other_machines_have_a_line_of_their_own() -> None:
     everywhere = {"RUNYARD_LISTEN_HOST": "0.0.0.0", "RUNYARD_PORT": "8155"}
     for more, console, has_line in (
@@ -139,7 +151,7 @@ def test_an_origin_is_what_a_browser_calls_it() -> None:
 
 def test_the_peer_s_options_are_taken_with_a_notice(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
-    monkeypatch.setattr(dev, "up", lambda settings, lines, visit: asked.append(settings) or 0)
+    monkeypatch.setattr(dev, "up", lambda settings, *_: asked.append(settings) or 0)
     options = ["--no-browser", "--allow-blocking", "--debug-port", "5678", "--wait-for-client", "--studio"]
     ran = CliRunner().invoke(
         app, ["dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options]
