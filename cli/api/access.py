@@ -102,6 +102,7 @@ class ApiKey:
 
     text: str = field(repr=False)
     source: str
+    advice: str = "Set RUNYARD_API_KEY or pass --api-key."  # for a refused key
 
 
 def find_key(

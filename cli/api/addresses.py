@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+PREVIEW_SIGN = "--"  # between the names of a deployment and its preview, as in the preview's address
+
 
 def address_of(url: str, record: Mapping[str, Any]) -> str:
     """Return a deployment's address: from its record, else derived from the service's `url`."""

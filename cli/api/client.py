@@ -13,6 +13,7 @@ from uuid import uuid4
 import httpx
 
 from cli.api.access import ApiKey
+from cli.api.addresses import PREVIEW_SIGN
 from cli.api.ids import is_id, is_part, with_part
 from cli.errors import BadUsage, CommandFailed
 
@@ -25,7 +26,7 @@ UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 # Sent with an API key. A deployment with its own authorization then treats the caller as its manager, not as a user.
 AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
 
-UNKNOWN_KEY = "The service does not accept the API key{source}. Set RUNYARD_API_KEY or pass --api-key."
+UNKNOWN_KEY = "The service at {url} does not accept the API key{source}. {advice}"
 CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
 OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
 NOT_A_SERVICE = "Give the address of the service, without a path of a deployment or a page."
@@ -104,7 +105,9 @@ class Client:
         if len(rows) > 1:
             raise BadUsage(f"{len(rows)} deployments have an id with {name_or_id!r}: give more of it.")
         if not rows:
-            raise CommandFailed(f"There is no deployment {name_or_id!r}. {LISTS['/v2/deployments']}")
+            raise CommandFailed(
+                f"There is no deployment {name_or_id!r} at {self.url}. {_how_to_list(name_or_id)}"
+            )
         return rows[0]
 
     def deployment(self, deployment_id: str) -> dict[str, Any]:
@@ -264,7 +267,7 @@ class Client:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _content(self, answer: httpx.Response) -> Any:
-        _require_success(answer, key_source=self._key.source)
+        _require_success(answer, key=self._key, url=self.url)
         if not answer.content:
             return None
         try:
@@ -283,6 +286,13 @@ class Client:
             f"{self.url} does not answer ({error or type(error).__name__}). Is the service running there?"
             " Start it with `runyard up`, or name its address with RUNYARD_URL or --url."
         )
+
+
+def _how_to_list(name: str) -> str:
+    """Return advice for a missing deployment. A name with the sign of previews may be that of a preview."""
+    deployment, sign, _ = name.rpartition(PREVIEW_SIGN)
+    previews = f" `runyard previews {deployment}` shows its previews." if deployment and sign else ""
+    return f"{LISTS['/v2/deployments']}{previews}"
 
 
 def _content_digest(archive: BinaryIO) -> str:
@@ -313,21 +323,26 @@ def _retry_after(answer: httpx.Response) -> float:
     return float(value) if value.isdecimal() else 0.0
 
 
-def _require_success(answer: httpx.Response, what: str | None = None, *, key_source: str = "") -> None:
+def _require_success(
+    answer: httpx.Response, what: str | None = None, *, key: ApiKey | None = None, url: str = ""
+) -> None:
     if answer.is_success:
         return
     where = what or f"{answer.request.method} {answer.request.url.path}"
     reason = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
     if answer.status_code >= 500:
         reason = f"{where} failed ({answer.status_code}): {_detail(answer)} Look at the service's own log."
-    raise CommandFailed(f"{reason} {_what_to_do(answer, key_source)}".rstrip())
+    raise CommandFailed(f"{reason} {_what_to_do(answer, key, url)}".rstrip())
 
 
-def _what_to_do(answer: httpx.Response, key_source: str) -> str:
+def _what_to_do(answer: httpx.Response, key: ApiKey | None, url: str) -> str:
     """Return advice for a refused call, by its status. Empty if the service's own text is enough."""
     match answer.status_code:
         case 401:
-            return UNKNOWN_KEY.format(source=f" from {key_source}" if key_source else "")
+            if key is None:
+                return ""
+            source = f" from {key.source}" if key.source else ""
+            return UNKNOWN_KEY.format(url=url, source=source, advice=key.advice)
         case 403:
             return CHECK_ORGANIZATION if "X-Tenant-Id" in _detail(answer) else OTHER_ROLE
         case 404:

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cli import completion
-from cli.api.addresses import address_in
+from cli.api.addresses import PREVIEW_SIGN, address_in
 from cli.api.client import Client
 from cli.api.ids import short, version
 from cli.api.statuses import status_style
@@ -48,7 +48,6 @@ NameOrPreview = Annotated[
     ),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", "-n", hidden=True)]  # for older scripts
-PREVIEW_SIGN = "--"  # separates the names of a deployment and its preview, as in the preview's address
 
 
 def one_name(name: str | None, option: str | None) -> str | None:

@@ -13,7 +13,7 @@ import typer
 from cli.deployments.project import CONFIG, deployment_name
 from cli.errors import BadUsage, CommandFailed
 from cli.machine.procfile import PROJECT
-from cli.options import sentences
+from cli.options import has_server, sentences
 from cli.output import console
 
 TEMPLATES = PROJECT / "examples"
@@ -45,7 +45,8 @@ def command(
         make(directory, template)
         typer.echo(f"Made {directory} from the template {template}. What to do with it:\n")
         typed = shlex.quote(str(directory))
-        typer.echo(f"  runyard dev {typed}      serve it here, and again whenever a file changes")
+        if has_server():
+            typer.echo(f"  runyard dev {typed}      serve it here, and again whenever a file changes")
         typer.echo(f"  runyard deploy {typed}   deploy it to a running service")
 
 

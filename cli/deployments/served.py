@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.api.addresses import address_of
+from cli.api.addresses import PREVIEW_SIGN, address_of
 from cli.api.client import Client
-from cli.deployments.deployments import PREVIEW_SIGN, chosen_with_preview
+from cli.deployments.deployments import chosen_with_preview
 from cli.errors import CommandFailed
 from cli.options import open_client
 

@@ -160,6 +160,7 @@ def _delete_preview(client: Client, name: str | None, preview: str, *, if_exists
     """Delete a preview. With `if_exists`, return False if the preview or the deployment does not exist."""
     if not if_exists:
         found = chosen(client, name)
+        preview_of(client, found, preview)
     else:
         found = existing(client, name or name_here())
         if found is None or all(row["name"] != preview for row in client.previews(found["id"])):

@@ -68,7 +68,8 @@ def login(
             )
         kept = contexts.load()
         context = Context(name, address, _read_key(api_key))
-        with Client(address, ApiKey(context.key, "this login" if api_key is None else "--api-key")) as client:
+        source = "this login" if api_key is None else "--api-key"
+        with Client(address, ApiKey(context.key, source, "Log in with a key of that service.")) as client:
             me = client.get("/v2/me")
         if not isinstance(me, dict) or "role" not in me:
             raise CommandFailed(f"{address} does not answer as a runyard service. Nothing was kept.")

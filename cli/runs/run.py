@@ -117,7 +117,7 @@ def command(
                 raise typer.Exit(FAILED)  # the result names the reason
             failure = f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip()
             advice = f"\nIts traceback and log lines: `runyard logs {target}`"
-            raise CommandFailed(failure + _hint(body, ended.error) + advice)
+            raise CommandFailed(failure + (SENT_AS_MESSAGE if ended.lacks_field else "") + advice)
 
 
 def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
@@ -141,10 +141,15 @@ def _message(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
 
-def _hint(body: dict[str, Any], error: str | None) -> str:
-    """Return a hint about the input if text became `messages` and the graph failed with a KeyError; else empty."""
-    has_messages_only = body.get("input", {}).keys() == {"messages"}
-    return SENT_AS_MESSAGE if has_messages_only and (error or "").startswith("KeyError:") else ""
+def _lacks_field(client: Any, assistant: str, body: dict[str, Any], error: str | None) -> bool:
+    """Whether the input is only a message and the error is a KeyError for another field of the graph's input."""
+    kind, _, key = (error or "").partition(": ")
+    if kind != "KeyError" or (body.get("input") or {}).keys() != {"messages"}:
+        return False
+    with suppress(httpx.HTTPError):
+        schema = client.assistants.get_schemas(assistant).get("input_schema") or {}
+        return key.strip("'\"") in schema.get("properties", {}).keys() - {"messages"}
+    return False
 
 
 def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
@@ -181,6 +186,7 @@ class Ended:
     error: str | None
     interrupts: list[dict[str, Any]]
     was_cancelled: bool = False
+    lacks_field: bool = False
 
     @property
     def record(self) -> dict[str, Any]:
@@ -244,7 +250,15 @@ def execute(
     run: Any = client.runs.get(thread_id, run_ids[0]) if run_ids else {"status": "error"}
     interrupts = [] if was_cancelled else _interrupts(client.threads.get(thread_id))
     run_id = run_ids[0] if run_ids else None
-    return Ended(thread_id, run_id, run["status"], error, interrupts, was_cancelled=was_cancelled)
+    return Ended(
+        thread_id,
+        run_id,
+        run["status"],
+        error,
+        interrupts,
+        was_cancelled=was_cancelled,
+        lacks_field=_lacks_field(client, assistant, request.body, error),
+    )
 
 
 def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str], None]) -> None:

@@ -274,11 +274,11 @@ def test_without_a_name_the_others_mean_what_deploy_makes_here(
         return runyard(server, "status").stderr
 
     monkeypatch.chdir(project)
-    assert "There is no deployment 'my-app'." in missed()
+    assert f"There is no deployment 'my-app' at {server.url}." in missed()
     (project / ".env").write_text("LANGSMITH_DEPLOYMENT_NAME=Other")
-    assert "There is no deployment 'other'." in missed()
+    assert f"There is no deployment 'other' at {server.url}." in missed()
     (project / "langgraph.json").write_text(json.dumps({"env": {"LANGSMITH_DEPLOYMENT_NAME": "third"}}))
-    assert "There is no deployment 'third'." in missed()
+    assert f"There is no deployment 'third' at {server.url}." in missed()
 
 
 def test_an_env_file_that_is_named_and_missing_is_reported(server: ControlPlane, project: Path) -> None:
@@ -312,6 +312,7 @@ def test_a_refusal_is_a_sentence(server: ControlPlane, status: int, detail: Any,
     ran = runyard(server, "list")
     assert ran.exit_code == 1
     assert says in ran.stderr
+    assert ("The service at " in ran.stderr, f" at {server.url} " in ran.stderr) == (status == 401,) * 2
     assert runyard(server, "list", "--json").stderr == ""
 
 

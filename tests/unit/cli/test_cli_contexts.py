@@ -158,7 +158,10 @@ def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
         assert (ran.exit_code, says in ran.stderr) == (code, True), f"{words}: {ran.output}"
     assert prod.asked == []
     prod.answers["GET /v2/me"] = [(401, {"detail": "Unknown API key"})]
-    assert call("login", prod.url, "--api-key", KEY).exit_code == 1
+    ran = call("login", prod.url, "--api-key", "-", input=KEY)
+    assert ran.exit_code == 1
+    refused = f"The service at {prod.url} does not accept the API key from --api-key. Log in with a key of that service."
+    assert refused in ran.stderr
     prod.answers["GET /v2/me"] = [(200, {"hello": "world"})]
     assert "does not answer as a runyard service" in call("login", prod.url, "--api-key", KEY).stderr
     assert not file().exists()

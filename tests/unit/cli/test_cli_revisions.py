@@ -42,7 +42,10 @@ def test_a_status_shows_what_serves(server: ControlPlane) -> None:
     shown = json.loads(runyard(server, "status", D, "--json").stdout)
     assert (shown["active_revision_id"], len(shown["revisions"])) == (rows[1]["id"], 2)
     assert runyard(server, "status", "App").exit_code == 0
-    assert "There is no deployment 'other'" in runyard(server, "status", "other").stderr
+    assert f"There is no deployment 'other' at {server.url}." in runyard(server, "status", "other").stderr
+    missed = runyard(server, "status", "app--pr-1").stderr
+    assert "There is no deployment 'app--pr-1'" in missed
+    assert "`runyard previews app` shows its previews." in missed
 
 
 @pytest.mark.parametrize(

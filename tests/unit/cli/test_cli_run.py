@@ -13,6 +13,7 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
+from cli import options
 from cli.deployments import new
 from cli.deployments.project import Project
 from cli.deployments.report import Terminal
@@ -213,9 +214,13 @@ def test_a_run_that_is_refused_and_a_field_that_text_cannot_give_are_explained(s
     server.answers[STREAM] = [(200, fake.events(("error", {"error": "KeyError", "message": "'customer'"})))]
     server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
     server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
+    fields = {"messages": {}, "customer": {}}
+    server.answers["GET /assistants/agent/schemas"] = [(200, {"input_schema": {"properties": fields}})]
     hint = "The input had `messages` only. A graph that takes other fields needs them as JSON."
     assert hint in runyard(server, "app", "hi").stderr
     assert hint not in runyard(server, "app", '{"amount": 5}').stderr
+    server.answers[STREAM] = [(200, fake.events(("error", {"error": "KeyError", "message": "'price'"})))]
+    assert hint not in runyard(server, "app", "hi").stderr, "the input has no such field"
 
     server.answers[STREAM] = [(409, {"detail": "The thread is busy."})]
     ran = runyard(server, "app", "hi")
@@ -358,6 +363,14 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     assert "examples/" not in readme
     assert "/d/my-agent" in readme
     assert "runyard run my-agent " in readme
+
+
+def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
+    ran = CliRunner().invoke(app, ["new", str(tmp_path / "agent")])
+    assert ("runyard dev" in ran.stdout, "runyard deploy" in ran.stdout) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def test_previews_are_listed_and_deleted(server: ControlPlane, rows: list[dict[s
     server.answers[delete] = [(204, None)]
     assert runyard(server, "previews", "app", "--delete", "pr-1").stdout == "Deleted pr-1.\n"
     assert delete in server.asked
+    missed = runyard(server, "previews", "app", "--delete", "pr-2").stderr
+    assert "app has no preview 'pr-2'. `runyard previews app` lists those there are." in missed
 
 
 def test_a_script_may_delete_a_preview_that_is_not_there(
