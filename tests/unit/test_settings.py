@@ -33,6 +33,10 @@ def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pyt
         ("[fd00::2]", "[fd00::2]"),
     ):
         assert Settings.from_env({"RUNYARD_LISTEN_HOST": host}).url == f"http://{local}:8123"
+    for host, bind in (("0.0.0.0", "0.0.0.0:8123"), ("::", "[::]:8123"), ("[::1]", "[::1]:8123")):
+        assert Settings.from_env({"RUNYARD_LISTEN_HOST": host}).bind == bind, (
+            "gunicorn reads an IPv6 address in brackets"
+        )
     given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
     assert (given.url, given.internal_url) == ("https://agents.example", "https://agents.example")
     inside = {"RUNYARD_URL": "https://agents.example", "RUNYARD_INTERNAL_URL": "http://web:8123"}
