@@ -1,4 +1,4 @@
-"""Shell completion of the names of deployments, which the service returns, and of contexts."""
+"""`runyard completion`: the script that makes a shell complete; and the words it offers for deployments and contexts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,36 @@ import os
 import re
 import threading
 from contextlib import redirect_stderr
+from typing import Annotated, Literal
 
 import typer
+from typer._completion_shared import get_completion_script, install
 
 from cli.api import contexts
 from cli.api.access import find_key, find_tenant, find_url
 from cli.api.client import Client
 from shared.settings import Settings
 
-LIMIT_SECONDS = 1.0  # timeout: the shell blocks until the completion returns
+PROGRAM, VARIABLE = "runyard", "_RUNYARD_COMPLETE"
+LIMIT_SECONDS = 1.0  # somebody waits with a finger on the tab key
 MOST = 100
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # shells' completion scripts may evaluate special characters
+
+
+def command(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(help="The shell: bash, zsh or fish.", metavar="SHELL")
+    ],
+    is_installed: Annotated[
+        bool, typer.Option("--install", help="Install the script for your user instead of printing it.")
+    ] = False,
+) -> None:
+    """Print the script that makes a shell complete commands, options and names, or install it."""
+    if is_installed:
+        _, path = install(shell=shell, prog_name=PROGRAM)
+        typer.echo(f"Installed {path}. Start a new {shell} to use it.")
+    else:
+        typer.echo(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))
 
 
 def deployment_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -218,3 +218,17 @@ def test_a_shell_completes_commands_options_deployments_and_contexts(
     (tmp_path / ".env").write_text("not a variable")
     assert complete("runyard status ap", RUNYARD_URL="http://127.0.0.1:9") == []
     assert complete("runyard --context nope status ap") == []
+
+
+def test_the_script_of_a_named_shell_is_printed_or_installed(tmp_path: Path) -> None:
+    for shell, path in (
+        ("bash", ".bash_completions/runyard.sh"),
+        ("zsh", ".zfunc/_runyard"),
+        ("fish", ".config/fish/completions/runyard.fish"),
+    ):
+        ran = CliRunner().invoke(app, ["completion", shell], env={"HOME": str(tmp_path)})
+        assert f"_RUNYARD_COMPLETE=complete_{shell}" in ran.stdout
+        assert not (tmp_path / path).exists()
+        installed = CliRunner().invoke(app, ["completion", shell, "--install"], env={"HOME": str(tmp_path)})
+        assert f"Installed {tmp_path / path}." in installed.stdout
+        assert (tmp_path / path).read_text().strip() == ran.stdout.strip()
