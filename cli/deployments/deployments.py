@@ -182,8 +182,7 @@ def status(
         for label, value in _facts(found):
             out.print(Text.assemble((f"{label:<12}", "bold"), value))
         out.print()
-        active_id = found.get("active_revision_id")
-        show_table(lambda is_wide: revision_table(rows, active_id, is_wide=is_wide), wide=wide)
+        show_revisions(client, found, rows, wide=wide)
 
 
 def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
@@ -247,13 +246,26 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide: bool) -> Table:
-    """Return a table of revisions in which the active one is marked."""
+def show_revisions(client: Client, found: dict[str, Any], rows: list[dict[str, Any]], *, wide: bool) -> None:
+    """Print a table of a deployment's revisions, with the serving one and those of its previews marked."""
+    has_previews = any(row.get("preview") for row in rows)
+    previews = client.previews(found["id"]) if has_previews else []
+    previewed = {row.get(name) for row in previews for name in ("revision_id", "latest_revision_id")}
+    active_id = found.get("active_revision_id")
+    show_table(lambda is_wide: _revision_table(rows, active_id, previewed, is_wide=is_wide), wide=wide)
+
+
+def _revision_table(
+    rows: list[dict[str, Any]], active_id: str | None, previewed: set[str | None], *, is_wide: bool
+) -> Table:
+    """Return a table of revisions. `previewed` has the ids of revisions that existing previews show or will show."""
     columns = ("Revision", "Status", "Created", id_column(), Column(overflow="fold"))
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         is_active = row["id"] == active_id
         about = f"preview {row['preview']}" if row.get("preview") else ""
+        if about and row["id"] not in previewed:
+            about = f"was {about}"
         note = "serves now" if is_active else (row.get("status_message") or about).partition("\n")[0]
         table.add_row(
             version(row.get("number")),

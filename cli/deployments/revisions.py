@@ -11,7 +11,7 @@ from cli.api.client import Client
 from cli.api.ids import is_id, number_of, version, with_part
 from cli.api.statuses import REVISION_ENDS
 from cli.deployments.deploy import run_to_end
-from cli.deployments.deployments import Name, Wide, chosen, revision_table, show_table
+from cli.deployments.deployments import Name, Wide, chosen, show_revisions
 from cli.deployments.following import WAIT_SECONDS
 from cli.deployments.report import choose
 from cli.errors import BadUsage, CommandFailed
@@ -43,8 +43,7 @@ def revisions(
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
             return
-        active_id = found.get("active_revision_id")
-        show_table(lambda is_wide: revision_table(rows, active_id, is_wide=is_wide), wide=wide)
+        show_revisions(client, found, rows, wide=wide)
 
 
 def rollback(

@@ -103,6 +103,18 @@ def test_previews_are_listed_and_deleted(server: ControlPlane, rows: list[dict[s
     assert "app has no preview 'pr-2'. `runyard previews app` lists those there are." in missed
 
 
+def test_revisions_tell_previews_that_exist_from_former_ones(
+    server: ControlPlane, rows: list[dict[str, Any]]
+) -> None:
+    rows[0]["preview"], rows[1]["preview"] = "pr-1", "try"
+    for command in ("revisions", "status"):
+        lines = runyard(server, command, "app").stdout.splitlines()
+        shown = [" ".join(line.split()) for line in lines if line.startswith("v")]
+        for text, note in zip(shown, ("preview pr-1", "was preview try", "serves now"), strict=True):
+            assert text.endswith(note), lines
+        assert "was" not in shown[0]
+
+
 def test_a_script_may_delete_a_preview_that_is_not_there(
     server: ControlPlane, rows: list[dict[str, Any]]
 ) -> None:
