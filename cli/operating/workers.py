@@ -172,9 +172,14 @@ def _wait_until_idle(client: Client, rows: Sequence[Mapping[str, Any]], seconds:
         if not busy:
             return
         if time.monotonic() > give_up_at:
-            names = ", ".join(f"{row['host_name']}:{row['pid']} ({row['running']} running)" for row in busy)
+            names = ", ".join(f"{row['host_name']}:{row['pid']} ({_unfinished(row)})" for row in busy)
             raise TimedOut(printable(f"Not idle after {seconds:g} s: {names}. The drain continues."))
         time.sleep(WATCH_SECONDS)
+
+
+def _unfinished(row: Mapping[str, Any]) -> str:
+    """Return the reason why a worker is not known to be idle."""
+    return f"{row['running']} running" if row["running"] else "has not confirmed the drain yet"
 
 
 def _print_changed(rows: Sequence[Mapping[str, Any]], state: str, *, as_json: bool) -> None:

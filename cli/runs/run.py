@@ -27,6 +27,8 @@ from cli.runs.transcript import Transcript, as_text, error_text
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
 WAIT_SECONDS = 2.0  # time without an event after which the command prints why the run waits
 NOTE_SECONDS = 5.0
+DRAINED = " are drained"  # the end of the reason why runs wait while all runners of their pool drain
+WORKERS_HINT = "`runyard workers` shows the pools."
 SENT_AS_MESSAGE = "\nThe input had `messages` only. A graph that takes other fields needs them as JSON."
 
 Show = Callable[[str, Any], None]
@@ -266,9 +268,9 @@ def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str]
     with suppress(httpx.HTTPError):
         queue = client.runs.get(thread_id, run_id).get("queue")
         if queue:
-            note(
-                f"The run waits, at position {queue['position']}: {queue['reason']}. `runyard workers` shows the pools."
-            )
+            is_drained = queue["reason"].endswith(DRAINED)
+            hint = "`runyard workers resume WORKER` ends a drain." if is_drained else WORKERS_HINT
+            note(f"The run waits, at position {queue['position']}: {queue['reason']}. {hint}")
 
 
 def _only_graph(client: Any) -> str:

@@ -45,6 +45,7 @@ class Capacity:
     limit: int | None
     key_running: int = 0
     key_limit: int | None = None
+    draining: int = 0  # runners of the pool that take no new runs
 
     @property
     def reason(self) -> str:
@@ -54,6 +55,8 @@ class Capacity:
         if self.key_limit is not None and self.key_running >= self.key_limit:
             return KEY_LIMIT
         if not self.runners:
+            if self.draining:
+                return f"runners of pool {self.pool} are drained"
             return f"no runner of pool {self.pool}"
         return FULL if self.busy >= self.slots else NOT_PICKED_UP
 
@@ -64,6 +67,8 @@ _OF_POOL = f"""
     (SELECT CAST(coalesce(sum(w.slots), 0) AS bigint) FROM worker w
         WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready'
         AND NOT {is_silent("w")}) AS slots,
+    (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'draining'
+        AND NOT {is_silent("w")}) AS draining,
     (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool AND e.depth = {{depth}}) AS busy
 """
 _RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"

@@ -97,7 +97,7 @@ def test_each_reason_is_given_in_its_order(api: Api) -> None:
     assert line_of(api, other) == (2, "no runner of pool default")
     runner(state="draining")
     runner(pool="gpu")
-    assert line_of(api, other) == (2, "no runner of pool default")
+    assert line_of(api, other) == (2, "runners of pool default are drained")
     runner(slots=1)
     assert line_of(api, other) == (2, "not picked up yet")
     silence_runners()

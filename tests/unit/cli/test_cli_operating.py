@@ -93,7 +93,12 @@ def test_a_drain_waits_for_the_second_heartbeat_and_for_what_runs(fleet: Control
 
     ran = runyard(fleet, "workers", "drain", "--wait", "0.01")
     assert ran.exit_code == 3
-    assert "Not idle after 0.01 s: box:1 (0 running). The drain continues." in ran.stderr
+    assert (
+        "Not idle after 0.01 s: box:1 (has not confirmed the drain yet). The drain continues." in ran.stderr
+    )
+    busy = {"workers": [FLEET[0] | {"running": 2}], "pools": [pool]}
+    fleet.answers["GET /v2/workers"] = [(200, busy)]
+    assert "box:1 (2 running)." in runyard(fleet, "workers", "drain", "--wait", "0.01").stderr
 
     ran = runyard(fleet, "workers", "drain")
     assert "No other runner serves the pool default" in ran.stderr

@@ -158,11 +158,20 @@ def test_a_run_and_its_threads_are_those_of_a_preview_that_is_named(server: Cont
     assert runyard(server, "app--pr-1", "hi").exit_code == 0, "a deployment has its name before a preview"
 
 
-def test_a_run_that_waits_says_why(server: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("no runner of pool gpu", "`runyard workers` shows the pools."),
+        ("runners of pool gpu are drained", "`runyard workers resume WORKER` ends a drain."),
+    ],
+)
+def test_a_run_that_waits_says_why(
+    server: ControlPlane, monkeypatch: pytest.MonkeyPatch, reason: str, hint: str
+) -> None:
     monkeypatch.setattr("cli.runs.run.WAIT_SECONDS", 0.0)
     held = fake.Held(fake.events(("metadata", {"run_id": RUN})))
     get_run = f"GET /threads/{THREAD}/runs/{RUN}"
-    queue = {"position": 3, "reason": "no runner of pool gpu", "waiting_seconds": 2.0}
+    queue = {"position": 3, "reason": reason, "waiting_seconds": 2.0}
     server.answers[STREAM] = [(200, held)]
     server.answers[get_run] = [
         (200, {"status": "pending", "queue": queue}),
@@ -179,7 +188,7 @@ def test_a_run_that_waits_says_why(server: ControlPlane, monkeypatch: pytest.Mon
     releasing.join()
 
     assert ran.exit_code == 0, ran.output
-    assert "The run waits, at position 3: no runner of pool gpu. `runyard workers`" in ran.stderr
+    assert f"The run waits, at position 3: {reason}. {hint}" in ran.stderr
 
 
 @pytest.mark.parametrize(("answer", "code"), [(204, 130), (404, 130), (403, 1)])
