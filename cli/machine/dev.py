@@ -38,6 +38,8 @@ STUDIO = "https://smith.langchain.com"
 PEER = "Accepted for compatibility with `langgraph dev`"
 BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
+BUILD_STEP = re.compile(r"(?:fetching|resolving|creating an|installing|loading) ")  # the builder's lines
+FAILED_STEP = re.compile(r"step '\w+' failed: ")  # the reason of the failure, which the error repeats
 # Variables of the shell that are ignored: they describe another service, and `runyard dev` starts its own.
 FOREIGN = (
     *("DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_DATABASE_POOLER"),
@@ -258,7 +260,7 @@ class Developing:
         return self._project
 
     def _deploy(self, *, reload: bool) -> None:
-        report = Reload(self._lines)
+        report = Reload(self._lines, show_steps=not self._serves)
         try:
             project = self._files.read()
             found = read_env_of(project, self._files.env_file)
@@ -290,12 +292,12 @@ class Developing:
             ("API", url),
             ("Docs", f"{url}/docs"),
             ("Studio", f"{self._studio_url.rstrip('/')}/studio/?baseUrl={url}"),
-            *([] if self._settings.dev_origin else [("", "which is let in with --studio")]),
+            *([] if self._settings.dev_origin else [("", "Studio needs `runyard dev --studio`.")]),
             ("Graphs", ", ".join(project.config.get("graphs") or {})),
             ("Python", f'get_client(url="{url}")'),
             ("Terminal", first_run(project, self._name)),
-            ("A UI", f"{url} is what it asks for. One from another site needs a key too:"),
-            ("", f"the one in {self._settings.data_dir / KEPT_KEY}"),
+            ("Chat UI", f"Enter {url} as its address. A page of another site also needs the key in"),
+            ("", str(self._settings.data_dir / KEPT_KEY)),
         )
         self._lines.say()
         who = "Its own authorization decides who may call." if project.config.get("auth") else NO_KEY
@@ -331,10 +333,14 @@ def first_run(project: Project, name: str) -> str:
 
 
 class Reload(Report):
-    """Report of one of many deploys. Prints statuses and warnings at once, the rest of the log only on failure."""
+    """Report of one of many deploys. Prints statuses and warnings at once, the rest of the log only on failure.
 
-    def __init__(self, lines: Lines) -> None:
+    With `show_steps`, the steps of the build are printed at once, too.
+    """
+
+    def __init__(self, lines: Lines, *, show_steps: bool = False) -> None:
         self._lines = lines
+        self._show_steps = show_steps
         self._log: list[str] = []
 
     def note(self, text: str) -> None:
@@ -345,9 +351,9 @@ class Reload(Report):
 
     def log(self, line: dict[str, Any]) -> None:
         text = printable(line["message"])
-        if line["level"] == "WARNING":
+        if line["level"] == "WARNING" or (self._show_steps and BUILD_STEP.match(text)):
             self._lines.say(f"  {text}")
-        else:
+        elif not FAILED_STEP.match(text):
             self._log.append(text)
 
     def show_log(self) -> None:

@@ -24,7 +24,7 @@ from cli.machine.dev import Developing, ProjectFiles, first_run
 from cli.main import app
 from cli.output import Lines
 from shared.settings import Settings
-from tests.support.control_plane import BUILD_LOG, ControlPlane, D, deploy_answers, line
+from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, deploy_answers, line
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -51,7 +51,7 @@ def test_what_serves_is_greeted_with_its_addresses(server: ControlPlane, project
     made = developing(server, project, said, limits={"max_concurrent_runs": 2})
     assert made.develop(reload=False) is None
     assert f"https://smith.langchain.com/studio/?baseUrl={server.url}\n" in said.getvalue()
-    assert "let in with --studio" in said.getvalue()
+    assert "Studio needs `runyard dev --studio`." in said.getvalue()
     assert server.body("POST /v2/deployments")["limits"] == {"max_concurrent_runs": 2}
 
 
@@ -105,6 +105,24 @@ def test_warnings_of_a_build_are_shown_and_its_other_lines_only_when_it_fails(
         said = io.StringIO()
         developing(server, project, said).develop(reload=False)
         assert re.findall(r"^  (INFO|WARNING)$", said.getvalue(), re.MULTILINE) == shown
+
+
+def test_a_first_build_shows_its_steps_and_the_reason_of_a_failure_once(
+    server: ControlPlane, project: Path
+) -> None:
+    reason = "graph 'agent': ./agent.py failed: SyntaxError: invalid syntax"
+    steps = ["resolving requirements", "installing 40 packages", "loading 1 graph"]
+    messages = [steps[0], " + langgraph==1.0", *steps[1:], f"step 'graphs' failed: {reason}"]
+    server.answers = deploy_answers(server, "BUILD_FAILED")
+    logs = [line(number, message) for number, message in enumerate(messages)]
+    server.answers[BUILD_LOG] = [(200, {"logs": rows, "next_offset": "1"}) for rows in (logs, [])]
+    (_, record) = server.answers[REVISION][-1]
+    record["status_message"] = f"graphs: {reason}"
+    said = io.StringIO()
+    developing(server, project, said).develop(reload=False)
+    assert said.getvalue().count(reason) == 1
+    shown = [text.strip() for text in said.getvalue().splitlines() if text.startswith("  ")]
+    assert shown == [*steps, "+ langgraph==1.0"], "the rest follows when the build has failed"
 
 
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
