@@ -17,6 +17,7 @@ import typing
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +41,7 @@ RELATIVE = "attempted relative import"  # part of the interpreter's error messag
 RELATIVE_IMPORT = """
 A file that is named by its path belongs to no package, so it can import nothing relatively. Import by name
 ("from helper import f" instead of "from .helper import f"), or name the graph by its module: "package.module:graph"."""
+MISSING_MODULE = "\nAdd it to the project's requirements."
 
 Modules = dict[str, ModuleType]  # by the path of the module's file
 
@@ -202,8 +204,24 @@ def _module(key: str, location: str, modules: Modules) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name == location:
             hint = f"no module named '{location}'; a file is written with a slash: './{location}'"
             raise LoadFailed(f"{key}: {hint}") from error
-        hint = RELATIVE_IMPORT if isinstance(error, ImportError) and RELATIVE in str(error) else ""
-        raise LoadFailed(f"{key}: {location} failed\n{user_traceback(error)}{hint}") from error
+        raise LoadFailed(f"{key}: {location} failed\n{user_traceback(error)}{_hint(error)}") from error
+
+
+def _hint(error: BaseException) -> str:
+    """Return advice on a failed import, on lines of its own; empty if there is none."""
+    if isinstance(error, ImportError) and RELATIVE in str(error):
+        return RELATIVE_IMPORT
+    if isinstance(error, ModuleNotFoundError) and error.name and _is_third_party(error.name):
+        return MISSING_MODULE
+    return ""
+
+
+def _is_third_party(name: str) -> bool:
+    """Whether a top-level module that was not found is neither the project's nor the standard library's."""
+    if not name.isidentifier() or name in sys.stdlib_module_names:
+        return False
+    patterns = (name, f"{name}.py", f"*/{name}", f"*/{name}.py")
+    return not any(any(Path().glob(pattern)) for pattern in patterns)
 
 
 def _is_file(location: str) -> bool:

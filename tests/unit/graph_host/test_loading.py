@@ -56,6 +56,10 @@ def test_a_factory_that_fails_fails_the_run(host: HostProcess, graph_id: str, er
         ("./relative.py:graph", 'relative.py", line 2'),
         ("by_name:graph", 'relative.py", line 2'),
         ("./unconnected.py:graph", "./unconnected.py:graph does not compile"),
+        (
+            "./needs_package.py:graph",
+            "ModuleNotFoundError: No module named 'not_installed'\nAdd it to the project's requirements.",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: str, words: str) -> None:
@@ -67,6 +71,7 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: s
     (tmp_path / "syntax.py").write_text("def (:\n")
     (tmp_path / "relative.py").write_text("# first\nfrom .helper import graph\n")
     (tmp_path / "by_name.py").write_text("from relative import graph\n")
+    (tmp_path / "needs_package.py").write_text("import not_installed\n")
     (tmp_path / "unconnected.py").write_text(
         "from langgraph.graph import StateGraph\ngraph = StateGraph(dict).add_node('a', print)\n"
     )
@@ -80,6 +85,19 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: s
     assert words in error["message"]
     assert "importlib" not in error["message"]
     assert code == 3
+
+
+@pytest.mark.parametrize("name", ["mine", "json.part"])
+def test_a_missing_module_of_the_project_is_no_missing_requirement(tmp_path: Path, name: str) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").touch()
+    (tmp_path / "agent.py").write_text(f"import {name}\n")
+
+    with graph_host(tmp_path, {"agent": "./agent.py:graph"}) as host:
+        message = host.ready["error"]["message"]
+
+    assert "ModuleNotFoundError" in message
+    assert "requirements" not in message
 
 
 def test_a_module_name_is_imported_and_local_dependencies_are_found(tmp_path: Path) -> None:
