@@ -39,6 +39,7 @@ CERTIFICATES := If its certificate is from a private authority, set PIP_CERT and
 $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Installing into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "A virtual environment could not be made. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
@@ -48,6 +49,7 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 		{ echo "The locked dependencies could not be installed; the lines above tell which. $(CERTIFICATES)" >&2; exit 1; }
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
+	@echo "Installed."$(if $(filter install,$(MAKECMDGOALS))," Next: . $(BIN)/activate && runyard up (or: make run)")
 
 run: install
 	@$(BIN)/runyard demo --keep
