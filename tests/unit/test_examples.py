@@ -87,7 +87,10 @@ def test_an_example_is_an_ordinary_project_without_imports_of_the_platform(name:
     assert project["graphs"][name]["description"]
     brought = [EXAMPLES / name / file for file in ("requirements.txt", "pyproject.toml")]
     assert [path for path in brought if path.is_file()], "an example says what it needs"
-    assert f"runyard deploy examples/{name}" in (EXAMPLES / name / "README.md").read_text()
+    readme = (EXAMPLES / name / "README.md").read_text()
+    for command in ("dev", "deploy"):
+        assert f"runyard {command} examples/{name}" in readme
+    assert "ryd_…" not in readme or "runyard keys create" in readme, "a key has a source"
 
     for path in (EXAMPLES / name).rglob("*.py"):
         imported = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
