@@ -15,9 +15,10 @@ from rich.text import Text
 from cli.api.client import Client
 from cli.deployments import revisions
 from cli.deployments.deployments import NameOrPreview, chosen_with_preview
+from cli.deployments.project import kept_paths
 from cli.deployments.report import LEVEL_STYLES
 from cli.errors import BadUsage
-from cli.options import Key, Org, Url, open_client, sentences
+from cli.options import Key, Org, Url, open_client, sentences, settings
 from cli.output import as_time, console, printable
 
 FOLLOW_SECONDS = 1.0
@@ -81,7 +82,7 @@ def command(
             serving = preview["revision_id"] if kind == "deploy" else None
             revision_id = serving or preview["latest_revision_id"]
         log = Log(client, found["id"], revision_id, kind, filters)
-        show = _json_line if as_json else _shower()
+        show = _json_line if as_json else _shower(kept_paths(settings().data_dir, found["name"]))
         lines = log.newest(limit)
         for line in lines:
             show(line)
@@ -162,13 +163,13 @@ class Log:
         return self._client.logs(deployment_id, revision_id, kind, body, wait_seconds=wait_seconds)
 
 
-def _shower() -> Callable[[Line], None]:
+def _shower(rewrite: Callable[[str], str]) -> Callable[[Line], None]:
     out = console()
 
     def show(line: Line) -> None:
         style = LEVEL_STYLES.get(line["level"], "")
         stamp = (f"[{as_time(line['timestamp'])}] ", "dim")
-        out.print(Text.assemble(stamp, (f"[{line['level']}] {printable(line['message'])}", style)))
+        out.print(Text.assemble(stamp, (f"[{line['level']}] {printable(rewrite(line['message']))}", style)))
 
     return show
 

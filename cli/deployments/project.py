@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,6 +43,9 @@ ALWAYS_IGNORED = (
 )
 SECRET_FILES = re.compile(r"\.env.*")
 IGNORE_FILES = (".dockerignore", ".gitignore")
+KEPT_ROOT = (
+    "project.json"  # in the data directory of `runyard dev`: its deployment, and the folder that is edited
+)
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
 
 
@@ -257,3 +260,27 @@ def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]
     refused = env_names.refused(found)
     sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
     return sent, sorted(set(refused) - OWN)
+
+
+def own_paths(data_dir: Path, root: Callable[[], Path], text: str) -> str:
+    """Replace paths into a revision's copy of the project by the paths of the edited originals."""
+    places = "|".join(re.escape(str(place)) for place in {data_dir.absolute(), data_dir.resolve()})
+    return re.sub(rf"(?:{places})/revisions/[0-9a-f-]+/project(?![\w.-])", lambda _: str(root()), text)
+
+
+def keep_root(data_dir: Path, name: str, root: Path) -> None:
+    """Keep the folder from which `runyard dev` deploys, for `kept_paths`."""
+    (data_dir / KEPT_ROOT).write_text(json.dumps({"deployment": name, "root": str(root.absolute())}))
+
+
+def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
+    """Return a function that replaces paths as `own_paths` does.
+
+    The function changes nothing unless `runyard dev` deployed this deployment with the data directory.
+    """
+    try:
+        kept = json.loads((data_dir / KEPT_ROOT).read_text())
+        root = Path(kept["root"]) if kept["deployment"] == name else None
+    except (OSError, ValueError, KeyError, TypeError):
+        root = None
+    return str if root is None else lambda text: own_paths(data_dir, lambda: root, text)

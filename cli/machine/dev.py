@@ -21,7 +21,7 @@ from cli.api.client import Client
 from cli.deployments.deploy import ArchiveUpload, DeployRequest, read_env_of, start
 from cli.deployments.following import LAST_LINES, follow
 from cli.deployments.logs import Log
-from cli.deployments.project import CONFIG, Project, deployment_name
+from cli.deployments.project import CONFIG, Project, deployment_name, keep_root, own_paths
 from cli.deployments.report import Report
 from cli.deployments.watching import changes, state_of
 from cli.errors import FAILED, BadUsage, CommandFailed
@@ -138,7 +138,7 @@ def command(
         settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
         _keep_out_of_git(settings.data_dir)
         files = ProjectFiles(project.folder, config, env_file)
-        lines = Lines(rewrite=partial(own_paths, settings.data_dir, files))
+        lines = Lines(rewrite=partial(own_paths, settings.data_dir, files.root))
         limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
         for is_given, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
             if is_given:
@@ -211,12 +211,6 @@ class ProjectFiles:
             return self.folder
 
 
-def own_paths(data_dir: Path, files: ProjectFiles, text: str) -> str:
-    """Replace paths into a revision's copy of the project by the paths of the edited originals."""
-    places = "|".join(re.escape(str(place)) for place in {data_dir, data_dir.resolve()})
-    return re.sub(rf"(?:{places})/revisions/[0-9a-f-]+/project(?![\w.-])", lambda _: str(files.root()), text)
-
-
 class Developing:
     """The deployment of a project, redeployed whenever its files change."""
 
@@ -263,6 +257,7 @@ class Developing:
         report = Reload(self._lines, show_steps=not self._serves)
         try:
             project = self._files.read()
+            keep_root(self._settings.data_dir, self._name, project.root())
             found = read_env_of(project, self._files.env_file)
             request = DeployRequest(
                 self._name, ArchiveUpload(project), found, settings={"limits": self._limits}

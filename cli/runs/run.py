@@ -18,9 +18,10 @@ import typer
 from cli.api.client import AS_STUDIO
 from cli.api.statuses import UNSUCCESSFUL_RUNS
 from cli.deployments.deployments import NameOrPreview
+from cli.deployments.project import kept_paths
 from cli.deployments.served import serving
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
-from cli.options import Key, Org, Url, open_client, sentences
+from cli.options import Key, Org, Url, open_client, sentences, settings
 from cli.output import console, printable
 from cli.runs.transcript import Transcript, as_text, error_text
 
@@ -117,7 +118,8 @@ def command(
         if ended.status in UNSUCCESSFUL_RUNS:
             if as_json:
                 raise typer.Exit(FAILED)  # the result names the reason
-            failure = f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip()
+            reason = kept_paths(settings().data_dir, target)(ended.error or "")
+            failure = f"The run ended as {ended.status}. {printable(reason)}".rstrip()
             advice = f"\nIts traceback and log lines: `runyard logs {target}`"
             raise CommandFailed(failure + (SENT_AS_MESSAGE if ended.lacks_field else "") + advice)
 

@@ -22,6 +22,7 @@ from cli import options
 from cli.api.client import Client
 from cli.deployments.deployments import NAME_FORMS
 from cli.deployments.logs import Log
+from cli.deployments.project import KEPT_ROOT, keep_root
 from cli.machine.procfile import PROJECT
 from cli.main import app
 from tests.support import control_plane as fake
@@ -378,6 +379,23 @@ def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPla
         "limit": 100,
     }
     assert runyard(server, "logs", "app", "--since", "yesterday").exit_code == 2
+
+
+def test_logs_name_the_files_that_runyard_dev_deploys(server: ControlPlane, tmp_path: Path) -> None:
+    deployed(server, "DEPLOYED")
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    copy = f"{data_dir}/revisions/{D}/project/agent.py"
+    lines = [fake.line(1, f'File "{copy}", line 3')]
+    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": lines, "next_offset": None})]
+
+    for name, path in (("other", copy), ("app", f"{tmp_path}/edited/agent.py")):
+        keep_root(data_dir, name, tmp_path / "edited")
+        assert f'File "{path}", line 3' in runyard(server, "logs", "app").stdout
+    (told,) = json_lines(runyard(server, "logs", "app", "--json"))
+    assert copy in told["message"], "JSON has the text of the service"
+    (data_dir / KEPT_ROOT).write_text("[]")
+    assert copy in runyard(server, "logs", "app").stdout
 
 
 def test_an_empty_log_is_said_to_be_empty(server: ControlPlane) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from cli import options
 from cli.deployments import new
-from cli.deployments.project import Project
+from cli.deployments.project import Project, keep_root
 from cli.deployments.report import Terminal
 from cli.main import app
 from cli.runs.transcript import Transcript
@@ -204,19 +204,22 @@ def test_ctrl_c_cancels_a_run_that_the_disconnect_may_have_cancelled_before(
     assert runyard(server, "app", "hi").exit_code == code
 
 
-def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
-    broken = [("metadata", {"run_id": RUN}), ("error", {"error": "ValueError", "message": "it broke"})]
+def test_a_run_that_fails_says_why(server: ControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    keep_root(tmp_path / "data", "app", tmp_path / "edited")
+    message = f"it broke in {tmp_path}/data/revisions/{RUN}/project/agent.py"
+    broken = [("metadata", {"run_id": RUN}), ("error", {"error": "ValueError", "message": message})]
     server.answers[STREAM] = [(200, fake.events(*broken))]
     server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
     server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
-    assert "The run ended as error. ValueError: it broke" in ran.stderr
+    assert f"The run ended as error. ValueError: it broke in {tmp_path}/edited/agent.py" in ran.stderr
     assert "`runyard logs app`" in ran.stderr
     ran = runyard(server, "app", "hi", "--json")
     assert (ran.exit_code, ran.stderr) == (1, "")
     last = json.loads(ran.stdout.splitlines()[-1])
-    assert (last["event"], last["data"]["error"]) == ("result", "ValueError: it broke")
+    assert (last["event"], last["data"]["error"]) == ("result", f"ValueError: {message}")
 
 
 def test_a_run_that_is_refused_and_a_field_that_text_cannot_give_are_explained(server: ControlPlane) -> None:
