@@ -76,7 +76,7 @@ class Client:
         self._http.close()
 
     def at(self, url: str) -> Client:
-        """Return a client with the same key and organization for a deployment's address."""
+        """Return a client with the same key and organization for a deployment's address, as `served_at` returns it."""
         tenant = self.headers.get("X-Tenant-Id")
         return Client(url, self._key, tenant=tenant, more_headers=AS_STUDIO)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.api.addresses import PREVIEW_SIGN, address_of
+from cli.api.addresses import address_in, served_at
 from cli.api.client import Client
 from cli.deployments.deployments import chosen_with_preview
 from cli.errors import CommandFailed
@@ -38,7 +38,7 @@ def served(url: str | None, key: str | None, org: str | None, name: str | None) 
 
 
 def serving(client: Client, name: str | None) -> tuple[str, str]:
-    """Return the address of a deployment or preview, and its name as commands accept it.
+    """Return the address of a deployment or preview below the service's, and its name as commands accept it.
 
     Raises CommandFailed if no revision serves.
     """
@@ -49,12 +49,13 @@ def serving(client: Client, name: str | None) -> tuple[str, str]:
                 f"The preview {preview['name']} of {found['name']} does not serve yet."
                 f" `runyard previews {found['name']}` shows its newest revision."
             )
-        return preview["url"], f"{found['name']}{PREVIEW_SIGN}{preview['name']}"
+        target = f"{found['name']}{PREVIEW_SIGN}{preview['name']}"
+        return served_at(client.url, target, preview["url"]), target
     if not found.get("active_revision_id"):
         raise CommandFailed(
             f"{found['name']} does not serve yet. `runyard status {found['name']}` tells why."
         )
-    return address_of(client.url, found), found["name"]
+    return served_at(client.url, found["name"], address_in(found)), found["name"]
 
 
 def echo_json(data: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from cli.api.addresses import address_of
+from cli.api.addresses import address_in, served_at
 from cli.api.client import AS_STUDIO, Client
 from cli.deployments.deploy import deploy
 from cli.deployments.project import Project
@@ -33,7 +33,8 @@ def demo(settings: Settings, print_line: PrintLine) -> None:
     print_line("")
     print_line(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
     graph_id = next(iter(project.config["graphs"]))
-    events = stream(address_of(settings.url, record), settings.api_key, graph_id, print_line)
+    address = served_at(settings.url, NAME, address_in(record))
+    events = stream(address, settings.api_key, graph_id, print_line)
     if not events:
         raise CommandFailed("The run ended without an event. The lines above tell why.")
 

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.api.addresses import address_of
+from cli.api.addresses import address_in, served_at
 from cli.api.client import Client
 from cli.api.ids import version
 from cli.errors import CommandFailed
@@ -117,7 +117,8 @@ def _running(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, An
     """
     try:
         record = client.deployment(deployment["id"])
-        with client.at(address_of(client.url, record)) as at:
+        address = served_at(client.url, record["name"], address_in(record))
+        with client.at(address) as at:
             wanted = {"status": ["running"], "limit": RUNS_OF_EACH}
             found = at.send("POST", "/runs/search", wanted, repeat=True)
     except CommandFailed:

@@ -154,17 +154,17 @@ def test_a_run_is_cancelled_with_its_watcher(server: ControlPlane, tmp_path: Pat
     stream = Held(fake.events(("metadata", {"run_id": RUN})))
     run = f"/threads/{THREAD}/runs/{RUN}"
     server.more_headers = {"Content-Location": run}
-    found = record(source_config={"custom_url": server.url}, active_revision_id=R)
+    found = record(active_revision_id=R)
     server.answers = {
         "GET /v2/deployments": [(200, {"resources": [found]})],
-        "POST /threads": [(200, {"thread_id": THREAD})],
-        f"POST /threads/{THREAD}/runs/stream": [(200, stream)],
-        f"POST {run}/cancel": [(200, None)],
-        f"GET {run}": [(200, {"status": "interrupted"})],
+        "POST /d/app/threads": [(200, {"thread_id": THREAD})],
+        f"POST /d/app/threads/{THREAD}/runs/stream": [(200, stream)],
+        f"POST /d/app{run}/cancel": [(200, None)],
+        f"GET /d/app{run}": [(200, {"status": "interrupted"})],
     }
 
     code, told = interrupted(server, tmp_path, "metadata", "run", "app", "hi", "-a", "a", "--json")
 
     assert code == 130
-    assert f"POST {run}/cancel" in server.asked
+    assert f"POST /d/app{run}/cancel" in server.asked
     assert json.loads(told)["data"]["status"] == "interrupted"

@@ -25,21 +25,22 @@ from tests.support.control_plane import ControlPlane, D, R, record
 from tests.support.waiting import wait_until
 
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
-STREAM = f"POST /threads/{THREAD}/runs/stream"
+ELSEWHERE = "http://elsewhere.invalid"
+STREAM = f"POST /d/app/threads/{THREAD}/runs/stream"
 STRICTLY = {"strict_resume": True}
 
 
 @pytest.fixture
 def server(nowhere: None, server: ControlPlane) -> ControlPlane:
-    """A service with one deployment at the address `/`. Its run streams `Hello` and succeeds."""
-    found = record(source_config={"custom_url": server.url}, active_revision_id=R)
+    """A service with one deployment, whose record names another host. Its run streams `Hello` and succeeds."""
+    found = record(source_config={"custom_url": f"{ELSEWHERE}/d/app"}, active_revision_id=R)
     server.answers = {
         "GET /v2/deployments": [(200, {"resources": [found]})],
-        "POST /assistants/search": [(200, [{"graph_id": "agent"}])],
-        "POST /threads": [(200, {"thread_id": THREAD})],
+        "POST /d/app/assistants/search": [(200, [{"graph_id": "agent"}])],
+        "POST /d/app/threads": [(200, {"thread_id": THREAD})],
         STREAM: [(200, fake.events(*said("Hel", "lo")))],
-        f"GET /threads/{THREAD}/runs/{RUN}": [(200, {"status": "success"})],
-        f"GET /threads/{THREAD}": [(200, {"status": "idle", "interrupts": {}})],
+        f"GET /d/app/threads/{THREAD}/runs/{RUN}": [(200, {"status": "success"})],
+        f"GET /d/app/threads/{THREAD}": [(200, {"status": "idle", "interrupts": {}})],
     }
     server.more_headers = {"Content-Location": f"/threads/{THREAD}/runs/{RUN}"}
     return server
@@ -104,7 +105,7 @@ def test_wrong_usage_starts_nothing(server: ControlPlane) -> None:
 
 
 def test_one_of_several_graphs_has_to_be_named(server: ControlPlane) -> None:
-    server.answers["POST /assistants/search"] = [(200, [{"graph_id": "b"}, {"graph_id": "a"}])]
+    server.answers["POST /d/app/assistants/search"] = [(200, [{"graph_id": "b"}, {"graph_id": "a"}])]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 2
     assert "--assistant: a, b" in ran.stderr
@@ -123,7 +124,7 @@ def test_a_question_is_shown_with_how_to_answer_and_several_are_answered_by_name
     server: ControlPlane,
 ) -> None:
     asked = {"status": "interrupted", "interrupts": {"task": [{"id": "1", "value": {"amount": 120}}]}}
-    server.answers[f"GET /threads/{THREAD}"] = [(200, asked)]
+    server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, asked)]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 0
     assert '{"amount": 120}' in ran.stdout
@@ -133,45 +134,61 @@ def test_a_question_is_shown_with_how_to_answer_and_several_are_answered_by_name
         "status": "interrupted",
         "interrupts": {"a": [{"id": "1", "value": 1}], "b": [{"id": "2", "value": 2}]},
     }
-    server.answers[f"GET /threads/{THREAD}"] = [(200, asked)]
+    server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, asked)]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 0
     assert f"""--thread {THREAD} --resume '{{"1": "ANSWER", "2": "ANSWER"}}'""" in ran.stderr
 
 
 def test_a_run_and_its_threads_are_those_of_a_preview_that_is_named(server: ControlPlane) -> None:
-    row = {"name": "pr-1", "revision_id": R, "url": f"{server.url}/d/app--pr-1"}
+    row: dict[str, Any] = {"name": "pr-1", "revision_id": R, "url": f"{ELSEWHERE}/d/app--pr-1"}
     server.answers[f"GET /v2/deployments/{D}/previews"] = [(200, {"resources": [row]})]
     calls = [call for call in server.answers if "/v2/" not in call]
-    server.answers |= {call.replace(" /", " /d/app--pr-1/"): server.answers[call] for call in calls}
+    server.answers |= {call.replace("/d/app/", "/d/app--pr-1/"): server.answers[call] for call in calls}
     server.answers[f"DELETE /d/app--pr-1/threads/{THREAD}"] = [(204, None)]
 
     assert runyard(server, "app--pr-1", "hi").stdout.splitlines()[0] == "Hello"
     deleting = ("threads", "delete", THREAD, "--yes", "--name", "app--pr-1")
     assert commands.runyard(server, *deleting).exit_code == 0
-    assert {call.split()[1].split("/")[1] for call in server.asked} == {"v2", "d"}
+    asked = {call.split()[1].split("/")[1:3][-1] for call in server.asked}
+    assert asked == {"deployments", "app--pr-1"}
 
     assert "app has no preview 'pr-2'" in runyard(server, "app--pr-2", "hi").stderr
     row["url"] = None
     assert "The preview pr-1 of app does not serve yet." in runyard(server, "app--pr-1", "hi").stderr
-    server.answers["GET /v2/deployments"][0][1]["resources"][0]["name"] = "app--pr-1"
+    named = record(name="app--pr-1", active_revision_id=R)
+    server.answers["GET /v2/deployments"] = [(200, {"resources": [named]})]
     assert runyard(server, "app--pr-1", "hi").exit_code == 0, "a deployment has its name before a preview"
 
 
 @pytest.mark.parametrize(
-    ("reason", "hint"),
+    ("base", "shown", "below"),
     [
-        ("no runner of pool gpu", "`runyard workers` shows the pools."),
-        ("runners of pool gpu are drained", "`runyard workers resume WORKER` ends a drain."),
+        ("/prefix", f"{ELSEWHERE}/other/d/app", "/prefix/d/app"),
+        ("", f"{ELSEWHERE}/d/app/my/api", "/d/app/my/api"),
+        ("", "http://app.elsewhere.invalid/my/api", "/d/app/my/api"),
+        ("/prefix/", "http://app.elsewhere.invalid", "/prefix/d/app"),
     ],
 )
-def test_a_run_that_waits_says_why(
-    server: ControlPlane, monkeypatch: pytest.MonkeyPatch, reason: str, hint: str
+def test_a_deployment_is_called_below_the_service_at_its_mount_prefix(
+    server: ControlPlane, base: str, shown: str, below: str
 ) -> None:
+    found = server.answers["GET /v2/deployments"][0][1]["resources"][0]
+    found["source_config"]["custom_url"] = shown
+    prefix = base.rstrip("/")
+    server.answers = {
+        call.replace("/d/app", below).replace(" /v2", f" {prefix}/v2"): answers
+        for call, answers in server.answers.items()
+    }
+    server.url += base
+    assert runyard(server, "app", "hi").stdout.splitlines()[0] == "Hello"
+
+
+def test_a_run_that_waits_says_why(server: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.runs.run.WAIT_SECONDS", 0.0)
     held = fake.Held(fake.events(("metadata", {"run_id": RUN})))
-    get_run = f"GET /threads/{THREAD}/runs/{RUN}"
-    queue = {"position": 3, "reason": reason, "waiting_seconds": 2.0}
+    get_run = f"GET /d/app/threads/{THREAD}/runs/{RUN}"
+    queue = {"position": 3, "reason": "no runner of pool gpu", "waiting_seconds": 2.0}
     server.answers[STREAM] = [(200, held)]
     server.answers[get_run] = [
         (200, {"status": "pending", "queue": queue}),
@@ -199,8 +216,8 @@ def test_ctrl_c_cancels_a_run_that_the_disconnect_may_have_cancelled_before(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Transcript, "show", interrupt)
-    server.answers[f"POST /threads/{THREAD}/runs/{RUN}/cancel"] = [(answer, {"detail": "No such run."})]
-    server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "interrupted"})]
+    server.answers[f"POST /d/app/threads/{THREAD}/runs/{RUN}/cancel"] = [(answer, {"detail": "No such run."})]
+    server.answers[f"GET /d/app/threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "interrupted"})]
     assert runyard(server, "app", "hi").exit_code == code
 
 
@@ -210,8 +227,8 @@ def test_a_run_that_fails_says_why(server: ControlPlane, tmp_path: Path) -> None
     message = f"it broke in {tmp_path}/data/revisions/{RUN}/project/agent.py"
     broken = [("metadata", {"run_id": RUN}), ("error", {"error": "ValueError", "message": message})]
     server.answers[STREAM] = [(200, fake.events(*broken))]
-    server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
-    server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
+    server.answers[f"GET /d/app/threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
+    server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, {"status": "error"})]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
     assert f"The run ended as error. ValueError: it broke in {tmp_path}/edited/agent.py" in ran.stderr
@@ -224,10 +241,8 @@ def test_a_run_that_fails_says_why(server: ControlPlane, tmp_path: Path) -> None
 
 def test_a_run_that_is_refused_and_a_field_that_text_cannot_give_are_explained(server: ControlPlane) -> None:
     server.answers[STREAM] = [(200, fake.events(("error", {"error": "KeyError", "message": "'customer'"})))]
-    server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
-    server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
-    fields = {"messages": {}, "customer": {}}
-    server.answers["GET /assistants/agent/schemas"] = [(200, {"input_schema": {"properties": fields}})]
+    server.answers[f"GET /d/app/threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
+    server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, {"status": "error"})]
     hint = "The input had `messages` only. A graph that takes other fields needs them as JSON."
     assert hint in runyard(server, "app", "hi").stderr
     assert hint not in runyard(server, "app", '{"amount": 5}').stderr

@@ -55,7 +55,7 @@ CHECKPOINT = {
 @pytest.fixture
 def served(server: ControlPlane) -> ControlPlane:
     """A serving deployment with one thread and two runs."""
-    found = record(active_revision_id=R, source_config={"custom_url": f"{server.url}/d/app"})
+    found = record(active_revision_id=R, source_config={"custom_url": "http://elsewhere.invalid/d/app"})
     server.answers = {
         "GET /v2/deployments": [(200, {"resources": [found]})],
         "POST /d/app/threads/search": [(200, [SHOWN])],

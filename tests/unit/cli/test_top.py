@@ -43,7 +43,12 @@ def service(server: ControlPlane) -> ControlPlane:
     server.answers |= {
         "GET /v2/metrics/overview": [(200, {"deployments": [IDLE, BUSY]})],
         "GET /v2/workers": [(200, {"workers": [], "pools": [POOL]})],
-        f"GET /v2/deployments/{D}": [(200, {"id": D, "name": "chat", "source_config": {}})],
+        f"GET /v2/deployments/{D}": [
+            (
+                200,
+                {"id": D, "name": "chat", "source_config": {"custom_url": "http://elsewhere.invalid/d/chat"}},
+            )
+        ],
         "POST /d/chat/runs/search": [(200, [RUN])],
     }
     return server
