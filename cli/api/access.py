@@ -23,15 +23,13 @@ from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
 from cli.api import contexts
-from cli.api.contexts import Context
+from cli.api.contexts import KEY_PREFIX, Context, is_service_key, normalized
 from cli.errors import BadUsage, CommandFailed
 from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
-# Files in the data directory: the key that `runyard up` creates, and the address of the service while it runs.
-KEPT_KEY, KEPT_URL = "admin.key", "url"
-KEY_PREFIX = "ryd_"  # of the service's keys; importing it from shared.access would load the database layer
+KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 logging.getLogger("dotenv").setLevel(logging.ERROR)  # its warning does not name the file; _mention_line does
@@ -88,7 +86,7 @@ def _check_requested(url: str, source: str) -> None:
     if (
         (name := contexts.requested.get())
         and (context := contexts.selected())
-        and context.url != url.rstrip("/")
+        and context.url != normalized(url)
     ):
         raise BadUsage(
             f"--context {name} is the service {context.url}, but {source} is {url}, which takes precedence."
@@ -122,7 +120,7 @@ def find_key(
         (local.get("RUNYARD_API_KEY"), f"RUNYARD_API_KEY of {project}"),
     ]
     context = contexts.selected() if not any(text for text, _ in explicit) else None
-    if context and context.url == url.rstrip("/"):
+    if context and context.url == normalized(url):
         explicit.append((context.key, context.source))
     if _is_kept_service(url, settings):
         explicit.append((_kept(settings, KEPT_KEY), str(settings.data_dir / KEPT_KEY)))
@@ -133,7 +131,7 @@ def find_key(
             return ApiKey(text, source)
     withheld: list[str] = []
     for text, source in _peer_keys(local, project):
-        if text.startswith(KEY_PREFIX) and text.isascii() and text.isprintable():
+        if is_service_key(text):
             return ApiKey(text, source)
         withheld.append(source)
     raise CommandFailed(_no_key(url, settings, withheld, context))

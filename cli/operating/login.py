@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -13,9 +14,9 @@ from rich.text import Text
 
 from cli import completion
 from cli.api import contexts
-from cli.api.access import KEY_PREFIX, THIS_MACHINE, ApiKey
+from cli.api.access import THIS_MACHINE, ApiKey
 from cli.api.client import Client
-from cli.api.contexts import LOCAL, Context
+from cli.api.contexts import KEY_PREFIX, LOCAL, Context, is_service_key
 from cli.errors import BadUsage, CommandFailed
 from cli.options import Json, sentences
 from cli.output import console, printable
@@ -39,7 +40,7 @@ def login(
         str | None,
         typer.Option(
             "--name",
-            help="Name of the context. Default: the host in URL.",
+            help="Name of the context. Default: host and path of URL.",
             metavar="CONTEXT",
             show_default=False,
         ),
@@ -61,19 +62,27 @@ def login(
     """
     with sentences(as_json=as_json):
         address = _checked_url(url)
-        name = name or urlsplit(address).netloc
+        is_default, name = name is None, name or default_name(address)
         if not contexts.NAME.fullmatch(name) or name == LOCAL:
             raise BadUsage(
                 f"{name!r} cannot be the name of a context: use letters, digits, `.`, `_`, `:` and `-`; `{LOCAL}` is taken."
+                " --name gives another."
             )
-        kept = contexts.load()
         context = Context(name, address, _read_key(api_key))
         source = "this login" if api_key is None else "--api-key"
         with Client(address, ApiKey(context.key, source, "Log in with a key of that service.")) as client:
             me = client.get("/v2/me")
         if not isinstance(me, dict) or "role" not in me:
             raise CommandFailed(f"{address} does not answer as a runyard service. Nothing was kept.")
-        contexts.save(kept.with_context(context))
+        with contexts.locked():
+            kept = contexts.load()
+            existing = kept.by_name.get(name)
+            if is_default and existing and existing.url != address:
+                raise BadUsage(
+                    f"The context {name} is the service {existing.url}. Nothing was kept."
+                    f" Give another name with --name, or replace that context with --name {name}."
+                )
+            contexts.save(kept.with_context(context))
         facts = {
             "context": name,
             "url": address,
@@ -91,8 +100,14 @@ def login(
         )
 
 
+def default_name(address: str) -> str:
+    """Return host, port and path of an address as the name of a context: `::1:8123`, `example.com-staging`."""
+    parts = urlsplit(address)
+    return re.sub(r"[^A-Za-z0-9._:-]", "-", re.sub(r"[\[\]]", "", parts.netloc) + parts.path)
+
+
 def _checked_url(text: str) -> str:
-    """Return the address without a trailing slash. Raises BadUsage unless it is the http(s) address of a service.
+    """Return the normalized address. Raises BadUsage unless it is the http(s) address of a service.
 
     Warns if the API key would be sent unencrypted to another machine.
     """
@@ -108,7 +123,7 @@ def _checked_url(text: str) -> str:
         raise BadUsage("The address must not contain a user, a password, a query or a fragment.")
     if parts.scheme == "http" and parts.hostname not in THIS_MACHINE:
         typer.echo("Warning: with http:// the API key travels unencrypted.", err=True)
-    return text.rstrip("/")
+    return contexts.normalized(text)
 
 
 def _read_key(text: str | None) -> str:
@@ -120,7 +135,7 @@ def _read_key(text: str | None) -> str:
             raise BadUsage("There is no terminal to ask for the key: pass it on stdin with --api-key -.")
         text = typer.prompt("API key", hide_input=True)
     key = str(text).strip()
-    if not key.startswith(KEY_PREFIX) or not key.isascii() or not key.isprintable():
+    if not is_service_key(key):
         raise BadUsage(
             f"This is not a key of a runyard service, which begins with {KEY_PREFIX}. Nothing was sent or kept."
         )
@@ -136,7 +151,8 @@ def logout(name: Name = None, as_json: Json = False) -> None:
         if name is None or name == LOCAL:
             raise BadUsage("No context is selected. `runyard contexts` lists them.")
         context = kept.get(name)
-        contexts.save(kept.without(name))
+        with contexts.locked():
+            contexts.save(contexts.load().without(name))
         typer.echo(
             json.dumps({"context": name, "deleted": True}) if as_json else f"Deleted {name} ({context.url})."
         )
@@ -158,8 +174,10 @@ def list_contexts(
     with sentences(as_json=as_json):
         kept = contexts.load()
         if use is not None:
-            kept = kept.using(use)
-            contexts.save(kept)
+            kept.using(use)  # raises before the lock creates the folder
+            with contexts.locked():
+                kept = contexts.load().using(use)
+                contexts.save(kept)
         rows: list[dict[str, Any]] = [
             {"name": name, "url": context.url, "is_current": name == kept.current}
             for name, context in sorted(kept.by_name.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -12,7 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli import completion
+from cli.api import contexts
+from cli.api.client import Client
 from cli.main import app
+from cli.operating import login
 from tests.support import control_plane as fake
 from tests.support.control_plane import ControlPlane, Held, record
 from tests.support.greened import constants
@@ -75,7 +79,7 @@ def test_a_login_is_kept_for_its_owner_alone_and_used_until_another(
     log_in(prod, "prod", KEY)
     log_in(stage, "stage", OTHER_KEY)
     assert stat.S_IMODE(file().stat().st_mode) == 0o600
-    assert [path.name for path in file().parent.iterdir()] == ["contexts.json"], "no draft is left"
+    assert {path.name for path in file().parent.iterdir()} == {"contexts.json", "contexts.lock"}, "no draft"
 
     for words, variables, server, key in (
         (("list",), {}, stage, OTHER_KEY),
@@ -153,6 +157,7 @@ def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
         (["http://prod:x", "--api-key", KEY], None, 2, "must begin with http:// or https://"),
         (["https://me:pw@prod", "--api-key", KEY], None, 2, "must not contain a user"),
         ([prod.url, "--name", "local", "--api-key", KEY], None, 2, "cannot be the name of a context"),
+        (["https://é.invalid", "--api-key", KEY], None, 2, "--name gives another."),
     ):
         ran = call("login", *words, input=typed)
         assert (ran.exit_code, says in ran.stderr) == (code, True), f"{words}: {ran.output}"
@@ -173,9 +178,121 @@ def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
     ):
         ran = call(*words)
         assert (ran.exit_code, says in ran.stderr) == (2, True), ran.output
+
+
+def entry(**more: object) -> dict[str, object]:
+    return {"contexts": {"a": {"url": "https://a", "key": KEY, **more}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "it is not valid JSON."),
+        ("[" * 200_000, "it is not valid JSON."),
+        ("[]", "`contexts` must be an object."),
+        ({"contexts": []}, "`contexts` must be an object."),
+        ({"contexts": {}, "current": ["a"]}, "`current` must be the name of a context or null."),
+        ({"contexts": {}, "current": {}}, "`current` must be the name of a context or null."),
+        ({"contexts": {"a": 1}}, "the context 'a' must be an object."),
+        (entry(url=""), "`url` of the context 'a' must begin with http:// or https:// and have a host."),
+        (entry(url="http://[::1"), "`url` of the context 'a' must begin with http:// or https://"),
+        (
+            entry(key="lsv2_pt_x"),
+            "`key` of the context 'a' must be a key of runyard, which begins with ryd_.",
+        ),
+    ],
+)
+def test_a_field_of_the_file_that_is_invalid_is_named_and_nothing_is_sent(content: object, says: str) -> None:
     file().parent.mkdir(parents=True)
-    file().write_text('{"contexts": []}')
-    assert f"{file()} does not have the form that `runyard login` writes." in call("list").stderr
+    file().write_text(content if isinstance(content, str) else json.dumps(content))
+    ran = call("--context", "a", "list")
+    assert ran.exit_code == 1
+    assert f"{file()} does not have the form that `runyard login` writes: {says}" in ran.stderr
+    assert "lsv2" not in ran.output
+
+
+def test_a_fifo_in_the_place_of_the_file_is_not_read() -> None:
+    file().parent.mkdir(parents=True)
+    os.mkfifo(file())
+    assert call("list").stderr.endswith("is not a regular file.\n")
+
+
+def test_an_address_counts_in_any_spelling(prod: ControlPlane) -> None:
+    port = prod.server_port
+    prod.url = f"http://localhost:{port}"
+    for typed in (f"HTTP://LocalHost:{port}", f"http://localhost:{port}/?", f"http://localhost:{port}/#"):
+        assert call("login", typed, "--api-key", KEY).exit_code == 0
+        assert json.loads(call("contexts", "--json").stdout) == [
+            {"name": f"localhost:{port}", "url": prod.url, "is_current": True}
+        ]
+    file().write_text(file().read_text().replace(prod.url, f"http://LOCALHOST:{port}/"))
+    assert call("list").exit_code == 0
+    assert call("list", "--url", f"http://LocalHost:{port}/").exit_code == 0
+    assert keys_sent(prod) == [KEY, KEY]
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("http://[::1]:9501", "::1:9501"),
+        ("https://runyard.example.com", "runyard.example.com"),
+        ("https://example.com/staging/eu", "example.com-staging-eu"),
+    ],
+)
+def test_the_default_name_of_a_context_is_valid(address: str, name: str) -> None:
+    assert login.default_name(address) == name
+    assert contexts.NAME.fullmatch(name)
+
+
+def test_a_login_replaces_the_context_of_another_address_only_by_its_name(prod: ControlPlane) -> None:
+    prod.answers["GET /a/b/v2/me"] = prod.answers["GET /a-b/v2/me"] = prod.answers["GET /v2/me"]
+    name = f"127.0.0.1:{prod.server_port}-a-b"
+    assert call("login", f"{prod.url}/a/b", "--api-key", KEY).exit_code == 0
+    assert call("login", f"{prod.url}/a/b", "--api-key", OTHER_KEY).exit_code == 0, "the same service"
+    ran = call("login", f"{prod.url}/a-b", "--api-key", KEY)
+    assert ran.exit_code == 2
+    assert f"The context {name} is the service {prod.url}/a/b. Nothing was kept." in ran.stderr
+    assert contexts.load().get(name).key == OTHER_KEY
+    assert call("login", f"{prod.url}/a-b", "--api-key", KEY, "--name", name).exit_code == 0
+    assert contexts.load().get(name).url == f"{prod.url}/a-b"
+
+
+def test_changes_by_several_processes_are_all_kept(
+    prod: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another login ends while this one is checked, and none can begin to change the file while this one does."""
+    other = contexts.Context("other", "https://other", OTHER_KEY)
+    get, save, saved = Client.get, contexts.save, []
+
+    def get_after_another_login(client: Client, path: str) -> object:
+        save(contexts.load().with_context(other))
+        return get(client, path)
+
+    def save_under_lock(changed: contexts.Contexts) -> None:
+        with (
+            open(file().with_name("contexts.lock")) as lock,
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        saved.append(changed)
+        save(changed)
+
+    monkeypatch.setattr(contexts, "save", save_under_lock)
+    monkeypatch.setattr(Client, "get", get_after_another_login)
+    file().parent.mkdir(parents=True)
+    log_in(prod, "prod", KEY)
+    assert set(contexts.load().by_name) == {"prod", "other"}
+    assert call("contexts", "--use", "other").exit_code == 0
+    assert call("logout").exit_code == 0
+    assert set(contexts.load().by_name) == {"prod"}
+    assert len(saved) == 3
+
+
+def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("config", ""):
+        monkeypatch.setenv("XDG_CONFIG_HOME", folder)
+        assert contexts.path() == tmp_path / ".config" / "runyard" / "contexts.json"
 
 
 def complete(words: str, **variables: str) -> list[str]:
