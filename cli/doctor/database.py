@@ -13,7 +13,7 @@ from cli.errors import CommandFailed
 from cli.machine import embedded, formation
 from shared import __version__
 from shared.infra import system
-from shared.infra.schema import CREATE_ANEW, ENCODING, needed
+from shared.infra.schema import CREATE_ANEW, ENCODING, DevelopmentDatabase, needed, refuse_development
 from shared.settings import BadSetting, Formation, Settings
 
 CONNECT_SECONDS = 5
@@ -268,6 +268,10 @@ def schema(found: Database) -> Finding:
         advice = f"An older release works on it; upgrade this one ({__version__}) when the others are."
         return warning("schema", f"version {applied}, the code's is {newest}", advice)
     text = f"version {applied}, the code's is {newest}" if applied else "not there yet"
+    try:
+        refuse_development(applied)
+    except DevelopmentDatabase as error:
+        return fails("schema", text, str(error))
     if not found.may_create:
         advice = "Let the role of DATABASE_URL create tables: GRANT CREATE ON SCHEMA public."
         return fails("schema", f"{text}, and this role may not create tables", advice)

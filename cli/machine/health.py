@@ -102,11 +102,12 @@ def _check_database(settings: Settings) -> str:
         raise Unhealthy("DATABASE_URL does not say which database.")
     try:
         version = schema.applied(settings.database_url)
+        schema.refuse_development(version)
     except ModuleNotFoundError as error:
         raise Unhealthy(
             f"The package {error.name} is not installed: install runyard with its extra `server`."
         ) from error
-    except schema.NotUtf8 as error:
+    except (schema.NotUtf8, schema.DevelopmentDatabase) as error:
         raise Unhealthy(str(error)) from error
     except schema.NoDatabase as error:
         raise Unhealthy(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIRST = "0100"  # version of the first release; migrations begin there
 VERSIONS = Path(__file__).parents[1] / "migrations" / "versions"
 PAUSE_SECONDS, MENTION_SECONDS = 1.0, 30.0
 
@@ -31,6 +32,13 @@ NOT_UTF8_CODE = 3  # exit code of the child
 
 class NoDatabase(Exception):
     """The database is unreachable."""
+
+
+class DevelopmentDatabase(Exception):
+    """The database was made before the first release. Use an empty database, and deploy the projects again."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"{self.__doc__} It is at version {version}.")
 
 
 class NotUtf8(NoDatabase):
@@ -103,6 +111,12 @@ def is_enough(version: str | None) -> bool:
     return version is not None and version >= needed()
 
 
+def refuse_development(version: str | None) -> None:
+    """Raise DevelopmentDatabase if the version is older than the first release: no migration upgrades it."""
+    if version is not None and version < FIRST:
+        raise DevelopmentDatabase(version)
+
+
 def is_current(conn: Connection) -> bool:
     """Whether the connected database has a version that this code works with."""
     if not conn.exec_driver_sql("SELECT to_regclass('alembic_version') IS NOT NULL").scalar_one():
@@ -116,7 +130,9 @@ def wait(
     *,
     ask: Callable[[str], str | None] = applied,
 ) -> None:
-    """Wait until the database has a sufficient version, and log what is missing. Raises SystemExit if its encoding is not UTF8.
+    """Wait until the database has a sufficient version, and log what is missing.
+
+    Raises SystemExit if its encoding is not UTF8 or it was made before the first release.
 
     Returns at once if the database is unreachable: processes can start without it and use it when it is back.
     """
@@ -124,7 +140,8 @@ def wait(
     while True:
         try:
             version = ask(url)
-        except NotUtf8 as error:
+            refuse_development(version)
+        except (NotUtf8, DevelopmentDatabase) as error:
             raise SystemExit(str(error)) from error
         except NoDatabase:
             return

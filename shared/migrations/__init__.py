@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 LOCK = 0x72756E79617264
 TRIES, PAUSE_SECONDS = 60, 1.0
 FOLDER = Path(__file__).parent
-FIRST = "0100"
 STATEMENT_TIMEOUT_SECONDS = 30  # for sessions of a transaction pooler
 
 # A transaction that waits for a table's lock blocks all later queries on the table, so it waits for 3 seconds at most
@@ -47,18 +46,11 @@ STATEMENT_TIMEOUT_SECONDS = 30  # for sessions of a transaction pooler
 LIMITS = "SET LOCAL lock_timeout = '3s'; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
 
-class DevelopmentDatabase(Exception):
-    """The database was made before the first release. Use an empty database, and deploy the projects again."""
-
-    def __init__(self, version: str) -> None:
-        super().__init__(f"{self.__doc__} It is at version {version}.")
-
-
 def upgrade(url: str, *, pooler: str = "none") -> None:
     """Apply missing versions, prepare optional extensions, and create the default organization. Safe to repeat.
 
     Leaves a database of a newer release unchanged. A transaction pooler does not allow settings per session, so with
-    `pooler="transaction"` the role gets the service's session settings as defaults. Raises DevelopmentDatabase.
+    `pooler="transaction"` the role gets the service's session settings as defaults. Raises schema.DevelopmentDatabase.
     """
     engine = _engine(url)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
@@ -67,8 +59,7 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
         if found is not None and found > schema.needed():
             log.warning("the database is at version %s, newer than this release's %s", found, schema.needed())
             return
-        if found is not None and found < FIRST:
-            raise DevelopmentDatabase(found)
+        schema.refuse_development(found)
         for attempt in range(1, TRIES + 1):
             try:
                 command.upgrade(config(connection), "head")

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> str | None:
             try:
                 schema.applied(url)  # before SQLAlchemy, which fails on other encodings with a traceback
                 migrations.upgrade(url, pooler=settings.database_pooler)
-            except (schema.NotUtf8, migrations.DevelopmentDatabase) as error:
+            except (schema.NotUtf8, schema.DevelopmentDatabase) as error:
                 return str(error)
             if arguments:
                 _stay()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from shared import migrations
 from shared.infra import schema
 from shared.infra.routines import Routine
 from shared.migrations import routines
@@ -152,7 +151,7 @@ def test_a_version_expands_or_says_since_when_nothing_uses_it(path: Path) -> Non
 
 def test_the_versions_follow_each_other() -> None:
     numbers = [path.stem.partition("_")[0] for path in VERSIONS]
-    first = int(migrations.FIRST)
+    first = int(schema.FIRST)
     assert numbers == [f"{n:04}" for n in range(first, first + len(VERSIONS))]
 
 

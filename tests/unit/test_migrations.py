@@ -112,6 +112,8 @@ def test_a_database_from_before_the_first_release_is_refused(database: str, migr
         assert b"made before the first release" in said
         assert b"Traceback" not in said
         assert schema.applied(url) == "0023"
+        with pytest.raises(SystemExit, match=r"made before the first release\. Use an empty database"):
+            schema.wait(url)
 
 
 def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated: str) -> None:
@@ -126,7 +128,7 @@ def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated:
 
 
 def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
-    versions = iter([None, "0023", schema.needed()])
+    versions = iter([None, None, schema.needed()])
 
     schema.wait(empty, sleep=lambda _: None, ask=lambda _: next(versions))
 
