@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +16,27 @@ from cli.output import console, printable
 
 PANEL = "Limits"
 
+
+def _not_empty(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it must not be empty.")
+    return value
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter("it must be a finite number of seconds; 0 is the service's default.")
+    return value
+
+
 Pool = Annotated[
     str | None,
     typer.Option(
-        "--pool", help="Pool whose runners execute the runs.", metavar="NAME", rich_help_panel=PANEL
+        "--pool",
+        help="Pool whose runners execute the runs.",
+        metavar="NAME",
+        callback=_not_empty,
+        rich_help_panel=PANEL,
     ),
 ]
 MaxConcurrentRuns = Annotated[
@@ -40,6 +58,7 @@ RunTimeout = Annotated[
         min=0,
         help="Seconds that a run may take; 0: the service's default.",
         metavar="SECONDS",
+        callback=_finite,
         rich_help_panel=PANEL,
     ),
 ]

@@ -153,3 +153,22 @@ def test_limits_are_shown_and_changed_without_a_revision(server: ControlPlane) -
     )
     assert json.loads(ran.stdout) == {"id": D, "name": "app", "pool": "gpu", **limits}
     assert server.body(patch) == {"pool": "gpu", "limits": {"run_timeout_seconds": 0, "memory_mb": 512}}
+
+
+@pytest.mark.parametrize("command", ["limits", "deploy"])
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--run-timeout", "inf", "must be a finite number of seconds"),
+        ("--run-timeout", "nan", "Input should be greater than"),
+        ("--pool", "", "must not be empty"),
+    ],
+)
+def test_a_limit_that_no_service_takes_is_refused(
+    server: ControlPlane, command: str, option: str, value: str, says: str
+) -> None:
+    ran = runyard(server, command, option, value)
+    assert ran.exit_code == 2
+    assert option in ran.stderr
+    assert says in ran.stderr
+    assert server.asked == []
