@@ -18,7 +18,7 @@ from cli.api.client import Client
 from shared.settings import Settings
 
 PROGRAM, VARIABLE = "runyard", "_RUNYARD_COMPLETE"
-LIMIT_SECONDS = 1.0  # somebody waits with a finger on the tab key
+LIMIT_SECONDS = 1.0  # timeout: the shell blocks until the completion returns
 MOST = 100
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # shells' completion scripts may evaluate special characters
 

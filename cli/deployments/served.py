@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.api.addresses import address_in, served_at
+from cli.api.addresses import PREVIEW_SIGN, address_in, served_at
 from cli.api.client import Client
 from cli.deployments.deployments import chosen_with_preview
 from cli.errors import CommandFailed

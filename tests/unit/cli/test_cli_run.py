@@ -184,11 +184,20 @@ def test_a_deployment_is_called_below_the_service_at_its_mount_prefix(
     assert runyard(server, "app", "hi").stdout.splitlines()[0] == "Hello"
 
 
-def test_a_run_that_waits_says_why(server: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("no runner of pool gpu", "`runyard workers` shows the pools."),
+        ("runners of pool gpu are drained", "`runyard workers resume WORKER` ends a drain."),
+    ],
+)
+def test_a_run_that_waits_says_why(
+    server: ControlPlane, monkeypatch: pytest.MonkeyPatch, reason: str, hint: str
+) -> None:
     monkeypatch.setattr("cli.runs.run.WAIT_SECONDS", 0.0)
     held = fake.Held(fake.events(("metadata", {"run_id": RUN})))
     get_run = f"GET /d/app/threads/{THREAD}/runs/{RUN}"
-    queue = {"position": 3, "reason": "no runner of pool gpu", "waiting_seconds": 2.0}
+    queue = {"position": 3, "reason": reason, "waiting_seconds": 2.0}
     server.answers[STREAM] = [(200, held)]
     server.answers[get_run] = [
         (200, {"status": "pending", "queue": queue}),
@@ -229,6 +238,8 @@ def test_a_run_that_fails_says_why(server: ControlPlane, tmp_path: Path) -> None
     server.answers[STREAM] = [(200, fake.events(*broken))]
     server.answers[f"GET /d/app/threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
     server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, {"status": "error"})]
+    fields = {"messages": {}, "customer": {}}
+    server.answers["GET /d/app/assistants/agent/schemas"] = [(200, {"input_schema": {"properties": fields}})]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
     assert f"The run ended as error. ValueError: it broke in {tmp_path}/edited/agent.py" in ran.stderr
