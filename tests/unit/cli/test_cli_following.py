@@ -139,7 +139,7 @@ def interrupted(server: ControlPlane, folder: Path, until: str, *arguments: str)
 
 
 def test_a_build_goes_on_without_its_deployer(server: ControlPlane, tmp_path: Path) -> None:
-    (tmp_path / "langgraph.json").write_text("{}")
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
     server.answers = deploy_answers(server)
     server.answers[STREAM] = [(200, Held(fake.events(fake.status("BUILDING"))))]
     server.answers[REVISION] = [(200, {"id": R, "status": "BUILDING"})]

@@ -238,8 +238,6 @@ def test_a_run_that_fails_says_why(server: ControlPlane, tmp_path: Path) -> None
     server.answers[STREAM] = [(200, fake.events(*broken))]
     server.answers[f"GET /d/app/threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
     server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, {"status": "error"})]
-    fields = {"messages": {}, "customer": {}}
-    server.answers["GET /d/app/assistants/agent/schemas"] = [(200, {"input_schema": {"properties": fields}})]
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
     assert f"The run ended as error. ValueError: it broke in {tmp_path}/edited/agent.py" in ran.stderr
@@ -254,6 +252,8 @@ def test_a_run_that_is_refused_and_a_field_that_text_cannot_give_are_explained(s
     server.answers[STREAM] = [(200, fake.events(("error", {"error": "KeyError", "message": "'customer'"})))]
     server.answers[f"GET /d/app/threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
     server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, {"status": "error"})]
+    fields = {"messages": {}, "customer": {}}
+    server.answers["GET /d/app/assistants/agent/schemas"] = [(200, {"input_schema": {"properties": fields}})]
     hint = "The input had `messages` only. A graph that takes other fields needs them as JSON."
     assert hint in runyard(server, "app", "hi").stderr
     assert hint not in runyard(server, "app", '{"amount": 5}').stderr
