@@ -70,5 +70,5 @@ def context_names(incomplete: str) -> list[str]:
     """Return the names of contexts that begin with `incomplete`. Prints nothing."""
     try:
         return sorted(name for name in contexts.load().by_name if name.startswith(incomplete))
-    except Exception:  # as above
+    except Exception:  # the outermost loop: a shell must not print a traceback while it completes
         return []

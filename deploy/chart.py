@@ -54,7 +54,7 @@ Manifest = dict[str, Any]
 
 
 def manifests() -> list[Manifest]:
-    """What `kubectl kustomize` renders for the base, the policies of overlays/production and the components."""
+    """Return what `kubectl kustomize` renders: the base, the policies of overlays/production and the components."""
     with tempfile.TemporaryDirectory() as place:
         copied = Path(shutil.copytree(MANIFESTS, Path(place) / "kubernetes"))
         own = copied / "chart"

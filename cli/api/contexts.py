@@ -164,18 +164,22 @@ def locked() -> Iterator[None]:
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(descriptor)
-            raise
     except OSError as error:
         raise CommandFailed(f"{file} cannot be locked: {error.strerror or error}.") from error
     try:
+        _lock(descriptor, file)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, file: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be locked: {error.strerror or error}.") from error
 
 
 def save(contexts: Contexts) -> None:
@@ -194,9 +198,8 @@ def save(contexts: Contexts) -> None:
                 out.flush()
                 os.fsync(descriptor)
             os.replace(draft, file)
-        except BaseException:
-            os.unlink(draft)
-            raise
+        finally:
+            Path(draft).unlink(missing_ok=True)  # still there if writing failed
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror or error}.") from error
 

@@ -172,7 +172,7 @@ MEANINGS = {
 
 
 def advice(settings: Settings) -> str:
-    """What raises the level on this machine, as a sentence."""
+    """Return a sentence that states how to raise the isolation level on this machine."""
     if settings.isolation == "none":
         return "Set RUNYARD_ISOLATION=auto, unless all that is deployed here is yours."
     if not system.is_linux():

@@ -308,12 +308,14 @@ def test_a_reserved_host_takes_no_new_runs_when_another_revision_waits_for_its_s
         busy, other = uuid4(), uuid4()
         reserved = s.acquire(busy, depth=1)
         occupant = Occupant().enter(reserved)
-        waits = gevent.spawn(s.acquire, other, depth=1)
+        waits = gevent.spawn(
+            lambda: Occupant().enter(s.acquire(other, depth=1))
+        )  # before `late` can evict it
         until(lambda: reserved.is_retiring)
         late = gevent.spawn(s.acquire, busy, depth=1)
         reserved.leave(occupant.id)
         until(waits.ready)
-        Occupant().enter(waits.get())
+        assert waits.get()
         assert not late.ready()
 
 
