@@ -298,6 +298,13 @@ Rows = psycopg.Cursor[dict[str, Any]]
 Row = RowMapping | Mapping[str, Any]  # a row of SQLAlchemy or of the driver
 
 
+def in_transaction(conn: Connection | Driver) -> Connection:
+    """Return the connection for statements that need a transaction. Raises TypeError for the driver's connection."""
+    if not isinstance(conn, Connection):
+        raise TypeError("these statements need a transaction")
+    return conn
+
+
 @contextmanager
 def driver() -> Iterator[Driver]:
     """Take a psycopg connection in autocommit mode: every statement is a transaction, except within `transaction()`.

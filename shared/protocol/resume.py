@@ -7,13 +7,14 @@ at a breakpoint has no open interrupt, and takes the input as input.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from redis.exceptions import RedisError
 from sqlalchemy import Connection, text
 
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.eventlog import events as logs
 from shared.infra import redis
@@ -58,50 +59,65 @@ SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thr
 """)
 
 # Prefers runs that have started: a run that was cancelled before its start has raised no interrupt.
-ASKED_BY = text("""
+INTERRUPTED_ASSISTANT = text("""
 SELECT assistant_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 ORDER BY attempt > 0 DESC, created_seq DESC LIMIT 1
 """)
 
 
-def of_input(conn: Connection, deployment_id: UUID, request: RunRequest, *, thread_id: UUID) -> RunRequest:
-    """Return the request with its input turned into a resume command if the thread has an open interrupt.
+@dataclass(frozen=True, slots=True)
+class ResumeOrStart:
+    """The rule of `run.start`: input answers the open interrupt of an interrupted thread."""
 
-    If the request names a checkpoint, its input stays input. Locks the thread.
-    """
-    thread = conn.execute(LOCKED, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
-    is_asked = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
-    if is_asked and request.input is not None and not request.checkpoint:
-        return replace(request, input=None, command={"resume": request.input})
-    return request
+    thread_id: UUID
+
+    def missing(self) -> NotFound:
+        return no_run(self.thread_id)
+
+    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
+        """Return the request with its input turned into a resume command if the thread has an open interrupt.
+
+        If the request names a checkpoint, its input stays input. Locks the thread.
+        """
+        keys = {"deployment_id": deployment.id, "thread_id": self.thread_id}
+        thread = conn.execute(LOCKED, keys).one_or_none()
+        waits = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
+        if waits and request.input is not None and not request.checkpoint:
+            return replace(request, input=None, command={"resume": request.input})
+        return request
 
 
-def of_answers(
-    conn: Connection,
-    deployment_id: UUID,
-    request: RunRequest,
-    answers: Mapping[str, Any],
-    *,
-    thread_id: UUID,
-) -> RunRequest:
-    """Return the request as a resume with `answers` (interrupt id → value), for the assistant of the interrupted run.
+@dataclass(frozen=True, slots=True)
+class AnswerInterrupts:
+    """The rule of `input.respond`: `answers` are values by interrupt id. Other interrupts stay open."""
 
-    Other interrupts stay open. Locks the thread. Raises NoSuchRun. Raises NoSuchInterrupt for an id that is unknown, or
-    that a live run already answers; if a run of the thread is running, raises its subclass NotStoredYet.
-    """
-    keys = {"deployment_id": deployment_id, "thread_id": thread_id}
-    thread = conn.execute(LOCKED, keys).one_or_none()
-    assistant_id = None if thread is None else conn.execute(ASKED_BY, keys).scalar_one_or_none()
-    if thread is None or assistant_id is None:
-        raise no_run(thread_id)
-    waiting = _unanswered(_open(thread), conn.execute(COMMANDS, keys).scalars())
-    unknown = [id for id in answers if id not in waiting]
-    if unknown:
-        message = f"Unknown or already answered interrupt: {', '.join(unknown)}"
-        running = conn.execute(RUNNING, keys).scalar_one_or_none()
-        raise NoSuchInterrupt(message) if running is None else NotStoredYet(message, running, unknown)
-    command = {**(request.command or {}), "resume": dict(answers)}
-    return replace(request, assistant_id=str(assistant_id), command=command)
+    thread_id: UUID
+    answers: Mapping[str, Any]
+
+    def missing(self) -> NotFound:
+        return no_run(self.thread_id)
+
+    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
+        """Return the request as a resume for the assistant of the interrupted run. Locks the thread.
+
+        Raises NoSuchRun. Raises NoSuchInterrupt for an id that is unknown, or that a live run already answers; if a run
+        of the thread is running, raises its subclass NotStoredYet.
+        """
+        keys = {"deployment_id": deployment.id, "thread_id": self.thread_id}
+        thread = conn.execute(LOCKED, keys).one_or_none()
+        assistant_id = (
+            None if thread is None else conn.execute(INTERRUPTED_ASSISTANT, keys).scalar_one_or_none()
+        )
+        if thread is None or assistant_id is None:
+            raise no_run(self.thread_id)
+        waiting = _unanswered(_open(thread), conn.execute(COMMANDS, keys).scalars())
+        unknown = [id for id in self.answers if id not in waiting]
+        if unknown:
+            message = f"Unknown or already answered interrupt: {', '.join(unknown)}"
+            running = conn.execute(RUNNING, keys).scalar_one_or_none()
+            raise NoSuchInterrupt(message) if running is None else NotStoredYet(message, running, unknown)
+        command = {**(request.command or {}), "resume": dict(self.answers)}
+        return replace(request, assistant_id=str(assistant_id), command=command)
 
 
 def has_published(run_id: UUID, ids: Collection[str]) -> bool:

@@ -6,7 +6,7 @@ Only a request that depends on other runs of its thread needs a transaction, whi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,17 +14,15 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import assistants
-from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.figures import budgets
-from shared.infra.postgres import Driver, Row, dumps, query
+from shared.infra.postgres import Driver, Row, dumps, in_transaction, query
 from shared.models import ThreadStatus
 from shared.runs import cancel, configurable, drafts, visibility
 from shared.runs.cancel import Displaced
-from shared.runs.drafts import Draft, RunRequest
+from shared.runs.drafts import Creator, Draft, RunRequest
 from shared.runs.read import PROTOCOL, THREAD_METADATA
 from shared.threads import records, ttl
-from shared.user_code.filters import Filter
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
@@ -42,75 +40,52 @@ class Created:
     displaced: Sequence[Displaced] = ()
 
 
-def create_run(
-    conn: Connection | Driver,
-    deployment: DeploymentRef,
-    request: RunRequest,
-    *,
-    thread_id: UUID | None,
-    run_id: UUID | None = None,
-    request_id: str = "",
-    max_pending: int = 1_000,
-    key_id: str = "",
-    depth: int = 0,
-    user: Mapping[str, Any] | None = None,
+def insert_request(
+    conn: Connection | Driver, creator: Creator, request: RunRequest, *, depth: int = 0
 ) -> Created:
-    """Insert a pending run with its configuration frozen in. A run without a thread gets a new thread.
+    """Draft a run and insert it. Raises as `insert` and `drafts.draft_run` do."""
+    return insert(conn, creator, drafts.draft_run(conn, creator, request), depth=depth)
 
-    `user` is the user document that the deployment's authorization returned for the caller. `depth` is defined in
-    `shared/runs/nesting.py`.
 
-    Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread, a thread status that the
-    request excludes, or no serving revision yet), Invalid (unknown graph) or TooMany. A request that depends on other
-    runs of its thread (`depends_on_thread`) needs a transaction: raises TypeError on a driver's connection, which has
-    none.
+def insert_alone(conn: Connection | Driver, creator: Creator, request: RunRequest, *, depth: int) -> Created:
+    """Insert a run that needs no transaction: no rule, no dependency on its thread's runs, no filter.
+
+    An assistant that this process has read before is not looked up. The insert checks that its versions are the same.
+    Raises as `insert` and `drafts.draft_run` do.
     """
-    asked: dict[str, Any] = {
-        "thread_id": thread_id,
-        "run_id": run_id,
-        "request_id": request_id,
-        "user": user,
-    }
-    bounds: dict[str, Any] = {"max_pending": max_pending, "key_id": key_id, "depth": depth}
-    remembered = assistants.remembered(deployment, request.assistant_id)
-    if remembered is not None and not isinstance(conn, Connection):
-        made = drafts.draft(request, remembered, **asked)
+    remembered = assistants.remembered(creator.deployment, request.assistant_id)
+    if remembered is not None:
+        draft = drafts.freeze(creator, drafts.complete(conn, creator, request), remembered)
         try:
-            return insert(conn, deployment, made, versions=remembered.versions, **bounds)
+            return insert(conn, creator, draft, depth=depth, versions=remembered.versions)
         except (TooMany, NotFound):
             pass  # the remembered assistant may be outdated; nothing was inserted, so resolve it and insert again
-    made = drafts.draft(request, assistants.resolve(conn, deployment, request.assistant_id), **asked)
-    return insert(conn, deployment, made, **bounds)
+    return insert_request(conn, creator, request, depth=depth)
 
 
 def insert(
-    conn: Connection | Driver,
-    deployment: DeploymentRef,
-    draft: Draft,
-    *,
-    max_pending: int = 1_000,
-    key_id: str = "",
-    depth: int = 0,
-    filter: Filter | None = None,
-    versions: str = "",
+    conn: Connection | Driver, creator: Creator, draft: Draft, *, depth: int = 0, versions: str = ""
 ) -> Created:
-    """Insert a drafted run. Treats a thread hidden by the caller's filter as missing.
+    """Insert a drafted run, pending. A run without a thread gets a new thread. `depth`: see `shared/runs/nesting.py`.
 
-    A filter requires a transaction. If `versions` is set and the assistant's versions have changed since, inserts
-    nothing and raises TooMany or NotFound: in this case the error does not tell the reason. Raises the errors of
-    `create_run`.
+    Treats a thread that the draft's filter hides as missing. Raises NotFound (thread), Conflict (strategy `reject` on
+    a busy thread, or a thread status that the request excludes) or TooMany. A draft with a filter, and a request that
+    depends on other runs of its thread (`depends_on_thread`), need a transaction. If `versions` is set and the
+    assistant's versions have changed since, inserts nothing and raises TooMany or NotFound: in this case the error does
+    not tell the reason.
     """
     request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
-    _require_visible(conn, deployment.id, thread_id, filter)
-    budgets.require(conn, deployment.id, key_id)
+    deployment_id, max_pending = creator.deployment.id, creator.max_pending_per_thread
+    _require_visible(conn, deployment_id, draft)
+    budgets.require(conn, deployment_id, creator.key_id)
     displaced: Sequence[Displaced] = ()
     if not draft.is_stateless and depends_on_thread(request):
-        displaced = _displace(conn, deployment.id, thread_id, request, draft.run_id)
+        displaced = _displace(in_transaction(conn), deployment_id, thread_id, request)
     graph = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
     values = {
         "run_id": draft.run_id,
         "webhook": request.webhook,
-        "deployment_id": deployment.id,
+        "deployment_id": deployment_id,
         "thread_id": thread_id,
         "assistant_id": assistant.assistant_id,
         "revision_id": assistant.revision_for(thread_id),
@@ -124,37 +99,33 @@ def insert(
         "multitask_strategy": request.multitask_strategy,
         "temporary": draft.is_temporary,
         "pool": assistant.pool,
-        "key_id": key_id,
+        "key_id": creator.key_id,
         "depth": depth,
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
         "versions": versions,
     }
-    row = _inserted(conn, deployment.id, draft, values, filter)
+    row = _insert_row(conn, deployment_id, draft, values)
     if row is None:
         raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
     is_due = request.after_seconds <= 0
     return Created(draft.run_id, thread_id, assistant.pool, row["starts_at_once"], row, is_due, displaced)
 
 
-def _inserted(
-    conn: Connection | Driver,
-    deployment_id: UUID,
-    draft: Draft,
-    values: dict[str, Any],
-    filter: Filter | None,
+def _insert_row(
+    conn: Connection | Driver, deployment_id: UUID, draft: Draft, values: dict[str, Any]
 ) -> Row | None:
     """Insert the run's row, and its thread if that is missing. Returns None if the thread has too many pending runs."""
     row = None if draft.is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
-    is_made = False
-    if row is None and (draft.is_stateless or _may_make_thread(conn, deployment_id, draft)):
+    creates_thread = False
+    if row is None and (draft.is_stateless or _may_create_thread(conn, deployment_id, draft)):
         row = query(conn, INSERT_WITH_THREAD, values).fetchone()
-        is_made = row is not None
+        creates_thread = row is not None
     if row is None:  # another request created the thread between the two statements, or the thread is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
-    if not is_made:  # another caller may have created the thread after the first visibility check
-        _require_visible(conn, deployment_id, draft.thread_id, filter)
+    if not creates_thread:  # another caller may have created the thread after the first visibility check
+        _require_visible(conn, deployment_id, draft)
     return row
 
 
@@ -172,31 +143,27 @@ def missing() -> NotFound:
     return NotFound("Thread or assistant not found.")
 
 
-def _require_visible(
-    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, filter: Filter | None
-) -> None:
-    """Raise NotFound if the filter hides the thread. Locks the thread."""
-    if not filter:
-        return
-    if not isinstance(conn, Connection):
-        raise TypeError("a filter on a thread needs a transaction")
-    if visibility.is_hidden(conn, deployment_id, thread_id, filter, lock=True):
+def _require_visible(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> None:
+    """Raise NotFound if the draft's filter hides the thread. Locks the thread."""
+    if draft.thread_filter and visibility.is_hidden(
+        in_transaction(conn), deployment_id, draft.thread_id, draft.thread_filter, lock=True
+    ):
         raise missing()
 
 
-MADE = """
+FIND_CREATED = """
 SELECT run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
     multitask_strategy, cancel_reason, revision_id, created_seq, pool, coalesce(not_before <= now(), true) AS is_due
 FROM run WHERE run_id = %(run_id)s
 """
 
 
-def made(conn: Driver, run_id: UUID) -> Created | None:
+def find_created(conn: Driver, run_id: UUID) -> Created | None:
     """Return the run of an insert whose response was lost, or None if it was not inserted.
 
     Leaves `displaced` empty: owners of displaced runs learn of the cancellation with the next renewal.
     """
-    row = query(conn, MADE, {"run_id": run_id}).fetchone()
+    row = query(conn, FIND_CREATED, {"run_id": run_id}).fetchone()
     if row is None:
         return None
     return Created(run_id, row["thread_id"], row["pool"], False, row, row["is_due"])
@@ -208,15 +175,13 @@ def depends_on_thread(request: RunRequest) -> bool:
 
 
 def _displace(
-    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest, run_id: UUID
+    conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest
 ) -> Sequence[Displaced]:
     """Check the thread's status and apply the multitask strategy. Returns the runs that are displaced."""
-    if not isinstance(conn, Connection):
-        raise TypeError("a run that depends on other runs of its thread needs a transaction")
     _require_status(conn, deployment_id, thread_id, request)
     if request.multitask_strategy == "enqueue":
         return ()
-    return _apply_strategy(conn, deployment_id, thread_id, request.multitask_strategy, run_id)
+    return _apply_strategy(conn, deployment_id, thread_id, request.multitask_strategy, request.run_id)
 
 
 def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest) -> None:
@@ -230,11 +195,11 @@ def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, requ
     if records.lock(conn, deployment_id, thread_id):
         status = records.get(conn, deployment_id, thread_id)["status"]
     if status not in request.if_thread_status:
-        wanted = " or ".join(request.if_thread_status)
-        raise Conflict(f"Thread {thread_id} is {status}, not {wanted} (if_thread_status).")
+        allowed = " or ".join(request.if_thread_status)
+        raise Conflict(f"Thread {thread_id} is {status}, not {allowed} (if_thread_status).")
 
 
-def _may_make_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> bool:
+def _may_create_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> bool:
     """Return whether the thread is missing and may be created. Raises NotFound if it is missing and may not."""
     try:
         records.require(conn, deployment_id, draft.thread_id)

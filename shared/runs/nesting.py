@@ -40,11 +40,13 @@ MAX_DEPTH = 10
 DEPTH = "SELECT depth + 1 AS depth FROM run WHERE run_id = %(id)s AND status = 'running'"
 
 
-def depth_below(conn: Connection | Driver, caller: UUID) -> int:
-    """Return the depth of a run that the run `caller` creates, or 0 if `caller` is not running.
+def depth_below(conn: Connection | Driver, caller: UUID | None) -> int:
+    """Return the depth of a run that the run `caller` creates, or 0 if there is no such run or it is not running.
 
     Raises Conflict if the caller has depth MAX_DEPTH.
     """
+    if caller is None:
+        return 0
     row = query(conn, DEPTH, {"id": caller}).fetchone()
     depth: int = 0 if row is None else row["depth"]
     if depth > MAX_DEPTH:

@@ -10,46 +10,59 @@ retry from an older checkpoint would drop their results from the thread's newest
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.errors import Conflict
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus
 from shared.runs import create, read
 from shared.runs.configurable import CHECKPOINT_KEYS, OWN
-from shared.runs.drafts import AS_ASKED, RunRequest
+from shared.runs.drafts import KWARGS_FROM_REQUEST, RunRequest
 from shared.threads import records
 
 RETRY_OF = "retry_of"  # key in a run's metadata
 
 
-def of_failed(
-    conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID, *, force: bool = False
-) -> RunRequest:
-    """Return the request for a run that continues where the failed run ended. Locks the thread.
+@dataclass(frozen=True, slots=True)
+class RetryRun:
+    """The rule of a retry: the request continues where the failed run ended."""
 
-    Raises NotFound. Raises Conflict if the thread is busy, if the run has not failed, or if the thread has moved on
-    since. `force` permits the last case: the new run then forks from the failed run's last checkpoint.
-    """
-    records.lock(conn, deployment_id, thread_id)
-    failed = read.get(conn, deployment_id, run_id, thread_id=thread_id)
-    if records.get(conn, deployment_id, thread_id)["status"] == ThreadStatus.BUSY:
-        raise Conflict(create.BUSY)
-    if failed["status"] not in UNSUCCESSFUL_RUN_STATUSES:
-        raise Conflict(f"Run {run_id} has not failed: its status is {failed['status']}.")
-    last = conn.execute(
-        LAST, {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
-    ).one()
-    if last.has_moved_on and not force:
-        raise Conflict(
-            f"Thread {thread_id} has changed since run {run_id}: set `force` to fork it from the run's last checkpoint."
-        )
-    request = _same(failed, continues=last.checkpoint_id is not None)
-    if last.checkpoint_id is not None and last.has_moved_on:
-        request.checkpoint["checkpoint_id"] = last.checkpoint_id
-    return request
+    run_id: UUID
+    force: bool = False
+
+    def missing(self) -> NotFound:
+        return NotFound("Not Found")
+
+    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
+        """Return the request for a run that continues the failed run. Locks the thread.
+
+        Raises NotFound. Raises Conflict if the thread is busy, if the run has not failed, or if the thread has moved on
+        since. `force` permits the last case: the new run then forks from the failed run's last checkpoint.
+        """
+        thread_id = request.thread_id
+        assert thread_id is not None
+        records.lock(conn, deployment.id, thread_id)
+        failed = read.get(conn, deployment.id, self.run_id, thread_id=thread_id)
+        if records.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
+            raise Conflict(create.BUSY)
+        if failed["status"] not in UNSUCCESSFUL_RUN_STATUSES:
+            raise Conflict(f"Run {self.run_id} has not failed: its status is {failed['status']}.")
+        last = conn.execute(
+            LAST, {"deployment_id": deployment.id, "thread_id": thread_id, "run_id": self.run_id}
+        ).one()
+        if last.has_moved_on and not self.force:
+            raise Conflict(
+                f"Thread {thread_id} has changed since run {self.run_id}: "
+                "set `force` to fork it from the run's last checkpoint."
+            )
+        continued = _continue(request, failed, has_checkpoint=last.checkpoint_id is not None)
+        if last.checkpoint_id is not None and last.has_moved_on:
+            continued.checkpoint["checkpoint_id"] = last.checkpoint_id
+        return continued
 
 
 # `newest` is the thread's newest checkpoint. The thread has moved on if another run or a caller wrote it later.
@@ -69,21 +82,22 @@ FROM run r WHERE r.run_id = :run_id
 """)
 
 
-def _same(failed: Row, *, continues: bool) -> RunRequest:
-    """Return the failed run's request. `continues`: without the input, to continue from a checkpoint."""
+def _continue(request: RunRequest, failed: Row, *, has_checkpoint: bool) -> RunRequest:
+    """Return the request with the failed run's configuration: without its input, to continue from a checkpoint."""
     kwargs = failed["kwargs"]
     configurable = kwargs["config"].get("configurable", {})
     checkpoint = {name: configurable[name] for name in CHECKPOINT_KEYS if name in configurable}
-    return RunRequest(
+    return replace(
+        request,
         assistant_id=str(failed["assistant_id"]),
-        input=None if continues else failed["input"],
-        command=None if continues else kwargs["command"],
-        strict_resume=not continues and kwargs.get("strict_resume", False),
-        checkpoint={} if continues else checkpoint,
+        input=None if has_checkpoint else failed["input"],
+        command=None if has_checkpoint else kwargs["command"],
+        strict_resume=not has_checkpoint and kwargs.get("strict_resume", False),
+        checkpoint={} if has_checkpoint else checkpoint,
         metadata=failed["metadata"],
         own_metadata={RETRY_OF: str(failed["run_id"])},
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
         context=kwargs["context"],
         extras={name: value for name, value in configurable.items() if name not in OWN},
-        **{asked: kwargs[name] for name, asked in AS_ASKED.items()},
+        **{field: kwargs[name] for name, field in KWARGS_FROM_REQUEST.items()},
     )

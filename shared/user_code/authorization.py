@@ -8,7 +8,7 @@ database connection, because an answer may take seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -49,6 +49,9 @@ class Granted:
 
     value: dict[str, Any]
     filter: Mapping[str, Any] | None = None
+
+
+Authorize = Callable[[Sequence[Ask]], list[Granted]]  # asks the handlers in one call; raises Denied
 
 
 def authenticate(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:

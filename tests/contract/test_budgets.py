@@ -8,13 +8,13 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import crons
 from shared.figures import budgets
 from shared.infra.postgres import connection, driver
 from tests.contract import rpc
 from tests.contract.conftest import Api, caller
 from tests.contract.statements import execute, scalar
 from tests.support import factories
+from tests.support.creating import fire_due_crons
 
 BUDGETS = {"max_tokens_per_day": 100, "max_run_tokens": 10}
 
@@ -81,7 +81,7 @@ def test_a_cron_passes_over_its_time(spent: Api) -> None:
     factories.cron(spent.deployment)
     execute("UPDATE cron SET next_run_date = now() - interval '1 s'")
 
-    assert crons.fire_due(max_pending=10) == []
+    assert fire_due_crons() == []
     with connection() as conn:
         is_ahead = conn.execute(text("SELECT next_run_date > now() AND enabled FROM cron"))
         assert is_ahead.scalar_one()

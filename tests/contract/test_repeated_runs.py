@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import Engine, make_url
 
 from shared.infra.postgres import connect
+from shared.runs import creation
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import start
 from tests.contract.streaming import text_of
 from tests.support.acting import Actor, act
 from tests.support.broken_link import Link, linked
-from web.deployment_api.runs import creation
 
 KEY = {"Idempotency-Key": "k1"}
 pytestmark = pytest.mark.usefixtures("own_key")

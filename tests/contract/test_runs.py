@@ -12,11 +12,10 @@ import tests.support.factories as make
 from shared import assistants
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.runs import claims
+from shared.runs import claims, creation
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import start, status_of, thread
 from tests.support.acting import Actor, act
-from web.deployment_api.runs import creation
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",

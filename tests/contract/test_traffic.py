@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 import tests.support.factories as make
-from shared import assistants, crons
+from shared import assistants
 from shared.deployments import deployments, shares, traffic
 from shared.errors import HostUnusable, NotFound
 from shared.infra.postgres import connection
@@ -23,6 +23,7 @@ from tests.contract.conftest import Api, ControlPlane, Notifications
 from tests.contract.rpc import Called, text_message
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
 from tests.contract.statements import execute, one
+from tests.support.creating import fire_due_crons
 from web.gate import named
 
 __all__ = ["newer", "operator"]
@@ -95,9 +96,9 @@ def _of_cron(api: Api) -> str:
     with connection() as conn:
         due = text("UPDATE cron SET next_run_date = now() - interval '1 second' WHERE cron_id = :id")
         conn.execute(due, {"id": cron["cron_id"]})
-    (fired,) = crons.fire_due(max_pending=10)
+    (fired,) = fire_due_crons()
     assert str(fired.cron_id) == cron["cron_id"]
-    return str(fired.created.run_id)
+    return str(fired.run_id)
 
 
 def test_however_a_run_is_made_it_gets_its_threads_share(

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pytest
 from langgraph_sdk import Auth
 from sqlalchemy import text, update
 
-from shared import crons, user_crons
+from shared.crons import firing
 from shared.errors import HostDied, Unanswered, Unavailable
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import DEPLOYMENT
-from shared.user_crons import NoAnswer
 from tests.contract.conftest import Users
 from tests.contract.statements import execute, one, scalar
 from tests.support import factories as make
+from tests.support.creating import SETTINGS, fire_due_crons
 from tests.support.user_code import Context, owner_only, user
-from workers.upkeep import user_crons as upkeep
+from workers.upkeep.due_crons import DueCrons
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"a": 1}, "input": {"n": 1}}
 
@@ -40,14 +41,13 @@ def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
     return response.json["cron_id"]
 
 
-def fire(users: Users) -> list[crons.Fired]:
-    """Run one complete round of upkeep. Returns the fired crons."""
-    fired: list[crons.Fired] = crons.fire_due(max_pending=10)
-    assert fired == []
-    asked = upkeep.UserCrons(fired.append, max_pending=10)
-    asked.begin()
-    asked.join()
-    return fired
+def fire(users: Users) -> list[UUID]:
+    """Run one complete round of upkeep. Returns the ids of the created runs."""
+    before = {run["run_id"] for run in runs()}
+    round = DueCrons(SETTINGS)
+    round.fire()
+    round.join()
+    return [run["run_id"] for run in runs() if run["run_id"] not in before]
 
 
 def runs() -> list[Any]:
@@ -74,7 +74,7 @@ def test_it_fires_for_its_user_whole_who_is_kept_encrypted(users: Users) -> None
     assert value["metadata"] == {"a": 1, "owner": "ann", "cron_id": str(cron_id)}
     assert users.played.authenticated == []  # no authentication takes place
     (run,) = runs()
-    assert run["run_id"] == fired.created.run_id
+    assert run["run_id"] == fired
     configurable = run["kwargs"]["config"]["configurable"]
     assert configurable["langgraph_auth_user"] == user("ann", team="red")
     assert (configurable["langgraph_auth_user_id"], configurable["cron_id"]) == ("ann", cron_id)
@@ -116,8 +116,8 @@ def test_a_host_that_is_down_delays_it(users: Users) -> None:
             raise error
 
         users.played.answer = fail
-        with pytest.raises(NoAnswer):
-            user_crons.fire(cron_id, max_pending=10)
+        with pytest.raises((Unanswered, Unavailable)):
+            firing.fire(cron_id, SETTINGS, guarded=True)
         assert fire(users) == [], error
         assert (runs(), is_due()) == ([], True), error
     users.played.answer = None
@@ -131,11 +131,11 @@ def test_one_that_was_not_answered_is_not_asked_about_again_at_once(users: Users
         raise Unanswered
 
     users.played.answer = fail
-    asked = upkeep.UserCrons(lambda fired: None, max_pending=10)
+    crons = DueCrons(SETTINGS)
     users.played.forget()
     for _ in range(3):
-        asked.begin()
-        asked.join()
+        crons.fire()
+        crons.join()
     assert len(users.played.calls) == 1
 
 
@@ -165,7 +165,7 @@ def test_a_cron_that_changes_while_it_is_asked_about_is_asked_about_again(users:
         return owner_only(ctx, value)
 
     users.played.on(slow)
-    assert user_crons.fire(cron_id, max_pending=10) is None
+    assert firing.fire(cron_id, SETTINGS, guarded=True) is None
     users.played.on(owner_only)
     assert len(fire(users)) == 1
     assert runs()[0]["metadata"]["b"] == 2
@@ -185,5 +185,5 @@ def test_without_an_authorization_it_fires_unasked(users: Users) -> None:
     plain = make.revision(users.deployment.id, number=2, graphs=("agent",))
     with connection() as conn:
         conn.execute(update(DEPLOYMENT).values(active_revision_id=plain))
-    assert len(crons.fire_due(max_pending=10)) == 1
+    assert len(fire_due_crons()) == 1
     assert runs()[0]["kwargs"]["config"]["configurable"]["langgraph_auth_user"] is None

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from shared import crons
 from shared.infra.postgres import connection, dumps
 from tests.contract.conftest import Api
 from tests.contract.statements import scalar
+from tests.support.creating import fire_due_crons
 
 LOOPBACK = "https://127.0.0.1/hook"
 BLOCKED = {"detail": "Webhook host blocked: loopback IP range"}
@@ -67,7 +67,7 @@ def test_the_runs_of_a_cron_have_its_webhook(api: Api, lenient: None) -> None:
             assert api.patch(path, change).json["payload"]["webhook"] is None
         with connection() as conn:
             conn.execute(make_due)
-        [fired] = crons.fire_due(max_pending=10)
+        [fired] = fire_due_crons()
         with connection() as conn:
             query = text("SELECT webhook FROM run WHERE run_id = :id")
-            assert conn.execute(query, {"id": fired.created.run_id}).scalar_one() == expected
+            assert conn.execute(query, {"id": fired.run_id}).scalar_one() == expected

@@ -23,10 +23,12 @@ from shared.eventlog import events
 from shared.eventlog.events import Event
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
-from shared.runs import cancel, create
+from shared.runs import cancel
+from shared.runs.drafts import RunRequest
 from shared.settings import Settings
 from shared.threads import records
 from tests.support import factories
+from tests.support.creating import insert_run
 from tests.support.greened import World, constants
 from tests.support.waiting import until
 from workers.runner import ending
@@ -118,9 +120,9 @@ class Bench:
         **fields: Any,
     ) -> UUID:
         """Insert a pending run without a notification. Returns its id."""
-        request = create.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
+        request = RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
         with connection() as conn:
-            created = create.create_run(
+            created = insert_run(
                 conn,
                 deployment or self.deployment,
                 request,

@@ -12,12 +12,15 @@ import pytest
 from sqlalchemy import text
 
 import tests.support.factories as make
-from shared import cron_schedule, crons
+from shared.crons import records as crons
+from shared.crons import schedule as schedules
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, read
+from shared.runs.create import Created
+from tests.support.creating import fire_due_crons
 
 
 def cron(
@@ -42,8 +45,8 @@ def cron(
     return cron_id
 
 
-def fire() -> list[crons.Fired]:
-    return crons.fire_due(max_pending=10)
+def fire() -> list[Created]:
+    return fire_due_crons()
 
 
 def row(deployment: DeploymentRef, cron_id: UUID) -> Any:
@@ -64,7 +67,7 @@ def test_a_due_cron_creates_one_run_and_moves_on_also_after_downtime(deployment:
     assert fire() == []
     assert now() < row(deployment, cron_id)["next_run_date"] <= now() + timedelta(hours=1)
     with connection() as conn:
-        run = read.record(read.get(conn, deployment.id, fired.created.run_id))
+        run = read.record(read.get(conn, deployment.id, fired.run_id))
     assert (run["status"], run["metadata"]["team"]) == (RunStatus.PENDING, "b")
     assert run["kwargs"]["input"] == {"text": "a"}
     assert run["kwargs"]["context"]["word"] == "x"
@@ -186,7 +189,7 @@ def at(text: str, zone: str = "UTC") -> datetime:
     ],
 )
 def test_the_next_time(schedule: str, zone: str | None, after: str, following: str) -> None:
-    assert cron_schedule.next_after(schedule, zone, at(after)).astimezone(UTC) == datetime.fromisoformat(
+    assert schedules.next_after(schedule, zone, at(after)).astimezone(UTC) == datetime.fromisoformat(
         following
     )
 
@@ -207,7 +210,7 @@ def test_the_next_time(schedule: str, zone: str | None, after: str, following: s
 )
 def test_what_is_no_schedule_or_never_due_is_refused(schedule: str) -> None:
     with pytest.raises(Invalid, match="Invalid cron schedule"):
-        cron_schedule.next_after(schedule, None, at("2026-01-01T00:00:00"))
+        schedules.next_after(schedule, None, at("2026-01-01T00:00:00"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,7 @@ def test_what_is_no_schedule_or_never_due_is_refused(schedule: str) -> None:
     ["* * * * *", "@hourly", "* * * * * 0", "* * * * * */10", "* * * * * 5,30,55", "*/2 * * * * 0,55"],
 )
 def test_what_is_due_every_ten_seconds_at_most_passes(schedule: str) -> None:
-    cron_schedule.refuse_closer(schedule, 10)
+    schedules.refuse_closer(schedule, 10)
 
 
 @pytest.mark.parametrize(
@@ -232,11 +235,11 @@ def test_what_is_due_more_often_is_refused_and_says_where_seconds_are(schedule: 
     with pytest.raises(
         Invalid, match=rf"It is due {gap} after .* Of six fields the last one is seconds"
     ) as refused:
-        cron_schedule.refuse_closer(schedule, 10)
+        schedules.refuse_closer(schedule, 10)
     assert refused.value.loc == ("body", "schedule")
 
 
 @pytest.mark.parametrize("zone", ["Mars/Base", "../etc/passwd", "\x00", "Europe"])
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     with pytest.raises(Invalid, match="Invalid timezone"):
-        cron_schedule.next_after("* * * * *", zone, at("2026-01-01T00:00:00"))
+        schedules.next_after("* * * * *", zone, at("2026-01-01T00:00:00"))

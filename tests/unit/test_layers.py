@@ -65,7 +65,7 @@ FLOORS = {
         {"assistants", "agents"},
         {"runs"},
         {"thread_runs"},
-        {"crons", "cron_schedule", "user_crons", "thread_stream", "thread_copies", "protocol"},
+        {"crons", "thread_stream", "thread_copies", "protocol"},
         {"removal"},
         {"access"},
     ),

@@ -11,7 +11,9 @@ from marshmallow import ValidationError
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
-from shared import assistants, cron_schedule, crons
+from shared import assistants
+from shared.crons import records as crons
+from shared.crons import schedule as schedules
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.infra.replica import read
@@ -58,7 +60,7 @@ class Moment(Field):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
         try:
-            return cron_schedule.moment_of(value)
+            return schedules.moment_of(value)
         except (TypeError, ValueError):
             raise ValidationError([self.type_rule]) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from flask import Flask, Response, g, request
@@ -10,7 +10,6 @@ from werkzeug.http import HTTP_STATUS_CODES
 
 from shared.infra import tracing
 from shared.infra.tracing import Context
-from shared.runs.drafts import RunRequest
 
 # Routes that are called all the time and tell nothing about runs.
 UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>")
@@ -61,7 +60,7 @@ def end(error: BaseException | None) -> None:
         span.end(error=type(error).__name__ if error is not None else None)
 
 
-def placed(asked: RunRequest) -> RunRequest:
-    """Return the run request with the trace context of the current request."""
-    found: Context | None = g.get("trace")
-    return asked if found is None else replace(asked, extras={**asked.extras, **found.entries})
+def entries() -> Mapping[str, str]:
+    """Return the trace context of the current request, as entries of a run's `configurable`."""
+    context: Context | None = g.get("trace")
+    return {} if context is None else context.entries

@@ -18,7 +18,7 @@ from typing import Any
 import gevent
 from gevent.event import Event as Signal
 
-from shared import crons, fleet, leadership
+from shared import fleet, leadership
 from shared.access import api_keys, organizations
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
@@ -35,16 +35,15 @@ from shared.runs import (
     end_event,
     finish,
     key_limits,
-    signals,
     webhooks,
 )
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
 from workers import run_trace
+from workers.upkeep.due_crons import DueCrons
 from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
-from workers.upkeep.user_crons import UserCrons
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class Upkeep:
         self._ticks = 0
         self._wake = Signal()
         self._removals = Removals(settings)
-        self._user_crons = UserCrons(self._notify_of, max_pending=settings.max_pending_per_thread)
+        self._crons = DueCrons(settings)
         self._reindexing = Reindexing()
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
@@ -133,7 +132,12 @@ class Upkeep:
                 log.exception("%s failed", step.__name__)
 
     def _due_steps(self) -> list[Callable[[], Any]]:
-        steps: list[Callable[[], Any]] = [self._abandoned_runs, self._notify_again, self._crons, self._builds]
+        steps: list[Callable[[], Any]] = [
+            self._abandoned_runs,
+            self._notify_again,
+            self._crons.fire,
+            self._builds,
+        ]
         if self._ticks % SLOW_EVERY == 0:
             steps += [self._organizations, self._reindexing.begin]
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
@@ -229,15 +233,6 @@ class Upkeep:
         )
         if following is not None:
             broker.enqueue_run(following.pool, following.run_id)
-
-    def _crons(self) -> None:
-        for fired in crons.fire_due(max_pending=self._settings.max_pending_per_thread):
-            self._notify_of(fired)
-        self._user_crons.begin()
-
-    def _notify_of(self, fired: crons.Fired) -> None:
-        signals.publish_cancels(fired.created.displaced, self._settings.event_retention_seconds)
-        broker.enqueue_run(fired.created.pool, fired.created.run_id)
 
     def _builds(self) -> None:
         with connection() as conn:

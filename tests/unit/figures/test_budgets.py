@@ -14,9 +14,9 @@ from shared.errors import TooMany
 from shared.figures import budgets, folding
 from shared.figures.budgets import Account
 from shared.infra.postgres import connection, driver
-from shared.runs import create
-from shared.runs.create import RunRequest
+from shared.runs.drafts import RunRequest
 from tests.support import factories
+from tests.support.creating import insert_run
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -59,7 +59,7 @@ def listed(deployment: DeploymentRef) -> Any:
 
 def started(deployment: DeploymentRef, key_id: str = "") -> None:
     with connection() as conn:
-        create.create_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=None, key_id=key_id)
+        insert_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=None, key_id=key_id)
 
 
 def test_many_who_count_at_once_lose_nothing_and_days_that_are_over_are_removed(

@@ -15,8 +15,8 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.protocol import resume
 from shared.protocol.resume import NoSuchInterrupt
-from shared.runs import create
 from shared.runs.create import Created, RunRequest
+from tests.support.creating import insert_run
 
 AT_ONCE = 4
 
@@ -47,8 +47,8 @@ def test_one_of_several_inputs_is_the_answer(deployment: DeploymentRef, asking: 
     def start() -> Created:
         request = RunRequest(assistant_id="agent", input="yes", if_not_exists="create")
         with connection() as conn:
-            request = resume.of_input(conn, deployment.id, request, thread_id=asking)
-            return create.create_run(conn, deployment, request, thread_id=asking)
+            request = resume.ResumeOrStart(asking).complete(conn, deployment, request)
+            return insert_run(conn, deployment, request, thread_id=asking)
 
     outcomes = at_once(start)
     assert outcomes.count({"resume": "yes"}) == 1
@@ -59,8 +59,8 @@ def test_one_of_several_answers_to_a_question_counts(deployment: DeploymentRef, 
     def respond() -> Created:
         with connection() as conn:
             request = RunRequest(assistant_id="")
-            request = resume.of_answers(conn, deployment.id, request, {"q": "yes"}, thread_id=asking)
-            return create.create_run(conn, deployment, request, thread_id=asking)
+            request = resume.AnswerInterrupts(asking, {"q": "yes"}).complete(conn, deployment, request)
+            return insert_run(conn, deployment, request, thread_id=asking)
 
     outcomes = at_once(respond)
     assert outcomes.count({"resume": {"q": "yes"}}) == 1

@@ -16,9 +16,10 @@ from shared.errors import NotFound
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus
 from shared.removal import expiry
-from shared.runs import create
+from shared.runs.drafts import RunRequest
 from shared.settings import Settings
 from shared.threads import records
+from tests.support.creating import insert_run
 from tests.support.waiting import wait_until
 from workers.upkeep.removals import Removals
 
@@ -139,10 +140,10 @@ def configure(ttl: dict[str, Any] | None) -> None:
 
 
 def made_by_run(deployment: DeploymentRef, **fields: Any) -> UUID:
-    request = create.RunRequest(assistant_id="agent", if_not_exists="create", **fields)
+    request = RunRequest(assistant_id="agent", if_not_exists="create", **fields)
     with connection() as conn:
         thread_id = None if fields else uuid4()
-        return create.create_run(conn, deployment, request, thread_id=thread_id).thread_id
+        return insert_run(conn, deployment, request, thread_id=thread_id).thread_id
 
 
 def lives(deployment: DeploymentRef, thread_id: UUID) -> tuple[str, float] | None:

@@ -13,8 +13,10 @@ from sqlalchemy import text
 
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.runs import create, retry
+from shared.runs import retry
+from shared.runs.drafts import RunRequest
 from shared.threads import records
+from tests.support.creating import insert_run
 from tests.support.greened import World, greened, within
 from tests.support.runner_bench import Bench, bench, last, names
 from tests.support.waiting import until
@@ -207,8 +209,8 @@ def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(b: Bench)
 
     with connection() as conn:
         thread_id = stopped["thread_id"]
-        request = retry.of_failed(conn, b.deployment.id, thread_id, run_id)
-        again = create.create_run(conn, b.deployment, request, thread_id=thread_id).run_id
+        failed = RunRequest(assistant_id="", thread_id=thread_id, rule=retry.RetryRun(run_id))
+        again = insert_run(conn, b.deployment, failed, thread_id=thread_id).run_id
     b.runner.notify([again])
     found = b.wait(again)
 

@@ -10,9 +10,10 @@ from sqlalchemy import text
 
 from shared.deployments import limits
 from shared.infra.postgres import connection
-from shared.runs import create, eligibility, signals
-from shared.runs.create import RunRequest
+from shared.runs import eligibility, signals
+from shared.runs.drafts import RunRequest
 from shared.threads import state
+from tests.support.creating import insert_run
 from tests.support.greened import within
 from tests.support.runner_bench import Bench, bench, last, names
 from workers.upkeep.upkeep import Upkeep
@@ -57,7 +58,7 @@ def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(b: Bench
 
     replayed = RunRequest(assistant_id="asks", checkpoint={"checkpoint_id": waiting})
     with connection() as conn:
-        run_id = create.create_run(conn, b.deployment, replayed, thread_id=thread).run_id
+        run_id = insert_run(conn, b.deployment, replayed, thread_id=thread).run_id
     b.runner.notify([run_id])
     b.wait(run_id)
     asked = kept(b, thread)

@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 
 import tests.support.factories as make
 from shared.infra.postgres import connection
-from shared.runs import configurable, create
-from shared.runs.create import RunRequest
+from shared.runs import configurable
+from shared.runs.drafts import RunRequest
+from tests.support.creating import insert_run
 
 ANN = {"identity": "ann", "permissions": ["read"], "is_authenticated": True, "team": "blue"}
 
@@ -19,7 +20,7 @@ def frozen(**asked: Any) -> dict[str, Any]:
     """Create a run with these request fields and return its `configurable`."""
     user = asked.pop("user", None)
     with connection() as conn:
-        created = create.create_run(
+        created = insert_run(
             conn, make.deployment(), RunRequest(assistant_id="agent", **asked), thread_id=None, user=user
         )
     found: dict[str, Any] = created.row["kwargs"]["config"]["configurable"]

@@ -22,6 +22,7 @@ from shared.runs.claims import Claimed, Terms
 from shared.runs.create import Created, RunRequest
 from shared.threads import records
 from tests.support import owning
+from tests.support.creating import insert_run
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def create(
     deployment: DeploymentRef, thread_id: UUID | None, max_pending: int = 1000, **asked: Any
 ) -> Created:
     with connection() as conn:
-        return creation.create_run(
+        return insert_run(
             conn,
             deployment,
             RunRequest(assistant_id="agent", **asked),
@@ -69,9 +70,9 @@ def test_what_depends_on_other_runs_needs_a_transaction(
 ) -> None:
     request = RunRequest(assistant_id="agent", **asked)
     with driver() as conn, pytest.raises(TypeError, match="needs a transaction"):
-        creation.create_run(conn, deployment, request, thread_id=thread_id)
+        insert_run(conn, deployment, request, thread_id=thread_id)
     with driver() as conn:
-        assert creation.create_run(conn, deployment, request, thread_id=None).thread_id != thread_id
+        assert insert_run(conn, deployment, request, thread_id=None).thread_id != thread_id
 
 
 def test_of_many_runs_at_once_one_rejecting_wins_and_one_makes_the_thread(
@@ -106,7 +107,7 @@ def at_once(deployment: DeploymentRef, thread_id: UUID | None, **asked: Any) -> 
     """Create a run outside a transaction, the way most runs are created."""
     asked = {"assistant_id": "agent", "if_not_exists": "create", **asked}
     with driver() as conn:
-        return creation.create_run(conn, deployment, RunRequest(**asked), thread_id=thread_id)
+        return insert_run(conn, deployment, RunRequest(**asked), thread_id=thread_id)
 
 
 @pytest.mark.parametrize("on", ["a thread", "a thread yet to be made", "no thread"])

@@ -15,9 +15,11 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.next_revision import Change
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
-from shared.runs import claims, create, deployment_limits, eligibility, queue_position
+from shared.runs import claims, deployment_limits, eligibility, queue_position
 from shared.runs.claims import Claimed, Terms
+from shared.runs.drafts import RunRequest
 from tests.support import factories
+from tests.support.creating import insert_run
 from tests.support.waiting import wait_until
 
 TERMS = Terms("w", 30, 3600, "default")
@@ -47,11 +49,11 @@ def shown(ref: DeploymentRef) -> Mapping[str, Any]:
 
 def waiting(ref: DeploymentRef, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
     """Create pending runs, each on a new thread unless one is named."""
-    request = create.RunRequest(assistant_id="agent", if_not_exists="create")
+    request = RunRequest(assistant_id="agent", if_not_exists="create")
     made = []
     with connection() as conn:
         for _ in range(count):
-            made.append(create.create_run(conn, ref, request, thread_id=thread or uuid4()).run_id)
+            made.append(insert_run(conn, ref, request, thread_id=thread or uuid4()).run_id)
     return made
 
 

@@ -12,9 +12,11 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
-from shared.runs import claims, create, deployment_limits, eligibility, key_limits
+from shared.runs import claims, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Terms
+from shared.runs.drafts import RunRequest
 from tests.support import factories
+from tests.support.creating import insert_run
 
 TERMS = Terms("w", 30, 3600, "default")
 
@@ -40,10 +42,10 @@ def key(most: int | None = None) -> str:
 
 def waiting(ref: DeploymentRef, key_id: str, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
     """Create pending runs of a key, each on a new thread unless one is named."""
-    request = create.RunRequest(assistant_id="agent", if_not_exists="create")
+    request = RunRequest(assistant_id="agent", if_not_exists="create")
     with connection() as conn:
         return [
-            create.create_run(conn, ref, request, thread_id=thread or uuid4(), key_id=key_id).run_id
+            insert_run(conn, ref, request, thread_id=thread or uuid4(), key_id=key_id).run_id
             for _ in range(count)
         ]
 

@@ -16,7 +16,6 @@ from shared.removal import expiry, history
 from shared.runs import (
     claims,
     commits,
-    create,
     deployment_limits,
     eligibility,
     finish,
@@ -26,10 +25,11 @@ from shared.runs import (
 )
 from shared.runs import search as run_search
 from shared.runs.claims import Terms
-from shared.runs.create import RunRequest
+from shared.runs.drafts import RunRequest
 from shared.runs.finish import Finish
 from shared.threads import checkpoint_reads, records, state
 from tests.support import factories
+from tests.support.creating import insert_run
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -145,9 +145,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         run_search.search(conn, deployment.id, wanted, limit=10, offset=0)
 
     def run(conn: Connection) -> None:
-        run_id = create.create_run(
-            conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id
-        ).run_id
+        run_id = insert_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id).run_id
         own = conn.connection.driver_connection
         ((claimed, _),) = claims.claim(own, [run_id], Terms("me", 30.0, 3600.0))
         end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
@@ -155,7 +153,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
 
     def committed(conn: Connection) -> None:
         made = [
-            create.create_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=one).run_id
+            insert_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=one).run_id
             for one in (thread_id, factories.thread(deployment.id))
         ]
         own = conn.connection.driver_connection

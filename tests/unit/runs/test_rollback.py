@@ -14,13 +14,13 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import cancel
-from shared.runs import create as creation
 from shared.runs.claims import Claimed
-from shared.runs.create import RunRequest
+from shared.runs.drafts import RunRequest
 from shared.runs.finish import roll_back
 from shared.threads import records
 from shared.threads.checkpoints import write
 from tests.support import owning
+from tests.support.creating import insert_run
 
 ERROR = {"error": "ValueError", "message": "boom"}
 UNDONE = {"error": "UserRollback", "message": "rollback requested"}
@@ -34,7 +34,7 @@ def deployment(db: Any) -> DeploymentRef:
 
 def create(deployment: DeploymentRef, thread_id: UUID, graph_id: str = "agent", **asked: Any) -> UUID:
     with connection() as conn:
-        return creation.create_run(
+        return insert_run(
             conn, deployment, RunRequest(assistant_id=graph_id, **asked), thread_id=thread_id
         ).run_id
 

@@ -20,11 +20,13 @@ from sqlalchemy import text
 from shared.errors import Conflict, Fenced, NotFound
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import cancel, claims, create, eligibility, finish
+from shared.runs import cancel, claims, eligibility, finish
 from shared.runs.claims import Claimed, Terms
+from shared.runs.drafts import RunRequest
 from shared.runs.finish import Finish
 from shared.threads import records
 from tests.support import factories
+from tests.support.creating import insert_run
 
 ENDS = {
     RunStatus.SUCCESS: ThreadStatus.IDLE,
@@ -78,11 +80,11 @@ class Runs(RuleBasedStateMachine):
     )
     def create(self, thread: int, strategy: str) -> Any:
         thread_id, run_id = self.threads[thread], uuid4()
-        request = create.RunRequest(assistant_id="agent", multitask_strategy=strategy, if_not_exists="create")
+        request = RunRequest(assistant_id="agent", multitask_strategy=strategy, if_not_exists="create")
         live = self.live_of(thread_id)
         try:
             with connection() as conn:
-                create.create_run(conn, self.deployment, request, thread_id=thread_id, run_id=run_id)
+                insert_run(conn, self.deployment, request, thread_id=thread_id, run_id=run_id)
         except Conflict:
             assert strategy == "reject"
             assert live

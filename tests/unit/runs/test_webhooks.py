@@ -13,8 +13,10 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import cancel, create, end_event, webhooks
+from shared.runs import cancel, end_event, webhooks
+from shared.runs.drafts import RunRequest
 from shared.runs.finish import Finish, finish_runs, roll_back
+from tests.support.creating import insert_run
 from tests.support.hooked import KWARGS, URL, claimed, finish, loses_its_deployment, outbox, pending
 
 FAILED = {"error": "ValueError", "message": "no"}
@@ -82,10 +84,10 @@ def is_cancelled_before_it_starts_and_goes(deployment: DeploymentRef) -> None:
 
 
 def is_superseded(deployment: DeploymentRef) -> None:
-    request = create.RunRequest(assistant_id="agent", multitask_strategy="interrupt")
+    request = RunRequest(assistant_id="agent", multitask_strategy="interrupt")
     thread_id = thread_of(pending(deployment))
     with connection() as conn:
-        create.create_run(conn, deployment, request, thread_id=thread_id)
+        insert_run(conn, deployment, request, thread_id=thread_id)
 
 
 def is_deleted(deployment: DeploymentRef) -> None:

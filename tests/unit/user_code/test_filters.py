@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 import tests.support.factories as make
-from shared import assistants, crons
+from shared import assistants
+from shared.crons import records as crons
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied, NotFound
 from shared.infra.postgres import connection, driver, dumps

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from flask import Response, request
 from marshmallow import ValidationError
 
-from shared.errors import Invalid
+from shared.errors import Invalid, Refused
 from shared.infra.postgres import dumps
 from web.http import sse
 from web.schemas.fields import Field, JsonObject, OneOf, Rule, Schema, StrictString
@@ -28,12 +28,12 @@ Id = str | int | float
 MAX_ID = 1024  # characters; each message of a call's stream repeats the id
 
 
-class RpcError(Exception):
-    """An error in JSON-RPC form; `id` is the id of the call, if known."""
+class RpcError(Refused):
+    """A refusal in JSON-RPC form; `id` is the id of the call, if known."""
 
     def __init__(self, code: int, message: str, *, id: Any = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.id = code, message, id
+        self.code, self.id = code, id
 
 
 class IdField(Field):

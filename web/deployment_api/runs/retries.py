@@ -8,7 +8,6 @@ from uuid import UUID
 from flask import Blueprint, Response
 from sqlalchemy import Connection, RowMapping
 
-from shared.errors import NotFound
 from shared.infra.replica import read
 from shared.models import RunStatus
 from shared.runs import queue_position, retry, search, visibility
@@ -17,7 +16,6 @@ from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
 from web.deployment_api.paging import MAX_OFFSET, page
 from web.deployment_api.runs import creation
-from web.deployment_api.runs.creation import WantedRun
 from web.gate.authorization import allow, changed
 from web.gate.context import deployment
 from web.schemas.fields import (
@@ -121,13 +119,6 @@ def retry_run(thread_id: str, run_id: str) -> Response:
     thread from the failed run's last checkpoint.
     """
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
-    force = load(Retry)["force"]
-    wanted = WantedRun(
-        request=RunRequest(assistant_id=""),
-        thread_id=thread_key,
-        of_thread=lambda conn, deployment_id: retry.of_failed(
-            conn, deployment_id, thread_key, run_key, force=force
-        ),
-        hidden=lambda: NotFound("Not Found"),
-    )
-    return creation.make(wanted)[1]
+    rule = retry.RetryRun(run_key, force=load(Retry)["force"])
+    run_request = RunRequest(assistant_id="", thread_id=thread_key, rule=rule)
+    return creation.respond_with_new([run_request], creation.run_renderer(thread_key))

@@ -7,19 +7,20 @@ the stream or the output of the run that the first request created.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import orjson
 from flask import Blueprint, Response, jsonify
-from uuid_utils.compat import uuid7
 
 from shared.errors import Invalid, NotFound
-from shared.eventlog.hub import hub
+from shared.eventlog.hub import Reader, hub
 from shared.infra.postgres import connection
 from shared.runs import cancel, eligibility, queue_position, read, visibility
+from shared.runs.drafts import RunRequest
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from shared.user_code import filters
@@ -27,16 +28,15 @@ from shared.user_code.authorization import Ask
 from web.deployment_api import schemas
 from web.deployment_api.paging import selected
 from web.deployment_api.runs import creation, stream_filter
-from web.deployment_api.runs.creation import WantedRun
 from web.deployment_api.runs.follower import RunFollower
 from web.deployment_api.runs.locations import stream_headers
 from web.deployment_api.runs.run_request import (
     MAX_BATCH,
     CreateQuery,
     RunCreate,
-    namespaces_asked,
-    run_request,
-    run_requests,
+    read_run_request,
+    read_run_requests,
+    requested_namespaces,
 )
 from web.gate.authorization import allow, allow_all, changed
 from web.gate.context import deployment, settings
@@ -165,7 +165,7 @@ def wait_for_stateless_run() -> Response:
 )
 def create_batch() -> Response:
     """Create all runs of the array, or none of them. Returns their records in the same order."""
-    return creation.make_all([WantedRun(request=each, thread_id=None) for each in run_requests()])
+    return creation.respond_with_new(read_run_requests(), creation.render_batch)
 
 
 def _thread(thread_id: str) -> UUID:
@@ -177,81 +177,93 @@ def _new_runs_thread(thread_id: str) -> UUID:
 
 
 def _in_background(thread_id: UUID | None) -> Response:
-    asked, _ = run_request(thread_id)
-    return creation.make(WantedRun(request=asked, thread_id=thread_id))[1]
+    run_request, _ = read_run_request(thread_id)
+    return creation.respond_with_new([run_request], creation.run_renderer(thread_id))
 
 
 def _streamed(thread_id: UUID | None) -> Response:
-    namespaces = namespaces_asked()
-    asked, on_disconnect = run_request(thread_id, namespaces)
-    run_id, cancels = uuid7(), on_disconnect == "cancel"
-    wanted = WantedRun(request=asked, thread_id=thread_id, run_id=run_id)
-    with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
-        try:
-            created, _ = creation.make(wanted)
-        except Repeated as repeated:
-            return _streamed_again(_first_answer(repeated), thread_id, namespaces, cancels=cancels)
-        follower = RunFollower(run_id, created.thread_id, cancels=cancels)
-        batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
-        keep = stream_filter.of_creator(created.row["kwargs"], namespaces)
+    namespaces = requested_namespaces()
+    run_request, on_disconnect = read_run_request(thread_id, namespaces)
+
+    def stream(new: FollowedRun, stack: ExitStack) -> Response:
         body = sse.body(
-            batches,
-            follower.heartbeat,
-            with_ids=asked.stream_resumable,
-            keep=keep,
-            headers_first=not created.starts_at_once,
+            new.batches(),
+            new.follower.heartbeat,
+            with_ids=new.is_resumable,
+            keep=stream_filter.of_creator(new.kwargs, namespaces),
+            headers_first=not new.starts_at_once,
         )
-        return sse.event_stream(follower.stream(body, stack.pop_all()), stream_headers(thread_id, run_id))
+        headers = stream_headers(thread_id, new.run_id)
+        return sse.event_stream(new.follower.stream(body, stack.pop_all()), headers)
+
+    return _create_and_follow(run_request, stream, cancels=on_disconnect == "cancel")
+
+
+def _awaited(thread_id: UUID | None) -> Response:
+    run_request, on_disconnect = read_run_request(thread_id)
+    return _create_and_follow(
+        run_request,
+        lambda new, stack: new.follower.answer(new.reader, stack.pop_all(), after=0),
+        cancels=on_disconnect == "cancel",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """The run that a request created or, if the request is repeated under its key, that the first request created."""
+
+    reader: Reader
+    follower: RunFollower
+    run_id: UUID
+    kwargs: Mapping[str, Any]
+    is_resumable: bool
+    starts_at_once: bool = False
+    is_new: bool = False
+
+    def batches(self) -> sse.Batches:
+        """Yield the run's events from its start; those of a first request as far as the event log still has them."""
+        if self.is_new:
+            return self.follower.batches_of_new(self.reader, starts_at_once=self.starts_at_once)
+        return self.follower.batches(self.reader, after=0)
+
+
+def _create_and_follow(
+    run_request: RunRequest, respond: Callable[[FollowedRun, ExitStack], Response], *, cancels: bool
+) -> Response:
+    """Create a run and respond with its events or its output. `respond` takes the open resources from the stack."""
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_request.run_id, unseen=True))
+        try:
+            (created,) = creation.create_runs([run_request], creation.run_renderer(run_request.thread_id))
+        except Repeated as repeated:
+            first = _first_answer(repeated)
+        else:
+            new = FollowedRun(
+                reader,
+                RunFollower(created.run_id, created.thread_id, cancels=cancels),
+                created.run_id,
+                created.row["kwargs"],
+                is_resumable=run_request.stream_resumable,
+                starts_at_once=created.starts_at_once,
+                is_new=True,
+            )
+            return respond(new, stack)
+    run_id = UUID(first["run_id"])
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_id))
+        follower = RunFollower(run_id, UUID(first["thread_id"]), cancels=cancels)
+        kwargs = first["kwargs"]
+        response = respond(
+            FollowedRun(reader, follower, run_id, kwargs, is_resumable=kwargs["resumable"]), stack
+        )
+        response.headers[REPLAYED] = "true"
+        return response
 
 
 def _first_answer(repeated: Repeated) -> dict[str, Any]:
     """Return the record of the run that the first request under this key created."""
     assert isinstance(repeated.response, Response)
     return orjson.loads(repeated.response.get_data())
-
-
-def _streamed_again(
-    run: Mapping[str, Any], thread_id: UUID | None, namespaces: list[str] | None, *, cancels: bool
-) -> Response:
-    """Stream the run of the first request from its start, as far as its event log is still stored."""
-    run_id = UUID(run["run_id"])
-    with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id))
-        follower = RunFollower(run_id, UUID(run["thread_id"]), cancels=cancels)
-        body = sse.body(
-            follower.batches(reader, after=0),
-            follower.heartbeat,
-            with_ids=run["kwargs"]["resumable"],
-            keep=stream_filter.of_creator(run["kwargs"], namespaces),
-            headers_first=True,
-        )
-        headers = {**stream_headers(thread_id, run_id), REPLAYED: "true"}
-        return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
-
-
-def _awaited(thread_id: UUID | None) -> Response:
-    asked, on_disconnect = run_request(thread_id)
-    run_id, cancels = uuid7(), on_disconnect == "cancel"
-    wanted = WantedRun(request=asked, thread_id=thread_id, run_id=run_id)
-    with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
-        try:
-            created, _ = creation.make(wanted)
-        except Repeated as repeated:
-            return _awaited_again(_first_answer(repeated), cancels=cancels)
-        follower = RunFollower(run_id, created.thread_id, cancels=cancels)
-        return follower.answer(reader, stack.pop_all(), after=0)
-
-
-def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
-    run_id = UUID(run["run_id"])
-    with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id))
-        follower = RunFollower(run_id, UUID(run["thread_id"]), cancels=cancels)
-        response = follower.answer(reader, stack.pop_all(), after=0)
-        response.headers[REPLAYED] = "true"
-        return response
 
 
 @bp.get("/threads/<thread_id>/runs")

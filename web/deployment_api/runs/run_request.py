@@ -15,7 +15,7 @@ from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
-from shared.runs.create import RunRequest
+from shared.runs.drafts import RunRequest
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
@@ -217,12 +217,12 @@ class CreateQuery(Schema):
     namespace = Namespaces(StrictString())
 
 
-def namespaces_asked() -> list[str] | None:
+def requested_namespaces() -> list[str] | None:
     """Return the namespaces whose events a streaming call requests; None means all."""
     return load_query(CreateQuery).get("namespace")
 
 
-def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> tuple[RunRequest, str]:
+def read_run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> tuple[RunRequest, str]:
     """Return the validated body as `(request, on_disconnect)`. A `thread_id` of None means a run without a thread."""
     request, on_disconnect = _request(load(RunCreate), thread_id)
     check_webhooks([request.webhook])
@@ -231,7 +231,7 @@ def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> 
     return request, on_disconnect
 
 
-def run_requests() -> list[RunRequest]:
+def read_run_requests() -> list[RunRequest]:
     """Return the validated bodies of several runs without a thread."""
     requests = [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
     check_webhooks(request.webhook for request in requests)
@@ -274,7 +274,8 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     sent["langsmith_tracer"] = {name: str(value) for name, value in tracer.items() if value is not None}
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     on_disconnect = sent.pop("on_disconnect", "continue")
-    return RunRequest(**sent, checkpoint=checkpoint, extras=headers_of_run()), on_disconnect
+    request = RunRequest(**sent, thread_id=thread_id, checkpoint=checkpoint, extras=headers_of_run())
+    return request, on_disconnect
 
 
 def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
 
 Versions 1.0 and 0.3 are served side by side. The caller is `web.gate.auth.caller()`, as in all other interfaces. `following`
-and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller. `incoming` determines what a run is
-created with.
+and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller. `incoming` makes the request for a
+run of a message.
 """
 
 from __future__ import annotations

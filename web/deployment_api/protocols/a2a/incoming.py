@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -11,14 +11,14 @@ from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import agents
-from shared.errors import NotFound
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import NotFound, Refused
 from shared.infra.postgres import Row
 from shared.models import ThreadStatus
 from shared.runs import a2a_tasks
 from shared.runs.a2a_tasks import KEY
 from shared.runs.drafts import RunRequest
 from shared.threads import records
-from shared.user_code.authorization import Granted
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.protocols import messages
 from web.deployment_api.protocols.a2a.ids import (
@@ -29,8 +29,6 @@ from web.deployment_api.protocols.a2a.ids import (
 )
 from web.deployment_api.protocols.graph_input import MESSAGES, fields, takes_messages, user_message
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.deployment_api.runs.creation import WantedRun
-from web.gate.authorization import unasked
 from web.gate.named_headers import headers_of_run
 from web.schemas.fields import (
     AnyJson,
@@ -72,50 +70,56 @@ class Send(Schema):
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
 
 
-def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Granted | None) -> WantedRun:
-    """Return the run that a `Send` requests. Raises RpcError.
-
-    Whether a named task exists is checked in `of_thread`, whose errors are raised after authorization.
-    """
+def run_request(agent: Row, body: Mapping[str, Any], run_id: UUID) -> RunRequest:
+    """Return the request for the run that a `Send` creates. Raises RpcError."""
     _refuse_push_notifications(body["configuration"] or {})
     message = body["message"]
     text, data = _contents(message["parts"])
-    thread_id = _thread_id(message)
     origin: dict[str, Any] = {"message_id": message["messageId"]}
     if sent := {**(body.get("metadata") or {}), **(message.get("metadata") or {})}:
         origin["metadata"] = sent
-    request = RunRequest(
+    return RunRequest(
         assistant_id=str(agent["assistant_id"]),
+        thread_id=_thread_id(message),
+        run_id=run_id,
+        rule=MessageToThread(agent, message, text, data),
         own_metadata={KEY: origin},
         stream_mode=TOKENS,
         if_not_exists="create",
         extras=headers_of_run(),
     )
 
-    def of_thread(conn: Connection, deployment_id: UUID) -> RunRequest:
-        thread = _thread(conn, deployment_id, thread_id)
-        if message.get("taskId"):
-            task, assistant_id = TaskId.parse(message["taskId"]), agent["assistant_id"]
-            a2a_tasks.require(conn, deployment_id, assistant_id, **vars(task))
-        if thread is None or not _asks(thread):
-            schema = agents.input_of_thread(conn, unasked(), thread_id, agent)
-            made = _input(schema, text, data, message["messageId"])
-            return replace(request, input=made)
+
+@dataclass(frozen=True, slots=True)
+class MessageToThread:
+    """The rule of a message: it answers the question of the thread, or is the input of a new run."""
+
+    agent: Row
+    message: Mapping[str, Any]
+    text: str | None
+    data: dict[str, Any] | None
+
+    def missing(self) -> Refused:
+        return unknown_task()
+
+    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
+        """Return the request with its input or its answer. Raises NotFound for an unknown task, and RpcError."""
+        thread_id = request.thread_id
+        assert thread_id is not None
+        thread = _thread(conn, deployment.id, thread_id)
+        if self.message.get("taskId"):
+            task = TaskId.parse(self.message["taskId"])
+            a2a_tasks.require(conn, deployment.id, self.agent["assistant_id"], **vars(task))
+        if thread is None or not _waits(thread):
+            schema = agents.input_of_thread(conn, deployment, thread_id, self.agent)
+            return replace(request, input=_input(schema, self.text, self.data, self.message["messageId"]))
+        origin = {**request.own_metadata[KEY], "after": _newest_message(thread)}
         return replace(
             request,
-            own_metadata={KEY: {**origin, "after": _newest_message(thread)}},
-            command={"resume": text if data is None else data},
+            own_metadata={KEY: origin},
+            command={"resume": self.text if self.data is None else self.data},
             if_thread_status=(ThreadStatus.INTERRUPTED,),  # refused once another client has answered
         )
-
-    return WantedRun(
-        request=request,
-        thread_id=thread_id,
-        run_id=run_id,
-        of_thread=of_thread,
-        hidden=unknown_task,
-        assistant=assistant,
-    )
 
 
 def _refuse_push_notifications(configuration: Mapping[str, Any]) -> None:
@@ -168,7 +172,7 @@ def _thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Any:
         return None
 
 
-def _asks(thread: Mapping[str, Any]) -> bool:
+def _waits(thread: Mapping[str, Any]) -> bool:
     """Whether a graph waits for an answer on the thread."""
     return thread["status"] == ThreadStatus.INTERRUPTED and any((thread["interrupts"] or {}).values())
 

@@ -25,11 +25,11 @@ from web.deployment_api.protocols.a2a import tasks
 from web.deployment_api.protocols.a2a.cards import CONTEXT, SCOPE_HEADER, SCOPES, card
 from web.deployment_api.protocols.a2a.following import AgentCall, Follower
 from web.deployment_api.protocols.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, TaskId
-from web.deployment_api.protocols.a2a.incoming import Send, incoming
+from web.deployment_api.protocols.a2a.incoming import Send, run_request
 from web.deployment_api.protocols.a2a.shapes import STATES
 from web.deployment_api.protocols.a2a.tasks import ShownHistory
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.deployment_api.runs.creation import make_unkeyed
+from web.deployment_api.runs.creation import create_run
 from web.gate import rate_limits
 from web.gate.authorization import allow, changed
 from web.gate.context import deployment, settings
@@ -87,7 +87,7 @@ def send_streaming(asked: AgentCall) -> Response:
 def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     """Create the run that a message requests. Returns the id of its task. Raises RpcError."""
     try:
-        created = make_unkeyed(incoming(asked.agent, body, run_id, assistant=asked.read))
+        created = create_run(run_request(asked.agent, body, run_id), readable=asked.read)
     except Conflict as error:  # another client has answered the question in the meantime
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
     return TaskId(created.thread_id, created.run_id)

@@ -9,24 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flask import Response
+from sqlalchemy import Connection
 
-from shared.errors import Invalid, NotFound
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Invalid, NotFound, Refused
 from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import Row, dumps, loads
 from shared.models import RunStatus
-from shared.runs import end_event
-from shared.runs.create import RunRequest
+from shared.runs import create, end_event
+from shared.runs.drafts import RunRequest
 from web.deployment_api.protocols import json_rpc, messages
 from web.deployment_api.protocols.graph_input import takes_messages
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, Call, RpcError
 from web.deployment_api.protocols.mcp import tools
-from web.deployment_api.runs.creation import WantedRun, make_unkeyed
+from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import RunFollower
 from web.gate import rate_limits
 from web.gate.named_headers import headers_of_run
@@ -45,17 +46,17 @@ class ToolCall(Schema):
 
 def call_tool(call: Call) -> Response:
     """Run an assistant and answer with its output. Raises RpcError."""
-    asked = call.read(ToolCall)
-    tool = tools.named(asked["name"])
-    token = _progress_token(asked.get("meta")) if json_rpc.accepts_stream() else None
-    wanted = _wanted(tool, asked, modes=() if token is None else ("updates",))
+    fields = call.read(ToolCall)
+    tool = tools.named(fields["name"])
+    token = _progress_token(fields.get("meta")) if json_rpc.accepts_stream() else None
+    run_request = _run_request(tool, fields, modes=() if token is None else ("updates",))
     rate_limits.hold_slot()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(wanted.run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_request.run_id, unseen=True))
         try:
-            created = make_unkeyed(wanted)
+            created = create_run(run_request)
         except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime
-            raise RpcError(INVALID_PARAMS, f"Unknown tool: {asked['name']}") from error
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {fields['name']}") from error
         except tools.ArgumentsMisfit as misfit:
             return json_rpc.answer(json_rpc.result(call.id, _failed(str(misfit))))
         assert tool is not None  # no run is created without a tool
@@ -72,10 +73,10 @@ def call_tool(call: Call) -> Response:
         return sse.event_stream(follower.stream(body, stack.pop_all()), {})
 
 
-def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str]) -> WantedRun:
-    """Return the run that a call requests.
+def _run_request(tool: Row | None, fields: Mapping[str, Any], *, modes: Sequence[str]) -> RunRequest:
+    """Return the request for the run of a call.
 
-    The run of an invalid call raises its error after authorization, so a caller without access cannot probe for tools.
+    An invalid call is refused after authorization, so a caller without access cannot probe for tools.
     """
     request = RunRequest(
         assistant_id="" if tool is None else str(tool["assistant_id"]),
@@ -83,18 +84,25 @@ def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str])
         stream_mode=modes,
         extras=headers_of_run(),
     )
-
+    if tool is None:
+        return replace(request, rule=RefusedCall(NotFound()))
     try:
-        if tool is None:
-            raise NotFound
-        graph_input = tools.graph_input(tool["input_schema"], asked["arguments"] or {})
-    except (NotFound, tools.ArgumentsMisfit) as error:
-        return WantedRun(request=request, thread_id=None, of_thread=partial(_raise, error))
-    return WantedRun(request=replace(request, input=graph_input), thread_id=None)
+        return replace(request, input=tools.graph_input(tool["input_schema"], fields["arguments"] or {}))
+    except tools.ArgumentsMisfit as misfit:
+        return replace(request, rule=RefusedCall(misfit))
 
 
-def _raise(error: Exception, *_: Any) -> NoReturn:
-    raise error
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """The rule of an invalid call: refuses the run."""
+
+    error: Refused
+
+    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
+        raise self.error
+
+    def missing(self) -> Refused:
+        return create.missing()
 
 
 def _progress_token(meta: Any) -> str | int | None:

@@ -8,24 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
-from sqlalchemy import Connection
 
 from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
 from shared.infra.postgres import connection
 from shared.protocol import position, resume, stream, tree
 from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
-from shared.runs.create import Created, RunRequest
+from shared.runs.create import Created
+from shared.runs.drafts import RunRequest
 from shared.runs.read import PROTOCOL
 from shared.user_code import filters
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
 from web.deployment_api.protocols.protocol import answers
-from web.deployment_api.runs.creation import WantedRun, make_unkeyed
+from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.run_request import Goto, Update, of_command
 from web.gate.authorization import allow
 from web.gate.context import deployment
@@ -216,45 +215,38 @@ Rule = Callable[[], CommandDone]
 def _run_start(thread_id: UUID, params: dict[str, Any]) -> Rule:
     older = params.pop("multitaskStrategy", None)
     params["multitask_strategy"] = params.get("multitask_strategy") or older
-    asked = of_command(params, thread_id, **STREAMED, if_not_exists="create")
-    return lambda: _started(thread_id, asked)
+    rule = resume.ResumeOrStart(thread_id)
+    request = of_command(params, thread_id, **STREAMED, if_not_exists="create", rule=rule)
+    return lambda: _start_run(request)
 
 
-def _started(thread_id: UUID, asked: RunRequest) -> CommandDone:
-    def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
-        return resume.of_input(conn, deployment_id, asked, thread_id=thread_id)
-
-    hidden = partial(resume.no_run, thread_id)
-    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden))
+def _start_run(request: RunRequest) -> CommandDone:
+    created = create_run(request)
     return CommandDone({"run_id": str(created.run_id)}, _before(created))
 
 
 def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
     one = {"interrupt_id": params.pop("interrupt_id", None), "response": params.pop("response")}
     several = params.pop("responses", None) or [one]
-    given = {each["interrupt_id"]: each["response"] for each in several}
-    if None in given:
+    responses = {each["interrupt_id"]: each["response"] for each in several}
+    if None in responses:
         raise Invalid("interrupt_id: this field is required")
-    if len(given) < len(several):
+    if len(responses) < len(several):
         raise Invalid("responses: an interrupt can be answered only once")
     params["command"] = {name: params.pop(name, None) for name in ("update", "goto")}
-    asked = of_command({**params, "assistant_id": ""}, thread_id, **STREAMED)
-    return lambda: _responded(thread_id, asked, given)
+    rule = resume.AnswerInterrupts(thread_id, responses)
+    request = of_command({**params, "assistant_id": ""}, thread_id, **STREAMED, rule=rule)
+    return lambda: _respond(request)
 
 
-def _responded(thread_id: UUID, asked: RunRequest, given: Mapping[str, Any]) -> CommandDone:
-    def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
-        return resume.of_answers(conn, deployment_id, asked, given, thread_id=thread_id)
-
-    hidden = partial(resume.no_run, thread_id)
-    wanted = WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden)
+def _respond(request: RunRequest) -> CommandDone:
     try:
-        created = make_unkeyed(wanted)
+        created = create_run(request)
     except NotStoredYet as refusal:
         if not resume.has_published(refusal.run_id, refusal.ids):
             raise
         _wait_for_end(refusal.run_id)
-        created = make_unkeyed(wanted)
+        created = create_run(request)
     return CommandDone({}, _before(created))
 
 

@@ -1,14 +1,8 @@
-"""Crons: schedules that create runs, on a given thread or on a new one each time.
-
-Upkeep reads every second which crons are due. A firing is one transaction: it locks the cron, creates the run and
-advances `next_run_date`. Each due time therefore fires once, however many processes try. After downtime a cron fires
-once for all missed times. All times are the database's.
-"""
+"""Records of crons: create, read, change, search, delete. All times are the database's."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,17 +11,15 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, cron_schedule
+from shared import assistants
+from shared.crons import schedule as schedules
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Invalid, NotFound, Refused, TooMany
+from shared.errors import Invalid, NotFound, TooMany
 from shared.infra import encryption
-from shared.infra.postgres import connection, dumps
-from shared.runs.create import Created, RunRequest, create_run
+from shared.infra.postgres import dumps
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.filters import Filter
-
-log = logging.getLogger(__name__)
 
 FIELDS = (
     "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
@@ -38,7 +30,6 @@ SORTABLE = (
 )  # fmt: skip
 OWN = ("schedule", "timezone", "end_time", "on_run_completed", "enabled")
 MAX_PER_DEPLOYMENT = 10_000
-FIRED_AT_ONCE = 50
 
 
 def record(row: RowMapping) -> dict[str, Any]:
@@ -108,8 +99,8 @@ def create(
 
 def _first(conn: Connection, schedule: str, timezone: str | None, min_seconds: float) -> datetime:
     """Return the first due time of a schedule. Raises Invalid if it is due twice within `min_seconds`."""
-    first = cron_schedule.next_after(schedule, timezone, _now(conn))
-    cron_schedule.refuse_closer(schedule, min_seconds)
+    first = schedules.next_after(schedule, timezone, _now(conn))
+    schedules.refuse_closer(schedule, min_seconds)
     return first
 
 
@@ -142,7 +133,7 @@ def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dic
 
 
 def _moment(sent: str | None) -> datetime | None:
-    return None if sent is None else cron_schedule.moment_of(sent)
+    return None if sent is None else schedules.moment_of(sent)
 
 
 def _refuse_past(conn: Connection, end_time: datetime | None) -> None:
@@ -174,7 +165,7 @@ def firings(conn: Connection, deployment_id: UUID, cron_id: UUID, *, count: int)
         return []
     now = _now(conn)
     first = max(row["next_run_date"], now)
-    later = cron_schedule.firings(row["schedule"], row["timezone"], first, count=count)
+    later = schedules.firings(row["schedule"], row["timezone"], first, count=count)
     return [at for at in [first, *later][:count] if row["end_time"] is None or at <= row["end_time"]]
 
 
@@ -299,111 +290,3 @@ def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **wa
     """Return the number of crons that match all criteria."""
     where, values = _matching(deployment_id, visible, wanted)
     return conn.execute(text(f"SELECT count(*) FROM cron WHERE {where}"), values).scalar_one()
-
-
-# Firing
-
-
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """A run that a cron created, including the runs that it displaced."""
-
-    cron_id: UUID
-    created: Created
-
-
-# Whether a cron's runs must be authorized: the serving revision has its own authorization.
-IS_GUARDED = "(r.user_code ->> 'auth' IS NOT NULL)"
-DUE = """
-FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id JOIN revision AS r ON r.id = d.active_revision_id
-WHERE c.enabled AND c.next_run_date <= now() AND (c.end_time IS NULL OR c.next_run_date <= c.end_time)
-  AND d.deleted_at IS NULL"""
-ALL_DUE = text(f"SELECT c.cron_id {DUE} AND {IS_GUARDED} = :guarded ORDER BY c.next_run_date LIMIT :limit")
-FOUND = "SELECT c.*, d.organization_id, d.name, d.pool, d.active_revision_id, now() AS now"
-TAKE = text(f"{FOUND} {DUE} AND c.cron_id = :cron_id AND {IS_GUARDED} = :guarded FOR UPDATE OF c SKIP LOCKED")
-
-MOVE_ON = text("UPDATE cron SET next_run_date = :next, enabled = :enabled WHERE cron_id = :cron_id")
-
-
-def due(conn: Connection, *, guarded: bool, limit: int = FIRED_AT_ONCE) -> Sequence[UUID]:
-    """Return the crons that are due, oldest first. `guarded`: those of deployments with their own authorization."""
-    return conn.execute(ALL_DUE, {"guarded": guarded, "limit": limit}).scalars().all()
-
-
-def fire_due(*, max_pending: int) -> list[Fired]:
-    """Create the due runs of crons without authorization. shared/user_crons.py fires the others.
-
-    Skips crons that another process is firing.
-    """
-    with connection() as conn:
-        found = due(conn, guarded=False)
-    fired = []
-    for cron_id in found:
-        try:
-            created = _fire(cron_id, max_pending)
-        except Refused as error:
-            log.warning("cron %s: skipped this run: %s", cron_id, error.message)
-            skip(cron_id, guarded=False)
-        except Exception:  # one cron's failure must not stop the others
-            log.exception("cron %s: skipped this run", cron_id)
-            skip(cron_id, guarded=False)
-        else:
-            if created is not None:
-                log.info("cron %s: created run %s", cron_id, created.run_id)
-                fired.append(Fired(cron_id, created))
-    return fired
-
-
-def take(conn: Connection, cron_id: UUID, *, guarded: bool) -> RowMapping | None:
-    """Lock a due cron until the transaction ends. Returns None if it is not due or locked by another process."""
-    return conn.execute(TAKE, {"cron_id": cron_id, "guarded": guarded}).mappings().one_or_none()
-
-
-def _fire(cron_id: UUID, max_pending: int) -> Created | None:
-    """Fire a cron in one transaction. Returns None if it is not due or locked by another process."""
-    with connection() as conn:
-        row = take(conn, cron_id, guarded=False)
-        if row is None:
-            return None
-        move_on(conn, row)
-        deployment = DeploymentRef(
-            row["deployment_id"], row["organization_id"], row["name"], row["pool"], row["active_revision_id"]
-        )
-        return create_run(
-            conn, deployment, request_of(row), thread_id=row["thread_id"], max_pending=max_pending
-        )
-
-
-def request_of(row: RowMapping) -> RunRequest:
-    """Return the request of the run that a cron creates."""
-    payload = row["payload"]
-    known = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}
-    known["metadata"] = {**row["metadata"], **(payload.get("metadata") or {})}
-    if row["on_run_completed"] is not None:
-        known["on_completion"] = row["on_run_completed"]
-    own = {"cron_id": str(row["cron_id"])}
-    return RunRequest(assistant_id=str(row["assistant_id"]), extras=own, own_metadata=own, **known)
-
-
-RUN_FIELDS = (
-    "input", "config", "context", "stream_mode", "stream_subgraphs", "stream_resumable", "interrupt_before",
-    "interrupt_after", "multitask_strategy", "durability", "webhook",
-)  # fmt: skip
-
-
-def move_on(conn: Connection, row: RowMapping) -> None:
-    """Advance a cron to its next due time in the future. Disables it if the schedule has none."""
-    after = max(row["now"], row["next_run_date"])
-    try:
-        following, enabled = cron_schedule.next_after(row["schedule"], row["timezone"], after), True
-    except Invalid:
-        following, enabled = row["next_run_date"], False
-    conn.execute(MOVE_ON, {"cron_id": row["cron_id"], "next": following, "enabled": enabled})
-
-
-def skip(cron_id: UUID, *, guarded: bool) -> None:
-    """Skip this due time of a cron that could not fire, so that it does not block others."""
-    with connection() as conn:
-        row = take(conn, cron_id, guarded=guarded)
-        if row is not None:
-            move_on(conn, row)
