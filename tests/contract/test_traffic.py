@@ -97,7 +97,7 @@ def _of_cron(api: Api) -> str:
         due = text("UPDATE cron SET next_run_date = now() - interval '1 second' WHERE cron_id = :id")
         conn.execute(due, {"id": cron["cron_id"]})
     (fired,) = fire_due_crons()
-    assert str(fired.cron_id) == cron["cron_id"]
+    assert str(UUID(fired.row["metadata"]["cron_id"])) == cron["cron_id"]
     return str(fired.run_id)
 
 

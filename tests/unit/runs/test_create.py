@@ -69,7 +69,7 @@ def test_what_depends_on_other_runs_needs_a_transaction(
     deployment: DeploymentRef, thread_id: UUID, asked: dict[str, Any]
 ) -> None:
     request = RunRequest(assistant_id="agent", **asked)
-    with driver() as conn, pytest.raises(TypeError, match="needs a transaction"):
+    with driver() as conn, pytest.raises(TypeError, match="need a transaction"):
         insert_run(conn, deployment, request, thread_id=thread_id)
     with driver() as conn:
         assert insert_run(conn, deployment, request, thread_id=None).thread_id != thread_id
