@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
+from cachetools import LRUCache
 from sqlalchemy import Connection, RowMapping, Select, func, select, text, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
@@ -494,7 +495,7 @@ UNCHANGED = f"""(CAST(%(versions)s AS text) = '' OR CAST(%(versions)s AS text) =
 
 REMEMBERED = 1_000  # assistants per process
 REMEMBERED_CHARACTERS = 64 * 1024  # largest configuration of a cached assistant
-_remembered: dict[tuple[UUID, str], Resolved] = {}
+_remembered: LRUCache[tuple[UUID, str], Resolved] = LRUCache(REMEMBERED)
 
 
 def remembered(deployment: DeploymentRef, assistant: str) -> Resolved | None:
@@ -511,8 +512,6 @@ def _remember(deployment: DeploymentRef, assistant: str, found: Resolved) -> Non
         return
     if len(dumps([found.config, found.context, found.metadata])) > REMEMBERED_CHARACTERS:
         return
-    if len(_remembered) >= REMEMBERED:
-        _remembered.clear()
     _remembered[deployment.id, assistant] = found
 
 

@@ -16,13 +16,13 @@ import hashlib
 import hmac
 import secrets
 import string
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from cachetools import TTLCache
 from sqlalchemy import Connection, RowMapping, func, text
 from sqlalchemy.dialects.postgresql import insert
 
@@ -63,8 +63,8 @@ class Caller:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-_cache: dict[bytes, tuple[float, Caller]] = {}
-_alive: dict[str, tuple[float, bool]] = {}
+_callers: TTLCache[bytes, Caller] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
+_alive: TTLCache[str, bool] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
 
 
 def create(
@@ -206,7 +206,7 @@ def _missing(key_id: str) -> NotFound:
 
 def forget() -> None:
     """Clear the cache of keys."""
-    _cache.clear()
+    _callers.clear()
     _alive.clear()
 
 
@@ -218,16 +218,11 @@ def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
     digest = _hash(key)
     if bootstrap and hmac.compare_digest(digest, _hash(bootstrap)):
         return Caller(DEFAULT_ORGANIZATION_ID, DEFAULT_ORGANIZATION_NAME, BOOTSTRAP, OPERATOR)
-    believed = _cache.get(digest)
-    if believed and believed[0] > time.monotonic():
-        return believed[1]
-    caller = _look_up(key)
+    caller = _callers.get(digest)
     if caller is None:
-        _cache.pop(digest, None)
-        return None
-    if len(_cache) >= CACHE_SIZE:
-        _cache.clear()
-    _cache[digest] = (time.monotonic() + CACHE_SECONDS, caller)
+        caller = _look_up(key)
+        if caller is not None:
+            _callers[digest] = caller
     return caller
 
 
@@ -235,18 +230,16 @@ def is_alive(key_id: str) -> bool:
     """Whether a key that was accepted before is still valid. For connections that outlast a request."""
     if key_id == BOOTSTRAP or key_id.startswith(USER_PREFIX):
         return True
-    until, believed = _alive.get(key_id, (0.0, False))
-    if until > time.monotonic():
-        return believed
+    is_known = _alive.get(key_id)
+    if is_known is not None:
+        return is_known
     query = text(
         "SELECT 1 FROM api_key k JOIN organization o ON o.id = k.organization_id WHERE k.id = :id"
         " AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND o.deleted_at IS NULL"
     )
     with connection() as conn:
         found = conn.execute(query, {"id": key_id}).first() is not None
-    if len(_alive) >= CACHE_SIZE:
-        _alive.clear()
-    _alive[key_id] = (time.monotonic() + CACHE_SECONDS, found)
+    _alive[key_id] = found
     return found
 
 

@@ -5,10 +5,11 @@ Deletion hides an organization and all its objects at once. Upkeep removes the o
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
+from cachetools import TTLCache
 from sqlalchemy import Connection, RowMapping, text
 from sqlalchemy.exc import IntegrityError
 from uuid_utils.compat import uuid7
@@ -116,14 +117,12 @@ def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Transit
 # The organization that a caller acts for
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    until: float
+class _Organization(NamedTuple):
     id: UUID
     name: str
 
 
-_known: dict[str, _Known] = {}
+_known: TTLCache[str, _Organization] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
 
 
 def forget() -> None:
@@ -152,9 +151,9 @@ def id_of(tenant: str) -> UUID | None:
     return None if found is None else found.id
 
 
-def _find(tenant: str) -> _Known | None:
+def _find(tenant: str) -> _Organization | None:
     known = _known.get(tenant)
-    if known and known.until > time.monotonic():
+    if known is not None:
         return known
     with connection() as conn:
         query = text(
@@ -163,11 +162,8 @@ def _find(tenant: str) -> _Known | None:
         )
         row = conn.execute(query, {"tenant": tenant}).one_or_none()
     if row is None:
-        _known.pop(tenant, None)
         return None
-    if len(_known) >= CACHE_SIZE:
-        _known.clear()
-    found = _known[tenant] = _Known(time.monotonic() + CACHE_SECONDS, row.id, row.name)
+    found = _known[tenant] = _Organization(row.id, row.name)
     return found
 
 

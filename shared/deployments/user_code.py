@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from cachetools import LRUCache
 from sqlalchemy import Connection, text
 
 KNOWN_REVISIONS = 256
@@ -60,16 +60,15 @@ class UserCode:
 
 def of_revision(conn: Connection, revision_id: UUID) -> UserCode:
     """Return a revision's authorization and app. They never change, so the result is cached."""
-    known = _known(revision_id)
-    if not known:
+    known = _known.get(revision_id)
+    if known is None:
         query = text("SELECT user_code FROM revision WHERE id = :id")
-        known.append(from_stored(conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}))
-    return known[0]
+        known = from_stored(conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {})
+        _known[revision_id] = known
+    return known
 
 
-@lru_cache(KNOWN_REVISIONS)
-def _known(revision_id: UUID) -> list[UserCode]:
-    return []
+_known: LRUCache[UUID, UserCode] = LRUCache(KNOWN_REVISIONS)
 
 
 def from_stored(document: Mapping[str, Any]) -> UserCode:

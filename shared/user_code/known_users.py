@@ -13,14 +13,13 @@ import hashlib
 import hmac
 import secrets
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 from uuid import UUID
 
 import orjson
+from cachetools import LRUCache, TTLCache
 
 from shared.deployments.user_code import Auth
 from shared.errors import Unavailable
@@ -38,16 +37,15 @@ class KnownUsers:
     """The cached users of one revision."""
 
     def __init__(self, seconds: float, most: int) -> None:
-        self._seconds, self._most = seconds, most
-        self._known: OrderedDict[bytes, tuple[float, User]] = OrderedDict()  # oldest first
+        self._known: TTLCache[bytes, User] = TTLCache(most, seconds)
         self._asked: dict[bytes, Future[User]] = {}
         self._lock = threading.Lock()
 
     def find(self, key: bytes, ask: Callable[[], User]) -> User:
         """Return the user of this key, from the cache or by calling `ask`. Raises what `ask` raises."""
         with self._lock:
-            until, user = self._known.get(key, (0.0, None))
-            if user is not None and until > time.monotonic():
+            user = self._known.get(key)
+            if user is not None:
                 return user
             others = self._asked.get(key)
             own: Future[User] = self._asked.setdefault(key, Future())
@@ -68,15 +66,11 @@ class KnownUsers:
     def _end(self, key: bytes, user: User | None = None) -> None:
         with self._lock:
             del self._asked[key]
-            self._known.pop(key, None)
-            if user is None or self._seconds <= 0 or len(orjson.dumps(user.document)) > MAX_DOCUMENT_BYTES:
-                return
-            while len(self._known) >= self._most:
-                self._known.popitem(last=False)
-            self._known[key] = (time.monotonic() + self._seconds, user)
+            if user is not None and len(orjson.dumps(user.document)) <= MAX_DOCUMENT_BYTES:
+                self._known[key] = user
 
 
-_revisions: OrderedDict[UUID, KnownUsers] = OrderedDict()  # most recently used last
+_revisions: LRUCache[UUID, KnownUsers] = LRUCache(MAX_REVISIONS)
 
 
 def forget() -> None:
@@ -104,11 +98,7 @@ def _of_revision(revision_id: UUID, auth: Auth) -> KnownUsers:
     if users is None:
         seconds = KNOWN_SECONDS if auth.cache_seconds is None else min(auth.cache_seconds, LONGEST_SECONDS)
         most = min(MAX_USERS if auth.cache_size is None else max(auth.cache_size, 1), MAX_USERS)
-        users = _revisions[revision_id] = KnownUsers(seconds, most)
-        while len(_revisions) > MAX_REVISIONS:
-            _revisions.popitem(last=False)
-    else:
-        _revisions.move_to_end(revision_id)
+        users = _revisions[revision_id] = KnownUsers(max(seconds, 0.0), most)
     return users
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from cachetools import TTLCache
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import make_url, text
@@ -168,13 +169,13 @@ def age(run_id: UUID, **ages: float) -> None:
 
 @pytest.mark.usefixtures("redis")
 def test_its_figures_are_not_looked_up_for_every_caller(
-    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient,
 ) -> None:
-    monkeypatch.setattr(health, "KNOWN_SECONDS", 3600)
+    known = client.application.extensions["runyard_figures"] = TTLCache(10, ttl=3600)
     assert queue_of(client)["n_pending"] == 0
     make.run(make.deployment())
     assert queue_of(client)["n_pending"] == 0
-    monkeypatch.setattr(health, "KNOWN_SECONDS", 0)
+    known.clear()
     assert queue_of(client)["n_pending"] == 1
 
 

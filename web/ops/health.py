@@ -6,12 +6,12 @@ Under the name of a deployment that does not exist they answer 404.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from cachetools import TTLCache
 from flask import Blueprint, Flask, Response, current_app, jsonify, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -42,14 +42,15 @@ bp = Blueprint("health", __name__)
 
 def start(app: Flask) -> None:
     """Start with an empty cache of figures, and without a check of the database."""
-    app.extensions["runyard_figures"] = {}
+    app.extensions["runyard_figures"] = TTLCache(MOST_KNOWN, KNOWN_SECONDS)
     app.extensions["runyard_writes"] = WriteCheck()
 
 
 # Features that clients may rely on. A new feature adds its flag.
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
 SANDBOX = 2  # the isolation level at which user code has temporary folders of its own
-KNOWN_SECONDS = 1.0  # how long figures are cached
+KNOWN_SECONDS = 1.0  # how long figures are cached, for each deployment and role of the caller
+MOST_KNOWN = 1_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 REFUSALS = (401, 403, 404, 429, 503)  # no key is needed, but one that is sent must be known
@@ -232,12 +233,11 @@ GROUP BY pool, status ORDER BY pool, status
 def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMapping]]:
     """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
     known = current_app.extensions["runyard_figures"]
-    looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
-    if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+    figures = known.get(deployment_id)
+    if figures is None:
         with connection() as conn:
-            figures, counted = queue_figures(conn, deployment_id), fleet.counted(conn)
-        known[deployment_id] = (time.monotonic(), figures, counted)
-    return figures, counted
+            figures = known[deployment_id] = queue_figures(conn, deployment_id), fleet.counted(conn)
+    return figures
 
 
 def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[QueueFigure]:

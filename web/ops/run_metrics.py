@@ -6,12 +6,12 @@ and builds need no key.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from cachetools import TTLCache
 from flask import current_app
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,7 +29,6 @@ from shared.figures.sums import STATUSES
 from shared.figures.totals import DeploymentTotals, Histogram
 from shared.infra.postgres import connection
 
-KNOWN_SECONDS = 1.0
 LABELS = ("organization", "deployment")
 OF_SECONDS = {
     "wait": "Seconds from the time at which a run was due to its start",
@@ -48,12 +47,12 @@ class SeenTotals:
 
 
 def seen(caller: Caller | None, deployment_id: UUID | None) -> SeenTotals:
-    """Return the caller's figures. They are cached for KNOWN_SECONDS, since these requests are not rate-limited."""
-    known: dict[Any, tuple[float, SeenTotals]] = current_app.extensions["runyard_figures"]
+    """Return the caller's figures. They are cached briefly, since these requests are not rate-limited."""
+    known: TTLCache[Any, SeenTotals] = current_app.extensions["runyard_figures"]
     organization_id = None if caller is None or caller.may(OPERATOR) else caller.organization_id
     key = ("runs", caller is not None, organization_id, deployment_id)
-    looked_up_at, found = known.get(key, (None, None))
-    if found is None or looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+    found = known.get(key)
+    if found is None:
         with connection() as conn:
             deployments = (
                 []
@@ -61,7 +60,7 @@ def seen(caller: Caller | None, deployment_id: UUID | None) -> SeenTotals:
                 else totals.of_deployments(conn, organization_id=organization_id, deployment_id=deployment_id)
             )
             found = SeenTotals(deployments, totals.of_builds(conn), totals.of_queues(conn))
-        known[key] = (time.monotonic(), found)
+        known[key] = found
     return found
 
 

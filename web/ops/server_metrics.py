@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gevent
+from cachetools import TTLCache
 from flask import current_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -17,8 +17,6 @@ from shared import leadership
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.infra.redis import RedisError
-
-KNOWN_SECONDS = 1.0
 
 FIGURES = {
     "upkeep_silent_seconds": "Seconds since the process that leads upkeep renewed its lease",
@@ -87,14 +85,14 @@ class ServerMetrics(Collector):
 
 
 def seen() -> ServerMetrics:
-    """Return the figures, cached for KNOWN_SECONDS."""
-    known: dict[Any, Any] = current_app.extensions["runyard_figures"]
-    looked_up_at, found = known.get("servers", (None, None))
-    if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+    """Return the figures, cached briefly."""
+    known: TTLCache[Any, ServerMetrics] = current_app.extensions["runyard_figures"]
+    found = known.get("servers")
+    if found is None:
         with connection() as conn:
             of_database = dict(conn.execute(QUERY).one()._mapping)
         found = ServerMetrics(of_database, _of_redis())
-        known["servers"] = (time.monotonic(), found)
+        known["servers"] = found
     return found
 
 
