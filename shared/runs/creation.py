@@ -9,12 +9,12 @@ differs from the authorized request, authorization runs again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
+from cachetools import TTLCache
 from sqlalchemy import Connection
 
 from shared.deployments.deployments import DeploymentRef
@@ -28,7 +28,7 @@ from shared.runs.signals import publish_cancels
 from shared.user_code import authorization, filters
 from shared.user_code.authorization import Ask, Authorize, Granted
 
-COUNT_SECONDS = 2.0
+COUNT_SECONDS, COUNTED_DEPLOYMENTS = 2.0, 10_000
 TRIES = 3  # a thread that changes during each try has a client that writes to it in a loop
 
 
@@ -206,22 +206,21 @@ def _insert_authorized(
 
 # Limit of pending runs
 
-_counted: dict[UUID, tuple[float, int]] = {}  # deployment id → time of the last count, number of pending runs
+pending_runs: TTLCache[UUID, int] = TTLCache(COUNTED_DEPLOYMENTS, COUNT_SECONDS)  # by deployment
 
 
 def _pending_refusal(creator: Creator, new_runs: int) -> TooMany | None:
     """Return the error if the deployment has reached its limit of pending runs, else None.
 
-    The count is renewed every COUNT_SECONDS, so the limit can be exceeded in between.
+    The cached count is renewed every COUNT_SECONDS, so the limit can be exceeded in between.
     """
     most, deployment_id = creator.max_pending, creator.deployment.id
     if most is None:
         return None
-    counted_at, pending = _counted.get(deployment_id, (0.0, 0))
-    if time.monotonic() - counted_at > COUNT_SECONDS:
+    pending = pending_runs.get(deployment_id)
+    if pending is None:
         with driver() as conn:
-            pending = read.count_pending(conn, deployment_id, most=most)
-        _counted[deployment_id] = (time.monotonic(), pending)
+            pending = pending_runs[deployment_id] = read.count_pending(conn, deployment_id, most=most)
     if pending + new_runs <= most:
         return None
     return TooMany(f"This deployment has {pending} pending runs already.", retry_after_seconds=5)

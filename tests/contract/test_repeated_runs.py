@@ -80,15 +80,15 @@ def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
 
 
 def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thread_id: str) -> None:
-    creation._counted.clear()
+    creation.pending_runs.clear()
     api.set(max_pending_per_deployment=1)
     path, body = f"/threads/{thread_id}/runs", {"assistant_id": "agent"}
     first = api.post(path, body, headers=KEY)
-    creation._counted.clear()  # expire the cached count
+    creation.pending_runs.clear()  # expire the cached count
     again = api.post(path, body, headers=KEY)
     other = api.post(path, body, headers={"Idempotency-Key": "k2"})
     batch = api.post("/runs/batch", [body])
-    creation._counted.clear()
+    creation.pending_runs.clear()
     assert (first.status_code, again.data) == (200, first.data)
     assert (other.status_code, batch.status_code) == (429, 429)
 

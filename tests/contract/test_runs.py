@@ -255,7 +255,7 @@ def test_no_more_runs_wait_on_a_thread_or_in_a_deployment_than_allowed(api: Api,
     assert int(of_thread.headers["Retry-After"]) > 0
 
     assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
-    creation._counted.clear()  # expire the cached count
+    creation.pending_runs.clear()  # expire the cached count
     of_deployment = api.post("/runs", {"assistant_id": "agent"})
     assert (of_deployment.status_code, of_deployment.headers["Retry-After"]) == (429, "5")
     assert "3 pending runs" in of_deployment.json["detail"]

@@ -248,14 +248,19 @@ def _create_and_follow(
                 is_new=True,
             )
             return respond(new, stack)
-    run_id = UUID(first["run_id"])
+    return _follow_first(first, respond, cancels=cancels)
+
+
+def _follow_first(
+    first: Mapping[str, Any], respond: Callable[[FollowedRun, ExitStack], Response], *, cancels: bool
+) -> Response:
+    """Respond with the run that the first request under this key created."""
+    run_id, kwargs = UUID(first["run_id"]), first["kwargs"]
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id))
         follower = RunFollower(run_id, UUID(first["thread_id"]), cancels=cancels)
-        kwargs = first["kwargs"]
-        response = respond(
-            FollowedRun(reader, follower, run_id, kwargs, is_resumable=kwargs["resumable"]), stack
-        )
+        run = FollowedRun(reader, follower, run_id, kwargs, is_resumable=kwargs["resumable"])
+        response = respond(run, stack)
         response.headers[REPLAYED] = "true"
         return response
 
