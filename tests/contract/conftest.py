@@ -102,6 +102,18 @@ def new_key(
         return api_keys.create(conn, organization_id, name=name, role=role)
 
 
+_responses: list[TestResponse] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed_responses() -> Iterator[None]:
+    """Close all responses after a test, as a server does. The garbage collector would end streams at any moment."""
+    yield
+    for response in _responses:
+        response.close()
+    _responses.clear()
+
+
 class Api:
     """A deployment's API for one caller."""
 
@@ -110,7 +122,9 @@ class Api:
 
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
         raw = None if body is None else orjson.dumps(body)
-        return self.client.open(f"/d/{self.deployment.name}{path}", method=method, data=raw, **more)
+        response = self.client.open(f"/d/{self.deployment.name}{path}", method=method, data=raw, **more)
+        _responses.append(response)
+        return response
 
     def set(self, **changes: Any) -> None:
         """Change settings of the service."""
