@@ -21,7 +21,6 @@ from shared.deployments import shares
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH, is_live
 from shared.user_code import filters
@@ -372,14 +371,14 @@ def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]
 
 
 # A default assistant that no caller has changed follows the configuration of the last deployed revision.
-RECONFIGURE = text(f"""
+RECONFIGURE = text("""
 UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
 FROM assistant a
 WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
   AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
   AND v.metadata ->> 'created_by' = 'system'
-  AND (CAST({readable("v.config")} AS jsonb) <> CAST(:config AS jsonb)
-    OR CAST({readable("v.context")} AS jsonb) <> CAST(:context AS jsonb))
+  AND (CAST(readable(v.config) AS jsonb) <> CAST(:config AS jsonb)
+    OR CAST(readable(v.context) AS jsonb) <> CAST(:context AS jsonb))
 """)
 
 

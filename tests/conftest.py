@@ -15,6 +15,7 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from cli.machine import embedded
+from shared import sql
 from shared.infra import egress, encryption, schema
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
@@ -128,6 +129,7 @@ def _engines(database: str) -> tuple[Engine, Engine | None]:
     engine = shared_postgres.connect(database)
     METADATA.create_all(engine)
     with engine.begin() as connection:
+        sql.install(connection)
         for routine in routines.CURRENT:
             connection.exec_driver_sql(routine.definition)
         connection.execute(text("CREATE TABLE alembic_version (version_num text)"))

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from shared.infra.routines import Routine
-from shared.runs import claims, commits
+from shared.runs import commits
 
-CURRENT: tuple[Routine, ...] = (claims.CLAIM_RUNS, commits.COMMIT_RUNS)
+CURRENT: tuple[Routine, ...] = (commits.COMMIT_RUNS,)

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, text
 from shared.errors import NotFound
 from shared.eventlog import events as logs
 from shared.infra import redis
-from shared.infra.json_text import readable
 from shared.models import ThreadStatus, is_live
 from shared.protocol import events
 from shared.protocol.lifecycle import open_interrupts
@@ -49,7 +48,7 @@ FOR NO KEY UPDATE
 """)
 
 COMMANDS = text(f"""
-SELECT {readable("kwargs")} -> 'command' -> 'resume' AS resume FROM run
+SELECT readable(kwargs) -> 'command' -> 'resume' AS resume FROM run
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()} ORDER BY created_seq
 """)
 

@@ -1,31 +1,27 @@
 """Claims on runs: leases, returning a run to the queue, and taking it over when its owner has died.
 
 A claim increments `attempt` and takes a lease. Every later write of the owner names the owner and the attempt, so an
-owner that lost its lease changes nothing. Locks are always taken thread first, then run. `shared/runs/eligibility.py`
-decides which runs may be claimed, `shared/runs/finish.py` ends them.
+owner that lost its lease changes nothing. Locks are always taken thread first, then run. `shared/sql/claim.sql` holds the
+claims, `shared/sql/rules.sql` decides which runs are eligible, and `shared/runs/finish.py` ends runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
+from shared.infra.arrays import bigints, texts, uuids
 from shared.infra.postgres import Driver, Row, query
-from shared.infra.routines import Routine
-from shared.runs.eligibility import (
-    CLAIM,
-    CLAIM_ROUND_ROBIN,
-    CLAIM_WAITING,
-    CLAIMED_COLUMNS,
-    NOTIFIED_FIRST,
-    Next,
-)
-from shared.threads import checkpoint_reads, checkpoints
+from shared.runs.eligibility import NOTIFIED_FIRST, Next
+from shared.sql import Statement, statement
+from shared.threads import checkpoint_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,136 +68,111 @@ class Terms:
     some_key_is_limited: bool = True  # False: the claim skips the check for limited keys
 
 
-def _named(columns: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Prefix the columns of a result with `kind`, so that their names differ from those of all table columns."""
-    return {f"{kind}_{name}": type for name, type in columns.items()}
-
-
-_CLAIMED, _STORED = _named(CLAIMED_COLUMNS, "claimed"), _named(checkpoint_reads.NEWEST_COLUMNS, "stored")
-# Returns the claimed runs, then the newest checkpoints of their threads. The checkpoints are read after the claim: by
-# then the thread's previous run has ended.
-CLAIM_RUNS = Routine(
-    name="claim_runs_1",
-    parameters={
-        "ids": "uuid[]",
-        "owner": "text",
-        "lease": "float8",
-        "run_timeout": "float8",
-        "reserved": "bigint",
-        "pool": "text",
-        "some_key_is_limited": "boolean",
-    },
-    returns=f"TABLE ({', '.join(f'{name} {type}' for name, type in (_CLAIMED | _STORED).items())})",
-    declares="deployments uuid[] := '{}';\n    threads uuid[] := '{}';",
-    body=f"""
-FOR {", ".join(_CLAIMED)} IN {CLAIM}
-LOOP
-    RETURN NEXT;
-    IF NOT claimed_temporary THEN
-        deployments := deployments || claimed_deployment_id;
-        threads := threads || claimed_thread_id;
-    END IF;
-END LOOP;
-IF cardinality(threads) > 0 THEN
-    claimed_run_id := NULL;
-    FOR {", ".join(_STORED)} IN {checkpoint_reads.NEWEST.replace("%(deployments)s", "deployments").replace("%(threads)s", "threads")}
-    LOOP
-        RETURN NEXT;
-    END LOOP;
-END IF;""",
-)
-_CLAIM_RUNS = f"SELECT * FROM {CLAIM_RUNS.call}"
+# Fields of `Claimed` that are columns of a claimed run.
+_COLUMNS = (
+    "run_id", "deployment_id", "thread_id", "assistant_id", "revision_id", "graph_id", "attempt", "floor", "temporary",
+    "metadata", "kwargs", "last_death", "deaths", "quarantine", "timeout_seconds",
+)  # fmt: skip
+_NOTIFIED = statement("claim.notified")
+_OVERLOOKED = statement("claim.overlooked")
+_ROUND_ROBIN = statement("claim.round_robin")
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
     """Claim eligible pending runs in one call. Returns `(run, newest checkpoint of its thread)` pairs.
 
-    Omits runs that another owner has claimed. Raises UniqueViolation if another run of the same thread is running
-    in spite of the check for earlier runs: only the unique index guarantees one running run per thread. The caller
-    then claims the runs one by one.
+    Omits runs that another owner has claimed, and limited runs. Raises UniqueViolation if another run of the same
+    thread is running in spite of the check for earlier runs: only the unique index guarantees one running run per
+    thread. The caller then claims the runs one by one.
     """
-    which = {"ids": list(run_ids), "some_key_is_limited": terms.some_key_is_limited}
-    parameters = CLAIM_RUNS.values({**_conditions(terms), **which})
-    claimed: list[Row] = []
-    stored = []
-    own: Any = conn  # the driver's types accept literal statements only
-    for row in own.execute(_CLAIM_RUNS, parameters):
-        if row[0] is None:
-            stored.append(row[len(_CLAIMED) :])
-        else:
-            claimed.append(dict(zip(CLAIMED_COLUMNS, row, strict=False)))
-    return _taken(conn, terms, claimed, checkpoint_reads.by_thread(stored))
+    return _claim(
+        conn, _NOTIFIED, terms, run_ids=uuids(run_ids), some_key_is_limited=terms.some_key_is_limited
+    )
 
 
 def claim_waiting(
     conn: Driver, pool: str, terms: Terms, *, limit: int, waited_seconds: float
 ) -> list[tuple[Claimed, Stored]]:
     """Claim runs that have waited for `waited_seconds` because their notification, or all of Redis, was lost."""
-    return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
+    in_pool = dataclasses.replace(terms, pool=pool)
+    return _claim(conn, _OVERLOOKED, in_pool, limit=limit, waited_seconds=waited_seconds)
 
 
 def claim_round_robin(
-    conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str], depth: int = 0
+    conn: Driver,
+    pool: str,
+    terms: Terms,
+    *,
+    limit: int,
+    served: Sequence[str],
+    depth: int = 0,
+    deployment_id: UUID | None = None,
+    key_id: str | None = None,
+    capacities: Mapping[str, int] = MappingProxyType({}),
 ) -> list[tuple[Claimed, Stored]]:
     """Claim pending runs of one depth round robin between keys, for a runner without capacity for all of them.
 
     Includes runs without a notification. `served` lists the keys whose runs the runner has claimed, least recent
-    first. A result shorter than `limit` means that no more runs are eligible.
+    first. Claims from the queue of a limited deployment or key if one is named, else from all unlimited queues. The
+    caller has locked the row of a limited one. `capacities` holds the number of runs that each limited key may start. A
+    result shorter than `limit` means that no more runs are eligible.
     """
-    which = {
-        "pool": pool,
-        "limit": limit,
-        "served": list(served),
-        "capacities": [],
-        "limited_keys": [],
-        "depth": depth,
-    }
-    return take(conn, CLAIM_ROUND_ROBIN, terms, which)
+    return _claim(
+        conn,
+        _ROUND_ROBIN,
+        dataclasses.replace(terms, pool=pool),
+        limit=limit,
+        depth=depth,
+        deployment_id=deployment_id,
+        key_id=key_id,
+        served_keys=texts(served),
+        limited_keys=texts(list(capacities)),
+        capacities=bigints(list(capacities.values())),
+    )
+
+
+def _claim(
+    conn: Driver, statement: Statement, terms: Terms, **parameters: Any
+) -> list[tuple[Claimed, Stored]]:
+    rows = statement.rows(
+        conn,
+        owner=terms.owner,
+        lease_seconds=terms.lease_seconds,
+        run_timeout_seconds=terms.run_timeout_seconds,
+        event_numbers=RESERVED,
+        pool=terms.pool,
+        **parameters,
+    )
+    rows.sort(key=lambda row: row["run_id"])  # the oldest run starts first; UPDATE returns rows unordered
+    return [
+        (
+            _claimed(
+                row,
+                terms.owner,
+                key_id=row["key_id"],
+                depth=row["depth"],
+                has_checkpoint=row["has_checkpoint"],
+            ),
+            checkpoint_reads.newest_of(row),
+        )
+        for row in rows
+    ]
+
+
+def _claimed(row: Row, owner: str, **more: Any) -> Claimed:
+    return Claimed(
+        **{name: row[name] for name in _COLUMNS},
+        owner=owner,
+        input=(row["input"] or "null").encode(),
+        seconds_left=float(row["seconds_left"]),
+        **more,
+    )
 
 
 def is_deleted(conn: Connection, run_id: UUID) -> bool:
     """Return whether the run's row is gone."""
     found = conn.execute(text("SELECT FROM run WHERE run_id = :id"), {"id": run_id})
     return found.one_or_none() is None
-
-
-def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
-    """Claim runs with one of the statements of `shared/runs/eligibility.py`."""
-    rows = list(query(conn, statement, {**_conditions(terms), **which}))
-    keys = [(row["deployment_id"], row["thread_id"]) for row in rows if not row["temporary"]]
-    return _taken(conn, terms, rows, checkpoint_reads.newest(conn, keys) if keys else {})
-
-
-def _conditions(terms: Terms) -> dict[str, Any]:
-    return {
-        "owner": terms.owner,
-        "lease": terms.lease_seconds,
-        "run_timeout": terms.run_timeout_seconds,
-        "reserved": RESERVED,
-        "pool": terms.pool,
-    }
-
-
-def _taken(
-    conn: Driver, terms: Terms, rows: Sequence[Row], stored: Mapping[checkpoint_reads.Key, list[bytes]]
-) -> list[tuple[Claimed, Stored]]:
-    again = [row["run_id"] for row in rows if row["attempt"] > 1]
-    resumed = checkpoints.having_checkpoints(conn, again) if again else set()
-    claimed = [_claimed(row, terms.owner, has_checkpoint=row["run_id"] in resumed) for row in rows]
-    claimed.sort(key=lambda run: run.run_id)  # the oldest run starts first; UPDATE returns rows unordered
-    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
-
-
-def _claimed(row: Row, owner: str, *, has_checkpoint: bool = False) -> Claimed:
-    return Claimed(
-        **{
-            **row,
-            "owner": owner,
-            "has_checkpoint": has_checkpoint,
-            "input": (row["input"] or "null").encode(),
-            "seconds_left": float(row["seconds_left"]),
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,4 +418,4 @@ RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id,
         .mappings()
         .one_or_none()
     )
-    return None if row is None else _claimed(row, owner)
+    return None if row is None else _claimed(row, owner, cancel_requested=row["cancel_requested"])

@@ -17,11 +17,9 @@ from sqlalchemy import Connection, text
 
 from shared.deployments.limits import move_waiting
 from shared.infra.postgres import Driver, query
-from shared.runs import key_limits
-from shared.runs.claims import Claimed, Stored, Terms, take
+from shared.runs import claims, key_limits
+from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.eligibility import (
-    ALL_LANES,
-    CLAIM_LIMITED,
     NOTIFIED_AGAIN,
     Next,
     eligible,
@@ -29,9 +27,8 @@ from shared.runs.eligibility import (
     notification_lost,
 )
 
-STRAGGLERS = text(f"""
-WITH RECURSIVE lane AS ({ALL_LANES})
-SELECT DISTINCT d.id, d.pool FROM lane l JOIN deployment d ON d.id = l.deployment_id AND d.pool <> l.pool
+STRAGGLERS = text("""
+SELECT DISTINCT d.id, d.pool FROM waiting_lanes() l JOIN deployment d ON d.id = l.deployment_id AND d.pool <> l.pool
 """)
 
 
@@ -103,19 +100,19 @@ def claim(
         if min(capacity, most) <= 0:
             return []
         keys = key_limits.capacities_within(conn, deployment_id, depth=depth)
-        which = {
-            "deployment_id": deployment_id,
-            "pool": pool,
-            "limit": min(capacity, most),
-            "served": list(served),
-            "limited_keys": list(keys),
-            "capacities": list(keys.values()),
-            "depth": depth,
-        }
-        taken = take(conn, CLAIM_LIMITED, terms, which)
+        claimed = claims.claim_round_robin(
+            conn,
+            pool,
+            terms,
+            limit=min(capacity, most),
+            served=served,
+            depth=depth,
+            deployment_id=deployment_id,
+            capacities=keys,
+        )
     return [
         (dataclasses.replace(run, limited=True, key_limited=run.key_id in keys), stored)
-        for run, stored in taken
+        for run, stored in claimed
     ]
 
 

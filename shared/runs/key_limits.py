@@ -15,10 +15,9 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.infra.postgres import Driver, query
-from shared.runs.claims import Claimed, Stored, Terms, take
+from shared.runs import claims
+from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.eligibility import (
-    ALL_LANES,
-    CLAIM_OF_KEY,
     NOTIFIED_AGAIN,
     Next,
     eligible,
@@ -101,26 +100,25 @@ def claim(
         capacity = min(row["max_concurrent_runs"] - _running(conn, [key_id], depth).get(key_id, 0), most)
         if capacity <= 0:
             return []
-        which = {
-            "key_id": key_id,
-            "pool": pool,
-            "limit": capacity,
-            "served": [],
-            "limited_keys": [key_id],
-            "capacities": [capacity],
-            "depth": depth,
-        }
-        taken = take(conn, CLAIM_OF_KEY, terms, which)
-    return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in taken]
+        claimed = claims.claim_round_robin(
+            conn,
+            pool,
+            terms,
+            limit=capacity,
+            served=[],
+            depth=depth,
+            key_id=key_id,
+            capacities={key_id: capacity},
+        )
+    return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in claimed]
 
 
 TO_NOTIFY = text(f"""
-WITH RECURSIVE lane AS ({ALL_LANES})
 UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     SELECT w.run_id FROM (
         SELECT c.run_id, c.notified_at, c.notifications, l.key_id,
             row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS round
-        FROM lane l CROSS JOIN LATERAL (
+        FROM waiting_lanes() l CROSS JOIN LATERAL (
             SELECT r.run_id, r.notified_at, r.notifications FROM run r
             WHERE r.status = 'pending' AND r.pool = l.pool AND r.deployment_id = l.deployment_id
               AND r.key_id = l.key_id AND r.depth = 0 AND {eligible("r")}

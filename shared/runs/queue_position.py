@@ -19,7 +19,6 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus, is_due, is_live, is_silent, waiting_since
 from shared.runs import read, visibility
-from shared.runs.eligibility import LANES
 from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000
@@ -92,8 +91,8 @@ ORDER BY created_seq
 """)
 
 POSITION = text(f"""
-WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
-    SELECT * FROM lane WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+WITH line AS (
+    SELECT * FROM waiting_lanes_of(:pool) WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
         AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
 ), own AS (
     SELECT least(sum(c.n), :most) AS n FROM line l CROSS JOIN LATERAL (

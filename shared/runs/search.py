@@ -16,7 +16,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.infra.json_text import readable
 from shared.infra.postgres import dumps
 from shared.models import (
     LIVE_RUN_STATUSES,
@@ -36,7 +35,7 @@ _GIVEN = {
     "assistant_id": "assistant_id = :assistant_id",
     "thread_id": "thread_id = :thread_id",
     "graph_id": "graph_id = :graph_id",
-    "error": f"{readable('error')} ->> 'error' = :error",
+    "error": "readable(error) ->> 'error' = :error",
     "metadata": "metadata @> CAST(:metadata AS jsonb)",
     # repeats a condition of `metadata` with the expression of an index
     CRON_ID: f"metadata ? '{CRON_ID}' AND left(metadata ->> '{CRON_ID}', 36) = left(:{CRON_ID}, 36)",

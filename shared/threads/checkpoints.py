@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared.errors import NotFound
-from shared.infra.json_text import readable, without_nul
+from shared.infra.json_text import without_nul
 from shared.infra.postgres import Driver, dumps, query
 
 
@@ -227,7 +227,7 @@ _NO_BLOB_WITHOUT_CHECKPOINT = f"""
 DELETE FROM checkpoint_blob AS blob WHERE {_IN_THREADS} AND NOT EXISTS (
     SELECT 1 FROM checkpoint AS c
     WHERE c.deployment_id = blob.deployment_id AND c.thread_id = blob.thread_id
-        AND c.checkpoint_ns = blob.checkpoint_ns AND {readable("c.blobs")} ->> blob.channel = blob.version
+        AND c.checkpoint_ns = blob.checkpoint_ns AND readable(c.blobs) ->> blob.channel = blob.version
 )"""
 _NO_WRITE_WITHOUT_CHECKPOINT = f"""
 DELETE FROM checkpoint_write AS own WHERE {_IN_THREADS} AND NOT EXISTS (
@@ -375,14 +375,3 @@ SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND t
     }
     if not conn.exec_driver_sql(statement, parameters).scalar():
         raise NotFound(f"Checkpoint {checkpoint_id} not found")
-
-
-def having_checkpoints(conn: Connection | Driver, run_ids: Sequence[UUID]) -> set[UUID]:
-    """Return the runs that have stored a root checkpoint. A new attempt can resume from it."""
-    statement = """
-SELECT run.run_id FROM run
-WHERE run.run_id = ANY(%(runs)s) AND EXISTS (
-    SELECT 1 FROM checkpoint AS c
-    WHERE c.deployment_id = run.deployment_id AND c.thread_id = run.thread_id
-        AND c.checkpoint_ns = '' AND c.run_id = run.run_id)"""
-    return {row["run_id"] for row in query(conn, statement, {"runs": list(run_ids)})}
