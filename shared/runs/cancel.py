@@ -173,7 +173,7 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
 def _record_webhook(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
     """Insert the webhook delivery of a live run that is about to be deleted, if it has a webhook."""
     if row["webhook"] is not None and row["status"] in LIVE_RUN_STATUSES:
-        webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
+        webhooks.record(conn, [row["run_id"]], status=status, error=error)
 
 
 def _remove(conn: Connection, row: RowMapping) -> None:

@@ -14,6 +14,5 @@ down_revision = None
 
 
 def upgrade() -> None:
-    folder = Path(__file__).parent
-    for name in ("initial", "commit_runs_1"):
-        op.get_bind().exec_driver_sql((folder / f"{revision}_{name}.sql").read_text())
+    tables = Path(__file__).with_suffix(".sql").read_text()
+    op.get_bind().exec_driver_sql(tables)

@@ -15,7 +15,6 @@ from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry, history
 from shared.runs import (
     claims,
-    commits,
     create,
     deployment_limits,
     eligibility,
@@ -162,7 +161,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         taken = [run for run, _ in claims.claim(own, made, Terms("me", 30.0, 3600.0))]
         ends = [Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}") for run in taken]
         writes = [factories.checkpoint(run, "99999999", b"x", new=[("a", "1", "t")]) for run in taken]
-        done, fenced = commits.commit(own, ends, writes, owner="me", to_disk=False)
+        done, fenced = finish.commit(own, ends, writes, owner="me", to_disk=False)
         assert (done.keys(), fenced) == (set(made), set())
 
     cases: dict[str, tuple[Work, int]] = {

@@ -62,8 +62,7 @@ def writes(run: Row[Any], id: str, items: dict[int, bytes], *, task: str = "t", 
 
 
 def store(*items: Write) -> set[Any]:
-    with connection() as conn:
-        return checkpoints.write(conn, items)
+    return factories.store(*items)
 
 
 def read(run: Row[Any], **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
