@@ -22,7 +22,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import Driver, dumps, query
-from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH, is_live
+from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -347,7 +347,7 @@ def delete(
     live = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            f" AND assistant_id = :assistant_id AND {is_live()}"
+            " AND assistant_id = :assistant_id AND is_live(status)"
         ),
         key,
     ).all()

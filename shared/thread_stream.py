@@ -25,7 +25,7 @@ from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
-from shared.models import LIVE_RUN_STATUSES, is_live
+from shared.models import LIVE_RUN_STATUSES
 from shared.runs import end_event
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import state
@@ -81,10 +81,10 @@ FROM thread AS t LEFT JOIN LATERAL (
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 
-BEGIN = text(f"""
+BEGIN = text("""
 SELECT t.state_updated_at, coalesce((
     SELECT min(created_seq) - 1 FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id
-    AND {is_live()}), t.last_seq) AS known, t.last_seq
+    AND is_live(status)), t.last_seq) AS known, t.last_seq
 FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 

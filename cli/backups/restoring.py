@@ -28,7 +28,7 @@ from shared import migrations, store_vectors
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
 from shared.infra import encryption, redis
 from shared.infra.schema import needed, versions
-from shared.models import METADATA, is_live
+from shared.models import METADATA
 from shared.settings import Settings
 from shared.sql import VIEWS, drop_views
 
@@ -271,8 +271,8 @@ def _pause(conn: Connection) -> None:
         (PAUSED,),
     )
     conn.execute(
-        "UPDATE run SET webhook = NULL, cancel_requested = 'interrupt', cancel_reason = %s"
-        f" WHERE {is_live()}".encode(),
+        b"UPDATE run SET webhook = NULL, cancel_requested = 'interrupt', cancel_reason = %s"
+        b" WHERE is_live(status)",
         (PAUSED,),
     )
 
@@ -289,7 +289,9 @@ def end_live_runs() -> int:
 
     with connection() as conn:
         rows = conn.execute(
-            text(f"SELECT deployment_id, thread_id, run_id FROM run WHERE {is_live()} ORDER BY created_seq")
+            text(
+                "SELECT deployment_id, thread_id, run_id FROM run WHERE is_live(status) ORDER BY created_seq"
+            )
         ).all()
     for row in rows:
         with connection() as conn:

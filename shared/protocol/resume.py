@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 from shared.errors import NotFound
 from shared.eventlog import events as logs
 from shared.infra import redis
-from shared.models import ThreadStatus, is_live
+from shared.models import ThreadStatus
 from shared.protocol import events
 from shared.protocol.lifecycle import open_interrupts
 from shared.runs.drafts import RunRequest
@@ -47,9 +47,9 @@ SELECT status, interrupts FROM thread WHERE deployment_id = :deployment_id AND t
 FOR NO KEY UPDATE
 """)
 
-COMMANDS = text(f"""
+COMMANDS = text("""
 SELECT readable(kwargs) -> 'command' -> 'resume' AS resume FROM run
-WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()} ORDER BY created_seq
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) ORDER BY created_seq
 """)
 
 RUNNING = text("""

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.infra.postgres import connection
-from shared.models import RunStatus, is_live
+from shared.models import RunStatus
 from shared.runs import create, signals
 from shared.runs.read import PROTOCOL
 
@@ -35,7 +35,7 @@ HAS_PROTOCOL = f"""(CAST(readable(kwargs) -> 'stream_mode' AS jsonb) @> '["{PROT
 
 LACKING = text(f"""
 SELECT run_id, status, owner FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-    AND {is_live()} AND NOT {HAS_PROTOCOL} ORDER BY created_seq
+    AND is_live(status) AND NOT {HAS_PROTOCOL} ORDER BY created_seq
 """)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.figures import recording
-from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
+from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import visibility, webhooks
 from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.threads import checkpoints, records, state
@@ -56,7 +56,7 @@ def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Ro
                 "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
                 " webhook FROM run"
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                f" AND {is_live()} ORDER BY created_seq FOR UPDATE"
+                " AND is_live(status) ORDER BY created_seq FOR UPDATE"
             ),
             {"deployment_id": deployment_id, "thread_id": thread_id},
         ).mappings()
@@ -130,7 +130,7 @@ def live_by_thread(
     rows = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            f" AND {is_live()} AND status = ANY(:statuses) AND {visible} ORDER BY run_id"
+            f" AND is_live(status) AND status = ANY(:statuses) AND {visible} ORDER BY run_id"
         ),
         {**values, "deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
     )

@@ -17,9 +17,9 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
-from shared.infra.arrays import bigints, texts, uuids
-from shared.infra.postgres import Driver, Row, query
-from shared.runs.eligibility import NOTIFIED_FIRST, Next
+from shared.infra.arrays import Packed, bigints, doubles, texts, uuids
+from shared.infra.postgres import Driver, Row
+from shared.runs.eligibility import Next
 from shared.sql import Statement, statement
 from shared.threads import checkpoint_reads
 
@@ -48,8 +48,8 @@ class Claimed:
     timeout_seconds: float | None = None  # set if the deployment has its own run timeout
     cancel_requested: str | None = None
     key_id: str = ""
-    limited: bool = False  # the deployment limits its concurrent runs (shared/runs/deployment_limits.py)
-    key_limited: bool = False  # the key limits its concurrent runs (shared/runs/key_limits.py)
+    limited: bool = False  # the deployment limits its concurrent runs (shared/runs/limits.py)
+    key_limited: bool = False  # the key limits its concurrent runs (shared/runs/limits.py)
     depth: int = 0  # number of ancestor runs (shared/runs/nesting.py)
     has_checkpoint: bool = False  # an earlier attempt stored a checkpoint
 
@@ -73,9 +73,20 @@ _COLUMNS = (
     "run_id", "deployment_id", "thread_id", "assistant_id", "revision_id", "graph_id", "attempt", "floor", "temporary",
     "metadata", "kwargs", "last_death", "deaths", "quarantine", "timeout_seconds",
 )  # fmt: skip
+# Reasons of lost attempts.
+LEASE_RAN_OUT = "its worker stopped renewing the lease"
+ANSWER_LOST = "its worker never learned of it"
+HANDED_OVER = "its worker stopped and handed it over"
+
 _NOTIFIED = statement("claim.notified")
 _OVERLOOKED = statement("claim.overlooked")
 _ROUND_ROBIN = statement("claim.round_robin")
+_RENEW = statement("leases.renew")
+_REQUEUE = statement("leases.requeue")
+_REQUEUE_UNKNOWN = statement("leases.requeue_unknown")
+_REQUEUE_ABANDONED = statement("leases.requeue_abandoned")
+_CANCEL_REQUESTS = statement("leases.cancel_requests")
+_TAKE_OVER = statement("leases.take_over")
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
@@ -185,24 +196,6 @@ class Hold:
     renewed: bool = True  # False: another transaction had the row locked
 
 
-RENEW = text("""
-WITH mine AS (
-    SELECT run_id, attempt, cancel_requested, cancel_reason FROM run
-    WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
-), free AS (
-    SELECT run_id FROM run
-    WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
-    FOR NO KEY UPDATE SKIP LOCKED
-), renewed AS (
-    UPDATE run SET lease_until = now() + make_interval(secs => :lease)
-    WHERE run_id IN (SELECT run_id FROM free)
-    RETURNING run_id, attempt, cancel_requested, cancel_reason, true AS renewed
-)
-SELECT * FROM renewed
-UNION ALL
-SELECT *, false FROM mine WHERE run_id NOT IN (SELECT run_id FROM renewed)""")
-
-
 def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float) -> dict[UUID, Hold]:
     """Extend the leases of an owner's runs. The owner has lost the runs missing from the result.
 
@@ -213,9 +206,10 @@ def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_second
     many runs in a different order. A renewal that waited for one of them while it holds locks on others would deadlock
     with the commit, until PostgreSQL breaks the deadlock after a second. Waiting would also delay the other leases.
     """
-    rows = conn.execute(RENEW, {"ids": list(run_ids), "owner": owner, "lease": lease_seconds})
+    rows = _RENEW.rows(conn, run_ids=uuids(run_ids), owner=owner, lease_seconds=lease_seconds)
     return {
-        row.run_id: Hold(row.attempt, row.cancel_requested, row.cancel_reason, row.renewed) for row in rows
+        row["run_id"]: Hold(row["attempt"], row["cancel_requested"], row["cancel_reason"], row["renewed"])
+        for row in rows
     }
 
 
@@ -262,84 +256,37 @@ def give_back(conn: Connection | Driver, returns: Sequence[Requeue]) -> set[UUID
 
     Skips runs that the owner has lost, and runs with a request to cancel them. The caller must end the latter.
     """
-    parameters = {
+    rows = _REQUEUE.rows(
+        conn,
         **_held([item.run for item in returns]),
-        "delays": [item.delay_seconds for item in returns],
-        "deaths": [item.death for item in returns],
-        "died": [0 if item.refund else 1 for item in returns],
-        "levels": [item.quarantine for item in returns],
-    }
-    return {row["run_id"] for row in query(conn, GIVE_BACK, parameters)}
+        delays=doubles([item.delay_seconds for item in returns]),
+        deaths=texts([item.death for item in returns]),
+        died=bigints([0 if item.refund else 1 for item in returns]),
+        levels=bigints([item.quarantine for item in returns]),
+        reason=HANDED_OVER,
+    )
+    return {row["run_id"] for row in rows}
 
 
-def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
+def _held(runs: Sequence[Claimed]) -> dict[str, Packed]:
     """Return the parameters that identify runs together with their owner and attempt, a list for each column."""
     return {
-        "run_ids": [run.run_id for run in runs],
-        "attempts": [run.attempt for run in runs],
-        "owners": [run.owner for run in runs],
+        "run_ids": uuids([run.run_id for run in runs]),
+        "attempts": bigints([run.attempt for run in runs]),
+        "owners": texts([run.owner for run in runs]),
     }
 
-
-MOST_ATTEMPTS = 50  # newest attempts that a run's row records
-LEASE_RAN_OUT = "its worker stopped renewing the lease"
-ANSWER_LOST = "its worker never learned of it"
-HANDED_OVER = "its worker stopped and handed it over"
-
-
-def lost(reason: str) -> str:
-    """Return the SET clause that records a lost attempt, for an UPDATE of running runs with the alias `r`.
-
-    `reason` is an SQL expression. While an attempt runs, `updated_at` is the time at which it started: no other
-    statement updates it.
-    """
-    return f"""attempts = CASE WHEN jsonb_array_length(r.attempts) >= {MOST_ATTEMPTS} THEN r.attempts - 0
-        ELSE coalesce(r.attempts, '[]') END || jsonb_build_object('attempt', r.attempt, 'worker', r.owner,
-            'started_at', r.updated_at, 'ended_at', now(), 'reason', {reason})"""
-
-
-_ABANDONED = lost(f"'{LEASE_RAN_OUT}'")
-
-# A process that returns a run to the queue notifies runners after the commit, so `notified_at` is set here.
-_PENDING_AGAIN = f"status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), {NOTIFIED_FIRST}"
-
-GIVE_BACK = f"""
-UPDATE run r SET {_PENDING_AGAIN}, {lost(f"coalesce(f.death, '{HANDED_OVER}')")},
-    not_before = now() + make_interval(secs => f.delay),
-    last_death = f.death, deaths = r.deaths + f.died, quarantine = coalesce(f.level, r.quarantine)
-FROM unnest(
-    CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[]),
-    CAST(%(delays)s AS float8[]), CAST(%(deaths)s AS text[]), CAST(%(died)s AS int[]),
-    CAST(%(levels)s AS bigint[])
-) AS f(run_id, attempt, owner, delay, death, died, level)
-WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner AND r.status = 'running'
-  AND r.cancel_requested IS NULL
-RETURNING r.run_id
-"""
 
 Wish = tuple[str, str | None]  # a request to cancel a run: the action and the reason
 
 
 def wishes_to_stop(conn: Driver, runs: Sequence[Claimed]) -> dict[UUID, Wish]:
     """Return the requests to cancel these runs, by run id. Omits runs that the owner has lost."""
-    statement = """
-SELECT r.run_id, r.cancel_requested, r.cancel_reason
-FROM run r JOIN unnest(
-    CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[])
-) AS f(run_id, attempt, owner) ON r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner
-WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
-    rows = query(conn, statement, _held(runs))
+    rows = _CANCEL_REQUESTS.rows(conn, **_held(runs))
     return {row["run_id"]: (row["cancel_requested"], row["cancel_reason"]) for row in rows}
 
 
 SETTLED_SECONDS = 2.0  # the response of a more recent claim may not have reached the owner yet
-
-GIVE_BACK_UNKNOWN = text(f"""
-UPDATE run r SET {_PENDING_AGAIN}, {lost(f"'{ANSWER_LOST}'")}
-WHERE owner = :owner AND status = 'running' AND run_id <> ALL(CAST(:known AS uuid[]))
-  AND updated_at < now() - make_interval(secs => :settled) AND cancel_requested IS NULL
-RETURNING run_id, pool
-""")
 
 
 def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[Next]:
@@ -347,8 +294,10 @@ def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) ->
 
     The claim of such a run was committed, but the owner never received the response.
     """
-    rows = conn.execute(GIVE_BACK_UNKNOWN, {"owner": owner, "known": list(known), "settled": SETTLED_SECONDS})
-    return [Next(row.run_id, row.pool) for row in rows]
+    rows = _REQUEUE_UNKNOWN.rows(
+        conn, owner=owner, known=uuids(known), settled_seconds=SETTLED_SECONDS, reason=ANSWER_LOST
+    )
+    return [Next(row["run_id"], row["pool"]) for row in rows]
 
 
 SHORTEN = text("""
@@ -385,15 +334,7 @@ def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:
 
 def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> bool:
     """Return a run with an expired lease to the queue. Returns False if the caller must end the run instead."""
-    done = conn.execute(
-        text(
-            f"UPDATE run r SET {_PENDING_AGAIN}, deaths = deaths + 1, {_ABANDONED}"
-            " WHERE run_id = :run_id AND status = 'running' AND lease_until < now()"
-            " AND deaths + 1 < :max_attempts AND cancel_requested IS NULL AND deadline_at > now()"
-        ),
-        {"run_id": run_id, "max_attempts": max_attempts},
-    )
-    return done.rowcount == 1
+    return _REQUEUE_ABANDONED.count(conn, run_id=run_id, max_attempts=max_attempts, reason=LEASE_RAN_OUT) == 1
 
 
 def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
@@ -401,21 +342,5 @@ def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
 
     Returns None if the run is no longer running or its lease is not expired.
     """
-    row = (
-        conn.execute(
-            text(
-                f"""
-UPDATE run r SET {_ABANDONED}, owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserved + :reserved,
-    lease_until = now() + interval '30 seconds', updated_at = now()
-WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
-RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
-    seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death,
-    deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
-    cancel_requested"""
-            ),
-            {"run_id": run_id, "owner": owner, "reserved": RESERVED},
-        )
-        .mappings()
-        .one_or_none()
-    )
+    row = _TAKE_OVER.row(conn, run_id=run_id, owner=owner, event_numbers=RESERVED, reason=LEASE_RAN_OUT)
     return None if row is None else _claimed(row, owner, cancel_requested=row["cancel_requested"])

@@ -22,7 +22,6 @@ from shared.models import (
     UNSUCCESSFUL_RUN_STATUSES,
     RunStatus,
     has_ended,
-    is_live,
     is_unsuccessful,
 )
 from shared.runs import read
@@ -129,7 +128,7 @@ def _of_any_status(
 def _parts(statuses: set[RunStatus]) -> list[tuple[str, ...]]:
     """Return the conditions for live runs and for ended runs. Omits a half without any of the statuses."""
     live = set(LIVE_RUN_STATUSES)
-    halves = [(is_live(), live), (has_ended(), set(RunStatus) - live)]
+    halves = [("is_live(status)", live), (has_ended(), set(RunStatus) - live)]
     return [
         (condition,) if half <= statuses else (condition, "status = ANY(:status)")
         for condition, half in halves

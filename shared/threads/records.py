@@ -33,7 +33,7 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Driver, Row, dumps, query
-from shared.models import THREAD, is_live
+from shared.models import THREAD
 from shared.threads import ttl
 
 SORTABLE = {
@@ -296,7 +296,7 @@ UPDATE thread t SET updated_at = now(),
         THEN 'interrupted'
     ELSE 'idle' END
 FROM (SELECT EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = :deployment_id
-      AND r.thread_id = :thread_id AND {is_live("r")}) AS are) live
+      AND r.thread_id = :thread_id AND is_live(r.status)) AS are) live
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
 )
 

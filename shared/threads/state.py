@@ -17,7 +17,6 @@ from sqlalchemy import Connection, text
 from shared.errors import Conflict
 from shared.infra.json_text import canonical
 from shared.infra.postgres import dumps
-from shared.models import is_live
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
 
@@ -152,7 +151,7 @@ def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Non
         raise records.missing(thread_id)
     query = text(
         "SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-        f" AND {is_live()} ORDER BY created_seq LIMIT 5"
+        " AND is_live(status) ORDER BY created_seq LIMIT 5"
     )
     live = conn.execute(query, {"deployment_id": deployment_id, "thread_id": thread_id}).scalars().all()
     if live:

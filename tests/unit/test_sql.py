@@ -82,12 +82,14 @@ DIGESTS = {
     "waiting_lanes": "24e9a9739981",
     "waiting_lanes_of": "cd52dc17dc90",
     "readable": "f0317b072011",
+    "runners_of_pool": "ad3899e330e0",
     "checkpoint_parts": "6b30cd6b0aac",
     "newest_checkpoint": "e6928b1ae623",
     "claim_runs_1": "fc88a2e63d8b",
     "store_checkpoints_1": "588d8a9f1d5f",
     "commit_runs_1": "56c28b8740c7",
     "ended_run_values": "2f8be9df5f6d",
+    "with_lost_attempt": "846b03d747a2",
     "record_webhooks_1": "dca45f3aa10a",
 }
 

@@ -16,10 +16,9 @@ from shared.removal import expiry, history
 from shared.runs import (
     claims,
     create,
-    deployment_limits,
     eligibility,
     finish,
-    key_limits,
+    limits,
     nesting,
     read,
 )
@@ -239,9 +238,8 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
     cases: dict[str, tuple[Work, int]] = {
         "pools": (eligibility.pools, 10),
         "runs that nobody heard of": (lambda conn: eligibility.to_notify(conn, limit=200), 1_500),
-        "runs of limited keys that nobody heard of": (key_limits.to_notify, 10),
-        "runs of limited deployments that nobody heard of": (deployment_limits.to_notify, 10),
-        "runs that missed a move": (deployment_limits.move_stragglers, 10),
+        "runs under a limit that nobody heard of": (limits.to_notify, 20),
+        "runs that missed a move": (eligibility.move_stragglers, 10),
         "leases and pauses that no clock of now gave": (
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),
             10,
