@@ -101,6 +101,16 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str, later
     assert schema.applied(empty) == next_release.NUMBER
 
 
+def test_a_new_database_of_a_later_release_has_the_functions_that_this_one_calls(
+    empty: str, later: Path
+) -> None:
+    assert _start(empty, later).wait(timeout=60) == 0
+
+    with psycopg.connect(empty) as connection:
+        found = connection.execute("SELECT proname FROM pg_proc WHERE proname LIKE 'claim_runs_%'").fetchall()
+    assert set(found) == {("claim_runs_1",), ("claim_runs_2",)}
+
+
 def test_a_database_from_before_the_first_release_is_refused(database: str, migrated: str) -> None:
     with fresh(database, template=migrated) as url:
         with psycopg.connect(url) as connection:
