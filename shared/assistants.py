@@ -22,9 +22,8 @@ from shared.deployments import shares
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, dumps, query
-from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH, is_live
+from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -349,7 +348,7 @@ def delete(
     live = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            f" AND assistant_id = :assistant_id AND {is_live()}"
+            " AND assistant_id = :assistant_id AND is_live(status)"
         ),
         key,
     ).all()
@@ -373,14 +372,14 @@ def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]
 
 
 # A default assistant that no caller has changed follows the configuration of the last deployed revision.
-RECONFIGURE = text(f"""
+RECONFIGURE = text("""
 UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
 FROM assistant a
 WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
   AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
   AND v.metadata ->> 'created_by' = 'system'
-  AND (CAST({readable("v.config")} AS jsonb) <> CAST(:config AS jsonb)
-    OR CAST({readable("v.context")} AS jsonb) <> CAST(:context AS jsonb))
+  AND (CAST(readable(v.config) AS jsonb) <> CAST(:config AS jsonb)
+    OR CAST(readable(v.context) AS jsonb) <> CAST(:context AS jsonb))
 """)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import dumps
-from shared.models import is_live, is_silent, waiting_since
+from shared.models import is_silent
 
 REMOVED_SECONDS = 60.0  # without a heartbeat
 READY, DRAINING, SILENT = "ready", "draining", "silent"
@@ -160,10 +160,10 @@ def _names(
 POOLS = text(f"""
 WITH live AS (
     SELECT pool, count(*) FILTER (WHERE status = 'running') AS running,
-        count(*) FILTER (WHERE status = 'pending' AND {waiting_since("run")} <= now()) AS pending,
-        extract(epoch FROM now() - min({waiting_since("run")})
-            FILTER (WHERE status = 'pending' AND {waiting_since("run")} <= now())) AS oldest
-    FROM run WHERE {is_live()} GROUP BY pool
+        count(*) FILTER (WHERE status = 'pending' AND waiting_since(run.not_before, run.created_at) <= now()) AS pending,
+        extract(epoch FROM now() - min(waiting_since(run.not_before, run.created_at))
+            FILTER (WHERE status = 'pending' AND waiting_since(run.not_before, run.created_at) <= now())) AS oldest
+    FROM run WHERE is_live(status) GROUP BY pool
 ), serving AS (
     SELECT pool, count(*) FILTER (WHERE NOT is_silent) AS runners, count(*) FILTER (WHERE is_silent) AS silent,
         count(*) FILTER (WHERE state = 'draining' AND NOT is_silent) AS draining,

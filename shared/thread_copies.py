@@ -10,7 +10,6 @@ from sqlalchemy import Connection, text
 
 from shared.errors import NotFound
 from shared.infra.postgres import Row, dumps
-from shared.models import is_live
 from shared.runs import cancel
 from shared.runs.cancel import Displaced
 from shared.threads import checkpoints, records
@@ -99,7 +98,7 @@ def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
         return False
     live = text(
         "SELECT EXISTS (SELECT FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-        f" AND {is_live()})"
+        " AND is_live(status))"
     )
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
     return not conn.execute(live, key).scalar_one()

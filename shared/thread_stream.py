@@ -24,9 +24,8 @@ from shared.eventlog import events, follow
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import hub
 from shared.infra import redis
-from shared.infra.json_text import readable
 from shared.infra.postgres import connection, dumps
-from shared.models import LIVE_RUN_STATUSES, is_live
+from shared.models import LIVE_RUN_STATUSES
 from shared.runs import end_event
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import state
@@ -70,22 +69,22 @@ class StreamPosition:
 
 # Runs after `known` are live or new when the stream begins. Earlier runs are included within the retention time if they
 # are resumable. The run that the reader was `reading` need not be resumable, so that at least its end is sent.
-LOOK = text(f"""
+LOOK = text("""
 SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs, r.seq_reserved
 FROM thread AS t LEFT JOIN LATERAL (
     SELECT run_id, created_seq, status, attempt, kwargs, seq_reserved FROM run
     WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
       AND (created_seq > :known OR ended_at > now() - make_interval(secs => :retention)
-           AND (created_seq = :reading OR CAST({readable("kwargs")} ->> 'resumable' AS boolean)))
+           AND (created_seq = :reading OR CAST(readable(kwargs) ->> 'resumable' AS boolean)))
     ORDER BY created_seq LIMIT 1
 ) AS r ON true
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 
-BEGIN = text(f"""
+BEGIN = text("""
 SELECT t.state_updated_at, coalesce((
     SELECT min(created_seq) - 1 FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id
-    AND {is_live()}), t.last_seq) AS known, t.last_seq
+    AND is_live(status)), t.last_seq) AS known, t.last_seq
 FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 

@@ -15,10 +15,10 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from cli.machine import embedded
+from shared import sql
 from shared.infra import egress, encryption, schema
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
-from shared.migrations import routines
 from shared.models import METADATA
 from shared.settings import Settings
 from tests.support import module_times, shared_stack
@@ -128,8 +128,7 @@ def _engines(database: str) -> tuple[Engine, Engine | None]:
     engine = shared_postgres.connect(database)
     METADATA.create_all(engine)
     with engine.begin() as connection:
-        for routine in routines.CURRENT:
-            connection.exec_driver_sql(routine.definition)
+        sql.install(connection)
         connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
         connection.execute(
             text("INSERT INTO alembic_version VALUES (:version)"), {"version": schema.needed()}

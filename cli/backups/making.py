@@ -126,7 +126,6 @@ def _copy(conn: Connection, writer: BackupWriter, table: str, columns: tuple[str
 
 
 def _live_runs(conn: Connection) -> int:
-    from shared.models import is_live
 
-    row = conn.execute(f"SELECT count(*) FROM run WHERE {is_live()}".encode()).fetchone()
+    row = conn.execute(b"SELECT count(*) FROM run WHERE is_live(status)").fetchone()
     return row[0] if row else 0

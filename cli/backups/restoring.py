@@ -28,8 +28,9 @@ from shared import migrations, store_vectors
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
 from shared.infra import encryption, redis
 from shared.infra.schema import needed, versions
-from shared.models import METADATA, is_live
+from shared.models import METADATA
 from shared.settings import Settings
+from shared.sql import VIEWS, drop_views
 
 VERSION = "alembic_version"
 # Tables in which an empty service has rows: the database version, the first organization, workers, the last backup.
@@ -93,7 +94,8 @@ def _require_restorable(backup: Backup) -> None:
 def look(conn: Connection) -> TargetDatabase:
     """Describe the database of this connection."""
     known = {*METADATA.tables, VERSION, store_vectors.NAME}
-    tables = tuple(name for (name,) in conn.execute(RELATIONS, {"known": list(known)}).fetchall())
+    relations = conn.execute(RELATIONS, {"known": list(known), "views": list(VIEWS)})
+    tables = tuple(name for (name,) in relations.fetchall())
     foreign = tuple(name for name in tables if name not in known)
     filled = [name for name in tables if name not in (*foreign, *OF_EMPTY_SERVICE) and _has_rows(conn, name)]
     is_used = bool(filled) or _has_own_organizations(conn, tables)
@@ -107,11 +109,12 @@ def look(conn: Connection) -> TargetDatabase:
     )
 
 
-# The service's tables that the search_path finds, and all other relations in the schema where tables are created.
+# The service's tables that the search_path finds, and all other relations in the schema where tables are created, except
+# the service's views.
 RELATIONS = """
 SELECT o.relname FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
 WHERE (n.nspname = current_schema() OR o.relname = ANY(%(known)s)) AND pg_table_is_visible(o.oid)
-    AND o.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT o.relispartition
+    AND o.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT o.relispartition AND o.relname <> ALL(%(views)s)
     AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = o.oid AND d.deptype = 'e')
 ORDER BY 1
 """
@@ -247,11 +250,12 @@ def _set_identities(conn: Connection, backup: Backup) -> None:
 
 
 def _drop(conn: Connection, target: TargetDatabase) -> None:
-    """Drop all tables of the service.
+    """Drop all tables of the service, and the views on them.
 
     Without CASCADE, PostgreSQL refuses if a foreign object depends on one of them. Functions stay: migrations replace
     them.
     """
+    drop_views(conn)
     if target.tables:
         conn.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(map(sql.Identifier, target.tables))))
 
@@ -267,8 +271,8 @@ def _pause(conn: Connection) -> None:
         (PAUSED,),
     )
     conn.execute(
-        "UPDATE run SET webhook = NULL, cancel_requested = 'interrupt', cancel_reason = %s"
-        f" WHERE {is_live()}".encode(),
+        b"UPDATE run SET webhook = NULL, cancel_requested = 'interrupt', cancel_reason = %s"
+        b" WHERE is_live(status)",
         (PAUSED,),
     )
 
@@ -285,7 +289,9 @@ def end_live_runs() -> int:
 
     with connection() as conn:
         rows = conn.execute(
-            text(f"SELECT deployment_id, thread_id, run_id FROM run WHERE {is_live()} ORDER BY created_seq")
+            text(
+                "SELECT deployment_id, thread_id, run_id FROM run WHERE is_live(status) ORDER BY created_seq"
+            )
         ).all()
     for row in rows:
         with connection() as conn:

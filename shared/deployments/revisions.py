@@ -26,7 +26,7 @@ from uuid_utils.compat import uuid7
 from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import dumps
-from shared.models import REVISION_ENDS, RevisionStatus, is_due
+from shared.models import REVISION_ENDS, RevisionStatus
 
 IN_PROGRESS = (
     RevisionStatus.AWAITING_BUILD,
@@ -237,14 +237,14 @@ def interrupt_all(conn: Connection, deployment_id: UUID, *, reason: str) -> list
     return [_move(conn, id, RevisionStatus.INTERRUPTED, reason) for id in ids.scalars().all()]
 
 
-CLAIM = text(f"""
+CLAIM = text("""
 UPDATE revision r
 SET status = CASE r.status WHEN 'AWAITING_BUILD' THEN 'BUILDING' ELSE 'DEPLOYING' END,
     attempt = r.attempt + 1, owner = :owner, seq_reserved = r.seq_reserved + :reserved,
     lease_until = now() + make_interval(secs => :lease), updated_at = now()
 FROM deployment d
 WHERE r.id = :id AND d.id = r.deployment_id AND d.deleted_at IS NULL AND r.owner IS NULL
-  AND r.status = ANY(:claimable) AND {is_due("r")}
+  AND r.status = ANY(:claimable) AND is_due(r.not_before)
 RETURNING r.id, r.deployment_id, d.organization_id, d.pool, r.status, r.attempt,
           r.seq_reserved - :reserved AS floor, r.archive_digest, r.source_revision_config, r.requirements,
           r.python_version, r.manifest, coalesce(r.build_id, r.id) AS build_id, r.preview
@@ -381,11 +381,11 @@ def _require_one(rowcount: int, claimed: ClaimedRevision) -> None:
         raise Fenced(f"revision {claimed.revision_id} no longer belongs to attempt {claimed.attempt}")
 
 
-DUE = text(f"""
+DUE = text("""
 UPDATE revision SET notified_at = clock_timestamp(), notifications = notifications + 1
 WHERE id IN (
     SELECT id FROM revision
-    WHERE status = ANY(:claimable) AND owner IS NULL AND {is_due("revision")}
+    WHERE status = ANY(:claimable) AND owner IS NULL AND is_due(revision.not_before)
       AND (notified_at IS NULL OR notified_at NOT BETWEEN
         clock_timestamp() - make_interval(secs => :again * least(notifications + 1, 12)) AND clock_timestamp())
     ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)

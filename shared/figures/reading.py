@@ -17,7 +17,7 @@ from shared.figures.folding import HOUR, MINUTE
 from shared.figures.histograms import percentile
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, STATUSES, summed
 from shared.infra import clock
-from shared.models import is_live, status_of_deployment, waiting_since
+from shared.models import status_of_deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ def _by(column: str) -> str:
 BY_STEP = text(_by("at"))
 BY_DEPLOYMENT = text(_by("deployment_id"))
 # Live runs count as created, too.
-STILL_LIVE = text(f"""
+STILL_LIVE = text("""
 SELECT date_bin(make_interval(secs => :step), r.created_at, to_timestamp(0)) AS at, count(*) AS n
 FROM run r JOIN deployment d ON d.id = r.deployment_id AND d.organization_id = :organization_id
-WHERE {is_live("r")} AND r.created_at >= :since
+WHERE is_live(r.status) AND r.created_at >= :since
   AND (CAST(:deployment_id AS uuid) IS NULL OR r.deployment_id = :deployment_id)
   AND (CAST(:key_id AS text) IS NULL OR r.key_id = :key_id)
 GROUP BY 1
@@ -147,9 +147,9 @@ SELECT d.id, d.name, {status_of_deployment("d")} AS status, d.pool, r.number AS 
 FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE status = 'running') AS running, count(*) FILTER (WHERE status = 'pending') AS waiting,
-        extract(epoch FROM now() - min({waiting_since("w")}) FILTER (
-            WHERE status = 'pending' AND {waiting_since("w")} <= now())) AS oldest
-    FROM run w WHERE deployment_id = d.id AND {is_live("w")}) l ON true
+        extract(epoch FROM now() - min(waiting_since(w.not_before, w.created_at)) FILTER (
+            WHERE status = 'pending' AND waiting_since(w.not_before, w.created_at) <= now())) AS oldest
+    FROM run w WHERE deployment_id = d.id AND is_live(w.status)) l ON true
 WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
 ORDER BY d.name, d.id
 """)

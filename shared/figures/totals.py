@@ -12,7 +12,6 @@ from sqlalchemy import Connection, text
 from shared.figures.folding import EVER
 from shared.figures.histograms import added, bucket
 from shared.figures.sums import COUNTS, KINDS, SECONDS, STATUSES, summed
-from shared.models import is_live
 
 Histogram = Mapping[int, int]
 
@@ -47,7 +46,7 @@ WITH own AS (
 ), live AS (
     SELECT deployment_id, count(*) FILTER (WHERE status = 'running') AS running,
         count(*) FILTER (WHERE status = 'pending') AS pending
-    FROM run WHERE {is_live()} GROUP BY deployment_id
+    FROM run WHERE is_live(status) GROUP BY deployment_id
 )
 SELECT o.name AS organization, d.name AS deployment, s.*, coalesce(l.running, 0) AS running,
     coalesce(l.pending, 0) AS pending

@@ -72,6 +72,7 @@ _TYPES = {
     "float8[]": _type(1022, 701, struct.Struct(">d").pack),
 }
 PACK: Mapping[str, Pack] = {name: packed for name, (packed, _, _) in _TYPES.items()}
+uuids, texts, blobs, bigints, doubles = PACK.values()
 
 
 def register(connection: Connection[Any]) -> None:

@@ -2,7 +2,7 @@
 
 A `json` column keeps any JSON text. PostgreSQL's operators (`->`, `->>`) and its casts to `jsonb` refuse a document
 that contains U+0000 anywhere. A single such row would fail every search that reads it. Every statement that queries a
-`json` column filled by callers or graphs therefore names the column as `readable(…)`.
+`json` column filled by callers or graphs therefore uses the database function `readable` (`shared/sql/rules.sql`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,6 @@ NUL = "\\u0000"
 # The escape, unless its own backslash is escaped.
 _ESCAPED_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"
 _REPLACEMENT = r"\1\\ufffd"
-
-
-def readable(column: str) -> str:
-    """Return SQL for the value of a `json` column with U+FFFD in place of U+0000. Other documents are unchanged."""
-    as_text = f"CAST({column} AS text)"
-    # Escaped backslashes are replaced meanwhile by a character that no JSON document contains unescaped. A regular
-    # expression would take a second for each megabyte of U+0000.
-    without_pairs = rf"replace({as_text}, '\\', chr(1))"
-    replaced = rf"replace(replace({without_pairs}, '{NUL}', '\ufffd'), chr(1), '\\')"
-    return f"(CASE WHEN strpos({as_text}, '{NUL}') = 0 THEN {column} ELSE CAST({replaced} AS json) END)"
 
 
 def holds_nul(value: Any) -> bool:

@@ -1,11 +1,29 @@
-"""Alembic's entry point: applies each version in a separate transaction, on the connection from shared.migrations."""
+"""Alembic's entry point: applies each version in a separate transaction, on the connection from shared.migrations.
+
+The transaction of the newest version also installs the views and functions of shared/sql.
+"""
 
 from __future__ import annotations
 
-from alembic import context
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from alembic import context
+from alembic.runtime.migration import MigrationContext, MigrationInfo
+
+from shared import sql
+from shared.infra import schema
 from shared.migrations import is_compared
 from shared.models import METADATA
+
+
+def install_with_newest(
+    ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
+) -> None:
+    """Install views and functions after the newest version. They may need columns that an older one does not have."""
+    if ctx.connection is not None and step.up_revision_id == schema.needed():
+        sql.install(ctx.connection)
+
 
 context.configure(
     connection=context.config.attributes["connection"],
@@ -14,6 +32,7 @@ context.configure(
     compare_type=True,
     compare_server_default=False,
     transaction_per_migration=True,
+    on_version_apply=install_with_newest,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -33,11 +33,8 @@ from shared.models.statuses import (
     RunStatus,
     ThreadStatus,
     has_ended,
-    is_due,
-    is_live,
     is_unsuccessful,
     status_of_deployment,
-    waiting_since,
 )
 from shared.models.store import STORE_ITEM
 from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, THREAD
@@ -90,10 +87,7 @@ __all__ = [
     "RunStatus",
     "ThreadStatus",
     "has_ended",
-    "is_due",
-    "is_live",
     "is_silent",
     "is_unsuccessful",
     "status_of_deployment",
-    "waiting_since",
 ]

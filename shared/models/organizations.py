@@ -30,7 +30,7 @@ API_KEY = Table(
     column("expires_at", TIME, nullable=True),
     column("revoked_at", TIME, nullable=True),
     column("last_used_at", TIME, nullable=True),
-    # limits of the runs that it creates: see shared/runs/key_limits.py and shared/figures/budgets.py
+    # limits of the runs that it creates: see shared/runs/limits.py and shared/figures/budgets.py
     column("max_concurrent_runs", BigInteger, nullable=True),
     column("max_tokens_per_day", BigInteger, nullable=True),
     column("max_run_tokens", BigInteger, nullable=True),

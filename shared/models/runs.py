@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, Boolean, Double, Index, Table, Text, Uu
 from sqlalchemy.dialects.postgresql import JSONB
 
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column, of_thread
-from shared.models.statuses import has_ended, is_live, is_unsuccessful
+from shared.models.statuses import LIVE_RUN_STATUSES, has_ended, is_one_of, is_unsuccessful
 
 # One execution of a graph. Everything it needs is frozen into the row at its creation.
 RUN = Table(
@@ -68,7 +68,7 @@ RUN = Table(
         postgresql_where=text("status = 'running'"),
     ),
     Index("ix_run_thread", "deployment_id", "thread_id", "created_seq"),
-    # the backlog of a pool by deployment and key: see shared/runs/eligibility.py
+    # the backlog of a pool by deployment and key: see shared/sql/rules.sql
     Index(
         "ix_run_waiting",
         "pool",
@@ -121,6 +121,6 @@ RUN = Table(
         "deployment_id",
         "thread_id",
         "created_seq",
-        postgresql_where=text(is_live()),
+        postgresql_where=text(is_one_of(LIVE_RUN_STATUSES, None)),
     ),
 )

@@ -69,32 +69,17 @@ UNSUCCESSFUL_RUN_STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTER
 ENDED_RUN_STATUSES = (RunStatus.SUCCESS, *UNSUCCESSFUL_RUN_STATUSES)
 
 
-def is_live(alias: str | None = None) -> str:
-    """Return the SQL condition that a run has not ended. `alias` is the alias of the run table."""
-    return _is_one_of(LIVE_RUN_STATUSES, alias)
-
-
 def is_unsuccessful(alias: str | None = None) -> str:
     """Return the SQL condition that a run has ended without success. `alias` is the alias of the run table."""
-    return _is_one_of(UNSUCCESSFUL_RUN_STATUSES, alias)
+    return is_one_of(UNSUCCESSFUL_RUN_STATUSES, alias)
 
 
 def has_ended(alias: str | None = None) -> str:
     """Return the SQL condition that a run has ended. `alias` is the alias of the run table."""
-    return _is_one_of(ENDED_RUN_STATUSES, alias)
+    return is_one_of(ENDED_RUN_STATUSES, alias)
 
 
-def is_due(alias: str) -> str:
-    """Return the SQL condition that a pending run or waiting revision has no start time in the future."""
-    return f"({alias}.not_before IS NULL OR {alias}.not_before <= now())"
-
-
-def waiting_since(alias: str) -> str:
-    """Return the SQL expression for the time since which a pending run waits: its creation or its later start time."""
-    return f"coalesce({alias}.not_before, {alias}.created_at)"
-
-
-def _is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:
+def is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:
     """Return the SQL condition that a run has one of the statuses.
 
     Uses literals instead of parameters: PostgreSQL uses a partial index only if the condition matches the index's own.

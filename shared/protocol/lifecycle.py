@@ -15,7 +15,6 @@ import orjson
 from sqlalchemy import Connection, text
 
 from shared.eventlog.events import Event
-from shared.infra.json_text import readable
 from shared.models import RunStatus
 from shared.protocol import position
 from shared.protocol.events import ProtocolEvent, made
@@ -24,7 +23,7 @@ from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
 
 REFUSED = "UnknownInterruptError"  # the error of a strict resume that matches no open interrupt
 
-_KWARGS = readable("r.kwargs")
+_KWARGS = "readable(r.kwargs)"
 # `left_open`: the thread is interrupted, and no later run has started.
 ROW = text(f"""
 SELECT r.run_id, r.created_seq, r.graph_id, r.status, r.attempt, r.started_at, r.ended_at, r.error,

@@ -18,8 +18,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.eventlog import events as logs
 from shared.infra import redis
-from shared.infra.json_text import readable
-from shared.models import ThreadStatus, is_live
+from shared.models import ThreadStatus
 from shared.protocol import events
 from shared.protocol.lifecycle import open_interrupts
 from shared.runs.drafts import RunRequest
@@ -49,9 +48,9 @@ SELECT status, interrupts FROM thread WHERE deployment_id = :deployment_id AND t
 FOR NO KEY UPDATE
 """)
 
-COMMANDS = text(f"""
-SELECT {readable("kwargs")} -> 'command' -> 'resume' AS resume FROM run
-WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()} ORDER BY created_seq
+COMMANDS = text("""
+SELECT readable(kwargs) -> 'command' -> 'resume' AS resume FROM run
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) ORDER BY created_seq
 """)
 
 RUNNING = text("""

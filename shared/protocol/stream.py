@@ -25,9 +25,8 @@ from shared.eventlog import follow
 from shared.eventlog.events import END, Event
 from shared.eventlog.hub import Reader, Stopping, hub
 from shared.infra import redis
-from shared.infra.json_text import readable
 from shared.infra.postgres import connection
-from shared.models import LIVE_RUN_STATUSES, RunStatus, ThreadStatus, is_live
+from shared.models import LIVE_RUN_STATUSES, RunStatus, ThreadStatus
 from shared.protocol import events, lifecycle, position, watching
 from shared.protocol.events import EXPIRED, Failure, Item, Note
 from shared.runs import end_event, visibility
@@ -47,10 +46,10 @@ _OF_THREAD = "deployment_id = t.deployment_id AND thread_id = t.thread_id"
 # `by_protocol`: the run was created by a command, so the client that sent the command waits for its end.
 BEGIN = text(f"""
 SELECT t.last_seq, t.status, t.protocol_end_given, newest.created_seq AS newest, newest.by_protocol,
-    (SELECT min(created_seq) FROM run WHERE {_OF_THREAD} AND {is_live()}) AS oldest_live,
+    (SELECT min(created_seq) FROM run WHERE {_OF_THREAD} AND is_live(status)) AS oldest_live,
     (SELECT created_seq FROM run WHERE {_OF_THREAD} ORDER BY created_seq DESC OFFSET :kept LIMIT 1) AS forgotten
 FROM thread AS t LEFT JOIN LATERAL (
-    SELECT created_seq, CAST({readable("kwargs")} -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]' AS by_protocol
+    SELECT created_seq, CAST(readable(kwargs) -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]' AS by_protocol
     FROM run WHERE {_OF_THREAD} AND attempt > 0 ORDER BY created_seq DESC LIMIT 1
 ) AS newest ON true
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id

@@ -12,9 +12,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.infra.json_text import readable
 from shared.infra.postgres import connection
-from shared.models import RunStatus, is_live
+from shared.models import RunStatus
 from shared.runs import create, signals
 from shared.runs.read import PROTOCOL
 
@@ -31,12 +30,12 @@ WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 """)
 
 # Condition in a SELECT from run: the run writes the protocol's events, for its creator or for a reader that joined.
-HAS_PROTOCOL = f"""(CAST({readable("kwargs")} -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]'
-    OR coalesce(CAST({readable("kwargs")} -> 'joined' -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]', false))"""
+HAS_PROTOCOL = f"""(CAST(readable(kwargs) -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]'
+    OR coalesce(CAST(readable(kwargs) -> 'joined' -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]', false))"""
 
 LACKING = text(f"""
 SELECT run_id, status, owner FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-    AND {is_live()} AND NOT {HAS_PROTOCOL} ORDER BY created_seq
+    AND is_live(status) AND NOT {HAS_PROTOCOL} ORDER BY created_seq
 """)
 
 

@@ -10,7 +10,6 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import thread_copies
-from shared.models import is_live
 from shared.models.threads import EXPIRES, EXPIRES_AT
 from shared.threads import checkpoints, records
 
@@ -71,7 +70,7 @@ EXPIRED = text(f"""
 SELECT deployment_id, thread_id FROM thread AS t
 WHERE {IS_OVER}
   AND NOT EXISTS (SELECT FROM run AS r WHERE r.deployment_id = t.deployment_id
-                  AND r.thread_id = t.thread_id AND {is_live("r")})
+                  AND r.thread_id = t.thread_id AND is_live(r.status))
 ORDER BY {EXPIRES_AT} LIMIT :limit
 """)
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from shared.deployments.logs import BUILD, DEPLOY
 from shared.deployments.shares import takes_traffic
 from shared.infra import clock
-from shared.models import REVISION_ENDS, ThreadStatus, has_ended, is_live
+from shared.models import REVISION_ENDS, ThreadStatus, has_ended
 from shared.runs.search import least_id
 
 REVISIONS_AT_ONCE = 50
@@ -38,7 +38,7 @@ WHERE d.deleted_at IS NULL AND r.status = ANY(:ends)
   AND NOT EXISTS (SELECT FROM revision a WHERE a.id = d.active_revision_id
                   AND a.updated_at > now() - make_interval(secs => :settled))
   AND NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND revision_id = r.id
-                  AND {is_live()})
+                  AND is_live(status))
 ORDER BY r.id LIMIT :limit
 FOR UPDATE OF d SKIP LOCKED
 """)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.figures import recording
-from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
+from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import visibility, webhooks
 from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.threads import checkpoints, records, state
@@ -56,7 +56,7 @@ def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Ro
                 "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
                 " webhook FROM run"
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                f" AND {is_live()} ORDER BY created_seq FOR UPDATE"
+                " AND is_live(status) ORDER BY created_seq FOR UPDATE"
             ),
             {"deployment_id": deployment_id, "thread_id": thread_id},
         ).mappings()
@@ -130,7 +130,7 @@ def live_by_thread(
     rows = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            f" AND {is_live()} AND status = ANY(:statuses) AND {visible} ORDER BY run_id"
+            f" AND is_live(status) AND status = ANY(:statuses) AND {visible} ORDER BY run_id"
         ),
         {**values, "deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
     )
@@ -173,7 +173,7 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
 def _record_webhook(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
     """Insert the webhook delivery of a live run that is about to be deleted, if it has a webhook."""
     if row["webhook"] is not None and row["status"] in LIVE_RUN_STATUSES:
-        webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
+        webhooks.record(conn, [row["run_id"]], status=status, error=error)
 
 
 def _remove(conn: Connection, row: RowMapping) -> None:

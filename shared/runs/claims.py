@@ -1,31 +1,27 @@
 """Claims on runs: leases, returning a run to the queue, and taking it over when its owner has died.
 
 A claim increments `attempt` and takes a lease. Every later write of the owner names the owner and the attempt, so an
-owner that lost its lease changes nothing. Locks are always taken thread first, then run. `shared/runs/eligibility.py`
-decides which runs may be claimed, `shared/runs/finish.py` ends them.
+owner that lost its lease changes nothing. Locks are always taken thread first, then run. `shared/sql/claim.sql` holds the
+claims, `shared/sql/rules.sql` decides which runs are eligible, and `shared/runs/finish.py` ends runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
-from shared.infra.postgres import Driver, Row, query
-from shared.infra.routines import Routine
-from shared.runs.eligibility import (
-    CLAIM,
-    CLAIM_ROUND_ROBIN,
-    CLAIM_WAITING,
-    CLAIMED_COLUMNS,
-    NOTIFIED_FIRST,
-    Next,
-)
-from shared.threads import checkpoint_reads, checkpoints
+from shared.infra.arrays import Packed, bigints, doubles, texts, uuids
+from shared.infra.postgres import Driver, Row
+from shared.runs.eligibility import Next
+from shared.sql import Statement, statement
+from shared.threads import checkpoint_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,8 @@ class Claimed:
     timeout_seconds: float | None = None  # set if the deployment has its own run timeout
     cancel_requested: str | None = None
     key_id: str = ""
-    limited: bool = False  # the deployment limits its concurrent runs (shared/runs/deployment_limits.py)
-    key_limited: bool = False  # the key limits its concurrent runs (shared/runs/key_limits.py)
+    limited: bool = False  # the deployment limits its concurrent runs (shared/runs/limits.py)
+    key_limited: bool = False  # the key limits its concurrent runs (shared/runs/limits.py)
     depth: int = 0  # number of ancestor runs (shared/runs/nesting.py)
     has_checkpoint: bool = False  # an earlier attempt stored a checkpoint
 
@@ -72,136 +68,122 @@ class Terms:
     some_key_is_limited: bool = True  # False: the claim skips the check for limited keys
 
 
-def _named(columns: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Prefix the columns of a result with `kind`, so that their names differ from those of all table columns."""
-    return {f"{kind}_{name}": type for name, type in columns.items()}
+# Fields of `Claimed` that are columns of a claimed run.
+_COLUMNS = (
+    "run_id", "deployment_id", "thread_id", "assistant_id", "revision_id", "graph_id", "attempt", "floor", "temporary",
+    "metadata", "kwargs", "last_death", "deaths", "quarantine", "timeout_seconds",
+)  # fmt: skip
+# Reasons of lost attempts.
+LEASE_RAN_OUT = "its worker stopped renewing the lease"
+ANSWER_LOST = "its worker never learned of it"
+HANDED_OVER = "its worker stopped and handed it over"
 
-
-_CLAIMED, _STORED = _named(CLAIMED_COLUMNS, "claimed"), _named(checkpoint_reads.NEWEST_COLUMNS, "stored")
-# Returns the claimed runs, then the newest checkpoints of their threads. The checkpoints are read after the claim: by
-# then the thread's previous run has ended.
-CLAIM_RUNS = Routine(
-    name="claim_runs_1",
-    parameters={
-        "ids": "uuid[]",
-        "owner": "text",
-        "lease": "float8",
-        "run_timeout": "float8",
-        "reserved": "bigint",
-        "pool": "text",
-        "some_key_is_limited": "boolean",
-    },
-    returns=f"TABLE ({', '.join(f'{name} {type}' for name, type in (_CLAIMED | _STORED).items())})",
-    declares="deployments uuid[] := '{}';\n    threads uuid[] := '{}';",
-    body=f"""
-FOR {", ".join(_CLAIMED)} IN {CLAIM}
-LOOP
-    RETURN NEXT;
-    IF NOT claimed_temporary THEN
-        deployments := deployments || claimed_deployment_id;
-        threads := threads || claimed_thread_id;
-    END IF;
-END LOOP;
-IF cardinality(threads) > 0 THEN
-    claimed_run_id := NULL;
-    FOR {", ".join(_STORED)} IN {checkpoint_reads.NEWEST.replace("%(deployments)s", "deployments").replace("%(threads)s", "threads")}
-    LOOP
-        RETURN NEXT;
-    END LOOP;
-END IF;""",
-)
-_CLAIM_RUNS = f"SELECT * FROM {CLAIM_RUNS.call}"
+_NOTIFIED = statement("claim.notified")
+_OVERLOOKED = statement("claim.overlooked")
+_ROUND_ROBIN = statement("claim.round_robin")
+_RENEW = statement("leases.renew")
+_REQUEUE = statement("leases.requeue")
+_REQUEUE_UNKNOWN = statement("leases.requeue_unknown")
+_REQUEUE_ABANDONED = statement("leases.requeue_abandoned")
+_CANCEL_REQUESTS = statement("leases.cancel_requests")
+_TAKE_OVER = statement("leases.take_over")
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
     """Claim eligible pending runs in one call. Returns `(run, newest checkpoint of its thread)` pairs.
 
-    Omits runs that another owner has claimed. Raises UniqueViolation if another run of the same thread is running
-    in spite of the check for earlier runs: only the unique index guarantees one running run per thread. The caller
-    then claims the runs one by one.
+    Omits runs that another owner has claimed, and limited runs. Raises UniqueViolation if another run of the same
+    thread is running in spite of the check for earlier runs: only the unique index guarantees one running run per
+    thread. The caller then claims the runs one by one.
     """
-    which = {"ids": list(run_ids), "some_key_is_limited": terms.some_key_is_limited}
-    parameters = CLAIM_RUNS.values({**_conditions(terms), **which})
-    claimed: list[Row] = []
-    stored = []
-    own: Any = conn  # the driver's types accept literal statements only
-    for row in own.execute(_CLAIM_RUNS, parameters):
-        if row[0] is None:
-            stored.append(row[len(_CLAIMED) :])
-        else:
-            claimed.append(dict(zip(CLAIMED_COLUMNS, row, strict=False)))
-    return _taken(conn, terms, claimed, checkpoint_reads.by_thread(stored))
+    return _claim(
+        conn, _NOTIFIED, terms, run_ids=uuids(run_ids), some_key_is_limited=terms.some_key_is_limited
+    )
 
 
 def claim_waiting(
     conn: Driver, pool: str, terms: Terms, *, limit: int, waited_seconds: float
 ) -> list[tuple[Claimed, Stored]]:
     """Claim runs that have waited for `waited_seconds` because their notification, or all of Redis, was lost."""
-    return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
+    in_pool = dataclasses.replace(terms, pool=pool)
+    return _claim(conn, _OVERLOOKED, in_pool, limit=limit, waited_seconds=waited_seconds)
 
 
 def claim_round_robin(
-    conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str], depth: int = 0
+    conn: Driver,
+    pool: str,
+    terms: Terms,
+    *,
+    limit: int,
+    served: Sequence[str],
+    depth: int = 0,
+    deployment_id: UUID | None = None,
+    key_id: str | None = None,
+    capacities: Mapping[str, int] = MappingProxyType({}),
 ) -> list[tuple[Claimed, Stored]]:
     """Claim pending runs of one depth round robin between keys, for a runner without capacity for all of them.
 
     Includes runs without a notification. `served` lists the keys whose runs the runner has claimed, least recent
-    first. A result shorter than `limit` means that no more runs are eligible.
+    first. Claims from the queue of a limited deployment or key if one is named, else from all unlimited queues. The
+    caller has locked the row of a limited one. `capacities` holds the number of runs that each limited key may start. A
+    result shorter than `limit` means that no more runs are eligible.
     """
-    which = {
-        "pool": pool,
-        "limit": limit,
-        "served": list(served),
-        "capacities": [],
-        "limited_keys": [],
-        "depth": depth,
-    }
-    return take(conn, CLAIM_ROUND_ROBIN, terms, which)
+    return _claim(
+        conn,
+        _ROUND_ROBIN,
+        dataclasses.replace(terms, pool=pool),
+        limit=limit,
+        depth=depth,
+        deployment_id=deployment_id,
+        key_id=key_id,
+        served_keys=texts(served),
+        limited_keys=texts(list(capacities)),
+        capacities=bigints(list(capacities.values())),
+    )
+
+
+def _claim(
+    conn: Driver, statement: Statement, terms: Terms, **parameters: Any
+) -> list[tuple[Claimed, Stored]]:
+    rows = statement.rows(
+        conn,
+        owner=terms.owner,
+        lease_seconds=terms.lease_seconds,
+        run_timeout_seconds=terms.run_timeout_seconds,
+        event_numbers=RESERVED,
+        pool=terms.pool,
+        **parameters,
+    )
+    rows.sort(key=lambda row: row["run_id"])  # the oldest run starts first; UPDATE returns rows unordered
+    return [
+        (
+            _claimed(
+                row,
+                terms.owner,
+                key_id=row["key_id"],
+                depth=row["depth"],
+                has_checkpoint=row["has_checkpoint"],
+            ),
+            checkpoint_reads.newest_of(row),
+        )
+        for row in rows
+    ]
+
+
+def _claimed(row: Row, owner: str, **more: Any) -> Claimed:
+    return Claimed(
+        **{name: row[name] for name in _COLUMNS},
+        owner=owner,
+        input=(row["input"] or "null").encode(),
+        seconds_left=float(row["seconds_left"]),
+        **more,
+    )
 
 
 def is_deleted(conn: Connection, run_id: UUID) -> bool:
     """Return whether the run's row is gone."""
     found = conn.execute(text("SELECT FROM run WHERE run_id = :id"), {"id": run_id})
     return found.one_or_none() is None
-
-
-def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
-    """Claim runs with one of the statements of `shared/runs/eligibility.py`."""
-    rows = list(query(conn, statement, {**_conditions(terms), **which}))
-    keys = [(row["deployment_id"], row["thread_id"]) for row in rows if not row["temporary"]]
-    return _taken(conn, terms, rows, checkpoint_reads.newest(conn, keys) if keys else {})
-
-
-def _conditions(terms: Terms) -> dict[str, Any]:
-    return {
-        "owner": terms.owner,
-        "lease": terms.lease_seconds,
-        "run_timeout": terms.run_timeout_seconds,
-        "reserved": RESERVED,
-        "pool": terms.pool,
-    }
-
-
-def _taken(
-    conn: Driver, terms: Terms, rows: Sequence[Row], stored: Mapping[checkpoint_reads.Key, list[bytes]]
-) -> list[tuple[Claimed, Stored]]:
-    again = [row["run_id"] for row in rows if row["attempt"] > 1]
-    resumed = checkpoints.having_checkpoints(conn, again) if again else set()
-    claimed = [_claimed(row, terms.owner, has_checkpoint=row["run_id"] in resumed) for row in rows]
-    claimed.sort(key=lambda run: run.run_id)  # the oldest run starts first; UPDATE returns rows unordered
-    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
-
-
-def _claimed(row: Row, owner: str, *, has_checkpoint: bool = False) -> Claimed:
-    return Claimed(
-        **{
-            **row,
-            "owner": owner,
-            "has_checkpoint": has_checkpoint,
-            "input": (row["input"] or "null").encode(),
-            "seconds_left": float(row["seconds_left"]),
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,24 +196,6 @@ class Hold:
     renewed: bool = True  # False: another transaction had the row locked
 
 
-RENEW = text("""
-WITH mine AS (
-    SELECT run_id, attempt, cancel_requested, cancel_reason FROM run
-    WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
-), free AS (
-    SELECT run_id FROM run
-    WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
-    FOR NO KEY UPDATE SKIP LOCKED
-), renewed AS (
-    UPDATE run SET lease_until = now() + make_interval(secs => :lease)
-    WHERE run_id IN (SELECT run_id FROM free)
-    RETURNING run_id, attempt, cancel_requested, cancel_reason, true AS renewed
-)
-SELECT * FROM renewed
-UNION ALL
-SELECT *, false FROM mine WHERE run_id NOT IN (SELECT run_id FROM renewed)""")
-
-
 def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float) -> dict[UUID, Hold]:
     """Extend the leases of an owner's runs. The owner has lost the runs missing from the result.
 
@@ -242,9 +206,10 @@ def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_second
     many runs in a different order. A renewal that waited for one of them while it holds locks on others would deadlock
     with the commit, until PostgreSQL breaks the deadlock after a second. Waiting would also delay the other leases.
     """
-    rows = conn.execute(RENEW, {"ids": list(run_ids), "owner": owner, "lease": lease_seconds})
+    rows = _RENEW.rows(conn, run_ids=uuids(run_ids), owner=owner, lease_seconds=lease_seconds)
     return {
-        row.run_id: Hold(row.attempt, row.cancel_requested, row.cancel_reason, row.renewed) for row in rows
+        row["run_id"]: Hold(row["attempt"], row["cancel_requested"], row["cancel_reason"], row["renewed"])
+        for row in rows
     }
 
 
@@ -291,84 +256,37 @@ def give_back(conn: Connection | Driver, returns: Sequence[Requeue]) -> set[UUID
 
     Skips runs that the owner has lost, and runs with a request to cancel them. The caller must end the latter.
     """
-    parameters = {
+    rows = _REQUEUE.rows(
+        conn,
         **_held([item.run for item in returns]),
-        "delays": [item.delay_seconds for item in returns],
-        "deaths": [item.death for item in returns],
-        "died": [0 if item.refund else 1 for item in returns],
-        "levels": [item.quarantine for item in returns],
-    }
-    return {row["run_id"] for row in query(conn, GIVE_BACK, parameters)}
+        delays=doubles([item.delay_seconds for item in returns]),
+        deaths=texts([item.death for item in returns]),
+        died=bigints([0 if item.refund else 1 for item in returns]),
+        levels=bigints([item.quarantine for item in returns]),
+        reason=HANDED_OVER,
+    )
+    return {row["run_id"] for row in rows}
 
 
-def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
+def _held(runs: Sequence[Claimed]) -> dict[str, Packed]:
     """Return the parameters that identify runs together with their owner and attempt, a list for each column."""
     return {
-        "run_ids": [run.run_id for run in runs],
-        "attempts": [run.attempt for run in runs],
-        "owners": [run.owner for run in runs],
+        "run_ids": uuids([run.run_id for run in runs]),
+        "attempts": bigints([run.attempt for run in runs]),
+        "owners": texts([run.owner for run in runs]),
     }
 
-
-MOST_ATTEMPTS = 50  # newest attempts that a run's row records
-LEASE_RAN_OUT = "its worker stopped renewing the lease"
-ANSWER_LOST = "its worker never learned of it"
-HANDED_OVER = "its worker stopped and handed it over"
-
-
-def lost(reason: str) -> str:
-    """Return the SET clause that records a lost attempt, for an UPDATE of running runs with the alias `r`.
-
-    `reason` is an SQL expression. While an attempt runs, `updated_at` is the time at which it started: no other
-    statement updates it.
-    """
-    return f"""attempts = CASE WHEN jsonb_array_length(r.attempts) >= {MOST_ATTEMPTS} THEN r.attempts - 0
-        ELSE coalesce(r.attempts, '[]') END || jsonb_build_object('attempt', r.attempt, 'worker', r.owner,
-            'started_at', r.updated_at, 'ended_at', now(), 'reason', {reason})"""
-
-
-_ABANDONED = lost(f"'{LEASE_RAN_OUT}'")
-
-# A process that returns a run to the queue notifies runners after the commit, so `notified_at` is set here.
-_PENDING_AGAIN = f"status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), {NOTIFIED_FIRST}"
-
-GIVE_BACK = f"""
-UPDATE run r SET {_PENDING_AGAIN}, {lost(f"coalesce(f.death, '{HANDED_OVER}')")},
-    not_before = now() + make_interval(secs => f.delay),
-    last_death = f.death, deaths = r.deaths + f.died, quarantine = coalesce(f.level, r.quarantine)
-FROM unnest(
-    CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[]),
-    CAST(%(delays)s AS float8[]), CAST(%(deaths)s AS text[]), CAST(%(died)s AS int[]),
-    CAST(%(levels)s AS bigint[])
-) AS f(run_id, attempt, owner, delay, death, died, level)
-WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner AND r.status = 'running'
-  AND r.cancel_requested IS NULL
-RETURNING r.run_id
-"""
 
 Wish = tuple[str, str | None]  # a request to cancel a run: the action and the reason
 
 
 def wishes_to_stop(conn: Driver, runs: Sequence[Claimed]) -> dict[UUID, Wish]:
     """Return the requests to cancel these runs, by run id. Omits runs that the owner has lost."""
-    statement = """
-SELECT r.run_id, r.cancel_requested, r.cancel_reason
-FROM run r JOIN unnest(
-    CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[])
-) AS f(run_id, attempt, owner) ON r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner
-WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
-    rows = query(conn, statement, _held(runs))
+    rows = _CANCEL_REQUESTS.rows(conn, **_held(runs))
     return {row["run_id"]: (row["cancel_requested"], row["cancel_reason"]) for row in rows}
 
 
 SETTLED_SECONDS = 2.0  # the response of a more recent claim may not have reached the owner yet
-
-GIVE_BACK_UNKNOWN = text(f"""
-UPDATE run r SET {_PENDING_AGAIN}, {lost(f"'{ANSWER_LOST}'")}
-WHERE owner = :owner AND status = 'running' AND run_id <> ALL(CAST(:known AS uuid[]))
-  AND updated_at < now() - make_interval(secs => :settled) AND cancel_requested IS NULL
-RETURNING run_id, pool
-""")
 
 
 def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[Next]:
@@ -376,8 +294,10 @@ def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) ->
 
     The claim of such a run was committed, but the owner never received the response.
     """
-    rows = conn.execute(GIVE_BACK_UNKNOWN, {"owner": owner, "known": list(known), "settled": SETTLED_SECONDS})
-    return [Next(row.run_id, row.pool) for row in rows]
+    rows = _REQUEUE_UNKNOWN.rows(
+        conn, owner=owner, known=uuids(known), settled_seconds=SETTLED_SECONDS, reason=ANSWER_LOST
+    )
+    return [Next(row["run_id"], row["pool"]) for row in rows]
 
 
 SHORTEN = text("""
@@ -414,15 +334,7 @@ def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:
 
 def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> bool:
     """Return a run with an expired lease to the queue. Returns False if the caller must end the run instead."""
-    done = conn.execute(
-        text(
-            f"UPDATE run r SET {_PENDING_AGAIN}, deaths = deaths + 1, {_ABANDONED}"
-            " WHERE run_id = :run_id AND status = 'running' AND lease_until < now()"
-            " AND deaths + 1 < :max_attempts AND cancel_requested IS NULL AND deadline_at > now()"
-        ),
-        {"run_id": run_id, "max_attempts": max_attempts},
-    )
-    return done.rowcount == 1
+    return _REQUEUE_ABANDONED.count(conn, run_id=run_id, max_attempts=max_attempts, reason=LEASE_RAN_OUT) == 1
 
 
 def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
@@ -430,21 +342,5 @@ def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
 
     Returns None if the run is no longer running or its lease is not expired.
     """
-    row = (
-        conn.execute(
-            text(
-                f"""
-UPDATE run r SET {_ABANDONED}, owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserved + :reserved,
-    lease_until = now() + interval '30 seconds', updated_at = now()
-WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
-RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
-    seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death,
-    deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
-    cancel_requested"""
-            ),
-            {"run_id": run_id, "owner": owner, "reserved": RESERVED},
-        )
-        .mappings()
-        .one_or_none()
-    )
-    return None if row is None else _claimed(row, owner)
+    row = _TAKE_OVER.row(conn, run_id=run_id, owner=owner, event_numbers=RESERVED, reason=LEASE_RAN_OUT)
+    return None if row is None else _claimed(row, owner, cancel_requested=row["cancel_requested"])

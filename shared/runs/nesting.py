@@ -7,7 +7,7 @@ The SDK client in a graph host sends the id of the calling run in the header HEA
 each depth, and runs of other depths never use it:
 
 - a runner's slots: `RUNYARD_RUNNER_SLOTS` for each depth (`workers/runner/runner.py`);
-- limits of deployments and keys, which count runs of the same depth (`deployment_limits.py`, `key_limits.py`);
+- limits of deployments and keys, which count runs of the same depth (`shared/runs/limits.py`);
 - graph hosts: one slot for each depth from 1 on, in addition to `RUNYARD_MAX_HOSTS` (`workers/runner/host_pool.py`);
 - a graph host's threads: `RUNYARD_HOST_THREADS` for each depth (`workers/graph_host/threads.py`).
 
@@ -32,7 +32,7 @@ from sqlalchemy import Connection
 
 from shared.errors import Conflict
 from shared.infra.postgres import Driver, query
-from shared.runs.eligibility import eligible, free_deployment, unlimited
+from shared.sql import statement
 
 HEADER = "X-Runyard-Parent-Run"
 MAX_DEPTH = 10
@@ -67,33 +67,9 @@ class WaitingDepth:
     keys: Sequence[str]  # limited keys of runs in unlimited deployments
 
 
-# A loose index scan: one index lookup for each triple of depth, deployment and key, however many runs wait in it. A
-# long queue of a limited deployment or key therefore does not hide the runs of others.
-_LANES = """
-    (SELECT l.depth, l.deployment_id, l.key_id FROM run l
-     WHERE l.status = 'pending' AND l.depth > 0 AND l.pool = %(pool)s
-     ORDER BY l.depth, l.deployment_id, l.key_id LIMIT 1)
-    UNION ALL
-    SELECT n.depth, n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
-        SELECT m.depth, m.deployment_id, m.key_id FROM run m
-        WHERE m.status = 'pending' AND m.depth > 0 AND m.pool = %(pool)s
-          AND (m.depth, m.deployment_id, m.key_id) > (l.depth, l.deployment_id, l.key_id)
-        ORDER BY m.depth, m.deployment_id, m.key_id LIMIT 1) n
-"""
-WAITING = f"""
-WITH RECURSIVE lane AS ({_LANES})
-SELECT w.depth, coalesce(bool_or({unlimited("w")}), false) AS has_unlimited,
-    coalesce(array_agg(DISTINCT w.deployment_id) FILTER (WHERE NOT ({free_deployment("w")})), '{{}}') AS deployments,
-    coalesce(array_agg(DISTINCT w.key_id)
-        FILTER (WHERE {free_deployment("w")} AND NOT ({unlimited("w")})), '{{}}') AS keys
-FROM lane w
-WHERE EXISTS (
-    SELECT FROM run r WHERE r.status = 'pending' AND r.pool = %(pool)s AND r.deployment_id = w.deployment_id
-      AND r.key_id = w.key_id AND r.depth = w.depth AND {eligible("r")} OFFSET 0)
-GROUP BY w.depth ORDER BY w.depth DESC
-"""
+_NESTED = statement("backlog.nested")
 
 
 def waiting(conn: Driver, pool: str) -> list[WaitingDepth]:
     """Return the depths at which nested runs of a pool wait, deepest first."""
-    return [WaitingDepth(**row) for row in query(conn, WAITING, {"pool": pool})]
+    return [WaitingDepth(**row) for row in _NESTED.rows(conn, pool=pool)]

@@ -1,7 +1,7 @@
 """Queue positions: why a run waits, its position in the queue, and the state of a deployment's queue.
 
 Everything is computed on request; creating and ending runs writes nothing for it. The position in the queue of a pool
-or a deployment counts the runs of other keys that round robin (`shared/runs/eligibility.py`) starts earlier. It is too
+or a deployment counts the runs of other keys that round robin (`shared/sql/claim.sql`) starts earlier. It is too
 high if some of these runs wait for earlier runs of their threads, and it is counted up to MOST_COUNTED. Runs of each
 depth have a separate queue (`shared/runs/nesting.py`).
 """
@@ -16,10 +16,11 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments.deployments import DeploymentRef
+from shared.infra.arrays import texts
 from shared.infra.postgres import Row
-from shared.models import RunStatus, is_due, is_live, is_silent, waiting_since
+from shared.models import SILENT_SECONDS, RunStatus
 from shared.runs import read, visibility
-from shared.runs.eligibility import LANES
+from shared.sql import statement
 from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000
@@ -61,57 +62,16 @@ class Capacity:
         return FULL if self.busy >= self.slots else NOT_PICKED_UP
 
 
-_OF_POOL = f"""
-    (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready'
-        AND NOT {is_silent("w")}) AS runners,
-    (SELECT CAST(coalesce(sum(w.slots), 0) AS bigint) FROM worker w
-        WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready'
-        AND NOT {is_silent("w")}) AS slots,
-    (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'draining'
-        AND NOT {is_silent("w")}) AS draining,
-    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool AND e.depth = {{depth}}) AS busy
-"""
-_RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
+_CAPACITY_OF_RUN = statement("backlog.capacity_of_run")
+_CAPACITY_OF_DEPLOYMENT = statement("backlog.capacity_of_deployment")
+_CAPACITY_OF_KEYS = statement("backlog.capacity_of_keys")
+_POSITION = statement("backlog.position")
 
-CAPACITY_OF_RUN = text(f"""
-SELECT r.run_id, r.pool, r.key_id, r.depth, d.max_concurrent_runs AS "limit", k.max_concurrent_runs AS key_limit,
-    ({_RUNNING} AND e.depth = r.depth) AS running,
-    CASE WHEN k.max_concurrent_runs IS NULL THEN 0 ELSE (
-        SELECT count(*) FROM run e
-        WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = r.depth) END AS key_running,
-    CASE WHEN r.not_before > now() THEN r.not_before END AS due_at,{_OF_POOL.format(depth="r.depth")}
-FROM run r JOIN deployment d ON d.id = r.deployment_id LEFT JOIN api_key k ON k.id = r.key_id
-WHERE r.run_id = :run_id
-""")
-
-LIVE_OF_THREAD = text(f"""
+LIVE_OF_THREAD = text("""
 SELECT run_id, status,
-    extract(epoch FROM greatest(now() - {waiting_since("run")}, '0')) AS waiting_seconds
-FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()}
+    extract(epoch FROM greatest(now() - waiting_since(not_before, created_at), '0')) AS waiting_seconds
+FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status)
 ORDER BY created_seq
-""")
-
-POSITION = text(f"""
-WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
-    SELECT * FROM lane WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
-        AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
-), own AS (
-    SELECT least(sum(c.n), :most) AS n FROM line l CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM (
-            SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.depth = :depth
-              AND w.run_id <= :run_id
-              AND {is_due("w")} LIMIT :most) x) c
-    WHERE l.key_id = :own_key
-), others AS (
-    SELECT l.key_id, sum(c.n) AS n FROM own CROSS JOIN line l CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM (
-            SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.depth = :depth
-              AND {is_due("w")} LIMIT greatest(own.n - 1, 0)) x) c
-    WHERE l.key_id <> :own_key GROUP BY l.key_id
-)
-SELECT CAST(own.n + coalesce((SELECT sum(least(o.n, greatest(own.n - 1, 0))) FROM others o), 0) AS bigint) FROM own
 """)
 
 
@@ -165,60 +125,43 @@ def _said(run: RowMapping, position: int | None, reason: str) -> dict[str, Any]:
 
 def _first_of_thread(conn: Connection, deployment_id: UUID, run_id: UUID) -> tuple[int | None, str]:
     """Return the queue position and the reason of a run that has no earlier live run on its thread."""
-    row = conn.execute(CAPACITY_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
+    row = _CAPACITY_OF_RUN.row(conn, run_id=run_id, silent_seconds=SILENT_SECONDS)
     if row is None:
         return None, NOT_PICKED_UP  # the run was deleted meanwhile
     if row["due_at"] is not None:
         return None, f"not due before {row['due_at'].isoformat().replace('+00:00', 'Z')}"
     reason = _capacity(row).reason
-    line = {
-        "deployment_id": deployment_id if reason == DEPLOYMENT_LIMIT else None,
-        "key_id": row["key_id"] if reason == KEY_LIMIT else None,
-    }
-    position = conn.execute(
-        POSITION,
-        {
-            "run_id": run_id,
-            "pool": row["pool"],
-            "own_key": row["key_id"],
-            "depth": row["depth"],
-            "most": MOST_COUNTED,
-            **line,
-        },
-    ).scalar()
+    counted = _POSITION.row(
+        conn,
+        run_id=run_id,
+        pool=row["pool"],
+        key_of_run=row["key_id"],
+        depth=row["depth"],
+        most=MOST_COUNTED,
+        deployment_id=deployment_id if reason == DEPLOYMENT_LIMIT else None,
+        key_id=row["key_id"] if reason == KEY_LIMIT else None,
+    )
+    position = None if counted is None else counted["position"]
     return position or 1, reason
 
 
-def _capacity(row: RowMapping, **more: Any) -> Capacity:
+def _capacity(row: Row, **more: Any) -> Capacity:
     return Capacity(**{name: row[name] for name in Capacity.__dataclass_fields__ if name in row}, **more)
 
 
-CAPACITY_OF_DEPLOYMENT = text(f"""
-SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING} AND e.depth = :depth) AS running,
-    ({_RUNNING}) AS running_in_all,
-    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool) AS busy_in_all,{_OF_POOL.format(depth=":depth")}
-FROM deployment d WHERE d.id = :deployment_id
-""")
-
-WAITING = f"""
+WAITING = """
 SELECT r.key_id, r.depth, r.why, count(*) AS runs,
-    extract(epoch FROM greatest(now() - min({waiting_since("r")}), '0')) AS seconds
+    extract(epoch FROM greatest(now() - min(waiting_since(r.not_before, r.created_at)), '0')) AS seconds
 FROM (
     SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
         WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
-    FROM run w WHERE w.deployment_id = :deployment_id AND {is_live("w")}) r
-WHERE r.status = 'pending' AND {{visible}} GROUP BY r.key_id, r.depth, r.why
+    FROM run w WHERE w.deployment_id = :deployment_id AND is_live(w.status)) r
+WHERE r.status = 'pending' AND {visible} GROUP BY r.key_id, r.depth, r.why
 """
 
 RUNNING = """
 SELECT count(*) FROM run r WHERE r.deployment_id = :deployment_id AND r.status = 'running' AND {visible}
 """
-
-KEYS = text("""
-SELECT k.id, k.max_concurrent_runs AS key_limit,
-    (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = :depth) AS key_running
-FROM api_key k WHERE k.max_concurrent_runs IS NOT NULL AND k.id = ANY(:ids)
-""")
 
 
 def of_deployment(
@@ -259,10 +202,12 @@ def of_deployment(
     }
 
 
-def _capacity_at(conn: Connection, deployment_id: UUID, depth: int) -> RowMapping:
+def _capacity_at(conn: Connection, deployment_id: UUID, depth: int) -> Row:
     """Return the limits that apply to a deployment's runs of this depth."""
-    values = {"deployment_id": deployment_id, "depth": depth}
-    return conn.execute(CAPACITY_OF_DEPLOYMENT, values).mappings().one()
+    (row,) = _CAPACITY_OF_DEPLOYMENT.rows(
+        conn, deployment_id=deployment_id, depth=depth, silent_seconds=SILENT_SECONDS
+    )
+    return row
 
 
 def _with_reasons(
@@ -272,10 +217,11 @@ def _with_reasons(
     for depth in sorted({group["depth"] for group in groups}):
         capacity = _capacity_at(conn, deployment_id, depth)
         at_depth = [group for group in groups if group["depth"] == depth]
-        keys = conn.execute(KEYS, {"ids": list({group["key_id"] for group in at_depth}), "depth": depth})
+        keys = _CAPACITY_OF_KEYS.rows(
+            conn, key_ids=texts(list({group["key_id"] for group in at_depth})), depth=depth
+        )
         of_key = {
-            key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]}
-            for key in keys.mappings()
+            key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]} for key in keys
         }
         for group in at_depth:
             reason = {"thread": EARLIER, "early": NOT_DUE}.get(group["why"])

@@ -9,7 +9,6 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
 from shared.figures import prices
-from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, Row, query
 from shared.threads import records
 
@@ -30,7 +29,7 @@ EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_i
 ANSWER, RESUME = "answer", "resume"
 WAITS_FOR = f"""
 CASE WHEN run.status = 'success' THEN (
-    SELECT CASE WHEN EXISTS (SELECT FROM json_each({readable("t.interrupts")}) i WHERE json_array_length(i.value) > 0)
+    SELECT CASE WHEN EXISTS (SELECT FROM json_each(readable(t.interrupts)) i WHERE json_array_length(i.value) > 0)
                 THEN '{ANSWER}' ELSE '{RESUME}' END
     FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
     WHERE r.run_id = run.run_id AND t.rest_status = 'interrupted' AND t.state_updated_at = r.ended_at

@@ -16,14 +16,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.infra.json_text import readable
 from shared.infra.postgres import dumps
 from shared.models import (
     LIVE_RUN_STATUSES,
     UNSUCCESSFUL_RUN_STATUSES,
     RunStatus,
     has_ended,
-    is_live,
     is_unsuccessful,
 )
 from shared.runs import read
@@ -36,7 +34,7 @@ _GIVEN = {
     "assistant_id": "assistant_id = :assistant_id",
     "thread_id": "thread_id = :thread_id",
     "graph_id": "graph_id = :graph_id",
-    "error": f"{readable('error')} ->> 'error' = :error",
+    "error": "readable(error) ->> 'error' = :error",
     "metadata": "metadata @> CAST(:metadata AS jsonb)",
     # repeats a condition of `metadata` with the expression of an index
     CRON_ID: f"metadata ? '{CRON_ID}' AND left(metadata ->> '{CRON_ID}', 36) = left(:{CRON_ID}, 36)",
@@ -130,7 +128,7 @@ def _of_any_status(
 def _parts(statuses: set[RunStatus]) -> list[tuple[str, ...]]:
     """Return the conditions for live runs and for ended runs. Omits a half without any of the statuses."""
     live = set(LIVE_RUN_STATUSES)
-    halves = [(is_live(), live), (has_ended(), set(RunStatus) - live)]
+    halves = [("is_live(status)", live), (has_ended(), set(RunStatus) - live)]
     return [
         (condition,) if half <= statuses else (condition, "status = ANY(:status)")
         for condition, half in halves

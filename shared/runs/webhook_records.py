@@ -14,7 +14,6 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
-from shared.infra.json_text import readable
 from shared.infra.postgres import Row
 from shared.runs import visibility
 from shared.user_code.filters import Filter
@@ -37,7 +36,7 @@ _CONDITIONS = {
     DeliveryStatus.FAILED: "w.ended_at IS NOT NULL AND w.failure IS NOT NULL",
 }
 _STATUS = "CASE " + " ".join(f"WHEN {said} THEN '{status}'" for status, said in _CONDITIONS.items()) + " END"
-_RUN = readable("w.run")
+_RUN = "readable(w.run)"
 THREAD_ID = f"CAST({_RUN} ->> 'thread_id' AS uuid)"
 _COLUMNS = f"""w.delivery_id, w.run_id, {THREAD_ID} AS thread_id, w.url, {_STATUS} AS status,
     w.attempt AS attempts, w.response_status, w.failure AS error, w.created_at,

@@ -2,7 +2,8 @@
 
 The transaction that ends a run with a webhook inserts a delivery row, however the run ends. The row contains everything
 that will be sent, because the run may be deleted a moment later. `workers/upkeep/webhook_deliveries.py` claims
-deliveries with a lease, like runs, and sends them. The receiver's response never changes the run.
+deliveries with a lease, like runs, and sends them. The receiver's response never changes the run. The statements are in
+`shared/sql/outbox.sql`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from sqlalchemy import Connection, text
 from shared.deployments.deployments import PATH_PREFIX
 from shared.errors import AddressRefused, Invalid, OutsideFailed
 from shared.infra import egress
-from shared.infra.postgres import Driver, dumps, query
-from shared.runs import end_event
+from shared.infra.arrays import doubles, uuids
+from shared.infra.postgres import dumps
+from shared.sql import Conn, statement
 
 LOC = ("body", "webhook")
 # A path traversal that could leave the deployment's paths.
@@ -138,64 +140,25 @@ def headers_of(conn: Connection, revision_id: UUID | None) -> dict[str, str]:
 
 # The outbox
 
-_INSERT = """
-INSERT INTO webhook_delivery (delivery_id, deployment_id, run_id, url, status, run, error, values)
-SELECT gen_random_uuid(), r.deployment_id, r.run_id, r.webhook, {status}, {run}, {error}, {values}
-FROM {source} WHERE r.webhook IS NOT NULL
-"""
-_ROW = "row_to_json(r)"
-_RUNS = """run r LEFT JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-    AND {kept}"""
-
-RECORD = (
-    _INSERT.format(
-        run=_ROW,
-        status="r.status",
-        error="coalesce(r.error, CASE WHEN r.status <> 'success' THEN CAST(%(error)s AS json) END)",
-        values="t.values",
-        source=_RUNS.format(kept="true"),
-    )
-    + "AND r.run_id = ANY(%(run_ids)s)"
-)
-RECORD_GOING = (
-    _INSERT.format(
-        run=_ROW,
-        status="%(status)s",
-        error="CAST(%(error)s AS json)",
-        values="t.values",
-        source=_RUNS.format(kept="%(status)s <> 'rollback'"),
-    )
-    + "AND r.run_id = ANY(%(run_ids)s)"
-)
-# Part of the statement in shared/runs/finish.py that ends temporary runs and deletes them. `f` holds how they ended.
-_ERROR, _MESSAGE = end_event.CANCEL_ERRORS[end_event.ROLLBACK]
-_IS_ROLLED_BACK = "r.cancel_requested = 'rollback' AND f.status = 'interrupted'"
-RECORD_TEMPORARY = _INSERT.format(
-    run="row_to_json(jsonb_populate_record(r, jsonb_build_object('usage', CAST(f.usage AS jsonb))))",
-    status=f"CASE WHEN {_IS_ROLLED_BACK} THEN 'rollback' ELSE f.status END",
-    error=f"""CASE WHEN {_IS_ROLLED_BACK}
-        THEN json_build_object('error', '{_ERROR}', 'message', coalesce(r.cancel_reason, '{_MESSAGE}'))
-        ELSE CAST(f.error AS json) END""",
-    values=f"CASE WHEN NOT coalesce({_IS_ROLLED_BACK}, false) THEN CAST(f.new_values AS json) END",
-    source="gone JOIN f USING (run_id) JOIN run r USING (run_id)",
-)
+_RECORD = statement("outbox.record")
+_CLAIM = statement("outbox.claim")
+_RECORD_ATTEMPT = statement("outbox.record_attempt")
+_SHORTEN_PAUSES = statement("outbox.shorten_pauses")
 
 
 def record(
-    conn: Connection | Driver, run_ids: Sequence[UUID], *, error: Mapping[str, Any] | None = None
+    conn: Conn,
+    run_ids: Sequence[UUID],
+    *,
+    status: str | None = None,
+    error: Mapping[str, Any] | None = None,
 ) -> None:
-    """Insert deliveries for runs that have just ended and are kept.
+    """Insert deliveries for those of the runs that have a webhook, after they have ended or before they are deleted.
 
-    `error` is sent for runs that did not succeed and have no error of their own.
+    `status` is sent instead of the run's status; with `rollback`, no values are sent. `error` is sent for runs that did
+    not succeed and have no error of their own.
     """
-    query(conn, RECORD, {"run_ids": list(run_ids), "error": None if error is None else dumps(error)})
-
-
-def record_going(
-    conn: Connection | Driver, run_ids: Sequence[UUID], *, status: str, error: Mapping[str, Any]
-) -> None:
-    """Insert deliveries for runs that are about to be deleted. With the status `rollback`, no values are sent."""
-    query(conn, RECORD_GOING, {"run_ids": list(run_ids), "status": status, "error": dumps(error)})
+    _RECORD.count(conn, run_ids=uuids(run_ids), status=status, error=None if error is None else dumps(error))
 
 
 # Deliveries
@@ -219,53 +182,12 @@ class Delivery:
     owner: str
 
 
-# Claims the deliveries that have been due longest, and at most :share at once for each deployment. A loose index scan
-# finds the deployments, so the cost does not depend on the number of due deliveries.
-CLAIM = text("""
-WITH RECURSIVE late AS (
-    (SELECT deployment_id FROM webhook_delivery WHERE ended_at IS NULL ORDER BY deployment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT deployment_id FROM webhook_delivery
-            WHERE ended_at IS NULL AND deployment_id > late.deployment_id ORDER BY deployment_id LIMIT 1)
-    FROM late WHERE late.deployment_id IS NOT NULL
-), busy AS (
-    SELECT deployment_id, count(*) AS n FROM webhook_delivery
-    WHERE owner IS NOT NULL AND due_at > now() GROUP BY deployment_id
-), chosen AS (
-    SELECT c.delivery_id FROM late
-    LEFT JOIN busy ON busy.deployment_id = late.deployment_id
-    CROSS JOIN LATERAL (
-        SELECT delivery_id, due_at FROM webhook_delivery
-        WHERE deployment_id = late.deployment_id AND ended_at IS NULL AND due_at <= now()
-        ORDER BY due_at, delivery_id LIMIT greatest(:share - coalesce(busy.n, 0), 0)) AS c
-    ORDER BY c.due_at LIMIT :limit
-)
-UPDATE webhook_delivery w SET attempt = w.attempt + 1, owner = :owner,
-    due_at = now() + make_interval(secs => :lease)
-FROM deployment d
-WHERE d.id = w.deployment_id AND w.delivery_id = ANY(ARRAY(
-    SELECT delivery_id FROM webhook_delivery
-    WHERE ended_at IS NULL AND due_at <= now() AND delivery_id IN (SELECT delivery_id FROM chosen)
-    FOR UPDATE SKIP LOCKED))
-RETURNING w.delivery_id, w.deployment_id, d.name AS deployment_name, d.active_revision_id AS revision_id, w.run_id,
-    w.url, w.status, w.run, w.values, w.error, w.attempt, w.owner
-""")
-
-
 def claim(conn: Connection, *, owner: str, limit: int) -> list[Delivery]:
     """Claim due deliveries. The deliveries of a process that died become due when their lease expires."""
-    rows = conn.execute(
-        CLAIM, {"owner": owner, "lease": LEASE_SECONDS, "share": AT_ONCE_PER_DEPLOYMENT, "limit": limit}
+    rows = _CLAIM.rows(
+        conn, owner=owner, lease_seconds=LEASE_SECONDS, per_deployment=AT_ONCE_PER_DEPLOYMENT, limit=limit
     )
-    return [Delivery(**row) for row in rows.mappings()]
-
-
-SETTLE = text("""
-UPDATE webhook_delivery SET failure = :failure, response_status = :response_status, owner = NULL,
-    ended_at = CASE WHEN CAST(:retry AS double precision) IS NULL THEN now() END,
-    due_at = now() + make_interval(secs => coalesce(:retry, 0) * (0.9 + random() * 0.2))
-WHERE delivery_id = :id AND owner = :owner AND attempt = :attempt AND ended_at IS NULL
-""")
+    return [Delivery(**row) for row in rows]
 
 
 def settle(
@@ -277,26 +199,16 @@ def settle(
     """
     is_last = failure is not None and delivery.attempt >= TRIES
     retry = None if failure is None or is_last else RETRY_SECONDS[delivery.attempt - 1]
-    conn.execute(
-        SETTLE,
-        {
-            "failure": failure,
-            "response_status": response_status,
-            "retry": retry,
-            "id": delivery.delivery_id,
-            "owner": delivery.owner,
-            "attempt": delivery.attempt,
-        },
+    _RECORD_ATTEMPT.count(
+        conn,
+        failure=failure,
+        response_status=response_status,
+        retry_seconds=retry,
+        delivery_id=delivery.delivery_id,
+        owner=delivery.owner,
+        attempt=delivery.attempt,
     )
     return not is_last
-
-
-_LONGEST = """make_interval(secs => CASE WHEN owner IS NOT NULL THEN :lease
-    ELSE coalesce((CAST(:pauses AS double precision[]))[attempt], 0) END)"""
-SHORTEN = text(f"""
-UPDATE webhook_delivery SET due_at = now() + {_LONGEST}
-WHERE ended_at IS NULL AND due_at > now() + 2 * {_LONGEST}
-""")
 
 
 def shorten_pauses(conn: Connection) -> int:
@@ -304,4 +216,4 @@ def shorten_pauses(conn: Connection) -> int:
 
     This happens if the database's clock was set back (`claims.shorten_leases`).
     """
-    return conn.execute(SHORTEN, {"lease": LEASE_SECONDS, "pauses": list(RETRY_SECONDS)}).rowcount
+    return _SHORTEN_PAUSES.count(conn, lease_seconds=LEASE_SECONDS, pauses=doubles(RETRY_SECONDS))

@@ -1,9 +1,9 @@
 """Checkpoints in PostgreSQL: fenced writes in bulk, pruning, copying and deleting. Checkpoints are never decoded here.
 
 A host sends checkpoints as frames (`workers/graph_host/storage.py` describes their headers). They are stored as rows of
-`checkpoint`, `checkpoint_blob` and `checkpoint_write`. One statement stores the frames of many runs: it locks the runs,
-and writes only the frames of runs that still belong to their owner. `shared/threads/checkpoint_reads.py` reads
-checkpoints for hosts.
+`checkpoint`, `checkpoint_blob` and `checkpoint_write`. A commit (`shared/runs/finish.py`) stores the frames of many runs: it
+locks the runs, and writes only the frames of runs that still belong to their owner.
+`shared/threads/checkpoint_reads.py` reads checkpoints for hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared.errors import NotFound
-from shared.infra.json_text import readable, without_nul
-from shared.infra.postgres import Driver, dumps, query
+from shared.infra.arrays import Packed, bigints, blobs, texts, uuids
+from shared.infra.json_text import without_nul
+from shared.infra.postgres import dumps
+from shared.sql import Conn, statement
 
 
 class ClaimedRun(Protocol):
@@ -78,102 +80,31 @@ def _check_frame(thread_id: UUID, head: Mapping[str, Any], blobs: Sequence[bytes
         raise ValueError(f"{len(blobs)} blobs where {items} belong")
 
 
-_OWNED = """
-    SELECT run.run_id FROM run
-    JOIN unnest(%(writing)s::uuid[], %(w_attempts)s::bigint[], %(w_owners)s::text[]) AS mine (run_id, attempt, owner)
-        ON run.run_id = mine.run_id AND run.attempt = mine.attempt AND run.owner = mine.owner
-    WHERE coalesce(run.status, '') = 'running' OR run.run_id = ANY(%(ending)s::uuid[])
-    ORDER BY run.run_id
-    FOR SHARE OF run
-"""
-_WRITE = """
-WITH held AS ({held}), checkpoints AS (
-    INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id,
-                            run_id, type, data, blobs, metadata)
-    SELECT deployment_id, thread_id, ns, id, parent_id, run_id, type, data, blobs::json, metadata::jsonb
-    FROM unnest(%(c_run)s::uuid[], %(c_deployment)s::uuid[], %(c_thread)s::uuid[], %(c_ns)s::text[],
-                %(c_id)s::text[], %(c_parent)s::text[], %(c_type)s::text[], %(c_data)s::bytea[],
-                %(c_blobs)s::text[], %(c_metadata)s::text[])
-        AS c (run_id, deployment_id, thread_id, ns, id, parent_id, type, data, blobs, metadata)
-    WHERE run_id IN (SELECT run_id FROM held)
-    ON CONFLICT (deployment_id, thread_id, checkpoint_ns, checkpoint_id) DO UPDATE
-    SET parent_checkpoint_id = excluded.parent_checkpoint_id, run_id = excluded.run_id,
-        type = excluded.type, data = excluded.data, blobs = excluded.blobs, metadata = excluded.metadata
-), blobs AS (
-    INSERT INTO checkpoint_blob (deployment_id, thread_id, checkpoint_ns, channel, version, type, data)
-    SELECT deployment_id, thread_id, ns, channel, version, type, data
-    FROM unnest(%(b_run)s::uuid[], %(b_deployment)s::uuid[], %(b_thread)s::uuid[], %(b_ns)s::text[],
-                %(b_channel)s::text[], %(b_version)s::text[], %(b_type)s::text[], %(b_data)s::bytea[])
-        AS b (run_id, deployment_id, thread_id, ns, channel, version, type, data)
-    WHERE run_id IN (SELECT run_id FROM held)
-    ON CONFLICT (deployment_id, thread_id, checkpoint_ns, channel, version) DO NOTHING
-), writes AS (
-    INSERT INTO checkpoint_write (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx,
-                                  run_id, channel, type, data, task_path)
-    SELECT deployment_id, thread_id, ns, id, task_id, idx, run_id, channel, type, data, task_path
-    FROM unnest(%(w_run)s::uuid[], %(w_deployment)s::uuid[], %(w_thread)s::uuid[], %(w_ns)s::text[],
-                %(w_id)s::text[], %(w_task)s::text[], %(w_idx)s::bigint[], %(w_channel)s::text[],
-                %(w_type)s::text[], %(w_data)s::bytea[], %(w_path)s::text[])
-        AS w (run_id, deployment_id, thread_id, ns, id, task_id, idx, channel, type, data, task_path)
-    WHERE run_id IN (SELECT run_id FROM held)
-    ON CONFLICT (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE
-    SET channel = excluded.channel, type = excluded.type, data = excluded.data, task_path = excluded.task_path
-    WHERE checkpoint_write.idx < 0
-)
-SELECT run_id FROM held
-"""
-
-WRITE_OWNED = _WRITE.format(held=_OWNED)
-_WRITE_ANY = _WRITE.format(held="SELECT unnest(%(writing)s::uuid[]) AS run_id")
-
 _C = ("run", "deployment", "thread", "ns", "id", "parent", "type", "data", "blobs", "metadata")
 _B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
 _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
-_TYPES = {"run": "uuid[]", "deployment": "uuid[]", "thread": "uuid[]", "idx": "bigint[]", "data": "bytea[]"}
-# The parameters of `WRITE_OWNED`, and their types.
-WRITE_COLUMNS = {
-    "writing": "uuid[]",
-    "w_attempts": "bigint[]",
-    "w_owners": "text[]",
-    "ending": "uuid[]",
-    **{
-        f"{prefix}_{name}": _TYPES.get(name, "text[]")
-        for prefix, names in (("c", _C), ("b", _B), ("w", _W))
-        for name in names
-    },
-}
+_PACK = {"run": uuids, "deployment": uuids, "thread": uuids, "idx": bigints, "data": blobs}
+_STORE = statement("commit.store_checkpoints")
 
 
-def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()) -> set[UUID]:
-    """Store frames of running runs. Returns the runs that their owner has lost; their frames are dropped.
-
-    `ending` names runs that their owner has ended earlier in the same transaction. A frame may be stored twice: a
-    checkpoint is replaced, blobs and plain writes are kept, and the graph library's special writes (negative index:
-    error, interrupt, resume) are replaced by the newest.
-    """
-    rows = query(conn, WRITE_OWNED, write_columns(writes, ending=ending))
-    return {item.run_id for item in writes} - {row["run_id"] for row in rows}
-
-
-def write_columns(writes: Sequence[Write], *, ending: Sequence[UUID]) -> dict[str, list[Any]]:
-    """Return the parameters of `WRITE_OWNED`."""
+def columns_of_owned(writes: Sequence[Write]) -> dict[str, Any]:
+    """Return the frames of runs as parameters of the statement `commit.runs`, with the runs, attempts and owners."""
     runs = {item.run_id: item for item in writes}
     return {
-        "writing": list(runs),
-        "w_attempts": [item.attempt for item in runs.values()],
-        "w_owners": [item.owner for item in runs.values()],
-        "ending": list(ending),
+        "writing_runs": uuids(list(runs)),
+        "writing_attempts": bigints([item.attempt for item in runs.values()]),
+        "writing_owners": texts([item.owner for item in runs.values()]),
         **_rows(writes),
     }
 
 
-def write_unfenced(conn: Connection, writes: Sequence[Write]) -> None:
+def write_unfenced(conn: Conn, writes: Sequence[Write]) -> None:
     """Store frames that belong to no run. The caller holds the lock of their thread."""
-    query(conn, _WRITE_ANY, {"writing": list({item.run_id for item in writes}), **_rows(writes)})
+    _STORE.count(conn, run_ids=uuids([item.run_id for item in writes]), **_rows(writes))
 
 
-def _rows(writes: Sequence[Write]) -> dict[str, list[Any]]:
-    """Return the frames as columns of the three tables."""
+def _rows(writes: Sequence[Write]) -> dict[str, Packed]:
+    """Return the frames as columns of the three tables. Rows are unique: one statement may not write a row twice."""
     checkpoints: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     blobs: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     pending: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -217,9 +148,12 @@ def _add_writes(pending: dict[tuple[Any, ...], tuple[Any, ...]], item: Write) ->
             pending.setdefault(key, row)
 
 
-def _columns(prefix: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
+def _columns(prefix: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, Packed]:
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    return {f"{prefix}_{name}": list(column) for name, column in zip(names, columns, strict=True)}
+    return {
+        f"{prefix}_{name}": _PACK.get(name, texts)(column)
+        for name, column in zip(names, columns, strict=True)
+    }
 
 
 _IN_THREADS = "deployment_id = %(deployment)s AND thread_id = ANY(%(threads)s)"
@@ -227,7 +161,7 @@ _NO_BLOB_WITHOUT_CHECKPOINT = f"""
 DELETE FROM checkpoint_blob AS blob WHERE {_IN_THREADS} AND NOT EXISTS (
     SELECT 1 FROM checkpoint AS c
     WHERE c.deployment_id = blob.deployment_id AND c.thread_id = blob.thread_id
-        AND c.checkpoint_ns = blob.checkpoint_ns AND {readable("c.blobs")} ->> blob.channel = blob.version
+        AND c.checkpoint_ns = blob.checkpoint_ns AND readable(c.blobs) ->> blob.channel = blob.version
 )"""
 _NO_WRITE_WITHOUT_CHECKPOINT = f"""
 DELETE FROM checkpoint_write AS own WHERE {_IN_THREADS} AND NOT EXISTS (
@@ -375,14 +309,3 @@ SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND t
     }
     if not conn.exec_driver_sql(statement, parameters).scalar():
         raise NotFound(f"Checkpoint {checkpoint_id} not found")
-
-
-def having_checkpoints(conn: Connection | Driver, run_ids: Sequence[UUID]) -> set[UUID]:
-    """Return the runs that have stored a root checkpoint. A new attempt can resume from it."""
-    statement = """
-SELECT run.run_id FROM run
-WHERE run.run_id = ANY(%(runs)s) AND EXISTS (
-    SELECT 1 FROM checkpoint AS c
-    WHERE c.deployment_id = run.deployment_id AND c.thread_id = run.thread_id
-        AND c.checkpoint_ns = '' AND c.run_id = run.run_id)"""
-    return {row["run_id"] for row in query(conn, statement, {"runs": list(run_ids)})}

@@ -32,9 +32,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
-from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, Row, dumps, query
-from shared.models import THREAD, is_live
+from shared.models import THREAD
 from shared.threads import ttl
 
 SORTABLE = {
@@ -230,7 +229,7 @@ def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
 
     Only the value at the path is converted to jsonb, not the thread's whole values.
     """
-    found: Any = literal_column(readable("thread.values"), JSON())
+    found: Any = literal_column("readable(thread.values)", JSON())
     for key in path:
         found = found.op("->", return_type=JSON())(literal(key, Text))
     return cast(found, JSONB).op("=", is_comparison=True)(
@@ -285,7 +284,7 @@ def total(
     return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
 
 
-_NEXT = f"{readable('t.state')} -> 'next'"
+_NEXT = "readable(t.state) -> 'next'"
 SETTLE = text(
     f"""
 UPDATE thread t SET updated_at = now(),
@@ -297,7 +296,7 @@ UPDATE thread t SET updated_at = now(),
         THEN 'interrupted'
     ELSE 'idle' END
 FROM (SELECT EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = :deployment_id
-      AND r.thread_id = :thread_id AND {is_live("r")}) AS are) live
+      AND r.thread_id = :thread_id AND is_live(r.status)) AS are) live
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
 )
 

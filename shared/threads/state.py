@@ -15,9 +15,8 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.errors import Conflict
-from shared.infra.json_text import canonical, readable
+from shared.infra.json_text import canonical
 from shared.infra.postgres import dumps
-from shared.models import is_live
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
 
@@ -102,11 +101,11 @@ def forget(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
     conn.execute(FORGET, {"deployment_id": deployment_id, "thread_id": thread_id})
 
 
-STORE = text(f"""
+STORE = text("""
 UPDATE thread SET values = CAST(:values AS json), state = CAST(:state AS json),
     interrupts = CAST(:interrupts AS json), error = NULL, updated_at = now(), state_updated_at = now(),
     status = rests.so, rest_status = rests.so, rest_error = NULL
-FROM (SELECT CASE WHEN json_array_length({readable("CAST(:state AS json)")} -> 'next') > 0 THEN 'interrupted'
+FROM (SELECT CASE WHEN json_array_length(readable(CAST(:state AS json)) -> 'next') > 0 THEN 'interrupted'
       ELSE 'idle' END AS so) rests
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 """)
@@ -152,7 +151,7 @@ def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Non
         raise records.missing(thread_id)
     query = text(
         "SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-        f" AND {is_live()} ORDER BY created_seq LIMIT 5"
+        " AND is_live(status) ORDER BY created_seq LIMIT 5"
     )
     live = conn.execute(query, {"deployment_id": deployment_id, "thread_id": thread_id}).scalars().all()
     if live:

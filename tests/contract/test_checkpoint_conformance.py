@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from shared.infra.postgres import connection
 from shared.models import RUN, THREAD
-from shared.threads import checkpoint_reads, checkpoints
+from shared.threads import checkpoint_reads
 from shared.threads.checkpoints import Write
 from tests.support import factories
 from workers.graph_host import frames
@@ -56,8 +56,7 @@ class Pump(threading.Thread):
             return [self._named(document), *found]
         thread_id = self._thread(head["thread_id"])
         write = Write(run.deployment_id, thread_id, run.run_id, run.attempt, str(run.owner), head, blobs)
-        with connection() as conn:
-            assert checkpoints.write(conn, [write]) == set()
+        assert factories.store(write) == set()
         return []
 
     def _mapped(self, key: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A later release: a copy of this tree with one more database version, and its processes beside this release's.
+"""A later release: a copy of this tree with one more database version and a changed database function.
 
 No release precedes this tree, so tests of rolling upgrades upgrade to an invented next release.
 """
@@ -41,12 +41,17 @@ def upgrade() -> None:
 
 
 def tree(folder: Path) -> Path:
-    """Copy the product to `folder` and add a migration that adds a column and an index to runs."""
+    """Copy the product to `folder`, add a migration that adds a column and an index to runs, and renumber the claim."""
     for name in ("shared", "web", "workers", "cli"):
         shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Procfile", "pyproject.toml"):
         shutil.copy(PROJECT / name, folder)
     (folder / "shared" / "migrations" / "versions" / f"{NUMBER}_later.py").write_text(VERSION)
+    claim = folder / "shared" / "sql" / "claim.sql"
+    of_this_release = claim.read_text()
+    (claim.parent / "previous").mkdir()
+    (claim.parent / "previous" / "claim.sql").write_text(of_this_release)
+    claim.write_text(of_this_release.replace("claim_runs_1", "claim_runs_2"))
     return folder
 
 

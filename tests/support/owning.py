@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from shared.runs import claims
 from shared.runs.claims import Claimed, Terms
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish, finish_runs
-from shared.threads import checkpoints, records
+from shared.threads import records
 from tests.support import factories
 
 KWARGS = {"config": {"configurable": {"a": 1}, "recursion_limit": 25}}
@@ -82,6 +81,5 @@ def give_back(run: Claimed, **fields: Any) -> bool:
         return run.run_id in claims.give_back(conn, [claims.Requeue(run, **fields)])
 
 
-def store(run: Claimed, id: str, *, ending: Sequence[UUID] = ()) -> set[UUID]:
-    with connection() as conn:
-        return checkpoints.write(conn, [factories.checkpoint(run, id)], ending=ending)
+def store(run: Claimed, id: str) -> set[UUID]:
+    return factories.store(factories.checkpoint(run, id))

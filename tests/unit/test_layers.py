@@ -59,6 +59,7 @@ FLOORS = {
     "shared": (
         {"errors", "settings"},
         {"models", "infra"},
+        {"sql"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
         {"deployments", "oauth", "figures"},
         {"user_code"},

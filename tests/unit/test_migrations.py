@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import NullPool, create_engine
 
 from cli.machine import procfile
-from shared import migrations
+from shared import migrations, sql
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import schema
 from shared.infra.postgres import driver_url
@@ -25,7 +25,6 @@ from shared.models import (
     RUN,
     UNSUCCESSFUL_RUN_STATUSES,
     RunStatus,
-    is_live,
     is_unsuccessful,
 )
 from tests.support import next_release
@@ -100,6 +99,16 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str, later
     assert index is not None
     assert index[0].endswith(f"({next_release.COLUMN})")
     assert schema.applied(empty) == next_release.NUMBER
+
+
+def test_a_new_database_of_a_later_release_has_the_functions_that_this_one_calls(
+    empty: str, later: Path
+) -> None:
+    assert _start(empty, later).wait(timeout=60) == 0
+
+    with psycopg.connect(empty) as connection:
+        found = connection.execute("SELECT proname FROM pg_proc WHERE proname LIKE 'claim_runs_%'").fetchall()
+    assert set(found) == {("claim_runs_1",), ("claim_runs_2",)}
 
 
 def test_a_database_from_before_the_first_release_is_refused(database: str, migrated: str) -> None:
@@ -218,11 +227,14 @@ def test_every_end_is_a_success_or_not() -> None:
     assert {*LIVE_RUN_STATUSES, *UNSUCCESSFUL_RUN_STATUSES, RunStatus.SUCCESS} == set(RunStatus)
 
 
-@pytest.mark.parametrize(
-    ("condition", "name"), [(is_live, "ix_run_live"), (is_unsuccessful, "ix_run_failed")]
-)
-def test_the_condition_is_that_of_its_index(condition: object, name: str) -> None:
-    assert callable(condition)
-    [index] = [index for index in RUN.indexes if index.name == name]
-    assert str(index.dialect_options["postgresql"]["where"]) == condition()
-    assert condition("r") == f"r.{condition()}"
+def test_the_conditions_are_those_of_their_indexes() -> None:
+    [failed, live] = [_condition(name) for name in ("ix_run_failed", "ix_run_live")]
+
+    assert failed == is_unsuccessful()
+    assert is_unsuccessful("r") == f"r.{failed}"
+    assert f"SELECT {live}\n" in sql.installed()["is_live"]
+
+
+def _condition(index_name: str) -> str:
+    [index] = [index for index in RUN.indexes if index.name == index_name]
+    return str(index.dialect_options["postgresql"]["where"])

@@ -25,7 +25,7 @@ from shared.errors import NotFound, Unavailable
 from shared.infra import schema
 from shared.infra.postgres import Row, connection
 from shared.infra.writes import WriteCheck
-from shared.models import RunStatus, is_live, waiting_since
+from shared.models import RunStatus
 from web.gate.addresses import AT_ROOT
 from web.gate.auth import identify_if_known
 from web.gate.context import settings
@@ -214,16 +214,16 @@ class QueueFigure:
 
 
 # The window function follows the order of the index ix_run_live, so that no sort is needed however many runs wait.
-QUEUE = text(f"""
+QUEUE = text("""
 SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
     coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
     coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
 FROM (
     SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
-        CASE WHEN status = 'running' OR {waiting_since("run")} <= now() THEN CAST(extract(epoch FROM
-            now() - CASE status WHEN 'running' THEN started_at ELSE {waiting_since("run")} END
+        CASE WHEN status = 'running' OR waiting_since(run.not_before, run.created_at) <= now() THEN CAST(extract(epoch FROM
+            now() - CASE status WHEN 'running' THEN started_at ELSE waiting_since(run.not_before, run.created_at) END
         ) AS double precision) END AS seconds
-    FROM run WHERE {is_live()}
+    FROM run WHERE is_live(status)
         AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
 ) AS live
 GROUP BY pool, status ORDER BY pool, status

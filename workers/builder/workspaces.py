@@ -25,7 +25,7 @@ from sqlalchemy import text
 from shared.deployments.shares import takes_traffic
 from shared.infra.hardening import owners_alone
 from shared.infra.postgres import connection
-from shared.models import REVISION_ENDS, is_live
+from shared.models import REVISION_ENDS
 from shared.settings import Settings
 from workers.isolation import disk
 
@@ -198,7 +198,7 @@ UNION
 SELECT build_id FROM near WHERE serves OR status <> ALL(:ends)
 UNION
 SELECT near.build_id FROM near JOIN run ON run.deployment_id = near.deployment_id AND run.revision_id = near.id
-WHERE {is_live("run")}
+WHERE is_live(run.status)
 """)
 
 

@@ -3,8 +3,7 @@
 Notifications carry no order. A runner with a free slot for each notified run claims exactly those runs. A runner
 that had no slot for some of them claims waiting runs in round robin between keys, so that one key's queue does not
 delay the runs of other keys. Each runner remembers in memory which keys it has served, so a claim writes no row for it.
-Limited runs are claimed one deployment or key at a time (`shared/runs/deployment_limits.py`,
-`shared/runs/key_limits.py`). Nested runs are claimed one depth at a time (`shared/runs/nesting.py`).
+Limited runs are claimed one deployment or key at a time (`shared/runs/limits.py`). Nested runs are claimed one depth at a time (`shared/runs/nesting.py`).
 
 If the database is unreachable, or another run of the same thread has just started elsewhere, nothing is claimed and
 upkeep notifies again. If the answer of a claim is lost, the claimed runs are unknown here. `unanswered_at` records
@@ -26,8 +25,9 @@ from psycopg.errors import UniqueViolation
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.postgres import Driver, driver
-from shared.runs import claims, deployment_limits, key_limits, nesting
+from shared.runs import claims, limits, nesting
 from shared.runs.claims import Claimed, Stored, Terms
+from shared.runs.limits import LimitedId
 from shared.runs.nesting import WaitingDepth
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ MAX_SERVED = 1_000  # remembered keys
 AT_ONCE = 50  # most runs of one claim that no notification names
 
 Taken = list[tuple[Claimed, Stored]]
-LimitedId = UUID | str  # a limited deployment, or a limited key
 T = TypeVar("T")
 
 
@@ -62,12 +61,7 @@ class Claiming:
         taken = self._free(run_ids)
         if len(taken) < len(run_ids):
             left = list(set(run_ids) - {run.run_id for run, _ in taken})
-            lines = self._tried(
-                lambda conn: [
-                    *deployment_limits.with_capacity(conn, left),
-                    *key_limits.with_capacity(conn, left),
-                ]
-            )
+            lines = self._tried(lambda conn: limits.with_capacity(conn, left))
             taken += self.of(lines, most - len(taken))
         return taken
 
@@ -95,11 +89,11 @@ class Claiming:
             return []
         if isinstance(line, str):
             return self._served_by(
-                lambda conn: key_limits.claim(conn, line, self._pool, self._terms, most=most, depth=depth)
+                lambda conn: limits.claim_of_key(conn, line, self._pool, self._terms, most=most, depth=depth)
             )
         served = list(self._served)
         return self._served_by(
-            lambda conn: deployment_limits.claim(
+            lambda conn: limits.claim_of_deployment(
                 conn, line, self._pool, self._terms, most=most, served=served, depth=depth
             )
         )
@@ -150,12 +144,7 @@ class Claiming:
         return taken + self.of(self._lines(waited_seconds=waited_seconds), most - len(taken))
 
     def _lines(self, *, waited_seconds: float) -> list[LimitedId]:
-        return self._tried(
-            lambda conn: [
-                *deployment_limits.overlooked(conn, self._pool, waited_seconds=waited_seconds),
-                *key_limits.overlooked(conn, self._pool, waited_seconds=waited_seconds),
-            ]
-        )
+        return self._tried(lambda conn: limits.overlooked(conn, self._pool, waited_seconds=waited_seconds))
 
     def _served_by(self, claim: Callable[[Driver], Taken]) -> Taken:
         taken: Taken = self._tried(claim)

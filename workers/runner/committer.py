@@ -23,7 +23,7 @@ from psycopg import Error as DatabaseError
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.infra.loops import forever
 from shared.infra.postgres import Driver, driver
-from shared.runs import claims, commits, finish
+from shared.runs import claims, finish
 from shared.runs.claims import Claimed, Requeue, Wish
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
@@ -184,9 +184,9 @@ class Committer:
         if not kept and not writes:
             return finish.finish_runs(conn, temporary, owner=self._owner), set()
         if not temporary:
-            return commits.commit(conn, kept, writes, owner=self._owner, to_disk=to_disk)
+            return finish.commit(conn, kept, writes, owner=self._owner, to_disk=to_disk)
         with conn.transaction():
-            done, fenced = commits.commit(conn, kept, writes, owner=self._owner, to_disk=to_disk)
+            done, fenced = finish.commit(conn, kept, writes, owner=self._owner, to_disk=to_disk)
             return done | finish.finish_runs(conn, temporary, owner=self._owner), fenced
 
     def _done_before(

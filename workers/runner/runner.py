@@ -30,7 +30,8 @@ from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
-from shared.runs import claims, deployment_limits, eligibility, key_limits, nesting, unsent_events
+from shared.runs import claims, eligibility, nesting, unsent_events
+from shared.runs import limits as run_limits
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
@@ -172,10 +173,7 @@ class Runner:
             return
         try:
             with connection() as conn:
-                is_key = isinstance(line, str)
-                waiting = (
-                    key_limits.to_notify(conn, line) if is_key else deployment_limits.to_notify(conn, line)
-                )
+                waiting = run_limits.to_notify(conn, line)
         except Unavailable as error:
             log.warning("nobody is notified, upkeep will: %s", error)
             return
@@ -306,7 +304,7 @@ class Runner:
         revision_ids = {host.revision_id for host in self.hosts.all()}
         with connection() as conn:
             found = limits.of_hosts(conn, revision_ids) if revision_ids else None
-            some_key_is_limited = key_limits.are_there(conn)
+            some_key_is_limited = run_limits.any_key_is_limited(conn)
         self._claiming.learn(some_key_is_limited=some_key_is_limited)
         if found is not None:
             self.hosts.adjust(found)

@@ -30,11 +30,10 @@ from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import (
     claims,
-    deployment_limits,
     eligibility,
     end_event,
     finish,
-    key_limits,
+    limits,
     webhooks,
 )
 from shared.runs.finish import Finish
@@ -157,8 +156,7 @@ class Upkeep:
         full = broker.full_pools(pools)
         with connection() as conn:
             waiting = eligibility.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
-            waiting += deployment_limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
-            waiting += key_limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
+            waiting += limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
         for run in waiting:
             if run.pool not in full:
                 broker.enqueue_run(run.pool, run.run_id)
@@ -166,7 +164,7 @@ class Upkeep:
     def _pools(self) -> None:
         """Move runs that missed their deployment's move to another pool, and remove dead workers."""
         with connection() as conn:
-            deployment_limits.move_stragglers(conn)
+            eligibility.move_stragglers(conn)
             gone = fleet.sweep(conn)
         for worker in gone:
             broker.forget_worker(worker)

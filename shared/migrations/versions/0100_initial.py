@@ -1,4 +1,4 @@
-"""Create the tables and functions of the first release.
+"""Create the tables of the first release.
 
 Numbers begin at 0100. Versions 0001 to 0023 belonged to development databases, which this release refuses.
 """
@@ -14,6 +14,5 @@ down_revision = None
 
 
 def upgrade() -> None:
-    folder = Path(__file__).parent
-    for name in ("initial", "claim_runs_1", "commit_runs_1"):
-        op.get_bind().exec_driver_sql((folder / f"{revision}_{name}.sql").read_text())
+    tables = Path(__file__).with_suffix(".sql").read_text()
+    op.get_bind().exec_driver_sql(tables)

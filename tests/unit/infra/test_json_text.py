@@ -11,7 +11,7 @@ from psycopg import DataError
 from sqlalchemy import Engine, text
 
 from shared.infra.arrays import PACK
-from shared.infra.json_text import canonical, document_holds_nul, readable, without_nul
+from shared.infra.json_text import canonical, document_holds_nul, without_nul
 from shared.infra.postgres import connection, driver
 
 # Documents, each with the value read back: U+FFFD replaces U+0000, everything else is unchanged.
@@ -31,14 +31,14 @@ READ = [
 
 
 def test_a_document_is_readable_without_its_nul_and_nothing_stays_nothing(db: Any) -> None:
-    query = text(f"SELECT CAST({readable('CAST(:document AS json)')} AS jsonb)")
+    query = text("SELECT CAST(readable(CAST(:document AS json)) AS jsonb)")
     with connection() as conn:
         for value, expected in READ:
             document = orjson.dumps(value).decode()
             found = conn.execute(query, {"document": document}).scalar_one()
             assert found == orjson.loads(without_nul(document)) == expected, document
             assert document_holds_nul(document) == ("\ufffd" in orjson.dumps(expected).decode()), document
-        assert conn.execute(text(f"SELECT {readable('CAST(NULL AS json)')}")).scalar_one() is None
+        assert conn.execute(text("SELECT readable(NULL)")).scalar_one() is None
 
 
 @pytest.mark.parametrize(

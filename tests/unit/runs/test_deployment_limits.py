@@ -15,7 +15,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.next_revision import Change
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
-from shared.runs import claims, deployment_limits, eligibility, queue_position
+from shared.runs import claims, eligibility, queue_position
+from shared.runs import limits as run_limits
 from shared.runs.claims import Claimed, Terms
 from shared.runs.drafts import RunRequest
 from tests.support import factories
@@ -64,7 +65,7 @@ def row(run_id: UUID) -> Any:
 
 def claim(ref: DeploymentRef, *, most: int = 100) -> list[Claimed]:
     with driver() as conn:
-        return [run for run, _ in deployment_limits.claim(conn, ref.id, "default", TERMS, most=most)]
+        return [run for run, _ in run_limits.claim_of_deployment(conn, ref.id, "default", TERMS, most=most)]
 
 
 def finish(run: Claimed) -> None:
@@ -139,7 +140,7 @@ def test_it_claims_only_what_there_is_a_slot_for_in_the_order_of_a_thread() -> N
     assert [run.run_id for run in claim(ref)] == [first]
     assert claim(ref) == []
     with connection() as conn:
-        assert deployment_limits.to_notify(conn, ref.id) == []
+        assert run_limits.to_notify(conn, ref.id) == []
     assert row(second).status == "pending"
 
 
@@ -156,19 +157,19 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert claims.claim(conn, [first, rest[0]], TERMS) == [], "an ordinary claim leaves them alone"
         found = claims.claim_waiting(conn, "default", TERMS, limit=50, waited_seconds=0)
         assert [run.run_id for run, _ in found] == [other]
-        assert deployment_limits.with_capacity(conn, [first, other]) == [ref.id]
+        assert run_limits.with_capacity(conn, [first, other]) == [ref.id]
     with connection() as conn:
         assert [run.run_id for run in eligibility.to_notify(conn)] == []
-        assert [run.run_id for run in deployment_limits.to_notify(conn)] == [first], "as many as have room"
-        assert deployment_limits.to_notify(conn) == [], "and it was just notified of"
-        assert [run.run_id for run in deployment_limits.to_notify(conn, ref.id)] == [first], (
+        assert [run.run_id for run in run_limits.to_notify(conn)] == [first], "as many as have room"
+        assert run_limits.to_notify(conn) == [], "and it was just notified of"
+        assert [run.run_id for run in run_limits.to_notify(conn, ref.id)] == [first], (
             "unless somebody knows better"
         )
     claim(ref)
     with driver() as conn:
-        assert deployment_limits.with_capacity(conn, rest) == []
+        assert run_limits.with_capacity(conn, rest) == []
     with connection() as conn:
-        assert deployment_limits.to_notify(conn, ref.id) == []
+        assert run_limits.to_notify(conn, ref.id) == []
 
 
 def test_a_runner_that_gets_no_notification_finds_them() -> None:
@@ -177,11 +178,11 @@ def test_a_runner_that_gets_no_notification_finds_them() -> None:
     for each in (ref, elsewhere):
         waiting(each, 2)
     with driver() as conn:
-        assert deployment_limits.overlooked(conn, "default", waited_seconds=60) == []
-        assert deployment_limits.overlooked(conn, "default", waited_seconds=0) == [ref.id]
+        assert run_limits.overlooked(conn, "default", waited_seconds=60) == []
+        assert run_limits.overlooked(conn, "default", waited_seconds=0) == [ref.id]
     claim(ref)
     with driver() as conn:
-        assert deployment_limits.overlooked(conn, "default", waited_seconds=0) == []
+        assert run_limits.overlooked(conn, "default", waited_seconds=0) == []
 
 
 def test_a_time_limit_holds_for_runs_created_from_then_on() -> None:
@@ -212,7 +213,7 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with connection() as conn:
         assert [(run.run_id, run.pool) for run in eligibility.to_notify(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
-        assert deployment_limits.move_stragglers(conn) == 1
+        assert eligibility.move_stragglers(conn) == 1
     with driver() as conn:
         taken = claims.claim(conn, [*running, *pending], Terms("g", 30, 3600, "gpu"))
     assert len(taken) == 2
@@ -228,7 +229,7 @@ def test_a_long_queue_moves_in_parts() -> None:
     assert sorted(row(id).pool for id in ids) == ["default", "gpu", "gpu"]
 
     with connection() as conn:
-        assert deployment_limits.move_stragglers(conn) == 1
+        assert eligibility.move_stragglers(conn) == 1
     assert {row(id).pool for id in ids} == {"gpu"}
 
 

@@ -12,7 +12,7 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
-from shared.runs import claims, deployment_limits, eligibility, key_limits
+from shared.runs import claims, eligibility, limits
 from shared.runs.claims import Claimed, Terms
 from shared.runs.drafts import RunRequest
 from tests.support import factories
@@ -72,12 +72,12 @@ def round_robin(count: int, served: list[str] | None = None) -> list[UUID]:
 
 def of_key(key_id: str, *, most: int = 100) -> list[Claimed]:
     with driver() as conn:
-        return [run for run, _ in key_limits.claim(conn, key_id, "default", TERMS, most=most)]
+        return [run for run, _ in limits.claim_of_key(conn, key_id, "default", TERMS, most=most)]
 
 
 def of_deployment(ref: DeploymentRef, *, most: int = 100, served: list[str] | None = None) -> list[Claimed]:
     with driver() as conn:
-        taken = deployment_limits.claim(conn, ref.id, "default", TERMS, most=most, served=served or [])
+        taken = limits.claim_of_deployment(conn, ref.id, "default", TERMS, most=most, served=served or [])
     return [run for run, _ in taken]
 
 
@@ -137,7 +137,7 @@ def test_a_keys_limit_is_exact_under_many_claimers_over_all_deployments(app: Dep
     free = waiting(app, key())
     with driver() as conn:
         assert claims.claim(conn, made[:2], TERMS) == [], "an ordinary claim leaves them alone"
-        assert key_limits.with_capacity(conn, [*made, *free]) == [limited]
+        assert limits.with_capacity(conn, [*made, *free]) == [limited]
     assert round_robin(5) == free
     with ThreadPoolExecutor(8) as pool:
         claimed = [run for found in pool.map(lambda _: of_key(limited), range(16)) for run in found]
@@ -145,8 +145,8 @@ def test_a_keys_limit_is_exact_under_many_claimers_over_all_deployments(app: Dep
     assert sorted(run.run_id for run in claimed) == made[:3]
     assert all(run.key_limited and run.key_id == limited for run in claimed)
     with driver() as conn:
-        assert key_limits.with_capacity(conn, made[3:]) == []
-        assert key_limits.overlooked(conn, "default", waited_seconds=0) == []
+        assert limits.with_capacity(conn, made[3:]) == []
+        assert limits.overlooked(conn, "default", waited_seconds=0) == []
     finish(claimed[0])
     assert [run.run_id for run in of_key(limited)] == [made[3]]
 
@@ -157,8 +157,7 @@ def test_deployments_and_their_keys_both_hold(app: DeploymentRef) -> None:
     a, b = waiting(app, narrow, 5), waiting(app, wide, 5)
     assert of_key(narrow) == [], "a limited deployment's runs are claimed there"
     with driver() as conn:
-        assert key_limits.with_capacity(conn, a) == []
-        assert deployment_limits.with_capacity(conn, a) == [app.id]
+        assert limits.with_capacity(conn, a) == [app.id]
 
     taken = of_deployment(app)
     assert {run.run_id for run in taken} == {a[0], *b[:3]}
@@ -177,12 +176,12 @@ def test_as_many_are_notified_of_as_have_capacity(app: DeploymentRef) -> None:
         conn.execute(text("UPDATE run SET notified_at = NULL"))
     with connection() as conn:
         assert eligibility.to_notify(conn) == []
-        assert {run.run_id for run in key_limits.to_notify(conn)} == set(made[:2])
-        assert key_limits.to_notify(conn) == [], "they were just notified of"
-        assert {run.run_id for run in key_limits.to_notify(conn, limited)} == set(made[:2])
+        assert {run.run_id for run in limits.to_notify(conn)} == set(made[:2])
+        assert limits.to_notify(conn) == [], "they were just notified of"
+        assert {run.run_id for run in limits.to_notify(conn, limited)} == set(made[:2])
     of_key(limited, most=1)
     with connection() as conn:
-        assert [run.run_id for run in key_limits.to_notify(conn, limited)] == [made[1]]
+        assert [run.run_id for run in limits.to_notify(conn, limited)] == [made[1]]
 
 
 def test_where_no_key_is_limited_nobody_looks_at_keys(app: DeploymentRef) -> None:
@@ -190,10 +189,10 @@ def test_where_no_key_is_limited_nobody_looks_at_keys(app: DeploymentRef) -> Non
     limited = key(1)
     made = waiting(app, limited, 2)
     with connection() as conn:
-        assert key_limits.are_there(conn)
+        assert limits.any_key_is_limited(conn)
     with driver() as conn:
         assert {run.run_id for run, _ in claims.claim(conn, made, blind)} == set(made), "it was told so"
     with connection() as conn:
         caller = api_keys.Caller(DEFAULT_ORGANIZATION_ID, "default", "other", "admin")
         api_keys.change(conn, caller, limited, {"max_concurrent_runs": 0})
-        assert not key_limits.are_there(conn)
+        assert not limits.any_key_is_limited(conn)

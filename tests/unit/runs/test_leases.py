@@ -10,9 +10,11 @@ from sqlalchemy import text
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced
 from shared.infra.postgres import connection
+from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
 from shared.runs.cancel import cancel_run, delete_run
-from shared.runs.finish import roll_back
+from shared.runs.finish import Finish, commit, roll_back
+from tests.support import factories
 from tests.support.owning import change, claim, claimed, expire, finish, give_back, release, renew, row, store
 from tests.support.waiting import wait_until
 
@@ -138,7 +140,12 @@ def test_a_run_that_is_gone_fences_its_owner_and_after_an_end_only_its_transacti
     finish(run)
 
     assert store(run, "0001") == {run.run_id}
-    assert store(run, "0001", ending=[run.run_id]) == set()
+    end = Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE)
+    with connection() as conn:
+        assert commit(conn, [end], [factories.checkpoint(run, "0001")], owner="a", to_disk=False) == (
+            {},
+            set(),
+        )
 
 
 def test_a_writer_of_checkpoints_and_a_cancel_do_not_deadlock(deployment: DeploymentRef) -> None:

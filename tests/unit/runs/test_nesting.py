@@ -14,7 +14,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
-from shared.runs import claims, deployment_limits, key_limits, nesting
+from shared.runs import claims, nesting
+from shared.runs import limits as run_limits
 from shared.runs.claims import Terms
 from tests.support import factories
 
@@ -127,13 +128,13 @@ def test_the_limit_of_a_deployment_counts_runs_of_the_same_depth(deployment: Dep
     nested, later = factories.run(deployment, depth=1), factories.run(deployment, depth=1)
 
     with driver() as conn:
-        assert deployment_limits.with_capacity(conn, [root]) == []
-        assert claimed(deployment_limits.claim(conn, deployment.id, "default", TERMS, most=9)) == []
+        assert run_limits.with_capacity(conn, [root]) == []
+        assert claimed(run_limits.claim_of_deployment(conn, deployment.id, "default", TERMS, most=9)) == []
         for expected in ([nested], []):
-            found = deployment_limits.claim(conn, deployment.id, "default", TERMS, most=9, depth=1)
+            found = run_limits.claim_of_deployment(conn, deployment.id, "default", TERMS, most=9, depth=1)
             assert claimed(found) == expected
         conn.execute("UPDATE run SET status = 'success' WHERE run_id = %s", [nested])
-        found = deployment_limits.claim(conn, deployment.id, "default", TERMS, most=9, depth=1)
+        found = run_limits.claim_of_deployment(conn, deployment.id, "default", TERMS, most=9, depth=1)
         assert claimed(found) == [later]
 
 
@@ -143,8 +144,10 @@ def test_nested_runs_leave_the_limit_to_runs_that_no_run_called(deployment: Depl
     root = factories.run(deployment)
 
     with driver() as conn:
-        assert deployment_limits.with_capacity(conn, [root]) == [deployment.id]
-        assert claimed(deployment_limits.claim(conn, deployment.id, "default", TERMS, most=9)) == [root]
+        assert run_limits.with_capacity(conn, [root]) == [deployment.id]
+        assert claimed(run_limits.claim_of_deployment(conn, deployment.id, "default", TERMS, most=9)) == [
+            root
+        ]
 
 
 def test_the_limit_of_a_key_counts_runs_of_the_same_depth(deployment: DeploymentRef) -> None:
@@ -153,10 +156,10 @@ def test_the_limit_of_a_key_counts_runs_of_the_same_depth(deployment: Deployment
     root, nested = factories.run(deployment, key_id=key), factories.run(deployment, depth=1, key_id=key)
 
     with driver() as conn:
-        assert key_limits.with_capacity(conn, [root, nested]) == []
-        assert claimed(key_limits.claim(conn, key, "default", TERMS, most=9)) == []
+        assert run_limits.with_capacity(conn, [root, nested]) == []
+        assert claimed(run_limits.claim_of_key(conn, key, "default", TERMS, most=9)) == []
         for expected in ([nested], []):
-            assert claimed(key_limits.claim(conn, key, "default", TERMS, most=9, depth=1)) == expected
+            assert claimed(run_limits.claim_of_key(conn, key, "default", TERMS, most=9, depth=1)) == expected
 
     limit(deployment, 5)
     key = limited_key(1)
@@ -164,7 +167,7 @@ def test_the_limit_of_a_key_counts_runs_of_the_same_depth(deployment: Deployment
     nested = [factories.run(deployment, depth=1, key_id=key) for _ in range(2)]
 
     with driver() as conn:
-        found = deployment_limits.claim(conn, deployment.id, "default", TERMS, most=9, depth=1)
+        found = run_limits.claim_of_deployment(conn, deployment.id, "default", TERMS, most=9, depth=1)
     assert claimed(found) == nested[:1]
 
 

@@ -15,11 +15,9 @@ from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry, history
 from shared.runs import (
     claims,
-    commits,
-    deployment_limits,
     eligibility,
     finish,
-    key_limits,
+    limits,
     nesting,
     read,
 )
@@ -160,7 +158,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         taken = [run for run, _ in claims.claim(own, made, Terms("me", 30.0, 3600.0))]
         ends = [Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}") for run in taken]
         writes = [factories.checkpoint(run, "99999999", b"x", new=[("a", "1", "t")]) for run in taken]
-        done, fenced = commits.commit(own, ends, writes, owner="me", to_disk=False)
+        done, fenced = finish.commit(own, ends, writes, owner="me", to_disk=False)
         assert (done.keys(), fenced) == (set(made), set())
 
     cases: dict[str, tuple[Work, int]] = {
@@ -238,9 +236,8 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
     cases: dict[str, tuple[Work, int]] = {
         "pools": (eligibility.pools, 10),
         "runs that nobody heard of": (lambda conn: eligibility.to_notify(conn, limit=200), 1_500),
-        "runs of limited keys that nobody heard of": (key_limits.to_notify, 10),
-        "runs of limited deployments that nobody heard of": (deployment_limits.to_notify, 10),
-        "runs that missed a move": (deployment_limits.move_stragglers, 10),
+        "runs under a limit that nobody heard of": (limits.to_notify, 20),
+        "runs that missed a move": (eligibility.move_stragglers, 10),
         "leases and pauses that no clock of now gave": (
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),
             10,

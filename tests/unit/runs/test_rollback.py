@@ -16,9 +16,8 @@ from shared.models import RunStatus, ThreadStatus
 from shared.runs import cancel
 from shared.runs.claims import Claimed
 from shared.runs.drafts import RunRequest
-from shared.runs.finish import roll_back
+from shared.runs.finish import commit, roll_back
 from shared.threads import records
-from shared.threads.checkpoints import write
 from tests.support import owning
 from tests.support.creating import insert_run
 
@@ -74,7 +73,7 @@ def ended(deployment: DeploymentRef, status: ThreadStatus | None) -> UUID:
     run = claim(create(deployment, thread_id, "other"))
     assert run is not None
     with connection() as conn:
-        write(conn, [make.checkpoint(run, "0001")])
+        commit(conn, [], [make.checkpoint(run, "0001")], owner="", to_disk=False)
     waits = status is not ThreadStatus.IDLE
     finish(
         run,
@@ -95,7 +94,7 @@ def undo(deployment: DeploymentRef, thread_id: UUID, run_id: UUID, *, starts: bo
             cancel.cancel_run(conn, deployment.id, thread_id, run_id, action="rollback")
         return
     with connection() as conn:
-        write(conn, [make.checkpoint(run, "0002")])
+        commit(conn, [], [make.checkpoint(run, "0002")], owner="", to_disk=False)
         cancel.cancel_run(conn, deployment.id, thread_id, run_id, action="rollback")
         roll_back(conn, run, error=UNDONE)
 

@@ -62,8 +62,7 @@ def writes(run: Row[Any], id: str, items: dict[int, bytes], *, task: str = "t", 
 
 
 def store(*items: Write) -> set[Any]:
-    with connection() as conn:
-        return checkpoints.write(conn, items)
+    return factories.store(*items)
 
 
 def read(run: Row[Any], **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
@@ -285,9 +284,7 @@ def test_a_rolled_back_run_leaves_what_was_before() -> None:
     )
 
     with connection() as conn:
-        assert checkpoints.having_checkpoints(conn, [run.run_id]) == {run.run_id}
         checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
-        assert checkpoints.having_checkpoints(conn, [run.run_id]) == set()
 
     assert read(run) == before
     assert (count(CHECKPOINT_BLOB), count(CHECKPOINT_WRITE)) == (1, 0)
@@ -318,7 +315,6 @@ def test_what_builds_on_a_deleted_run_goes_on_from_what_was_before_it(
 
     with connection() as conn:
         checkpoints.delete_run(conn, deployment.id, thread_id, runs[1].run_id)
-        assert not checkpoints.having_checkpoints(conn, [runs[1].run_id])
         rows = conn.execute(select(CHECKPOINT.c.checkpoint_id, CHECKPOINT.c.parent_checkpoint_id)).all()
 
     assert {row.checkpoint_id: row.parent_checkpoint_id for row in rows} == parents

@@ -1,0 +1,103 @@
+"""SQL files: how statements are loaded, and which views and functions a migration installs."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from shared import sql
+from shared.infra.arrays import texts
+from shared.infra.postgres import connection, driver
+from shared.sql import Statement
+
+PROJECT = Path(__file__).parents[2]
+CALL = re.compile(r"statement\(\s*\"(\w+\.\w+)\"")
+FILES = sorted(sql.FOLDER.glob("*.sql"))
+
+
+def names(kind: str) -> set[str]:
+    return {f"{path.stem}.{name}" for path in FILES for one, name in sql.blocks(path) if one == kind}
+
+
+@pytest.mark.usefixtures("db")
+def test_parameters_are_named_and_everything_else_is_sent_as_written() -> None:
+    statement = Statement(
+        "SELECT :a || ' :a%' AS \"x\", CAST(:b AS text)::text AS y, -- it's :a\n '10%' LIKE '1%%' AS z, 7 % 4 AS m,"
+        " (:list)[1:2] AS l, $$:b%$$ AS d"
+    )
+    expected = {"x": "1 :a%", "y": None, "z": True, "m": 3, "l": ["p", "q"], "d": ":b%"}
+    with connection() as conn:
+        assert statement.row(conn, a="1", b=None, list=texts(["p", "q", "r"])) == expected
+    with driver() as conn:
+        assert statement.rows(conn, a="1", b=None, list=texts(["p", "q", "r"])) == [expected]
+
+
+def test_every_statement_is_called_and_an_unknown_one_is_an_error() -> None:
+    code = "".join(
+        path.read_text()
+        for name in ("shared", "web", "workers", "cli")
+        for path in (PROJECT / name).rglob("*.py")
+    )
+
+    assert names("name") == set(CALL.findall(code))
+    with pytest.raises(KeyError):
+        sql.statement("claim.unknown")
+
+
+def test_every_installed_function_has_the_name_of_its_block_and_is_used() -> None:
+    text = "".join(path.read_text() for path in FILES)
+    code = "".join(
+        path.read_text() for name in ("shared", "web", "workers") for path in (PROJECT / name).rglob("*.py")
+    )
+    for name, definition in sql.installed().items():
+        assert re.search(rf"^CREATE (OR REPLACE FUNCTION|VIEW) {name}\b", definition, re.MULTILINE), name
+        assert len(re.findall(rf"\b{name}\b", text + code)) > 2, f"{name} is not used"
+    assert {name for name, text in sql.installed().items() if "\nCREATE VIEW" in f"\n{text}"} == set(
+        sql.VIEWS
+    )
+
+
+def test_the_newest_migration_installs_everything(migrated: str) -> None:
+    with psycopg.connect(migrated) as conn:
+        found = conn.execute(
+            "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+            " UNION SELECT relname FROM pg_class WHERE relkind = 'v' AND relnamespace = 'public'::regnamespace"
+        )
+        assert {name for (name,) in found} >= set(sql.installed())
+
+
+# A change of a view or function needs a new migration, which installs it. Before the first release, the digest is updated.
+DIGESTS = {
+    "is_live": "c45fab7d5843",
+    "is_due": "8e5dc72e0ac4",
+    "waiting_since": "e6edac82cb52",
+    "is_notification_lost": "5f19dd043b03",
+    "unblocked_run": "d20f1ac8caab",
+    "limited_deployment": "eb49bc18e0ad",
+    "limited_key": "f54700514d42",
+    "waiting_lanes": "24e9a9739981",
+    "waiting_lanes_of": "cd52dc17dc90",
+    "readable": "f0317b072011",
+    "runners_of_pool": "ad3899e330e0",
+    "checkpoint_parts": "6b30cd6b0aac",
+    "newest_checkpoint": "e6928b1ae623",
+    "claim_runs_1": "fc88a2e63d8b",
+    "store_checkpoints_1": "588d8a9f1d5f",
+    "commit_runs_1": "56c28b8740c7",
+    "ended_run_values": "2f8be9df5f6d",
+    "with_lost_attempt": "846b03d747a2",
+    "record_webhooks_1": "dca45f3aa10a",
+}
+
+
+def test_a_released_function_stays_as_it_is() -> None:
+    digests = {name: sha256(text.encode()).hexdigest()[:12] for name, text in sql.installed().items()}
+
+    assert digests == DIGESTS, (
+        "the release before calls these functions. Give a changed one the next number and a new migration, and move"
+        " the file of the release before to shared/sql/previous/."
+    )
