@@ -1,6 +1,6 @@
 """Authorization by a deployment's own code: who a caller is, and what the caller may do.
 
-The project's functions run in a graph host (`shared/user_code/calls.py`). Their answers are data, which is checked
+The project's functions run in a graph host (`shared/hosts/calls.py`). Their answers are data, which is checked
 here. Authorization fails closed: no answer or an invalid one is a refusal. A caller of these functions must not hold a
 database connection, because an answer may take seconds.
 """
@@ -19,9 +19,10 @@ import orjson
 from shared.deployments import logs
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied, HostDied, HostError, Unavailable
+from shared.hosts import calls
 from shared.infra.logs import bound_ids
 from shared.infra.postgres import connection
-from shared.user_code import calls, filters, known_users
+from shared.user_code import filters, known_users
 from shared.user_code.filters import BadFilter
 from shared.user_code.users import User, user_of
 

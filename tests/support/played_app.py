@@ -16,10 +16,9 @@ from sqlalchemy import update
 
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
+from shared.hosts.exchanges import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT, Exchange, Lost
 from shared.infra.postgres import connection
 from shared.models import REVISION
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
 
 CREDIT = 16
 COSTS = (BODY, TEXT, BYTES)

@@ -80,7 +80,7 @@ def crash(ctx: Context, value: dict[str, Any]) -> None:
 
 @dataclass
 class PlayedAuth:
-    """Answers `shared.user_code.calls.call` as a graph host with this `Auth` object would.
+    """Answers `shared.hosts.calls.call` as a graph host with this `Auth` object would.
 
     `users` maps bearer tokens to known users. Handlers are plain functions. The most specific one is called, and an ask
     without a handler is allowed.

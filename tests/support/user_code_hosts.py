@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import workers
+from shared.hosts.calls import call
+from shared.hosts.exchanges import Exchange, open_exchange
 from shared.infra import broker, encryption
 from shared.settings import Settings
-from shared.user_code.calls import call
-from shared.user_code.exchanges import Exchange, open_exchange
 from tests.support.greened import World
 from workers.runner.host import HostCommand
 from workers.runner.host_pool import HostPool

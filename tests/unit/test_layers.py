@@ -60,7 +60,7 @@ FLOORS = {
         {"errors", "settings"},
         {"models", "infra"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
-        {"deployments", "oauth", "figures"},
+        {"deployments", "oauth", "figures", "hosts"},
         {"user_code"},
         {"assistants", "agents"},
         {"runs"},

@@ -15,11 +15,11 @@ from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
 from shared.errors import HostDied, HostError
+from shared.hosts import channel
+from shared.hosts.channel import PART, TAKEN
+from shared.hosts.exchanges import CLOSE, COSTING, CREDIT, HEAD, LAST, MOST_BYTES, WINDOW, Sender
+from shared.hosts.pending_calls import WaitingRequest
 from shared.infra.postgres import dumps
-from shared.user_code import inbox
-from shared.user_code.inbox import PART, TAKEN
-from shared.user_code.parts import CLOSE, COSTING, CREDIT, HEAD, LAST, MOST_BYTES, WINDOW, Sender
-from shared.user_code.requests import WaitingRequest
 from workers.graph_host import frames
 from workers.runner.host import Host
 from workers.runner.host_pool import HostPool
@@ -47,17 +47,17 @@ class Relay:
 
     def execute(self, hosts: HostPool) -> None:
         """Forward parts until either end closes. Raises HostError if no host accepts the request."""
-        line, own_id = inbox.inbox().line(), uuid7().bytes
+        line, own_id = channel.inbox().line(), uuid7().bytes
         host = hosts.acquire(self._revision_id)
         client = _Client(self, self._request.inbox)
-        sender = Sender(inbox.place(self._request.inbox, self._id))
+        sender = Sender(channel.place(self._request.inbox, self._id))
         is_over = False
         with line.receiving(own_id, client):
             try:
                 host.enter(self._id, self, dumps(self._request.document).encode(), kind=frames.OPEN)
                 gevent.spawn(client.pass_down, host, self._id)
-                place = inbox.place(line.address, own_id)
-                inbox.send(self._request.inbox, inbox.encode(TAKEN, self._id, place))
+                place = channel.place(line.address, own_id)
+                channel.send(self._request.inbox, channel.encode(TAKEN, self._id, place))
                 is_over = self._pass_up(sender)
             except gevent.GreenletExit:
                 self._why_lost = "the runner stops"
@@ -171,7 +171,7 @@ class _Client:
         self._down.put(None)
 
     def received(self, kind: int, number: int, body: bytes) -> None:
-        if kind == inbox.LOST or (kind == PART and number != self._expected):
+        if kind == channel.LOST or (kind == PART and number != self._expected):
             self.lost("parts of the message stream were lost")
         elif kind == PART and not self._has_closed:
             self._expected += 1

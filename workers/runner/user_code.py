@@ -23,14 +23,14 @@ from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
 from shared.errors import HostDied, HostError, Unavailable
+from shared.hosts import channel, pending_calls
+from shared.hosts.channel import ANSWER, REFUSED, TAKEN
+from shared.hosts.pending_calls import CALL, EXCHANGE, WaitingRequest
 from shared.infra import broker, redis
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import dumps
 from shared.settings import Settings
-from shared.user_code import inbox, requests
-from shared.user_code.inbox import ANSWER, REFUSED, TAKEN
-from shared.user_code.requests import CALL, EXCHANGE, WaitingRequest
 from workers.graph_host import frames
 from workers.runner.host_pool import HostPool
 from workers.runner.loopback import Loopbacks
@@ -86,9 +86,9 @@ class UserCodeRunner:
         """Refuse all requests that wait for a revision whose host cannot be started."""
         for kind in AT_ONCE:
             try:
-                while found := redis.client().rpop(requests.list_of(kind, revision_id)):
-                    id, request = requests.parse(cast("bytes", found))
-                    inbox.send(request.inbox, inbox.encode(REFUSED, id, refusal("unavailable", reason)))
+                while found := redis.client().rpop(pending_calls.list_of(kind, revision_id)):
+                    id, request = pending_calls.parse(cast("bytes", found))
+                    channel.send(request.inbox, channel.encode(REFUSED, id, refusal("unavailable", reason)))
             except (RedisError, Undecryptable) as error:
                 log.warning("revision %s: those that wait for a host learn nothing: %s", revision_id, error)
 
@@ -97,7 +97,7 @@ class UserCodeRunner:
     def _listen(self) -> None:
         """Wait for a request of any revision with a host here, and take it."""
         lists = {
-            requests.list_of(kind, revision_id).encode(): (kind, revision_id)
+            pending_calls.list_of(kind, revision_id).encode(): (kind, revision_id)
             for kind, most in AT_ONCE.items()
             for revision_id in self._ready_revisions()
             if self._in_work[kind, revision_id] < most
@@ -134,7 +134,7 @@ class UserCodeRunner:
             return
         self._in_work[kind, revision_id] += 1
         try:
-            self._execute(kind, revision_id, *requests.parse(item))
+            self._execute(kind, revision_id, *pending_calls.parse(item))
         except Undecryptable as error:
             log.warning("a call of revision %s cannot be read: %s", revision_id, error)
         except Exception:  # outermost loop: a bug of the runner; the waiting caller times out
@@ -148,7 +148,7 @@ class UserCodeRunner:
 
     def _give_back(self, kind: str, revision_id: UUID, item: bytes) -> None:
         try:
-            requests.give_back(kind, revision_id, item)
+            pending_calls.give_back(kind, revision_id, item)
         except RedisError as error:
             log.warning("a call of revision %s is lost: %s", revision_id, error)
         broker.enqueue_host(self._settings.pool, revision_id)
@@ -160,7 +160,7 @@ class UserCodeRunner:
         try:
             Relay(revision_id, id, request).execute(self._hosts)
         except (HostError, Unavailable) as error:
-            inbox.send(request.inbox, inbox.encode(REFUSED, id, refusal("unavailable", error.message)))
+            channel.send(request.inbox, channel.encode(REFUSED, id, refusal("unavailable", error.message)))
 
     # ending
 
@@ -196,13 +196,13 @@ class _CallInHost:
             kind, body = self._outcome()
         finally:
             watch.kill(block=False)
-        inbox.send(self._request.inbox, inbox.encode(kind, self._id, body))
+        channel.send(self._request.inbox, channel.encode(kind, self._id, body))
 
     def _watch(self) -> None:
         """Tell the caller that this runner works on the call. Both sides send heartbeats from then on."""
-        line, own_id, asked_by = inbox.inbox().line(), uuid7().bytes, self._request.inbox
-        with line.receiving(own_id, inbox.Watched(asked_by)):
-            inbox.send(asked_by, inbox.encode(TAKEN, self._id, inbox.place(line.address, own_id)))
+        line, own_id, asked_by = channel.inbox().line(), uuid7().bytes, self._request.inbox
+        with line.receiving(own_id, channel.Watched(asked_by)):
+            channel.send(asked_by, channel.encode(TAKEN, self._id, channel.place(line.address, own_id)))
             Event().wait()  # until the call is over
 
     def _outcome(self) -> tuple[int, bytes]:
@@ -253,5 +253,5 @@ class _CallInHost:
 
 
 def refusal(kind: str, message: str) -> bytes:
-    """Return the body of a REFUSED message. `kind` is a key of `shared.user_code.calls.REFUSALS`."""
+    """Return the body of a REFUSED message. `kind` is a key of `shared.hosts.calls.REFUSALS`."""
     return orjson.dumps({"kind": kind, "message": message})

@@ -14,8 +14,8 @@ import pytest
 
 from shared.errors import HostError, RunyardError, Unanswered, Unavailable
 from shared.graph_queries import Question
+from shared.hosts import pending_calls
 from shared.infra import redis
-from shared.user_code import requests
 from tests.support.greened import within
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
@@ -26,7 +26,7 @@ from workers.runner.host_pool import HostPool
 
 
 def waiting(s: Scene) -> int:
-    return redis.client().llen(requests.list_of(requests.CALL, s.revision))
+    return redis.client().llen(pending_calls.list_of(pending_calls.CALL, s.revision))
 
 
 def outcome_of_a_call(s: Scene, seconds: float) -> type[Exception] | None:
@@ -139,7 +139,7 @@ def test_what_waits_in_redis_does_not_show_what_clients_sent(s: Scene) -> None:
     s.is_reached = False
     one = gevent.spawn(s.call, "greet", secret="open sesame")
     until(lambda: waiting(s) == 1)
-    where = requests.list_of(requests.CALL, s.revision)
+    where = pending_calls.list_of(pending_calls.CALL, s.revision)
     stored = cast("list[bytes]", redis.client().lrange(where, 0, -1))
 
     assert list(redis.client().scan_iter("*")) == [where.encode()]

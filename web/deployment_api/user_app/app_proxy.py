@@ -20,9 +20,8 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.wsgi import get_content_length
 
 from shared.errors import Forbidden
-from shared.user_code import exchanges
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, CLOSE, END, FAILED, HEAD
+from shared.hosts import exchanges
+from shared.hosts.exchanges import BODY, CLOSE, END, FAILED, HEAD, Exchange, Lost
 from web.deployment_api.user_app import app_requests, app_sockets
 from web.deployment_api.user_app.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
 from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered

@@ -13,10 +13,9 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 from wsproto.frame_protocol import CloseReason
 
+from shared.hosts import exchanges
+from shared.hosts.exchanges import BODY, BYTES, CLOSE, END, FAILED, HEAD, MOST_BYTES, TEXT, Exchange, Lost
 from shared.infra.postgres import dumps
-from shared.user_code import exchanges
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, MOST_BYTES, TEXT
 from web.deployment_api.user_app import app_answers, app_requests
 from web.deployment_api.user_app.app_answers import BadAnswer
 from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered

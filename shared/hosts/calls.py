@@ -11,9 +11,9 @@ import orjson
 from uuid_utils.compat import uuid7
 
 from shared.errors import HostDied, HostError, Unanswered, Unavailable
-from shared.user_code import inbox, requests
-from shared.user_code.inbox import ANSWER, LOST, REFUSED, TAKEN
-from shared.user_code.requests import CALL, WaitingRequest
+from shared.hosts import channel, pending_calls
+from shared.hosts.channel import ANSWER, LOST, REFUSED, TAKEN
+from shared.hosts.pending_calls import CALL, WaitingRequest
 
 START_SECONDS = 60.0  # time to get a host
 TRIES = 2  # a call changes nothing, so it may be repeated if the runner that took it is gone
@@ -49,7 +49,7 @@ class _RunnerGone(Exception):
 
 
 class _Call:
-    """One call that waits at the process's inbox."""
+    """One call that waits at the process's channel."""
 
     def __init__(
         self,
@@ -69,21 +69,21 @@ class _Call:
         self._messages: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
 
     def answer(self) -> bytes:
-        line = inbox.inbox().line()
+        line = channel.inbox().line()
         request = WaitingRequest(line.address, self._document, self._seconds)
         with line.receiving(self._id, self):
-            item = requests.put(CALL, self._revision_id, self._id, request)
+            item = pending_calls.put(CALL, self._revision_id, self._id, request)
             is_over = False
             try:
                 message = self._first_message(item)
                 is_over = True
             finally:
                 if not is_over:
-                    requests.take_back(CALL, self._revision_id, item)
+                    pending_calls.take_back(CALL, self._revision_id, item)
             return self._accepted(message)
 
     def _first_message(self, item: bytes) -> tuple[int, bytes] | None:
-        return requests.first_sign(
+        return pending_calls.first_sign(
             CALL,
             self._revision_id,
             self._pool,
@@ -93,7 +93,7 @@ class _Call:
         )
 
     def _accepted(self, message: tuple[int, bytes] | None) -> bytes:
-        if message is None and (message := self._next(requests.SLACK_SECONDS)) is None:
+        if message is None and (message := self._next(pending_calls.SLACK_SECONDS)) is None:
             raise _RunnerGone("the runner that took the call does not answer")
         if message[0] == TAKEN:  # a runner that sends heartbeats ends the call in time
             message = self._next(2 * (self._seconds + self._start_seconds))
@@ -117,7 +117,7 @@ class _Call:
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == TAKEN:
-            self.peer = inbox.address_of(body)
+            self.peer = channel.address_of(body)
         if kind in (ANSWER, TAKEN, REFUSED):
             self._messages.put((kind, body))
 

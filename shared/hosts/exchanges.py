@@ -17,12 +17,42 @@ import orjson
 from uuid_utils.compat import uuid7
 
 from shared.errors import Unavailable
-from shared.user_code import inbox, requests
-from shared.user_code.inbox import PART, REFUSED, TAKEN
-from shared.user_code.parts import CLOSE, COSTING, CREDIT, CREDIT_AT, LAST, MOST_BYTES, WINDOW, Sender
-from shared.user_code.requests import EXCHANGE, WaitingRequest
+from shared.hosts import channel, pending_calls
+from shared.hosts.channel import PART, REFUSED, TAKEN
+from shared.hosts.pending_calls import EXCHANGE, WaitingRequest
 
+# Kinds of parts; `workers/graph_host/frames.py` defines them.
+HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
+COSTING = frozenset((BODY, TEXT, BYTES))  # these need credit:
+WINDOW = 16  # parts that may be sent without credit
+CREDIT_AT = WINDOW // 2  # a receiver that has consumed so many sends credit
+LAST = frozenset((END, CLOSE, FAILED))  # of the app's parts; of the client's only CLOSE
+MOST_BYTES = 1024 * 1024  # of one part: messages of clients and apps are not split
 GONE = b'{"code":1006,"reason":"the client has gone"}'
+
+
+class Sender:
+    """Numbers parts and sends them to the other side's inbox."""
+
+    def __init__(self, place: bytes) -> None:
+        self._address = channel.address_of(place)
+        self._id = channel.id_at(place)
+        self._number = 0
+        self._lock = threading.Lock()  # numbers must be sent in order
+
+    def send(self, *parts: bytes) -> bool:
+        """Send parts. Returns False if they reach no subscriber."""
+        with self._lock:
+            messages = [
+                channel.encode(PART, self._id, part, number=number)
+                for number, part in enumerate(parts, self._number)
+            ]
+            self._number += len(parts)
+            return channel.send(self._address, *messages)
+
+    def give_up(self, reason: str) -> None:
+        """Send LOST: no further parts follow. Raises RedisError."""
+        channel.publish(self._address, channel.encode(channel.LOST, self._id, reason.encode()))
 
 
 class Lost(Exception):
@@ -129,12 +159,12 @@ class Exchange:
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == TAKEN and self._sender is None:
-            self.peer, self._sender = inbox.address_of(body), Sender(body)
+            self.peer, self._sender = channel.address_of(body), Sender(body)
             self._begun.set()
         elif kind == REFUSED:
             self._refusal = orjson.loads(body)["message"]
             self._begun.set()
-        elif kind == inbox.LOST:
+        elif kind == channel.LOST:
             self.lost(body.decode())
         elif kind == PART:
             self._take(number, body)
@@ -174,7 +204,7 @@ def open_exchange(
 
     Raises Unavailable if no host of the revision can be had in `start_seconds`.
     """
-    id, line, exchange = uuid7().bytes, inbox.inbox().line(), Exchange()
+    id, line, exchange = uuid7().bytes, channel.inbox().line(), Exchange()
     with line.receiving(id, exchange):
         try:
             _begin(revision_id, pool, id, WaitingRequest(line.address, head), exchange, start_seconds)
@@ -186,15 +216,15 @@ def open_exchange(
 def _begin(
     revision_id: UUID, pool: str, id: bytes, request: WaitingRequest, exchange: Exchange, start_seconds: float
 ) -> None:
-    item = requests.put(EXCHANGE, revision_id, id, request)
+    item = pending_calls.put(EXCHANGE, revision_id, id, request)
     has_begun = False
     try:
-        begun = requests.first_sign(
+        begun = pending_calls.first_sign(
             EXCHANGE, revision_id, pool, item, wait=exchange.wait, start_seconds=start_seconds
         )
-        if begun is None and exchange.wait(requests.SLACK_SECONDS) is None:
+        if begun is None and exchange.wait(pending_calls.SLACK_SECONDS) is None:
             raise Unavailable("the runner that took the request does not answer")
         has_begun = True
     finally:
         if not has_begun:
-            requests.take_back(EXCHANGE, revision_id, item)
+            pending_calls.take_back(EXCHANGE, revision_id, item)
