@@ -1,9 +1,11 @@
-"""The inbox of a process for user code: one channel on one connection, shared by all receivers.
+"""The channel between callers and runners: messages of one process to another by Redis publish/subscribe.
 
-Both sides have an inbox: a web process receives answers and the parts of an app, a runner the parts of clients. A line
-lives as long as its connection, and messages sent between two lines are lost. Its receivers are then told that the line
-is lost, and the next line has another address. A peer that has ended is detected at once, because a message to it has
-no subscriber. A peer that is frozen or cut off is detected by its missing heartbeats.
+Each process has one subscriber connection for all its calls, under a random address. Web processes receive answers and
+the parts of apps, runners the parts of clients. Messages that are published while the connection is broken are lost, so
+all receivers of a broken connection end, and the next connection has another address.
+
+A publish without a subscriber shows that the other process has ended. Missing heartbeats show that it is frozen or
+unreachable.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -29,14 +31,31 @@ log = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">B16sI")  # kind of the message, id of the receiver, number among the sender's parts
 NOBODY = bytes(16)
-# ANSWER: the answer of a call. TAKEN: a runner has taken the request; the body says where it receives what follows.
-# REFUSED: the request cannot be served, and why. PART: a part of an exchange. LOST: the sender gives up, and why. BEAT:
-# the sender's address, as a sign of life.
-ANSWER, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 7)
+
+# Kinds of messages.
+# ANSWER: the answer to a call. STORED: the answer is in Redis under the key `answer_key(id)`.
+# TAKEN: a runner has taken the call; the body is the Endpoint of the runner.
+# REFUSED: the call has failed; the body is `calls.refusal(…)`. PART: a part of an exchange.
+# LOST: the sender gives up; the body is the reason. BEAT: a heartbeat; the body is the sender's address.
+ANSWER, STORED, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 8)
 
 BEAT_SECONDS = 2.0
 GONE_SECONDS = 15.0  # a peer without heartbeats for this long counts as gone
-CONNECT_SECONDS = 2.0  # longest wait for a line
+CONNECT_SECONDS = 2.0  # longest wait for a subscription
+
+
+class Endpoint(NamedTuple):
+    """The address of a process and the id of one of its receivers."""
+
+    address: str
+    id: bytes
+
+    def encode(self) -> bytes:
+        return self.id + self.address.encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Endpoint:
+        return cls(body[len(NOBODY) :].decode(), body[: len(NOBODY)])
 
 
 class Receiver(Protocol):
@@ -64,8 +83,8 @@ class Watched:
         """Do nothing."""
 
 
-class InboxLine:
-    """The lifetime of one connection: its address and its receivers."""
+class Subscription:
+    """The lifetime of one subscriber connection: its address and its receivers."""
 
     def __init__(self) -> None:
         self.address = secrets.token_hex(8)
@@ -93,7 +112,7 @@ class InboxLine:
             receiver.received(kind, number, body)
 
     def lose(self, reason: str, receivers: Iterable[Receiver] | None = None) -> None:
-        """Tell these receivers that no further messages come. None: all receivers, present and future."""
+        """End these receivers: no further messages come. None: all receivers, present and future."""
         if receivers is None:
             self.is_lost = True
             receivers = tuple(self._receivers.values())
@@ -101,7 +120,7 @@ class InboxLine:
             receiver.lost(reason)
 
     def beat(self) -> None:
-        """Send a heartbeat to each peer, and tell the receivers whose peer is gone."""
+        """Send a heartbeat to each peer, and end the receivers whose peer is gone."""
         by_peer: dict[str, list[Receiver]] = {}
         for receiver in tuple(self._receivers.values()):
             if receiver.peer is not None:
@@ -113,7 +132,7 @@ class InboxLine:
         beat = encode(BEAT, NOBODY, self.address.encode())
         pipeline = client().pipeline(transaction=False)
         for peer in by_peer:
-            pipeline.publish(channel(peer), beat)
+            pipeline.publish(topic(peer), beat)
         for (peer, receivers), subscribers in zip(by_peer.items(), pipeline.execute(), strict=True):
             if not subscribers:
                 self.lose("the process at the other end has ended", receivers)
@@ -121,97 +140,99 @@ class InboxLine:
                 self.lose("the process at the other end sends no heartbeats", receivers)
 
 
-class Inbox:
-    """The process's one subscriber connection for user code."""
+class Channel:
+    """The process's one subscriber connection for calls to graph hosts."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._line: InboxLine | None = None
+        self._subscription: Subscription | None = None
         self._is_started = False
         self._changed = threading.Condition()
 
-    def line(self) -> InboxLine:
-        """Return the current line. Raises Unavailable if there is none within CONNECT_SECONDS."""
-        line = self._line
-        return line if line is not None else self._wait_for_line()
+    def subscription(self) -> Subscription:
+        """Return the current subscription. Raises Unavailable if there is none within CONNECT_SECONDS."""
+        subscription = self._subscription
+        return subscription if subscription is not None else self._wait_for_subscription()
 
-    def _wait_for_line(self) -> InboxLine:
+    def _wait_for_subscription(self) -> Subscription:
         with self._changed:
             if not self._is_started:
                 self._is_started = True
-                keep_subscribed(self._redis, self._follow, name="user-code-inbox")
-                threading.Thread(target=self._keep_beating, name="user-code-heartbeats", daemon=True).start()
-            if not self._changed.wait_for(lambda: self._line is not None, CONNECT_SECONDS):
+                keep_subscribed(self._redis, self._follow, name="host-calls")
+                threading.Thread(target=self._keep_beating, name="host-call-heartbeats", daemon=True).start()
+            if not self._changed.wait_for(lambda: self._subscription is not None, CONNECT_SECONDS):
                 raise Unavailable("the event bus does not answer")
-            assert self._line is not None
-            return self._line
+            assert self._subscription is not None
+            return self._subscription
 
     def _follow(self, connection: Any) -> None:
-        """Subscribe to a new line and dispatch its messages until the connection is lost."""
-        line = InboxLine()
-        connection.send_command("SUBSCRIBE", channel(line.address))
+        """Subscribe under a new address and dispatch its messages until the connection is lost."""
+        subscription = Subscription()
+        connection.send_command("SUBSCRIBE", topic(subscription.address))
         try:
             for message in messages(connection, lambda: connection.send_command("PING")):
                 if message[0] == b"message":
-                    line.dispatch(message[2])
+                    subscription.dispatch(message[2])
                 elif message[0] == b"subscribe":
-                    self._set(line)
+                    self._set(subscription)
         finally:
             self._set(None)
-            line.lose("the connection to the event bus was lost")
+            subscription.lose("the connection to the event bus was lost")
 
-    def _set(self, line: InboxLine | None) -> None:
+    def _set(self, subscription: Subscription | None) -> None:
         with self._changed:
-            self._line = line
+            self._subscription = subscription
             self._changed.notify_all()
 
     def _keep_beating(self) -> None:
-        forever(self._beat, lambda: time.sleep(BEAT_SECONDS), what="sending heartbeats for user code")
+        forever(
+            self._beat, lambda: time.sleep(BEAT_SECONDS), what="sending heartbeats of calls to graph hosts"
+        )
 
     def _beat(self) -> None:
-        if self._line is not None:
-            self._line.beat()
+        if self._subscription is not None:
+            self._subscription.beat()
 
 
-def channel(address: str) -> str:
-    return f"{PREFIX}user-code:inbox:{address}"
+channel = OneOfProcess(lambda: Channel(client()))
+
+
+def topic(address: str) -> str:
+    """Return the Redis channel on which a process receives messages."""
+    return f"{PREFIX}hosts:reply:{address}"
+
+
+def answer_key(id: bytes) -> str:
+    """Return the Redis key of an answer that is too large for a message."""
+    return f"{PREFIX}hosts:answer:{id.hex()}"
 
 
 def encode(kind: int, id: bytes, body: bytes, *, number: int = 0) -> bytes:
-    """Encode a message."""
     return HEADER.pack(kind, id, number) + body
 
 
-def place(address: str, id: bytes) -> bytes:
-    """Return the body of TAKEN: the address and id under which its sender receives messages."""
-    return id + address.encode()
-
-
-def address_of(place: bytes) -> str:
-    return place[len(NOBODY) :].decode()
-
-
-def id_at(place: bytes) -> bytes:
-    return place[: len(NOBODY)]
-
-
-def send(address: str, *messages: bytes) -> bool:
-    """Send messages to an inbox in order. Returns False if it has no subscriber or Redis is unreachable."""
+def send(to: Endpoint, kind: int, body: bytes) -> bool:
+    """Send a message. Returns False if its receiver's process has no subscriber or Redis is unreachable."""
     try:
-        return publish(address, *messages)
+        return publish(to.address, encode(kind, to.id, body))
     except RedisError as error:
-        log.warning("an inbox cannot be reached: %s", error)
+        log.warning("a message about a call to a graph host cannot be sent: %s", error)
+        return False
+
+
+def has_subscriber(address: str) -> bool:
+    """Return whether a process receives messages under this address. Returns False if Redis is unreachable."""
+    try:
+        return any(count for _, count in client().pubsub_numsub(topic(address)))
+    except RedisError:
         return False
 
 
 def publish(address: str, *messages: bytes) -> bool:
-    """Send messages to an inbox in order. Returns False if it has no subscriber. Raises RedisError."""
+    """Send encoded messages to a process in order. Returns False if it has no subscriber. Raises RedisError."""
     if len(messages) == 1:
-        return bool(client().publish(channel(address), messages[0]))
+        return bool(client().publish(topic(address), messages[0]))
     pipeline = client().pipeline(transaction=False)
     for message in messages:
-        pipeline.publish(channel(address), message)
+        pipeline.publish(topic(address), message)
     return all(pipeline.execute())
-
-
-inbox = OneOfProcess(lambda: Inbox(client()))

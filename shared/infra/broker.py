@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 BUILDS = "builds"
 EXECUTE_RUNS = "runs.execute"
-ANSWER_QUERIES = "queries.answer"
 PREPARE_HOSTS = "hosts.prepare"
 BUILD_REVISION = "builds.build"
 SWEEP = "upkeep.sweep"
@@ -135,11 +134,6 @@ notifier = Notifier()
 def enqueue_run(pool: str, run_id: UUID | str) -> None:
     """Notify the runners of a pool that a run is pending."""
     notifier.notify(EXECUTE_RUNS, runs_queue(pool), run_id)
-
-
-def enqueue_query(pool: str, query_id: UUID) -> None:
-    """Notify the runners of a pool that a query is waiting."""
-    notifier.notify(ANSWER_QUERIES, queries_queue(pool), query_id)
 
 
 def enqueue_host(pool: str, revision_id: UUID) -> None:

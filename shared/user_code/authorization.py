@@ -18,8 +18,9 @@ import orjson
 
 from shared.deployments import logs
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Denied, HostDied, HostError, Unavailable
+from shared.errors import Denied, HostDied, HostError, HostUnusable, Unavailable
 from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
 from shared.infra.logs import bound_ids
 from shared.infra.postgres import connection
 from shared.user_code import filters, known_users
@@ -120,11 +121,19 @@ def _answer(deployment: DeploymentRef, question: Mapping[str, Any]) -> dict[str,
     assert deployment.active_revision_id is not None
     try:
         raw = calls.call(
-            deployment.active_revision_id, deployment.pool, question, timeout_seconds=ASK_SECONDS
+            HostCall(
+                deployment_id=deployment.id,
+                revision_id=deployment.active_revision_id,
+                pool=deployment.pool,
+                document=question,
+                timeout_seconds=ASK_SECONDS,
+            )
         )
         answer = orjson.loads(raw)
     except HostDied as error:
         raise Unavailable("the deployment's authorization does not answer") from error
+    except HostUnusable as error:
+        raise Unavailable(error.message) from error
     except HostError as error:
         fail(deployment, f"the graph host could not answer: {error.message}")
     except orjson.JSONDecodeError:

@@ -59,7 +59,7 @@ FLOORS = {
     "shared": (
         {"errors", "settings"},
         {"models", "infra"},
-        {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
+        {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership"},
         {"deployments", "oauth", "figures", "hosts"},
         {"user_code"},
         {"assistants", "agents"},

@@ -136,7 +136,7 @@ def test_a_host_that_heeds_no_credit_or_says_out_of_turn_what_costs_nothing_is_k
             assert rest(another) == b"\0"
 
     # Nothing else limits such a host, and one thread of a web process reads the credits of all hosts.
-    line = channel.inbox().line()
+    subscription = channel.channel().subscription()
     for said, why in (
         ("kmuch", "a credit that is"),
         ("k-1", "a credit that is"),
@@ -146,7 +146,7 @@ def test_a_host_that_heeds_no_credit_or_says_out_of_turn_what_costs_nothing_is_k
     ):
         with s.open("silent", says=[said]) as exchange, pytest.raises(Lost, match=why):
             list(exchange.parts(timeout_seconds=10))
-    assert channel.inbox().line() is line
+    assert channel.channel().subscription() is subscription
 
 
 @within(scene)
@@ -197,8 +197,8 @@ def test_a_runner_that_stops_lets_exchanges_end(s: Scene) -> None:
     with s.open("echo") as exchange, s.open("silent") as endless:
         assert next(endless.parts())[0] == HEAD
         exchange.send(BODY, b"begun")
-        s.user_code.drain()
-        stopping = gevent.spawn(s.user_code.close, 1.0)
+        s.host_calls.drain()
+        stopping = gevent.spawn(s.host_calls.close, 1.0)
         gevent.sleep(0.1)
         exchange.send(END)
         assert rest(exchange) == b"begun"
@@ -211,4 +211,4 @@ def test_a_runner_that_stops_lets_exchanges_end(s: Scene) -> None:
 def test_an_exchange_that_no_host_can_be_had_for_is_refused(s: Scene) -> None:
     with pytest.raises(Unavailable, match="no such file"), s.open("echo"):
         raise AssertionError("there is no host")
-    assert not list(redis.client().scan_iter("runyard:user-code:exchanges:*"))
+    assert not list(redis.client().scan_iter("runyard:hosts:exchanges:*"))

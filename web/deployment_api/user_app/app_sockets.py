@@ -30,7 +30,6 @@ from web.http.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, U
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 60.0
 REFUSED = "Forbidden"
 MOST_REFUSAL_BYTES = 64 * 1024
 REASON_BYTES = 123  # maximum length of a close reason
@@ -59,14 +58,7 @@ class _Socket:
         held.callback(self._watch.stop)
 
     def response(self) -> Response:
-        deployment = self._target.deployment
-        assert deployment.active_revision_id is not None  # the deployment has an app
-        opened = exchanges.open_exchange(
-            deployment.active_revision_id,
-            deployment.pool,
-            app_requests.head(self._target),
-            start_seconds=START_SECONDS,
-        )
+        opened = exchanges.open_exchange(app_requests.host_call(self._target))
         with answered(self._name):
             exchange = self._held.enter_context(opened)
             self._watch.start()
