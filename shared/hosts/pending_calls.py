@@ -20,7 +20,7 @@ import orjson
 from redis.exceptions import RedisError
 
 from shared.errors import Unavailable
-from shared.hosts.channel import Endpoint
+from shared.hosts.channel import GONE_SECONDS, NOBODY, Endpoint
 from shared.infra import broker, encryption
 from shared.infra.postgres import dumps
 from shared.infra.redis import PREFIX, client
@@ -30,7 +30,7 @@ CALLS, EXCHANGES = "calls", "exchanges"  # kinds: calls with one answer, and exc
 KEPT_SECONDS = 300
 UNTAKEN_SECONDS = 0.25  # then the runners are notified
 NOTIFY_AGAIN_SECONDS = 2.0
-SLACK_SECONDS = 3.0  # for the first message of the runner that took a call
+SLACK_SECONDS = 3.0  # for the first message of the runner that took a repeatable call
 
 Message = TypeVar("Message")
 
@@ -85,10 +85,15 @@ def send(kind: str, pending: PendingCall, receive: Callable[[float], Message | N
     with ExitStack() as stack:
         stack.callback(_remove, name, item)
         message = _wait_until_taken(pending.call, name, item, receive)
-        if message is None and (message := receive(SLACK_SECONDS)) is None:
+        if message is None and (message := receive(_slack_seconds(pending.call))) is None:
             raise RunnerLost("the runner that took the call does not answer")
         stack.pop_all()  # a runner has it, so the list does not contain it any more
     return message
+
+
+def _slack_seconds(call: HostCall) -> float:
+    """Return how long the runner that took a call may send nothing. Ending a call early helps only if it is repeated."""
+    return SLACK_SECONDS if call.is_repeatable else GONE_SECONDS
 
 
 def _encode(pending: PendingCall) -> bytes:
@@ -109,7 +114,7 @@ def _encode(pending: PendingCall) -> bytes:
 
 def parse(revision_id: UUID, item: bytes) -> PendingCall:
     """Decrypt a list item. Raises Undecryptable."""
-    id, encrypted = item[:16], item[16:]
+    id, encrypted = item[: len(NOBODY)], item[len(NOBODY) :]
     stored = orjson.loads(encryption.decrypt(encrypted))
     call = HostCall(
         deployment_id=UUID(stored["deployment_id"]),

@@ -40,8 +40,8 @@ def runs_queue(pool: str) -> str:
     return f"runs.{pool}"
 
 
-def queries_queue(pool: str) -> str:
-    return f"queries.{pool}"
+def hosts_queue(pool: str) -> str:
+    return f"hosts.{pool}"
 
 
 def canary_queue(worker: str) -> str:
@@ -138,7 +138,7 @@ def enqueue_run(pool: str, run_id: UUID | str) -> None:
 
 def enqueue_host(pool: str, revision_id: UUID) -> None:
     """Notify the runners of a pool that a caller waits for a host of this revision."""
-    notifier.notify(PREPARE_HOSTS, queries_queue(pool), revision_id)
+    notifier.notify(PREPARE_HOSTS, hosts_queue(pool), revision_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:

@@ -173,7 +173,7 @@ class Scene:
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         """Deliver a notification directly to the runner, without a broker."""
-        assert (task, queue) == (broker.PREPARE_HOSTS, broker.queries_queue(self.settings.pool))
+        assert (task, queue) == (broker.PREPARE_HOSTS, broker.hosts_queue(self.settings.pool))
         self.notified.append(UUID(str(id)))
         if self.is_reached:
             self.host_calls.prepare_all([UUID(str(id))])

@@ -222,7 +222,10 @@ def test_a_call_whose_answer_cannot_arrive_is_sent_again_but_an_update_is_not(s:
 
 @greened
 def test_an_update_whose_caller_has_ended_is_not_executed(world: World) -> None:
-    with scene(world) as s, constants(pending_calls, UNTAKEN_SECONDS=0.1, SLACK_SECONDS=0.3):
+    with (
+        scene(world) as s,
+        constants(pending_calls, UNTAKEN_SECONDS=0.1, SLACK_SECONDS=0.3, GONE_SECONDS=0.3),
+    ):
         s.pool.warm(s.revision)
         caller = Endpoint("nobody", uuid4().bytes)
         for is_repeatable in (True, False):
