@@ -1,6 +1,6 @@
 """The Celery app that worker processes start from, and what a worker sets up when it starts.
 
-`python -m workers -P gevent -Q runs.default,queries.default` is a runner,
+`python -m workers -P gevent -Q runs.default,hosts.default` is a runner,
 `… -Q builds` a builder.
 """
 

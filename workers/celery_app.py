@@ -52,7 +52,7 @@ def configure(
         task_create_missing_queues=True,  # queues of other pools
         task_default_queue=broker.BUILDS,
         task_queues=[
-            _queue(name) for name in (broker.BUILDS, broker.runs_queue(pool), broker.queries_queue(pool))
+            _queue(name) for name in (broker.BUILDS, broker.runs_queue(pool), broker.hosts_queue(pool))
         ],
         timezone="UTC",
     )

@@ -27,7 +27,6 @@ from workers.celery_app import celery
 from workers.heartbeat import Figures, HeartbeatSender
 from workers.isolation import sandbox
 from workers.messages import MessageTask
-from workers.runner import graph_queries
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host_pool import HostPool
 from workers.runner.runner import Runner
@@ -135,16 +134,10 @@ def execute_runs(run_ids: list[str]) -> None:
         _runner.notify([UUID(run_id) for run_id in run_ids])
 
 
-@celery.task(name=broker.ANSWER_QUERIES, base=MessageTask)
-def answer_queries(query_ids: list[str]) -> None:
-    if _runner is not None:
-        graph_queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
-
-
 @celery.task(name=broker.PREPARE_HOSTS, base=MessageTask)
 def prepare_hosts(revision_ids: list[str]) -> None:
     if _runner is not None:
-        _runner.user_code.prepare_all([UUID(revision_id) for revision_id in revision_ids])
+        _runner.host_calls.prepare_all([UUID(revision_id) for revision_id in revision_ids])
 
 
 @celery.task(name=broker.BUILD_REVISION, base=MessageTask)

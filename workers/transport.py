@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
 BURST_SECONDS = 60.0
-TAKES_IDS = (broker.EXECUTE_RUNS, broker.ANSWER_QUERIES, broker.PREPARE_HOSTS, broker.BUILD_REVISION)
+TAKES_IDS = (broker.EXECUTE_RUNS, broker.PREPARE_HOSTS, broker.BUILD_REVISION)
 TAKES_NOTHING = (broker.SWEEP, broker.CANARY)
 
 

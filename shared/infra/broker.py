@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 BUILDS = "builds"
 EXECUTE_RUNS = "runs.execute"
-ANSWER_QUERIES = "queries.answer"
 PREPARE_HOSTS = "hosts.prepare"
 BUILD_REVISION = "builds.build"
 SWEEP = "upkeep.sweep"
@@ -41,8 +40,8 @@ def runs_queue(pool: str) -> str:
     return f"runs.{pool}"
 
 
-def queries_queue(pool: str) -> str:
-    return f"queries.{pool}"
+def hosts_queue(pool: str) -> str:
+    return f"hosts.{pool}"
 
 
 def canary_queue(worker: str) -> str:
@@ -137,14 +136,9 @@ def enqueue_run(pool: str, run_id: UUID | str) -> None:
     notifier.notify(EXECUTE_RUNS, runs_queue(pool), run_id)
 
 
-def enqueue_query(pool: str, query_id: UUID) -> None:
-    """Notify the runners of a pool that a query is waiting."""
-    notifier.notify(ANSWER_QUERIES, queries_queue(pool), query_id)
-
-
 def enqueue_host(pool: str, revision_id: UUID) -> None:
     """Notify the runners of a pool that a caller waits for a host of this revision."""
-    notifier.notify(PREPARE_HOSTS, queries_queue(pool), revision_id)
+    notifier.notify(PREPARE_HOSTS, hosts_queue(pool), revision_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:

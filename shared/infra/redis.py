@@ -5,7 +5,7 @@ Every key and channel begins with `PREFIX`. Rows in PostgreSQL are the source of
 One server can serve all purposes, or several by role. Each key and each channel has one home:
 
 - `broker()`: Celery's messages, and the channels on which runners are notified (control, warm);
-- `events(id)`: event logs of runs, revisions and queries, and the channels of their readers, of threads, and of
+- `events(id)`: event logs of runs and revisions, and the channels of their readers, of threads, and of
   deployments' logs. Several servers share these by id, so readers and writers choose the same one independently;
 - `client()`: all else, such as calls to user code and their answers.
 """

@@ -1,6 +1,6 @@
 """Authorization by a deployment's own code: who a caller is, and what the caller may do.
 
-The project's functions run in a graph host (`shared/user_code/calls.py`). Their answers are data, which is checked
+The project's functions run in a graph host (`shared/hosts/calls.py`). Their answers are data, which is checked
 here. Authorization fails closed: no answer or an invalid one is a refusal. A caller of these functions must not hold a
 database connection, because an answer may take seconds.
 """
@@ -18,10 +18,12 @@ import orjson
 
 from shared.deployments import logs
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Denied, HostDied, HostError, Unavailable
+from shared.errors import Denied, HostDied, HostError, HostUnusable, Unavailable
+from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
 from shared.infra.logs import bound_ids
 from shared.infra.postgres import connection
-from shared.user_code import calls, filters, known_users
+from shared.user_code import filters, known_users
 from shared.user_code.filters import BadFilter
 from shared.user_code.users import User, user_of
 
@@ -122,11 +124,19 @@ def _answer(deployment: DeploymentRef, question: Mapping[str, Any]) -> dict[str,
     assert deployment.active_revision_id is not None
     try:
         raw = calls.call(
-            deployment.active_revision_id, deployment.pool, question, timeout_seconds=ASK_SECONDS
+            HostCall(
+                deployment_id=deployment.id,
+                revision_id=deployment.active_revision_id,
+                pool=deployment.pool,
+                document=question,
+                timeout_seconds=ASK_SECONDS,
+            )
         )
         answer = orjson.loads(raw)
     except HostDied as error:
         raise Unavailable("the deployment's authorization does not answer") from error
+    except HostUnusable as error:
+        raise Unavailable(error.message) from error
     except HostError as error:
         fail(deployment, f"the graph host could not answer: {error.message}")
     except orjson.JSONDecodeError:

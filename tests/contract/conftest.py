@@ -209,7 +209,7 @@ def neighbour(app: Flask, api: Api) -> Api:
 def played(monkeypatch: pytest.MonkeyPatch) -> user_code.PlayedAuth:
     """Authorization behind `users`: bearer token NAME means user NAME. Allows everything unless a test adds a handler."""
     auth = user_code.PlayedAuth()
-    monkeypatch.setattr("shared.user_code.calls.call", auth.call)
+    monkeypatch.setattr("shared.hosts.calls.call", auth.call)
     return auth
 
 

@@ -10,7 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 
 import tests.support.factories as make
-from shared.user_code import exchanges, loopback
+from shared.hosts import exchanges
+from shared.user_code import loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support import user_code
 from tests.support.played_app import BODY, CLOSE, END, Side, Stage, serve

@@ -31,7 +31,8 @@ from schemathesis.generation import GenerationMode
 from sqlalchemy import text
 
 import tests.support.factories as make
-from shared import graph_queries
+from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
 from shared.infra import broker
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, Notifications
@@ -154,7 +155,7 @@ def test_the_control_plane_keeps_to_its_document(control: ControlPlane, examples
 
 
 class Runner:
-    """Ends all due runs of a thread when notified of one, and answers every query for a graph host."""
+    """Ends all due runs of a thread when notified of one, and answers every call to a graph host."""
 
     def __init__(self, notifications: Notifications) -> None:
         self.is_away = False
@@ -165,8 +166,6 @@ class Runner:
             return
         if task == broker.EXECUTE_RUNS:
             self._end(id)
-        elif task == broker.ANSWER_QUERIES and (question := graph_queries.take(UUID(str(id)))):
-            graph_queries.answer(UUID(str(id)), orjson.dumps(self._answer(question)))
 
     def _end(self, run_id: UUID | str) -> None:
         with connection() as conn:
@@ -178,19 +177,20 @@ class Runner:
                 return
             act(first.run_id, {"a": 1})
 
-    def _answer(self, question: graph_queries.Question) -> Any:
-        state = {"values": {}, **make.state(str(question.thread_id), CHECKPOINT)}
+    def call(self, request: HostCall) -> bytes:
+        state = {"values": {}, **make.state(str(request.thread_id), CHECKPOINT)}
         answers = {"state": state, "history": [state], "update": {"checkpoint": state["checkpoint"]}}
-        return answers[question.document["op"]]
+        return orjson.dumps(answers[request.document["op"]])
 
 
 @EXAMPLES
 def test_a_deployment_keeps_to_its_document(
-    api: Api, notifications: Notifications, own_key: None, examples: int
+    api: Api, notifications: Notifications, own_key: None, examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document: Any = api.get("/openapi.json").json
     described = operations(api.client.application, document)
     runner = Runner(notifications)
+    monkeypatch.setattr(calls, "call", runner.call)
 
     def new_records() -> dict[str, str]:
         runner.is_away = True

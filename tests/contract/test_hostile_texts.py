@@ -18,8 +18,8 @@ import pytest
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared import graph_queries
 from shared.errors import Conflict
+from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.protocol import watching
@@ -84,12 +84,12 @@ SEARCHES: list[tuple[str, Any]] = [
 
 @pytest.fixture
 def unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace queries to graph hosts, of which there are none, by an immediate error."""
+    """Replace calls to graph hosts, of which there are none, by an immediate error."""
 
-    def ask(*_: Any, **__: Any) -> bytes:
+    def call(*_: Any, **__: Any) -> bytes:
         raise Conflict("no graph host")
 
-    monkeypatch.setattr(graph_queries, "ask", ask)
+    monkeypatch.setattr(calls, "call", call)
 
 
 def places(document: Document, schema: Schema, depth: int = 0) -> Iterator[Any]:

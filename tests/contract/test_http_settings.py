@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared.user_code import exchanges
+from shared.hosts import exchanges
 from tests.contract.conftest import Api, MakeApp
 from tests.contract.test_app import hello
 from tests.support.played_app import Stage, serve

@@ -1,7 +1,8 @@
-"""A thread's state over HTTP: from its row, and by queries to a graph host, which the tests play."""
+"""A thread's state over HTTP: from its row, and by calls to a graph host, which the tests play."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -9,10 +10,21 @@ import orjson
 import pytest
 
 import tests.support.factories as make
-from shared import graph_queries
-from shared.graph_queries import Question
-from shared.infra import broker
-from shared.infra.postgres import connection
+from shared.errors import (
+    Conflict,
+    HostDied,
+    HostError,
+    HostUnusable,
+    Invalid,
+    RunyardError,
+    TooLarge,
+    Unanswered,
+    Unavailable,
+)
+from shared.hosts import calls, pending_calls
+from shared.hosts.pending_calls import HostCall
+from shared.infra import redis
+from shared.infra.postgres import connection, dumps, loads
 from shared.models import ThreadStatus
 from shared.threads.state import StaleUpdate, store_update
 from tests.contract.conftest import Api, Notifications
@@ -27,24 +39,25 @@ NO_STATE = {
 
 
 class Runner:
-    """Answers every query at once with the same document, and records the queries."""
+    """Answers every call to a graph host with the same document or refusal, and records the calls."""
 
-    def __init__(self, notifications: Notifications) -> None:
+    def __init__(self) -> None:
         self.answer: bytes = b"{}"
-        self.asked: list[Question] = []
-        self._notify = notifications.notify
-        notifications.notify = self.notify  # type: ignore[method-assign]
+        self.refusal: RunyardError | None = None
+        self.asked: list[HostCall] = []
 
-    def notify(self, task: str, queue: str, id: UUID | str) -> None:
-        self._notify(task, queue, id)
-        if task == broker.ANSWER_QUERIES and (question := graph_queries.take(UUID(str(id)))):
-            self.asked.append(question)
-            graph_queries.answer(UUID(str(id)), self.answer)
+    def call(self, request: HostCall) -> bytes:
+        self.asked.append(replace(request, document=loads(dumps(request.document))))
+        if self.refusal is not None:
+            raise self.refusal
+        return self.answer
 
 
 @pytest.fixture
-def runner(notifications: Notifications, api: Api) -> Runner:
-    return Runner(notifications)
+def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
+    runner = Runner()
+    monkeypatch.setattr(calls, "call", runner.call)
+    return runner
 
 
 def new(api: Api, **body: Any) -> str:
@@ -275,24 +288,27 @@ def test_what_a_host_refuses_has_its_status(
     api: Api, runner: Runner, stored: str, subtests: pytest.Subtests
 ) -> None:
     rows: list[Any] = [
-        ("invalid", 400, "why"),
-        ("conflict", 409, "why"),
-        ("too_large", 413, "why"),
-        ("failed", 424, "Oops: why"),
-        ("unavailable", 503, "why"),
+        (Invalid("why", status=400), 400),
+        (Conflict("why"), 409),
+        (TooLarge("why"), 413),
+        (HostError("why"), 424),
+        (HostDied("why"), 424),
+        (HostUnusable("why"), 424),
+        (Unavailable("why"), 503),
+        (Unanswered("why"), 504),
     ]
-    for kind, status, detail in rows:
-        with subtests.test(kind=kind, status=status, detail=detail):
-            runner.answer = orjson.dumps({"refused": {"kind": kind, "error": "Oops", "message": "why"}})
+    for refusal, status in rows:
+        with subtests.test(refusal=type(refusal).__name__, status=status):
+            runner.refusal = refusal
             response = api.get(f"/threads/{stored}/history")
-            assert (response.status_code, response.json) == (status, {"detail": detail})
+            assert (response.status_code, response.json) == (status, {"detail": "why"})
 
 
 def test_a_question_nobody_answers_is_504_and_notified_of_again(
-    api: Api, notifications: Notifications, stored: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, notifications: Notifications, stored: str, own_key: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_queries, "NOTIFY_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(graph_queries, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(pending_calls, "NOTIFY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "THREAD_SECONDS", 1)
     heard = len(notifications.heard)
 
     response = api.get(f"/threads/{stored}/history")
@@ -301,11 +317,11 @@ def test_a_question_nobody_answers_is_504_and_notified_of_again(
     again = notifications.heard[heard:]
     assert len(again) > 2
     assert len(set(again)) == 1
-    assert graph_queries.take(UUID(again[0][1])) is None, "nobody may answer it later"
+    assert not redis.client().llen(pending_calls.list_of(pending_calls.CALLS, UUID(again[0][1])))
 
 
 def test_a_thread_whose_supersteps_fail_is_not_there(api: Api, runner: Runner) -> None:
-    runner.answer = orjson.dumps({"refused": {"kind": "failed", "error": "E", "message": "no"}})
+    runner.refusal = HostError("no")
     supersteps = [{"updates": [{"values": {}, "as_node": "a"}]}]
     for metadata, status in (({"graph_id": "agent"}, 424), ({}, 400)):
         body = {"thread_id": MISSING, "metadata": metadata, "supersteps": supersteps}

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import graph_queries, thread_runs
+from shared import thread_runs
 from shared.eventlog import events
-from shared.infra import broker, redis
+from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
+from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.thread_stream import StreamPosition
-from tests.contract.conftest import Api, Notifications
+from tests.contract.conftest import Api
 from tests.contract.statements import execute
 from tests.support.acting import Actor, act
 
@@ -268,14 +269,14 @@ def test_lifecycle_sends_that_runs_begin_and_end(api: Api, thread_id: str) -> No
 
 
 def test_state_update_sends_each_state_by_whomever_it_was_written(
-    api: Api, thread_id: str, notifications: Notifications
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = {"next": [], "tasks": [], "checkpoint_id": None}
     with follow(api, thread_id, "?stream_mode=state_update") as stream:
         assert stream.beats(1) == []
         Actor(start(api, thread_id)).finish({"n": 1}, state=document)
         (first,) = stream.until("state_update")
-        _update_state(api, thread_id, notifications, {"n": 2})
+        _update_state(api, thread_id, monkeypatch, {"n": 2})
         (second,) = stream.until("state_update")
         assert stream.beats(2) == []
     assert first[:2] == ("state_update", {"values": {"n": 1}, **document})
@@ -289,18 +290,16 @@ def test_state_update_sends_each_state_by_whomever_it_was_written(
         assert [event[: len(wanted)] for event, wanted in zip(again, seen, strict=True)] == seen
 
 
-def _update_state(api: Api, thread_id: str, notifications: Notifications, values: dict[str, Any]) -> None:
-    """Update the state as a graph host does: write the row, then answer the query."""
+def _update_state(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
+    """Update the state as a runner does: write the row, then answer the call."""
 
-    def notify(task: str, queue: str, id: UUID | str) -> None:
-        assert task == broker.ANSWER_QUERIES
+    def call(request: HostCall) -> bytes:
         with connection() as conn:
             update = "UPDATE thread SET values = CAST(:values AS json), state_updated_at = now()"
             conn.execute(text(update), {"values": orjson.dumps(values).decode()})
-        assert graph_queries.take(UUID(str(id)))
-        graph_queries.answer(UUID(str(id)), b'{"checkpoint":{"checkpoint_id":"x"}}')
+        return b'{"checkpoint":{"checkpoint_id":"x"}}'
 
-    notifications.notify = notify  # type: ignore[method-assign]
+    monkeypatch.setattr(calls, "call", call)
     response = api.post(f"/threads/{thread_id}/state", {"values": values})
     assert response.status_code == 200, response.text
 

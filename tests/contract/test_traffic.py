@@ -198,7 +198,7 @@ def test_a_revision_whose_process_does_not_start_is_not_promoted(
     def unusable(*_: Any, **__: Any) -> bytes:
         raise HostUnusable("it ended while it started")
 
-    monkeypatch.setattr("shared.graph_queries.ask", unusable)
+    monkeypatch.setattr("shared.hosts.calls.call", unusable)
     execute(
         "INSERT INTO worker (id, kind, pool, host_name, pid, version, isolation, bounds_tasks,"
         " bounds_memory, state, slots, running, ended_a_minute, heard_seconds, hosts) VALUES"
@@ -248,9 +248,7 @@ def test_whatever_has_a_share_is_warmed_by_the_change_and_by_runners_that_start(
 ) -> None:
     serving, pool = str(api.deployment.active_revision_id), api.deployment.pool
     announced: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        "shared.deployments.warming.announce", lambda id, pool: announced.append((str(id), pool))
-    )
+    monkeypatch.setattr("shared.hosts.calls.announce", lambda id, pool: announced.append((str(id), pool)))
 
     def at_start() -> list[str]:
         with connection() as conn:

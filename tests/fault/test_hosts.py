@@ -223,6 +223,32 @@ def test_a_host_that_stands_still_holds_up_nobody_else(stack: Stack, brittle: ht
     wait_until(lambda: is_served(brittle), PATIENCE_SECONDS, what="another host to answer")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_read_whose_runner_is_lost_is_sent_again_but_not_an_update(
+    stack: Stack, brittle: httpx.Client, number: signal.Signals
+) -> None:
+    def begun() -> int:
+        return sum(path.stat().st_size for path in stack.data_dir.glob("revisions/*/home/pondered"))
+
+    before = begun()
+    thread_id = brittle.post("threads", json={"metadata": {"graph_id": "ponders"}}).json()["thread_id"]
+    with ThreadPoolExecutor() as pool:
+        update = {"values": {"text": "x"}, "as_node": "say"}
+        updating = pool.submit(brittle.post, f"threads/{thread_id}/state", json=update)
+        reading = pool.submit(brittle.get, f"threads/{thread_id}/history")
+        wait_until(lambda: begun() == before + 2)
+        time.sleep(0.5)  # until web knows which runner has taken them
+        stack.kill("runner", number)
+        began = time.monotonic()
+        updated = updating.result()
+        assert time.monotonic() - began < 25, "heartbeats show it sooner than the time limit"
+        if number == signal.SIGSTOP:
+            stack.kill("runner", signal.SIGCONT)
+
+        assert (updated.status_code, reading.result().status_code) == (504, 200)
+        assert begun() == before + 3
+
+
 def kill_hosts(stack: Stack) -> None:
     stack.kill("host")
 

@@ -165,7 +165,7 @@ def test_a_process_of_it_is_started_by_its_name(platform: InstalledStack) -> Non
     with started(platform, service, log, "process", "runner") as runner:
         wait_until(lambda: "wheels" in platform.type("workers"), 60, what="the runner of the pool")
         became = " ".join(psutil.Process(runner.pid).cmdline())
-        assert "runs.wheels,queries.wheels" in became
+        assert "runs.wheels,hosts.wheels" in became
         assert list(reached(psutil.Process(runner.pid))) == []
         runner.terminate()
         assert runner.wait(STOP_SECONDS) == 0, log.read_text()

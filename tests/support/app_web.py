@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import orjson
 
-from shared.user_code import exchanges
+from shared.hosts import exchanges
 from tests.support.played_app import BODY, BYTES, CLOSE, END, HEAD, Died, Side, Stage
 from web.gate import rate_limits
 

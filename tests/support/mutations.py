@@ -39,6 +39,7 @@ TESTS = {
     "shared/deployments": ["tests/unit/deployments", "tests/unit/runs", "tests/contract"],
     "shared/eventlog": ["tests/unit/eventlog", "tests/contract/test_sse.py", "tests/contract/test_sse_joining.py"],
     "shared/figures": ["tests/unit/figures", "tests/contract"],
+    "shared/hosts": ["tests/unit/runner", "tests/contract", "tests/e2e/test_guarded.py"],
     "shared/infra": ["tests/unit/infra", "tests/unit/runner", "tests/contract"],
     "shared/oauth": ["tests/unit/oauth", "tests/contract", "tests/e2e/test_oauth.py"],
     "shared/protocol": ["tests/unit/protocol", "tests/contract", "tests/e2e/test_protocol_python.py"],

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import gevent
 import orjson
@@ -16,10 +15,10 @@ from sqlalchemy import update
 
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
+from shared.hosts.exchanges import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT, Exchange, Lost
+from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection
 from shared.models import REVISION
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
 
 CREDIT = 16
 COSTS = (BODY, TEXT, BYTES)
@@ -120,12 +119,10 @@ class Stage:
         self.is_away = False
 
     @contextmanager
-    def open_exchange(
-        self, revision_id: UUID, pool: str, head: Mapping[str, Any], *, start_seconds: float
-    ) -> Iterator[Exchange]:
+    def open_exchange(self, request: HostCall) -> Iterator[Exchange]:
         if self.is_away:
             raise Unavailable("no graph host of the deployment could be started")
-        side = Side(orjson.loads(orjson.dumps(head)))
+        side = Side(orjson.loads(orjson.dumps(request.document)))
         self.sides.append(side)
         greenlet = gevent.spawn(self._play, side)
         try:

@@ -13,6 +13,7 @@ from sqlalchemy import update
 
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.user_code import ANY
+from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import REVISION
 from shared.user_code import known_users
@@ -80,7 +81,7 @@ def crash(ctx: Context, value: dict[str, Any]) -> None:
 
 @dataclass
 class PlayedAuth:
-    """Answers `shared.user_code.calls.call` as a graph host with this `Auth` object would.
+    """Answers `shared.hosts.calls.call` as a graph host with this `Auth` object would.
 
     `users` maps bearer tokens to known users. Handlers are plain functions. The most specific one is called, and an ask
     without a handler is allowed.
@@ -112,12 +113,10 @@ class PlayedAuth:
         for record in (self.asked, self.authenticated, self.calls, self.revisions):
             record.clear()
 
-    def call(
-        self, revision_id: UUID, pool: str, document: Mapping[str, Any], *, timeout_seconds: float
-    ) -> bytes:
-        sent: Any = loads(dumps(document))
+    def call(self, request: HostCall) -> bytes:
+        sent: Any = loads(dumps(request.document))
         self.calls.append(sent)
-        self.revisions.append(revision_id)
+        self.revisions.append(request.revision_id)
         if self.answer is not None:
             return self.answer(sent)
         if sent["op"] == "authenticate":

@@ -1,25 +1,27 @@
-"""The runner's half of user code, with fake hosts: a few lines that speak the frames of calls and exchanges."""
+"""A runner's calls to graph hosts, with fake hosts: a few lines that speak the frames of calls and exchanges."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid4
 
 import workers
+from shared.hosts.calls import call
+from shared.hosts.exchanges import Exchange, open_exchange
+from shared.hosts.pending_calls import HostCall
 from shared.infra import broker, encryption
 from shared.settings import Settings
-from shared.user_code.calls import call
-from shared.user_code.exchanges import Exchange, open_exchange
 from tests.support.greened import World
 from workers.runner.host import HostCommand
+from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
-from workers.runner.user_code import UserCodeRunner
 
 ROOT = Path(workers.__file__).parents[1]
 
@@ -48,6 +50,12 @@ def answer(id, asked):
     if asked["op"] == "ask itself":
         own = OwnRequest(id, asked)
         apps[own.id] = own
+    elif asked["op"] == "large":
+        say(frames.ANSWER, id, frames.pack([json.dumps("x" * asked["size"]).encode()]))
+    elif asked["op"] == "refuse":
+        say(frames.ANSWER, id, frames.pack([json.dumps({"refused": asked["refused"]}).encode()]))
+    elif asked["op"] == "look up":
+        say(frames.ASK, id, frames.pack([json.dumps(asked["ask"]).encode()]))
     elif asked["op"] == "nonsense":
         say(frames.ANSWER, id, b"\\xff")
     elif asked["op"] != "silent":
@@ -134,6 +142,8 @@ while data := peer.recv(65536):
             say(frames.PONG, id, b"")
         if kind == frames.QUERY:
             answer(id, json.loads(body))
+        if kind == frames.REPLY:
+            say(frames.ANSWER, id, frames.pack([b"".join(frames.unpack(body)[1:])]))
         if kind == frames.OPEN:
             apps[id] = App(id, json.loads(body))
         if kind == frames.PART and id in apps:
@@ -153,7 +163,7 @@ class Scene:
         self.notified: list[UUID] = []
         self.is_reached = True  # whether notifications reach the runner
         self.pool = HostPool(self.settings, self.prepare)
-        self.user_code = UserCodeRunner(self.settings, self.pool)
+        self.host_calls = HostCalls(self.settings, self.pool)
 
     def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
         frames_at = str(ROOT / "workers/graph_host")
@@ -163,10 +173,10 @@ class Scene:
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         """Deliver a notification directly to the runner, without a broker."""
-        assert (task, queue) == (broker.PREPARE_HOSTS, broker.queries_queue(self.settings.pool))
+        assert (task, queue) == (broker.PREPARE_HOSTS, broker.hosts_queue(self.settings.pool))
         self.notified.append(UUID(str(id)))
         if self.is_reached:
-            self.user_code.prepare_all([UUID(str(id))])
+            self.host_calls.prepare_all([UUID(str(id))])
 
     def call(
         self,
@@ -174,21 +184,33 @@ class Scene:
         seconds: float = 20,
         start_seconds: float = 30,
         revision: UUID | None = None,
+        limits: Mapping[str, Any] = MappingProxyType({}),
         **fields: Any,
     ) -> bytes:
-        document = {"op": op, **fields}
+        """Call the fake host. `limits` are further fields of the HostCall, `fields` of its document."""
         return call(
-            revision or self.revision,
-            self.settings.pool,
-            document,
-            timeout_seconds=seconds,
-            start_seconds=start_seconds,
+            HostCall(
+                deployment_id=UUID(int=1),
+                revision_id=revision or self.revision,
+                pool=self.settings.pool,
+                document={"op": op, **fields},
+                timeout_seconds=seconds,
+                start_seconds=start_seconds,
+                **limits,
+            )
         )
 
     def open(self, do: str, start_seconds: float = 30, **fields: Any) -> AbstractContextManager[Exchange]:
         """Open an exchange with the app of the fake host. `do` selects what the app does."""
-        head = {"do": do, **fields}
-        return open_exchange(self.revision, self.settings.pool, head, start_seconds=start_seconds)
+        return open_exchange(
+            HostCall(
+                deployment_id=UUID(int=1),
+                revision_id=self.revision,
+                pool=self.settings.pool,
+                document={"do": do, **fields},
+                start_seconds=start_seconds,
+            )
+        )
 
     def noted(self) -> list[str]:
         """Return the lines that the hosts wrote about their actions."""
@@ -204,5 +226,5 @@ def scene(world: World, part: str = "", **settings: Any) -> Iterator[Scene]:
         yield made
     finally:
         del broker.notifier.notify
-        made.user_code.close()
+        made.host_calls.close()
         made.pool.close()

@@ -33,7 +33,7 @@ def test_celery_leaves_redelivery_to_leases() -> None:
 def test_a_pool_has_queues_of_its_own() -> None:
     conf = celery_app.configure("redis://localhost:6379/0", pool="gpu").conf
 
-    assert {queue.name for queue in conf.task_queues} == {"builds", "runs.gpu", "queries.gpu"}
+    assert {queue.name for queue in conf.task_queues} == {"builds", "runs.gpu", "hosts.gpu"}
 
 
 def test_a_unix_socket_is_spelled_as_kombu_wants_it() -> None:

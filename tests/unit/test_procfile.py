@@ -30,7 +30,7 @@ def consumed() -> set[str]:
 
 def test_it_has_the_processes_of_the_design_and_serves_every_queue() -> None:
     assert list(LINES) == ["release", "web", "runner", "builder", "beat"]
-    assert consumed() == {broker.BUILDS, broker.runs_queue("default"), broker.queries_queue("default")}
+    assert consumed() == {broker.BUILDS, broker.runs_queue("default"), broker.hosts_queue("default")}
     assert (PROJECT / "web" / "gunicorn.py").is_file()
     assert (PROJECT / "workers" / "app.py").is_file()
     assert (PROJECT / "shared" / "migrations" / "__main__.py").is_file()

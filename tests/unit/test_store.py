@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
@@ -19,12 +19,13 @@ import tests.support.factories as make
 from shared import store, store_vectors
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid
+from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection
 from workers.graph_host.connection import Document
 from workers.graph_host.meaning import MeaningIndex
 from workers.graph_host.output import current_run_id
 from workers.graph_host.store import HostStore, StoreFailed
-from workers.runner import store_operations
+from workers.runner import host_lookups
 
 SEARCH = {
     "op": "search",
@@ -193,7 +194,16 @@ def test_a_search_is_by_last_change_and_compares_values_of_one_type(deployment: 
 def test_what_the_database_refuses_of_a_graph_has_an_answer(
     deployment: DeploymentRef, op: dict[str, Any]
 ) -> None:
-    (answer,) = store_operations.answer_question(deployment.id, {"ops": [op]})
+    (answer,) = host_lookups.answer_call(
+        HostCall(
+            deployment_id=deployment.id,
+            revision_id=uuid4(),
+            pool="default",
+            document={"op": "state"},
+            thread_id=uuid4(),
+        ),
+        {"op": "store", "ops": [op]},
+    )
     assert orjson.loads(answer)["error"].startswith(("the database refuses it: ", "key: "))
 
 

@@ -9,10 +9,11 @@ from flask import Blueprint, Response, jsonify
 from sqlalchemy import Connection
 
 from shared.access import api_keys
-from shared.deployments import deployments, logs, shares, traffic, warming
+from shared.deployments import deployments, logs, shares, traffic
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
+from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
 from shared.removal import deletion
@@ -262,7 +263,7 @@ def change_deployment(deployment_id: str) -> Response:
     logs.announce(moved)
     for share in wanted:
         if share.percent:
-            warming.announce(share.revision_id, row["pool"])
+            calls.announce(share.revision_id, row["pool"])
     return response
 
 

@@ -8,8 +8,9 @@ from flask import Blueprint, Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared import assistants
-from shared.deployments import deployments, logs, traffic, warming
+from shared.deployments import deployments, logs, traffic
 from shared.errors import Conflict, HostUnusable
+from shared.hosts import calls
 from shared.infra.postgres import connection
 from web.control_plane import schemas
 from web.control_plane.records import deployment_record, page
@@ -48,7 +49,7 @@ def promote_revision(deployment_id: str) -> Response:
         pool = deployments.get(conn, caller().organization_id, key)["pool"]
         traffic.require_deployed(conn, caller().organization_id, key, revision_id, "revision_id")
     try:
-        warming.prepare(key, revision_id, pool)
+        calls.prepare(key, revision_id, pool)
     except HostUnusable as error:
         raise Conflict(f"The traffic was not moved: {error.message}") from error
     with connection() as conn:
@@ -74,7 +75,7 @@ def abort_split(deployment_id: str) -> Response:
         row = deployments.get(conn, caller().organization_id, key)
     forget(key)
     if row["active_revision_id"] is not None:
-        warming.announce(row["active_revision_id"], row["pool"])
+        calls.announce(row["active_revision_id"], row["pool"])
     return jsonify(deployment_record(row))
 
 

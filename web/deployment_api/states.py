@@ -15,9 +15,10 @@ from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import RowMapping
 
-from shared import assistants, graph_queries, thread_stream
+from shared import assistants, thread_stream
 from shared.errors import Conflict, Invalid
-from shared.graph_queries import Question
+from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection
 from shared.runs import configurable
 from shared.runs.configurable import CHECKPOINT_KEYS
@@ -351,8 +352,17 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
         "config": configurable.of_question(newest.config, user_document(), **ids, assistant_id=assistant_id),
         "metadata": {"assistant_id": assistant_id},
     }
-    question = Question(serving.id, revision_id, serving.pool, thread_id, document)
-    return graph_queries.ask(question)
+    return calls.call(
+        HostCall(
+            deployment_id=serving.id,
+            revision_id=revision_id,
+            pool=serving.pool,
+            thread_id=thread_id,
+            document=document,
+            total_seconds=calls.THREAD_SECONDS,
+            is_repeatable=document["op"] != "update",  # its supersteps would be applied twice
+        )
+    )
 
 
 def _keys_of(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import Connection
 
-from shared import graph_queries, store, store_vectors
+from shared import store, store_vectors
 from shared.errors import Conflict, Invalid
-from shared.graph_queries import Question
+from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.user_code import authorization
@@ -194,10 +193,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
     serving = deployment()
     if serving.active_revision_id is None:
         raise Conflict("This deployment serves no revision yet. Poll its latest revision.")
-    document = {"op": "embed", "ops": [op]}
-    question = Question(serving.id, serving.active_revision_id, serving.pool, None, document)
-    found: dict[str, Any] = orjson.loads(graph_queries.ask(question))[0]
-    return found
+    return calls.embed(serving.id, serving.active_revision_id, serving.pool, [op])[0]
 
 
 @bp.get("/store/items")

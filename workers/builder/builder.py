@@ -20,10 +20,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shared.deployments import logs as build_logs
-from shared.deployments import revisions, secrets, traffic, warming
+from shared.deployments import revisions, secrets, traffic
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
 from shared.figures import totals
+from shared.hosts import calls
 from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
@@ -316,7 +317,7 @@ class _Build:
         log.info("revision %s serves %s", claimed.revision_id, name)
         self.log.end(RevisionStatus.DEPLOYED)
         if claimed.preview is None:
-            warming.announce(claimed.revision_id, claimed.pool)
+            calls.announce(claimed.revision_id, claimed.pool)
         build_logs.announce(moved)
 
     def _show(self, conn: Connection, found: graphs.Inspected, configs: graphs.Configs) -> str:
@@ -337,7 +338,7 @@ class _Build:
         """Start a host of an already built revision before it serves, so that a rollback takes effect quickly."""
         claimed = self._claimed
         try:
-            warming.prepare(claimed.deployment_id, claimed.revision_id, claimed.pool)
+            calls.prepare(claimed.deployment_id, claimed.revision_id, claimed.pool)
         except HostUnusable as error:
             self.log.write("WARNING", f"no graph host of it is ready yet: {error.message}")
 

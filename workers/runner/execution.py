@@ -30,12 +30,11 @@ from shared.runs import claims, create, end_event, finish
 from shared.runs.claims import Claimed, Requeue, Stored
 from shared.runs.eligibility import Next
 from shared.settings import Settings
-from shared.threads import checkpoint_reads
 from shared.threads.checkpoints import Write
 from workers import run_trace
 from workers.graph_host import frames
 from workers.run_trace import RunTrace
-from workers.runner import ending, quarantine, store_operations
+from workers.runner import ending, host_lookups, quarantine
 from workers.runner.budgets import Budgets
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
@@ -189,7 +188,7 @@ class Execution:
     def _answer(self, parts: list[bytes]) -> None:
         try:
             ask = orjson.loads(parts[0])
-            answer = self._tried(lambda: self._looked_up(ask))
+            answer = self._tried(lambda: host_lookups.answer_run(self.run, ask))
         except Unavailable as error:
             self.unwritable(error)
             return
@@ -207,12 +206,6 @@ class Execution:
                 self._host.send(frames.REPLY, self._id, frames.pack([head, *answer]))
             except HostDied:
                 return
-
-    def _looked_up(self, ask: dict[str, Any]) -> list[bytes]:
-        if ask["op"] == "store":
-            return store_operations.answer_run(self.run, ask)
-        with connection() as conn:
-            return checkpoint_reads.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
 
     def _tried(self, step: Callable[[], T]) -> T:
         """Call `step` and retry while the database is unreachable and the lease may still be valid.

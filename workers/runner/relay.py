@@ -1,4 +1,4 @@
-"""The relay of a request to a project's app: forwards parts between the inbox of the web process and the graph host.
+"""The relay of a request to a project's app: forwards parts between the web process and the graph host.
 
 Credits pass through the relay. Each end waits for credits from the other end, so the relay never holds more parts than
 either end may have in flight. A host that sends more is killed.
@@ -7,7 +7,6 @@ either end may have in flight. A host that sends more is killed.
 from __future__ import annotations
 
 import logging
-from uuid import UUID
 
 import gevent
 from gevent.queue import Empty, SimpleQueue
@@ -15,11 +14,11 @@ from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
 from shared.errors import HostDied, HostError
+from shared.hosts import channel
+from shared.hosts.channel import LOST, PART, TAKEN, Endpoint
+from shared.hosts.exchanges import CLOSE, COSTING, CREDIT, HEAD, LAST, MOST_BYTES, WINDOW, Sender
+from shared.hosts.pending_calls import PendingCall
 from shared.infra.postgres import dumps
-from shared.user_code import inbox
-from shared.user_code.inbox import PART, TAKEN
-from shared.user_code.parts import CLOSE, COSTING, CREDIT, HEAD, LAST, MOST_BYTES, WINDOW, Sender
-from shared.user_code.requests import WaitingRequest
 from workers.graph_host import frames
 from workers.runner.host import Host
 from workers.runner.host_pool import HostPool
@@ -35,10 +34,10 @@ GONE = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
 class Relay:
     """One request or WebSocket: the occupant of its host."""
 
-    def __init__(self, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
-        self._revision_id = revision_id
-        self._id = id
-        self._request = request
+    def __init__(self, pending: PendingCall) -> None:
+        self._call = pending.call
+        self._caller = pending.caller
+        self._id = pending.id
         self._up: SimpleQueue[bytes | None] = SimpleQueue()  # None: no part follows
         self._held = 0  # parts of the app that the client has not credited yet
         self._owed = 0  # parts of the client that the app has not credited yet
@@ -47,17 +46,16 @@ class Relay:
 
     def execute(self, hosts: HostPool) -> None:
         """Forward parts until either end closes. Raises HostError if no host accepts the request."""
-        line, own_id = inbox.inbox().line(), uuid7().bytes
-        host = hosts.acquire(self._revision_id)
-        client = _Client(self, self._request.inbox)
-        sender = Sender(inbox.place(self._request.inbox, self._id))
+        subscription, id = channel.channel().subscription(), uuid7().bytes
+        host = hosts.acquire(self._call.revision_id)
+        client = _Client(self, self._caller.address)
+        sender = Sender(self._caller)
         is_over = False
-        with line.receiving(own_id, client):
+        with subscription.receiving(id, client):
             try:
-                host.enter(self._id, self, dumps(self._request.document).encode(), kind=frames.OPEN)
+                host.enter(self._id, self, dumps(self._call.document).encode(), kind=frames.OPEN)
                 gevent.spawn(client.pass_down, host, self._id)
-                place = inbox.place(line.address, own_id)
-                inbox.send(self._request.inbox, inbox.encode(TAKEN, self._id, place))
+                channel.send(self._caller, TAKEN, Endpoint(subscription.address, id).encode())
                 is_over = self._pass_up(sender)
             except gevent.GreenletExit:
                 self._why_lost = "the runner stops"
@@ -171,7 +169,7 @@ class _Client:
         self._down.put(None)
 
     def received(self, kind: int, number: int, body: bytes) -> None:
-        if kind == inbox.LOST or (kind == PART and number != self._expected):
+        if kind == LOST or (kind == PART and number != self._expected):
             self.lost("parts of the message stream were lost")
         elif kind == PART and not self._has_closed:
             self._expected += 1

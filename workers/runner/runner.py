@@ -42,8 +42,8 @@ from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writers
 from workers.runner.execution import LOST_AFTER, Execution, Services
 from workers.runner.host import Host
+from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
-from workers.runner.user_code import UserCodeRunner
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Runner:
             deploy_log,
             Budgets(),
         )
-        self.user_code = UserCodeRunner(settings, hosts)
+        self.host_calls = HostCalls(settings, hosts)
         self.draining = False  # in order to shut down
         self._is_drained = False  # by an operator
         self._drains_until = time.monotonic()  # deadline for executions and for requests to apps
@@ -395,8 +395,7 @@ class Runner:
     def set_drained(self, is_drained: bool) -> None:
         """Drain this runner for an operator, or resume it.
 
-        A drained runner claims only nested runs of those that run here. Its hosts still answer graph queries and calls
-        of a deployment's own routes.
+        A drained runner claims only nested runs of those that run here. Its hosts still answer calls.
         """
         self._is_drained = is_drained
         self._notified_at = -math.inf  # resumed, it looks for waiting runs at once
@@ -410,7 +409,7 @@ class Runner:
             return
         self.draining = True
         self._drains_until = time.monotonic() + self.settings.drain_seconds
-        self.user_code.drain()
+        self.host_calls.drain()
         gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
 
     def _hand_over_starved(self) -> None:
@@ -439,7 +438,7 @@ class Runner:
         """
         self.draining = True
         self._group.join(timeout=self._drain_seconds_left)
-        self.user_code.close(self._drain_seconds_left)
+        self.host_calls.close(self._drain_seconds_left)
         self._hand_over_all()
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-import orjson
 from gevent.pool import Pool
 
-from shared import graph_queries, store_vectors
-from shared.errors import HostUnusable, RunyardError
-from shared.graph_queries import Question
+from shared import store_vectors
+from shared.errors import HostError, RunyardError
+from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.store_vectors import ItemVectors
 
@@ -92,7 +91,7 @@ def _index_items(index: Any, after: Place) -> Place | None:
         after = items[-1].path, items[-1].key
         try:
             _index(index, items)
-        except HostUnusable:
+        except HostError:
             place = _index_each(index, items)
             if place is not None:
                 return place
@@ -105,7 +104,7 @@ def _index_each(index: Any, items: Sequence[Any]) -> Place | None:
         try:
             _index(index, [item])
             failures = 0
-        except HostUnusable as error:
+        except HostError as error:
             log.warning("deployment %s: a store item cannot be embedded: %s", index.id, error)
             failures += 1
             if failures == MAX_FAILURES:
@@ -114,12 +113,9 @@ def _index_each(index: Any, items: Sequence[Any]) -> Place | None:
 
 
 def _index(index: Any, items: Sequence[Any]) -> None:
-    """Let a graph host embed these items, and store their vectors. Raises HostUnusable."""
+    """Let a graph host embed these items, and store their vectors. Raises HostError."""
     ops = [{"op": "put", "value": item.value, "index": item.index} for item in items]
-    document = {"op": "embed", "ops": ops}
-    answers = orjson.loads(
-        graph_queries.ask(Question(index.id, index.revision_id, index.pool, None, document))
-    )
+    answers = calls.embed(index.id, index.revision_id, index.pool, ops)
     with connection() as conn:
         for item, op, answer in zip(items, ops, answers, strict=True):
             indexed = ItemVectors.of(op, answer)

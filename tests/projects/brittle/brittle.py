@@ -1,7 +1,8 @@
 """User code beside a graph that takes its time, so that something can break meanwhile."""
 
 import asyncio
-from typing import TypedDict
+from pathlib import Path
+from typing import Any, TypedDict
 
 from langgraph.graph import StateGraph
 from langgraph_sdk import Auth
@@ -20,6 +21,15 @@ async def say(state: State) -> State:
 
 echo = StateGraph(State).add_node("say", say).add_edge("__start__", "say").compile()
 auth = Auth()
+
+
+async def ponders(config: dict) -> Any:
+    """A graph whose threads are slow to read and to update. It notes each time in a file."""
+    if "thread_id" in config["configurable"]:
+        with (Path.home() / "pondered").open("a") as notes:
+            notes.write("x")
+        await asyncio.sleep(4)
+    return echo
 
 
 @auth.authenticate

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from typing import Any, cast
+import time
+from typing import cast
 from uuid import UUID, uuid4
 
 import gevent
 import orjson
 import pytest
 
-from shared.errors import HostError, RunyardError, Unanswered, Unavailable
-from shared.graph_queries import Question
+from shared.errors import HostError, HostUnusable, Invalid, RunyardError, TooLarge, Unanswered, Unavailable
+from shared.hosts import pending_calls
+from shared.hosts.channel import Endpoint
+from shared.hosts.pending_calls import HostCall, PendingCall, RunnerLost
 from shared.infra import redis
-from shared.user_code import requests
-from tests.support.greened import within
+from tests.support.greened import World, constants, greened, within
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
-from workers.graph_host import frames
-from workers.runner import graph_queries
-from workers.runner.graph_queries import _Query
-from workers.runner.host_pool import HostPool
+
+MIB = 1024 * 1024
 
 
 def waiting(s: Scene) -> int:
-    return redis.client().llen(requests.list_of(requests.CALL, s.revision))
+    return redis.client().llen(pending_calls.list_of(pending_calls.CALLS, s.revision))
 
 
 def outcome_of_a_call(s: Scene, seconds: float) -> type[Exception] | None:
@@ -87,7 +86,7 @@ def test_a_call_that_gets_no_answer_in_time_or_one_that_cannot_be_read_says_so(s
 
 @within(scene, part="cannot load")
 def test_a_host_that_does_not_start_is_no_answer_at_once(s: Scene) -> None:
-    with pytest.raises(Unavailable, match="no such file"):
+    with pytest.raises(HostUnusable, match="no such file"):
         s.call("greet")
 
 
@@ -98,7 +97,7 @@ def test_a_call_that_no_runner_takes_is_taken_back(s: Scene) -> None:
         s.call("greet", start_seconds=0.1)
 
     assert s.notified
-    assert not list(redis.client().scan_iter("runyard:user-code:*"))
+    assert not list(redis.client().scan_iter("runyard:hosts:*"))
 
 
 @within(scene)
@@ -108,7 +107,7 @@ def test_a_runner_that_drains_takes_no_call_and_ends_those_it_has(s: Scene) -> N
     os.kill(next(s.pool.all()).pid, signal.SIGSTOP)
     begun = gevent.spawn(s.call, "greet", number=1)
     until(lambda: any(host.occupants for host in s.pool.all()))
-    s.user_code.drain()
+    s.host_calls.drain()
     late = gevent.spawn(s.call, "greet", number=2)
     until(lambda: waiting(s) == 1)
     os.kill(next(s.pool.all()).pid, signal.SIGCONT)
@@ -139,7 +138,7 @@ def test_what_waits_in_redis_does_not_show_what_clients_sent(s: Scene) -> None:
     s.is_reached = False
     one = gevent.spawn(s.call, "greet", secret="open sesame")
     until(lambda: waiting(s) == 1)
-    where = requests.list_of(requests.CALL, s.revision)
+    where = pending_calls.list_of(pending_calls.CALLS, s.revision)
     stored = cast("list[bytes]", redis.client().lrange(where, 0, -1))
 
     assert list(redis.client().scan_iter("*")) == [where.encode()]
@@ -148,33 +147,96 @@ def test_what_waits_in_redis_does_not_show_what_clients_sent(s: Scene) -> None:
     one.kill()
 
 
-# A thread query whose host sends a request that the runner cannot answer
+@within(scene)
+def test_a_large_answer_arrives_whole_and_leaves_nothing_in_redis(s: Scene) -> None:
+    for size in (300_000, 40 * MIB):
+        answer = s.call("large", size=size)
+        assert len(answer) == size + 2
+        assert not list(redis.client().scan_iter("runyard:hosts:answer:*"))
 
 
-QUESTION = Question(UUID(int=1), UUID(int=2), "default", UUID(int=3), {"op": "state"})
+@within(scene)
+def test_a_refusal_of_a_host_is_raised_as_its_error(s: Scene) -> None:
+    for kind, error, text in (
+        ("invalid", Invalid, "why"),
+        ("too_large", TooLarge, "why"),
+        ("failed", HostError, "Oops: why"),
+        ("unknown", HostError, "Oops: why"),
+    ):
+        with pytest.raises(error) as raised:
+            s.call("refuse", refused={"kind": kind, "error": "Oops", "message": "why"})
+        assert raised.value.message == text
+    with pytest.raises(HostError, match="cannot be read"):
+        s.call("refuse", refused=[])
 
 
-class AskingHost:
-    """A pool with one host that answers each call with a request of its own and never with a result."""
-
-    died = None
-
-    def __init__(self, ask: bytes) -> None:
-        self._ask = ask
-
-    def acquire(self, revision_id: UUID) -> AskingHost:
-        return self
-
-    def enter(self, id: bytes, guest: Any, body: bytes, *, kind: int) -> None:
-        receive: Callable[[int, bytes], None] = guest.received
-        receive(frames.ASK, frames.pack([self._ask]))
-
-    def leave(self, id: bytes) -> None:
-        """Do nothing: the host keeps no state of a call."""
+@within(scene)
+def test_a_call_without_a_thread_may_look_up_nothing_and_none_may_write(s: Scene) -> None:
+    put = {"ask": 1, "op": "store", "ops": [{"op": "put"}]}
+    of_a_thread = {"thread_id": UUID(int=1)}
+    for ask, limits, error in (
+        (put, {}, "without a thread"),
+        ({"ask": 1, "op": "get_tuple"}, {}, "without a thread"),
+        (put, of_a_thread, "may not write"),
+        ({"ask": 1, "op": "copy"}, of_a_thread, "may not copy"),
+    ):
+        assert error in orjson.loads(s.call("look up", ask=ask, limits=limits))["error"]
 
 
-def test_what_cannot_be_replied_to_ends_the_question_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_queries, "PATIENCE_SECONDS", 1)
-    hosts = cast("HostPool", AskingHost(b'{"ask":1}'))
-    with pytest.raises(KeyError, match="op"):
-        _Query(hosts, UUID(int=4), QUESTION).answer()
+@within(scene)
+def test_a_lookup_that_cannot_be_answered_ends_the_call_at_once(s: Scene) -> None:
+    with pytest.raises(HostError, match="internal error"):
+        s.call("look up", ask={"ask": 1}, limits={"thread_id": UUID(int=1)})
+
+
+@within(scene)
+def test_a_call_that_only_needs_a_host_does_not_enter_it(s: Scene) -> None:
+    assert s.call("ready") == b"{}"
+    assert s.noted() == ["started"]
+
+
+@within(scene)
+def test_a_total_time_includes_the_wait_for_a_host(s: Scene) -> None:
+    s.is_reached = False
+    began = time.monotonic()
+    with pytest.raises(Unanswered, match="no runner of the pool 'default'"):
+        s.call("greet", limits={"total_seconds": 0.5})
+
+    assert time.monotonic() - began < 2
+    assert waiting(s) == 0
+
+
+@within(scene)
+def test_a_call_whose_answer_cannot_arrive_is_sent_again_but_an_update_is_not(s: Scene) -> None:
+    s.pool.warm(s.revision)
+    for limits, error, sent in (({}, Unavailable, 2), ({"is_repeatable": False}, Unanswered, 1)):
+        s.note.write_text("")
+        call = gevent.spawn(s.call, "silent", limits=limits)
+        for times in range(1, sent + 1):
+            until(lambda times=times: s.noted().count("silent") == times)
+            redis.client().client_kill_filter(_type="pubsub")
+        with pytest.raises(error, match="connection to the event bus was lost"):
+            call.get(timeout=10)
+        assert s.noted().count("silent") == sent
+
+
+@greened
+def test_an_update_whose_caller_has_ended_is_not_executed(world: World) -> None:
+    with (
+        scene(world) as s,
+        constants(pending_calls, UNTAKEN_SECONDS=0.1, SLACK_SECONDS=0.3, GONE_SECONDS=0.3),
+    ):
+        s.pool.warm(s.revision)
+        caller = Endpoint("nobody", uuid4().bytes)
+        for is_repeatable in (True, False):
+            request = HostCall(
+                deployment_id=UUID(int=1),
+                revision_id=s.revision,
+                pool="default",
+                document={"op": f"{is_repeatable=}"},
+                is_repeatable=is_repeatable,
+            )
+            with pytest.raises(RunnerLost):
+                pending_calls.send(pending_calls.CALLS, PendingCall(caller, request), gevent.sleep)
+
+        assert s.noted() == ["started", "is_repeatable=True"]

@@ -9,10 +9,9 @@ import pytest
 from redis.exceptions import RedisError
 
 from shared.errors import Unavailable
+from shared.hosts import channel, exchanges
+from shared.hosts.exchanges import BODY, END, HEAD, Exchange, Lost
 from shared.infra import redis
-from shared.user_code import inbox, parts
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, END, HEAD
 from tests.support.greened import World, constants, greened, within
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
@@ -33,7 +32,7 @@ def rest(exchange: Exchange) -> bytes:
 
 def test_both_sides_call_the_parts_by_the_same_names() -> None:
     for name in ("HEAD", "BODY", "END", "TEXT", "BYTES", "CLOSE", "CREDIT", "FAILED"):
-        assert getattr(parts, name) == getattr(frames, name)
+        assert getattr(exchanges, name) == getattr(frames, name)
 
 
 @within(scene)
@@ -54,9 +53,9 @@ def test_a_large_body_goes_up_and_comes_down_whole(s: Scene) -> None:
 @within(scene)
 def test_a_reader_that_stops_holds_back_the_app_and_an_app_its_client(s: Scene) -> None:
     with s.open("pour", parts=200, size=PIECE) as exchange:
-        until(lambda: s.noted().count("part") == parts.WINDOW)
+        until(lambda: s.noted().count("part") == exchanges.WINDOW)
         gevent.sleep(0.3)
-        assert s.noted().count("part") == parts.WINDOW
+        assert s.noted().count("part") == exchanges.WINDOW
 
         assert len(rest(exchange)) == 200 * PIECE
 
@@ -69,7 +68,7 @@ def test_a_reader_that_stops_holds_back_the_app_and_an_app_its_client(s: Scene) 
                 sent.append(number)
 
         uploading = gevent.spawn(upload)
-        until(lambda: len(sent) == parts.WINDOW)
+        until(lambda: len(sent) == exchanges.WINDOW)
         assert not uploading.ready()
         uploading.kill()
 
@@ -84,7 +83,7 @@ def test_an_app_is_notified_that_its_client_has_gone(s: Scene) -> None:
 
 @greened
 def test_an_app_that_says_nothing_for_long_is_waited_for(world: World) -> None:
-    times = constants(inbox, BEAT_SECONDS=0.1, GONE_SECONDS=3.0)
+    times = constants(channel, BEAT_SECONDS=0.1, GONE_SECONDS=3.0)
     with scene(world) as s, s.open("silent") as exchange, times:
         found = exchange.parts(timeout_seconds=4)
         assert next(found)[0] == HEAD
@@ -103,8 +102,8 @@ def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(s: Scene) -> Non
 
 @greened
 def test_an_exchange_is_lost_though_redis_fails_when_that_is_sent(world: World) -> None:
-    failing = FailingOnce(inbox.LOST)
-    with constants(inbox, client=lambda: failing), scene(world) as s, s.open("die") as exchange:
+    failing = FailingOnce(channel.LOST)
+    with constants(channel, client=lambda: failing), scene(world) as s, s.open("die") as exchange:
         found = exchange.parts(timeout_seconds=30)
         assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
         with pytest.raises(Lost, match="SIGKILL"):
@@ -137,7 +136,7 @@ def test_a_host_that_heeds_no_credit_or_says_out_of_turn_what_costs_nothing_is_k
             assert rest(another) == b"\0"
 
     # Nothing else limits such a host, and one thread of a web process reads the credits of all hosts.
-    line = inbox.inbox().line()
+    subscription = channel.channel().subscription()
     for said, why in (
         ("kmuch", "a credit that is"),
         ("k-1", "a credit that is"),
@@ -147,7 +146,7 @@ def test_a_host_that_heeds_no_credit_or_says_out_of_turn_what_costs_nothing_is_k
     ):
         with s.open("silent", says=[said]) as exchange, pytest.raises(Lost, match=why):
             list(exchange.parts(timeout_seconds=10))
-    assert inbox.inbox().line() is line
+    assert channel.channel().subscription() is subscription
 
 
 @within(scene)
@@ -175,7 +174,7 @@ def test_exchanges_are_lost_with_the_connection(s: Scene) -> None:
 
 @greened
 def test_exchanges_with_a_process_that_is_gone_are_lost(world: World) -> None:
-    with constants(inbox, BEAT_SECONDS=0.1), scene(world) as s, s.open("silent") as exchange:
+    with constants(channel, BEAT_SECONDS=0.1), scene(world) as s, s.open("silent") as exchange:
         found = exchange.parts(timeout_seconds=30)
         assert next(found)[0] == HEAD
         exchange.peer = "nobody"
@@ -198,8 +197,8 @@ def test_a_runner_that_stops_lets_exchanges_end(s: Scene) -> None:
     with s.open("echo") as exchange, s.open("silent") as endless:
         assert next(endless.parts())[0] == HEAD
         exchange.send(BODY, b"begun")
-        s.user_code.drain()
-        stopping = gevent.spawn(s.user_code.close, 1.0)
+        s.host_calls.drain()
+        stopping = gevent.spawn(s.host_calls.close, 1.0)
         gevent.sleep(0.1)
         exchange.send(END)
         assert rest(exchange) == b"begun"
@@ -212,4 +211,4 @@ def test_a_runner_that_stops_lets_exchanges_end(s: Scene) -> None:
 def test_an_exchange_that_no_host_can_be_had_for_is_refused(s: Scene) -> None:
     with pytest.raises(Unavailable, match="no such file"), s.open("echo"):
         raise AssertionError("there is no host")
-    assert not list(redis.client().scan_iter("runyard:user-code:exchanges:*"))
+    assert not list(redis.client().scan_iter("runyard:hosts:exchanges:*"))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import graph_queries, store, store_vectors
+from shared import store, store_vectors
 from shared.deployments.deployments import DeploymentRef
-from shared.infra import broker
+from shared.errors import HostError
+from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, dumps
 from tests.support import factories
 from workers.graph_host.meaning import MeaningIndex
@@ -45,24 +46,21 @@ class Host:
         self.asked: list[int] = []  # number of operations in each call
         self.embeddings = Counting()
 
-    def notify(self, task: str, queue: str, id: UUID | str) -> None:
-        question = graph_queries.take(UUID(str(id)))
-        assert question is not None
-        ops = [dict(op) for op in question.document["ops"]]
+    def call(self, request: HostCall) -> bytes:
+        ops = [dict(op) for op in request.document["ops"]]
         self.asked.append(len(ops))
         try:
             MeaningIndex(self.embeddings, self.config).add_vectors(ops)  # type: ignore[arg-type]
         except ValueError as error:
-            graph_queries.answer(UUID(str(id)), graph_queries.refusal("failed", str(error)))
-            return
+            raise HostError(str(error)) from error
         answer = [{name: op.get(name) for name in ("vectors", "indexed_by", "near")} for op in ops]
-        graph_queries.answer(UUID(str(id)), dumps(answer).encode())
+        return dumps(answer).encode()
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host()
-    monkeypatch.setattr(broker.notifier, "notify", host.notify)
+    monkeypatch.setattr(calls, "call", host.call)
     return host
 
 

@@ -10,7 +10,7 @@ from flask import Response, abort
 
 from shared.errors import OutsideFailed, Unanswered, Unavailable
 from shared.eventlog.hub import Stopping
-from shared.user_code.exchanges import Lost
+from shared.hosts.exchanges import Lost
 from web.deployment_api.user_app.app_answers import BadAnswer
 from web.http.sse import ClientGone
 

@@ -20,9 +20,8 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.wsgi import get_content_length
 
 from shared.errors import Forbidden
-from shared.user_code import exchanges
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, CLOSE, END, FAILED, HEAD
+from shared.hosts import exchanges
+from shared.hosts.exchanges import BODY, CLOSE, END, FAILED, HEAD, Exchange, Lost
 from web.deployment_api.user_app import app_requests, app_sockets
 from web.deployment_api.user_app.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
 from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered
@@ -39,7 +38,6 @@ from web.http.request_bodies import Body
 log = logging.getLogger(__name__)
 
 PART_BYTES = 64 * 1024
-START_SECONDS = 60.0  # for the start of a graph host, if none is running
 DRAIN_SECONDS = 1.0  # for the end of an answer that has no body
 
 # Values of `Sec-Fetch-Dest` for files that a browser runs in the requesting page, or uses to style it.
@@ -113,11 +111,8 @@ class _Request:
 
     def response(self) -> Response:
         deployment = self._target.deployment
-        revision_id = deployment.active_revision_id
-        assert revision_id is not None  # the deployment has an app
         body = _short_body()
-        head = app_requests.head(self._target)
-        opened = exchanges.open_exchange(revision_id, deployment.pool, head, start_seconds=START_SECONDS)
+        opened = exchanges.open_exchange(app_requests.host_call(self._target))
         with answered(deployment.name):
             exchange = self._held.enter_context(opened)
             self._send(exchange, body)

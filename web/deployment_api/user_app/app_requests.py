@@ -11,6 +11,7 @@ from urllib.parse import quote
 from flask import g, request
 
 from shared.access.api_keys import Caller
+from shared.hosts.pending_calls import HostCall
 from web.gate.addresses import PATH_SAFE
 from web.gate.authorization import user
 from web.gate.context import settings
@@ -33,6 +34,18 @@ MIDDLEWARE_FIRST = "middleware_first"
 V6_HOST_PREFIX = 64  # bits: one host can use all addresses of such a network
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def host_call(target: Target) -> HostCall:
+    """Return the current request as a call to a graph host of the serving revision."""
+    deployment = target.deployment
+    assert deployment.active_revision_id is not None  # the deployment has an app
+    return HostCall(
+        deployment_id=deployment.id,
+        revision_id=deployment.active_revision_id,
+        pool=deployment.pool,
+        document=head(target),
+    )
 
 
 def head(target: Target) -> dict[str, Any]:

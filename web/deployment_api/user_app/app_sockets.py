@@ -13,10 +13,9 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 from wsproto.frame_protocol import CloseReason
 
+from shared.hosts import exchanges
+from shared.hosts.exchanges import BODY, BYTES, CLOSE, END, FAILED, HEAD, MOST_BYTES, TEXT, Exchange, Lost
 from shared.infra.postgres import dumps
-from shared.user_code import exchanges
-from shared.user_code.exchanges import Exchange, Lost
-from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, MOST_BYTES, TEXT
 from web.deployment_api.user_app import app_answers, app_requests
 from web.deployment_api.user_app.app_answers import BadAnswer
 from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered
@@ -31,7 +30,6 @@ from web.http.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, U
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 60.0
 REFUSED = "Forbidden"
 MOST_REFUSAL_BYTES = 64 * 1024
 REASON_BYTES = 123  # maximum length of a close reason
@@ -60,14 +58,7 @@ class _Socket:
         held.callback(self._watch.stop)
 
     def response(self) -> Response:
-        deployment = self._target.deployment
-        assert deployment.active_revision_id is not None  # the deployment has an app
-        opened = exchanges.open_exchange(
-            deployment.active_revision_id,
-            deployment.pool,
-            app_requests.head(self._target),
-            start_seconds=START_SECONDS,
-        )
+        opened = exchanges.open_exchange(app_requests.host_call(self._target))
         with answered(self._name):
             exchange = self._held.enter_context(opened)
             self._watch.start()

@@ -6,23 +6,58 @@ down the app and no parts pile up in between. Parts are numbered, so that a lost
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Any
-from uuid import UUID
 
 import orjson
+from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
 from shared.errors import Unavailable
-from shared.user_code import inbox, requests
-from shared.user_code.inbox import PART, REFUSED, TAKEN
-from shared.user_code.parts import CLOSE, COSTING, CREDIT, CREDIT_AT, LAST, MOST_BYTES, WINDOW, Sender
-from shared.user_code.requests import EXCHANGE, WaitingRequest
+from shared.hosts import channel, pending_calls
+from shared.hosts.channel import LOST, PART, REFUSED, TAKEN, Endpoint
+from shared.hosts.pending_calls import EXCHANGES, HostCall, PendingCall
 
+log = logging.getLogger(__name__)
+
+# Kinds of parts; `workers/graph_host/frames.py` defines them.
+HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
+COSTING = frozenset((BODY, TEXT, BYTES))  # these need credit:
+WINDOW = 16  # parts that may be sent without credit
+CREDIT_AT = WINDOW // 2  # a receiver that has consumed so many sends credit
+LAST = frozenset((END, CLOSE, FAILED))  # of the app's parts; of the client's only CLOSE
+MOST_BYTES = 1024 * 1024  # of one part: messages of clients and apps are not split
 GONE = b'{"code":1006,"reason":"the client has gone"}'
+
+
+class Sender:
+    """Numbers parts and sends them to the other side."""
+
+    def __init__(self, to: Endpoint) -> None:
+        self._to = to
+        self._number = 0
+        self._lock = threading.Lock()  # numbers must be sent in order
+
+    def send(self, *parts: bytes) -> bool:
+        """Send parts. Returns False if they reach no subscriber or Redis is unreachable."""
+        with self._lock:
+            messages = [
+                channel.encode(PART, self._to.id, part, number=number)
+                for number, part in enumerate(parts, self._number)
+            ]
+            self._number += len(parts)
+            try:
+                return channel.publish(self._to.address, *messages)
+            except RedisError as error:
+                log.warning("parts of an exchange cannot be sent: %s", error)
+                return False
+
+    def give_up(self, reason: str) -> None:
+        """Send LOST: no further parts follow. Raises RedisError."""
+        channel.publish(self._to.address, channel.encode(LOST, self._to.id, reason.encode()))
 
 
 class Lost(Exception):
@@ -44,8 +79,8 @@ class Exchange:
         self._expected = 0  # the number of the next part
         self._is_read = False  # to its end
         self._consumed = 0  # parts that this side has not credited yet
-        self._on_their_way = 0  # sent parts without credit
-        self._room = threading.Condition()
+        self._uncredited = 0  # sent parts without credit
+        self._changed = threading.Condition()
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
         """Send a part to the app (kinds: `workers/graph_host/frames.py`). Blocks until the app accepts more.
@@ -55,10 +90,10 @@ class Exchange:
         if len(data) > MOST_BYTES:
             raise Lost(f"a message of more than {MOST_BYTES} bytes")
         if kind in COSTING:
-            self._wait_for_room()
+            self._wait_for_credit()
         if kind == CLOSE:
             self._is_closed = True
-        self._say(kind + data)
+        self._send(kind + data)
 
     def parts(self, *, timeout_seconds: float | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the app's parts as `(kind, data)`, without credits. Raises Lost, TimeoutError.
@@ -81,10 +116,10 @@ class Exchange:
             self._is_read = kind in LAST
             yield kind, data
 
-    def _wait_for_room(self) -> None:
-        with self._room:
-            self._room.wait_for(lambda: self._on_their_way < WINDOW or self._is_over)
-            self._on_their_way += 1
+    def _wait_for_credit(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._uncredited < WINDOW or self._is_over)
+            self._uncredited += 1
 
     def _give_credit(self) -> None:
         if self._consumed >= CREDIT_AT:
@@ -95,7 +130,7 @@ class Exchange:
     def _is_over(self) -> bool:
         return self._is_ended or self._lost is not None
 
-    def _say(self, part: bytes) -> None:
+    def _send(self, part: bytes) -> None:
         if self._lost is not None:
             raise Lost(self._lost)
         if not self._is_ended and not self._sender_or_lost().send(part):
@@ -125,16 +160,17 @@ class Exchange:
         if not self._is_over and not self._is_closed and self._sender is not None:
             self._sender.send(CLOSE + GONE)
 
-    # called by the inbox
+    # called by the subscription
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == TAKEN and self._sender is None:
-            self.peer, self._sender = inbox.address_of(body), Sender(body)
+            runner = Endpoint.decode(body)
+            self.peer, self._sender = runner.address, Sender(runner)
             self._begun.set()
         elif kind == REFUSED:
             self._refusal = orjson.loads(body)["message"]
             self._begun.set()
-        elif kind == inbox.LOST:
+        elif kind == LOST:
             self.lost(body.decode())
         elif kind == PART:
             self._take(number, body)
@@ -146,55 +182,37 @@ class Exchange:
         self._expected += 1
         kind = part[:1]
         if kind == CREDIT:
-            with self._room:
-                self._on_their_way -= int(part[1:])
-                self._room.notify_all()
+            with self._changed:
+                self._uncredited -= int(part[1:])
+                self._changed.notify_all()
             return
         if kind in LAST:
-            with self._room:
+            with self._changed:
                 self._is_ended = True
-                self._room.notify_all()
+                self._changed.notify_all()
         self._incoming.put(part)
 
     def lost(self, reason: str) -> None:
         if self._is_over:
             return
-        with self._room:
+        with self._changed:
             self._lost = reason
-            self._room.notify_all()
+            self._changed.notify_all()
         self._incoming.put(None)
         self._begun.set()
 
 
 @contextmanager
-def open_exchange(
-    revision_id: UUID, pool: str, head: Mapping[str, Any], *, start_seconds: float
-) -> Iterator[Exchange]:
+def open_exchange(request: HostCall) -> Iterator[Exchange]:
     """Open a request to the revision's app. Leaving the block early tells the app that the client disconnected.
 
-    Raises Unavailable if no host of the revision can be had in `start_seconds`.
+    Raises Unavailable if no host of the revision can be had in `request.start_seconds`.
     """
-    id, line, exchange = uuid7().bytes, inbox.inbox().line(), Exchange()
-    with line.receiving(id, exchange):
+    subscription, exchange = channel.channel().subscription(), Exchange()
+    caller = Endpoint(subscription.address, uuid7().bytes)
+    with subscription.receiving(caller.id, exchange):
         try:
-            _begin(revision_id, pool, id, WaitingRequest(line.address, head), exchange, start_seconds)
+            pending_calls.send(EXCHANGES, PendingCall(caller, request), exchange.wait)
             yield exchange
         finally:
             exchange.leave()
-
-
-def _begin(
-    revision_id: UUID, pool: str, id: bytes, request: WaitingRequest, exchange: Exchange, start_seconds: float
-) -> None:
-    item = requests.put(EXCHANGE, revision_id, id, request)
-    has_begun = False
-    try:
-        begun = requests.first_sign(
-            EXCHANGE, revision_id, pool, item, wait=exchange.wait, start_seconds=start_seconds
-        )
-        if begun is None and exchange.wait(requests.SLACK_SECONDS) is None:
-            raise Unavailable("the runner that took the request does not answer")
-        has_begun = True
-    finally:
-        if not has_begun:
-            requests.take_back(EXCHANGE, revision_id, item)
