@@ -19,6 +19,7 @@ from greenlet import greenlet
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from shared import store_vectors
 from shared.deployments import logs as build_logs
 from shared.deployments import revisions, secrets, traffic, warming
 from shared.deployments.revisions import ClaimedRevision
@@ -31,7 +32,7 @@ from shared.models import RevisionStatus
 from shared.settings import Settings
 from workers.builder import earlier, environments, graphs, sources, steps, workspaces
 from workers.builder.build_log import BuildLog
-from workers.builder.config import store
+from workers.builder.config.fields import refused
 from workers.runner.event_writer import Writers
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,8 @@ class _Build:
         self._fetch()
         self._repeat()
         made = self._make()
-        store.require_vectors(made.manifest.store)
+        if made.manifest.store.get("index"):
+            _require_vectors()
         configs = graphs.configs({**made.manifest.env, **self._variables})
         found = self._inspected(made)
         if claimed.status == RevisionStatus.BUILDING:
@@ -363,3 +365,13 @@ class _Build:
         build_logs.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
+
+
+def _require_vectors() -> None:
+    """Raise BuildFailed if the database has no pgvector."""
+    with connection() as conn:
+        if not store_vectors.is_prepared(conn):
+            raise refused(
+                "store.index: this installation's PostgreSQL has no 'vector' extension: install pgvector there"
+                " and run the release step again, or leave the index out"
+            )

@@ -21,13 +21,14 @@ from shared.deployments import archives
 from shared.errors import BuildFailed, NotFound
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import caches, commands, interpreters, resolving, steps, untrusted_files, workspaces
+from workers.builder import caches, commands, interpreters, resolving, steps, workspaces
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
 from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.packages import Packages
 from workers.builder.requirements import Requirements, from_lock
+from workers.builder.source_tree import read_untrusted, write_untrusted
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
 from workers.isolation import disk, sandbox
@@ -185,9 +186,9 @@ class _Maker:
         disk.remove(env)
         installer.create_environment(env, self._write_line)
         if made.packages is not None:
-            untrusted_files.write(*_link(made, made.packages))
-            untrusted_files.write(self._workspace.packages, made.packages.parent.name)
-        untrusted_files.write(self._workspace.requirements, str(made.requirements))
+            write_untrusted(*_link(made, made.packages))
+            write_untrusted(self._workspace.packages, made.packages.parent.name)
+        write_untrusted(self._workspace.requirements, str(made.requirements))
 
     def _install(self, installer: Installer, made: Environment) -> None:
         """Install the requirements that may run their own code, and the project's own packages."""
@@ -201,7 +202,7 @@ class _Maker:
         if own:
             self._write_line("INFO", f"installing the project's own: {', '.join(map(str, own))}")
         listed = self._workspace.root / "built.txt"
-        untrusted_files.write(listed, "".join(f"{line}\n" for line in made.requirements.built))
+        write_untrusted(listed, "".join(f"{line}\n" for line in made.requirements.built))
         installer.install_built(
             listed if made.requirements.built else None,
             [self._workspace.project / path for path in own],
@@ -226,7 +227,7 @@ def _is_linked(made: Environment) -> bool:
         return True
     path, line = _link(made, made.packages)
     try:
-        return untrusted_files.read(path, len(line.encode()) + 1) == line.encode()
+        return read_untrusted(path, len(line.encode()) + 1) == line.encode()
     except OSError:
         return False
 
@@ -234,7 +235,7 @@ def _is_linked(made: Environment) -> bool:
 def _read(path: Path) -> str:
     """Read a list of requirements that a build step wrote. Raises BuildFailed."""
     try:
-        return untrusted_files.read(path, MAX_REQUIREMENTS_BYTES).decode()
+        return read_untrusted(path, MAX_REQUIREMENTS_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BuildFailed("requirements", "their list cannot be read") from error
 

@@ -12,11 +12,11 @@ import orjson
 from shared.errors import BuildFailed
 from workers.builder import uv
 from workers.builder.config.manifest import Manifest
-from workers.builder.config.source import LockedPackage
-from workers.builder.config.source_tree import SourceTree
+from workers.builder.config.uv_workspace import LockedPackage
 from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import STEP, has_options, names_files
+from workers.builder.source_tree import SourceTree
 from workers.builder.steps import WriteLine
 from workers.builder.workspaces import Workspace
 

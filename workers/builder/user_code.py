@@ -19,9 +19,10 @@ from shared.errors import BuildFailed
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from workers.builder import built_in_routes
-from workers.builder.config import http
-from workers.builder.config.checks import refused
+from workers.builder.config import fields
+from workers.builder.config.fields import refused
 from workers.builder.config.manifest import Manifest
+from workers.builder.config.schema import Cors
 from workers.builder.steps import WriteLine
 
 STEP = "graphs"  # the step that also inspects the graphs
@@ -42,6 +43,7 @@ MAX_PATH = 500
 MAX_PARAMETERS = 10  # of a route's path, which is converted to a regular expression
 MAX_OPENAPI_BYTES = 1024 * 1024
 SHOWN_ROUTES = 20
+CORS_LISTS = ("allow_origins", "allow_methods", "allow_headers", "expose_headers")
 
 
 class _Odd(Exception):
@@ -77,10 +79,10 @@ def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
         return dict(manifest.http)
     # Starlette also accepts a string where a sequence is expected.
     options = {
-        name: [value] if isinstance(value, str) and name in http.CORS_LISTS else value
+        name: [value] if isinstance(value, str) and name in CORS_LISTS else value
         for name, value in app["cors"].items()
     }
-    return {**manifest.http, "cors": http.cors("http.app: CORSMiddleware", options)}
+    return {**manifest.http, "cors": fields.load(Cors(), options, "http.app: CORSMiddleware")}
 
 
 def _part(described: Mapping[str, Any], name: str, is_wanted: bool) -> dict[str, Any] | None:
@@ -167,8 +169,7 @@ def _require_scope(part: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     names = part["middleware"]
     if names and "middleware_scope" not in config:
         raise refused(
-            "http.app",
-            f"its middleware ({', '.join(names)}) cannot stand around the built-in routes here, which are answered"
+            f"http.app: its middleware ({', '.join(names)}) cannot stand around the built-in routes here, which are answered"
             " without user code. If it is meant for the app's own routes alone, say so with"
             ' "http": {"middleware_scope": "custom_routes"}; what guards the built-in ones belongs into `auth`',
         )

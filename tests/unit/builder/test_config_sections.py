@@ -11,24 +11,32 @@ from typing import Any
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder.config import auth, checkpointer, http, manifest, store
+from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
-from workers.builder.config.source_tree import SourceTree
+from workers.builder.config.schema import Cors, Http
 
 PATH = "./auth.py:auth"
-READERS: dict[str, Callable[[SourceTree, Any], Any]] = {
-    "auth": auth.read,
-    "checkpointer": lambda tree, told: checkpointer.read(told),
-    "http": http.read,
-    "store": lambda tree, told: store.read(told),
-}
+SWITCHES = [name for name in Http().fields if name.startswith(("enable_", "disable_"))]
+Read = Callable[[str, Any], Any]
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> SourceTree:
+def root(tmp_path: Path) -> Path:
     for name in ("app.py", "auth.py"):
         (tmp_path / name).touch()
-    return SourceTree(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def read(root: Path) -> Read:
+    """Return a function that reads one section of a langgraph.json."""
+
+    def reading(section: str, value: Any) -> Any:
+        config = {"dependencies": ["."], "graphs": {"agent": "./app.py:graph"}, section: value}
+        (root / "langgraph.json").write_text(json.dumps(config))
+        return getattr(manifest.read(root, None), section)
+
+    return reading
 
 
 # Invalid values, each with the error text that follows the section's name.
@@ -78,7 +86,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "http": [
         ([1], NO_OBJECT),
         ([], NO_OBJECT),
-        *(({name: "yes"}, f".{name}: must be true or false") for name in http.SWITCHES),
+        *(({name: "yes"}, f".{name}: must be true or false") for name in SWITCHES),
         ({"app": "app.py:app"}, ".app: write './app.py:app' for a file"),
         ({"app": "./none.py:app"}, ".app: the file './none.py' is not in the archive"),
         ({"app": {"path": "./app.py:app"}}, ".app: {'path': './app.py:app'} must have the form"),
@@ -119,19 +127,19 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 
 
 @pytest.mark.parametrize("section", REFUSED)
-def test_what_makes_no_sense_is_refused_by_name(tree: SourceTree, section: str) -> None:
+def test_what_makes_no_sense_is_refused_by_name(read: Read, section: str) -> None:
     for told, says in REFUSED[section]:
         with pytest.raises(BuildFailed) as caught:
-            pytest.fail(f"{told} is accepted as {READERS[section](tree, told)}")
+            pytest.fail(f"{told} is accepted as {read(section, told)}")
         assert caught.value.message.startswith(section + says), f"{told}: {caught.value.message}"
-    assert READERS[section](tree, None) == READERS[section](tree, {}) == {}, "a project need not say anything"
+    assert read(section, None) == read(section, {}) == {}, "a project need not say anything"
 
 
 # auth
 
 
-def test_an_authorization_needs_no_more_than_its_path(tree: SourceTree) -> None:
-    assert auth.read(tree, {"path": PATH}) == {
+def test_an_authorization_needs_no_more_than_its_path(read: Read) -> None:
+    assert read("auth", {"path": PATH}) == {
         "path": PATH,
         "disable_studio_auth": False,
         "openapi": {},
@@ -139,14 +147,14 @@ def test_an_authorization_needs_no_more_than_its_path(tree: SourceTree) -> None:
         "cache_seconds": None,
         "cache_size": None,
     }
-    assert auth.read(tree, {"path": "pkg.security:auth"})["path"] == "pkg.security:auth"
+    assert read("auth", {"path": "pkg.security:auth"})["path"] == "pkg.security:auth"
 
 
-def test_how_its_answers_are_kept_and_described_is_kept(tree: SourceTree) -> None:
+def test_how_its_answers_are_kept_and_described_is_kept(read: Read) -> None:
     openapi = {"securitySchemes": {"bearer": {"type": "http"}}, "security": [{"bearer": []}], "paths": {}}
     cache = {"cache_keys": ["Authorization", "X-Team", "x-team"], "ttl_seconds": 3600, "max_size": 100}
 
-    found = auth.read(tree, {"path": PATH, "disable_studio_auth": True, "openapi": openapi, "cache": cache})
+    found = read("auth", {"path": PATH, "disable_studio_auth": True, "openapi": openapi, "cache": cache})
 
     assert found["disable_studio_auth"] is True
     assert found["openapi"] == openapi
@@ -157,57 +165,58 @@ def test_how_its_answers_are_kept_and_described_is_kept(tree: SourceTree) -> Non
 # checkpointer, store
 
 
-def test_how_long_threads_and_items_of_the_store_live_is_kept() -> None:
+def test_how_long_threads_and_items_of_the_store_live_is_kept(read: Read) -> None:
     told = {"strategy": "keep_latest", "default_ttl": 0.5, "sweep_interval_minutes": 5, "sweep_limit": 10}
-    assert checkpointer.read({"ttl": told, "path": None}) == {
+    assert read("checkpointer", {"ttl": told, "path": None}) == {
         "ttl": {"strategy": "keep_latest", "default_ttl": 0.5}
     }
-    assert checkpointer.read({"ttl": {}}) == {"ttl": {"strategy": "delete", "default_ttl": None}}
+    assert read("checkpointer", {"ttl": {}}) == {"ttl": {"strategy": "delete", "default_ttl": None}}
 
     kept = {
         "ttl": {"default_ttl": 1.5, "sweep_interval_minutes": 5},
         "index": {"dims": 3, "embed": "openai:small"},
     }
-    assert store.read(kept) == {
+    assert read("store", kept) == {
         "ttl": {"default_ttl": 1.5, "refresh_on_read": True},
         "index": {"dims": 3, "embed": "openai:small", "fields": ["$"]},
     }
 
 
-def test_classes_that_checkpoints_may_hold_are_kept() -> None:
+def test_classes_that_checkpoints_may_hold_are_kept(read: Read, root: Path) -> None:
     classes = [["my_agent.models", "State"], ["my_agent", "file", "Other"]]
     serde = {"allowed_msgpack_modules": classes, "pickle_fallback": False}
-    assert checkpointer.read({"serde": serde}) == {"serde": {"allowed_msgpack_modules": classes}}
+    assert read("checkpointer", {"serde": serde}) == {"serde": {"allowed_msgpack_modules": classes}}
     every = {"serde": {"allowed_msgpack_modules": True}}
-    assert checkpointer.read(every) == every
-    assert checkpointer.read({"serde": {"allowed_msgpack_modules": []}}) == {}
-    assert checkpointer.read({"serde": {"allowed_json_modules": None}, "backend": "default"}) == {}
+    assert read("checkpointer", every) == every
+    assert read("checkpointer", {"serde": {"allowed_msgpack_modules": []}}) == {}
+    assert read("checkpointer", {"serde": {"allowed_json_modules": None}, "backend": "default"}) == {}
 
     told = {"serde": {"allowed_json_modules": [["my_agent", "State"]], "allowed_msgpack_modules": None}}
-    assert checkpointer.read(told) == {}
-    (note,) = checkpointer.notes(told)
+    assert read("checkpointer", told) == {}
+    (note,) = manifest.read(root, None).notes
     assert note.startswith("checkpointer.serde.allowed_json_modules: has no meaning here")
-    assert checkpointer.notes({"serde": None}) == checkpointer.notes(None) == []
+    assert read("checkpointer", {"serde": None}) == {}
+    assert manifest.read(root, None).notes == ()
 
 
 # http
 
 
-def test_only_what_is_said_is_kept_with_small_letters_and_without_a_last_slash(tree: SourceTree) -> None:
-    assert http.read(tree, {"app": None, "disable_mcp": None, "cors": None, "mount_prefix": "/"}) == {}
+def test_only_what_is_said_is_kept_with_small_letters_and_without_a_last_slash(read: Read) -> None:
+    assert read("http", {"app": None, "disable_mcp": None, "cors": None, "mount_prefix": "/"}) == {}
     switches = {"disable_mcp": False, "disable_a2a": True}
-    assert http.read(tree, switches) == switches
+    assert read("http", switches) == switches
 
-    found = http.read(
-        tree, {"configurable_headers": {"includes": ["X-Team"], "excludes": None}, "mount_prefix": "/api/"}
+    found = read(
+        "http", {"configurable_headers": {"includes": ["X-Team"], "excludes": None}, "mount_prefix": "/api/"}
     )
 
     assert found == {"configurable_headers": {"includes": ["x-team"]}, "mount_prefix": "/api"}
 
 
-def test_everything_there_is_is_kept(tree: SourceTree) -> None:
+def test_everything_there_is_is_kept(read: Read) -> None:
     told = {
-        **dict.fromkeys(http.SWITCHES, True),
+        **dict.fromkeys(SWITCHES, True),
         "app": "./app.py:app",
         "middleware_order": "auth_first",
         "middleware_scope": "custom_routes",
@@ -224,10 +233,10 @@ def test_everything_there_is_is_kept(tree: SourceTree) -> None:
             "max_age": 60,
         },
     }
-    assert set(told) == set(http.KNOWN["http"])
-    assert set(told["cors"]) == set(http.KNOWN["http.cors"])
+    assert set(told) == set(Http().fields)
+    assert set(told["cors"]) == set(Cors().fields)
 
-    assert http.read(tree, told) == told
+    assert read("http", told) == told
 
 
 MATCHED_SOON = (
@@ -252,13 +261,13 @@ MATCHED_LATE = {
 }
 
 
-def test_origins_are_matched_by_a_regular_expression_that_is_soon_matched(tree: SourceTree) -> None:
+def test_origins_are_matched_by_a_regular_expression_that_is_soon_matched(read: Read) -> None:
     for regex in MATCHED_SOON:
         told = {"cors": {"allow_origin_regex": regex}}
-        assert http.read(tree, told) == told
+        assert read("http", told) == told
     for regex, reason in MATCHED_LATE.items():
         with pytest.raises(BuildFailed, match=f"^http.cors.allow_origin_regex: {re.escape(reason)}"):
-            http.read(tree, {"cors": {"allow_origin_regex": regex}})
+            read("http", {"cors": {"allow_origin_regex": regex}})
 
 
 # `source`: the deployed package of a workspace, and the local packages it depends on

@@ -15,6 +15,7 @@ from shared.errors import BuildFailed
 from workers.builder.config import dependencies, manifest
 from workers.builder.config.manifest import Manifest
 from workers.builder.config.pip_config import PipConfig
+from workers.builder.config.schema import LanggraphJson
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 GRAPHS = {"agent": "./agent.py:graph"}
@@ -104,29 +105,30 @@ def test_a_link_a_build_step_left_is_not_followed(root: Path) -> None:
 
 
 IGNORED = {
-    "dockerfile_lines": ["RUN true"],
-    "base_image": "example/base:1",
     "image_distro": "wolfi",
     "api_version": "~=0.4",
     "keep_pkg_tools": ["pip"],
-    "ui": {"panel": "./panel.tsx"},
-    "ui_config": {"shared": []},
     "node_version": "20",
-    "priority": {"path": "./agent.py:first"},
     "_INTERNAL_docker_tag": "1",
     "$schema": "https://example.com/schema.json",
+}
+LEFT_OUT = {
+    "dockerfile_lines": ["RUN true"],
+    "base_image": "example/base:1",
+    "ui": {"panel": "./panel.tsx"},
+    "ui_config": {"shared": []},
+    "priority": {"path": "./agent.py:first"},
 }
 
 
 def test_a_key_without_meaning_is_noted_and_one_whose_effect_would_be_missed_is_a_warning(read: Read) -> None:
-    for key in manifest.WITHOUT_MEANING:
-        found = read(**{key: IGNORED[key]})
+    for key, value in IGNORED.items():
+        found = read(**{key: value})
         assert (found.notes, found.warnings) == ((f"{key}: has no meaning here and is ignored",), ())
-    for key in manifest.LEFT_OUT:
-        found = read(**{key: IGNORED[key]})
+    for key, value in LEFT_OUT.items():
+        found = read(**{key: value})
         assert (found.notes, found.warnings) == ((), (f"{key}: is not done here and is ignored",))
-    for key in manifest.NOT_SERVED:
-        assert read(**{key: None}).warnings == (), key
+    assert read(encryption=None).warnings == ()
     new = read(**{"$schema": "https://example.com/schema.json", "env": ".env", "image_distro": "wolfi"})
     assert new.warnings == (), "a new project of the public template"
 
@@ -208,11 +210,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ),
     ],
     "pip_installer": [("conda", "pip_installer: must be one of")],
-    **{
-        key: [({"path": "./agent.py:own"}, f"^{key}: not supported: this server")]
-        for key in manifest.NOT_SERVED
-    },
-    **{key: [("x", f"^{key}: this key belongs into 'source' now$")] for key in manifest.MOVED},
+    "encryption": [({"path": "./agent.py:own"}, "^encryption: not supported: this server")],
+    **{key: [("x", f"^{key}: this key belongs into 'source' now$")] for key in ("project_root", "package")},
 }
 
 
@@ -236,13 +235,7 @@ def test_every_key_of_the_format_is_known() -> None:
         " dockerfile_lines base_image image_distro api_version keep_pkg_tools store checkpointer auth"
         " encryption priority http webhooks ui ui_config _INTERNAL_docker_tag project_root package"
     )
-    assert set(keys.split()) <= {
-        *manifest.HONOURED,
-        *manifest.NOT_SERVED,
-        *manifest.WITHOUT_MEANING,
-        *manifest.LEFT_OUT,
-        *manifest.MOVED,
-    }
+    assert set(keys.split()) <= LanggraphJson().by_key.keys()
 
 
 def test_a_graph_is_a_file_or_a_module_and_may_be_described(read: Read) -> None:

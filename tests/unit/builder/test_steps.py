@@ -17,18 +17,13 @@ from shared.settings import Settings
 from tests.support.greened import World, greened
 from tests.support.waiting import wait_until
 from tests.unit.builder.test_environments import FILES
-from workers.builder import (
-    commands,
-    environments,
-    host_commands,
-    steps,
-    untrusted_files,
-)
+from workers.builder import commands, environments, host_commands, steps
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment
 from workers.builder.interpreters import HERE
 from workers.builder.requirements import Requirements
+from workers.builder.source_tree import write_untrusted
 from workers.builder.workspaces import Workspace
 
 
@@ -41,7 +36,7 @@ def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
 
     with pytest.raises(BuildFailed, match="cannot be read"):
         environments._read(link)
-    untrusted_files.write(link, "new")
+    write_untrusted(link, "new")
 
     assert secret.read_text() == "private"
     assert link.read_text() == "new"

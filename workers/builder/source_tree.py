@@ -1,14 +1,17 @@
-"""Reading the unpacked files of a project as untrusted data."""
+"""Files in folders that user code may have changed: the unpacked project as untrusted data, and files beside it.
+
+No function follows a link that a build step has put in a file's place.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from workers.builder import untrusted_files
-from workers.builder.config.checks import refused
+from workers.builder.config.fields import refused
 
-MAX_BYTES = 1024 * 1024  # maximum size of a file that is read
+MAX_BYTES = 1024 * 1024  # maximum size of a file of the project that is read
 TOP = PurePosixPath()
 
 
@@ -46,7 +49,7 @@ class SourceTree:
         """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which calls the file by `name`."""
         name = name or str(path)
         try:
-            raw = untrusted_files.read(self.root / path, MAX_BYTES + 1)
+            raw = read_untrusted(self.root / path, MAX_BYTES + 1)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise refused(f"{name} is not in the archive") from error
         except OSError as error:
@@ -54,3 +57,16 @@ class SourceTree:
         if len(raw) > MAX_BYTES:
             raise refused(f"{name} is larger than {MAX_BYTES // 1024} KiB")
         return raw
+
+
+def read_untrusted(path: Path, max_bytes: int) -> bytes:
+    """Read at most `max_bytes` from the beginning of a file. Raises OSError for a link."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read(max_bytes)
+
+
+def write_untrusted(path: Path, content: str) -> None:
+    """Replace a file, including a link that a build step has put in its place."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "w") as file:
+        file.write(content)
