@@ -13,7 +13,7 @@ from sqlalchemy import text
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.builder import workspaces
-from workers.builder.packages import Packages
+from workers.builder.python.packages import Packages
 from workers.builder.source_tree import read_untrusted
 from workers.isolation import disk
 

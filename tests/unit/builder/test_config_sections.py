@@ -350,13 +350,13 @@ def test_the_package_around_the_configuration_is_deployed_after_what_it_needs(pr
     assert found.packages == paths("libs/base", "libs/tools", "apps/one")
     assert found.locked is not None
     assert (found.locked.root, found.locked.package) == (PurePosixPath(), "one")
-    assert found.locked.is_ours
+    assert found.locked.is_from_public_index
     assert (found.requirements, found.plain, found.import_paths) == ((), (), ())
 
     project.write("uv.lock", LOCK.replace("https://pypi.org/simple", "https://index.example/simple"))
     elsewhere = project.read().locked
     assert elsewhere is not None
-    assert not elsewhere.is_ours
+    assert not elsewhere.is_from_public_index
 
 
 def test_a_package_may_be_named_and_one_alone_needs_no_name(project: Project) -> None:

@@ -33,14 +33,13 @@ from tests.support.outside import certified, serving
 from workers.builder import (
     caches,
     environments,
-    host_commands,
-    interpreters,
-    uv,
+    host_command,
     workspaces,
 )
 from workers.builder.environments import Environment, Plan
-from workers.builder.installer import Installer
-from workers.builder.requirements import Requirements
+from workers.builder.python import interpreters, uv
+from workers.builder.python.installer import Installer
+from workers.builder.python.requirements import Requirements
 from workers.builder.steps import StepSandbox
 from workers.isolation import sandbox
 
@@ -74,7 +73,7 @@ def make(
         planned(source) if isinstance(source, str) else source,
         write_line=lambda level, message: lines.append(message),
         deadline_seconds=deadline_seconds,
-        settled=settled,
+        find_requirements=settled,
     )
 
 
@@ -123,7 +122,7 @@ def test_what_a_dead_attempt_left_is_made_anew(world: World) -> None:
 
     make(settings, revision_id, digest)
 
-    assert workspace.mark.exists()
+    assert workspace.ready_marker.exists()
     assert not (workspace.project / "half").exists()
     assert workspace.requirements.read_text() == ""
 
@@ -224,7 +223,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     if sandbox.level(settings) == 2:
         assert not list(shared.rglob("harm.py"))
         assert not [path for path in shared.rglob("*.py") if "# harm" in path.read_text()]
-        argv = host_commands.host_command(settings, plain, {}).argv
+        argv = host_command.host_command(settings, plain, {}).argv
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
     assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)

@@ -17,12 +17,13 @@ from shared.settings import Settings
 from tests.support.greened import World, greened
 from tests.support.waiting import wait_until
 from tests.unit.builder.test_environments import FILES
-from workers.builder import commands, environments, host_commands, steps
+from workers.builder import environments, host_command, reasons, steps
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment
-from workers.builder.interpreters import HERE
-from workers.builder.requirements import Requirements
+from workers.builder.python import interpreters
+from workers.builder.python.interpreters import HERE
+from workers.builder.python.requirements import Requirements
 from workers.builder.source_tree import write_untrusted
 from workers.builder.workspaces import Workspace
 
@@ -67,24 +68,24 @@ def test_a_step_says_its_output_a_bounded_line_at_a_time_and_why_it_fails(world:
 def test_the_installer_s_causes_become_one_line_that_is_whole_until_secrets_in_it_are_masked() -> None:
     told = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
 
-    assert steps.cause(told) == "No solution found: Because a: and b"
-    assert steps.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
-    assert steps.cause([]) == ""
-    assert steps.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
+    assert reasons.cause(told) == "No solution found: Because a: and b"
+    assert reasons.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
+    assert reasons.cause([]) == ""
+    assert reasons.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
 
 
 def test_what_was_raised_becomes_one_line_of_a_failure() -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
     message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"
 
-    assert steps.summary(f"./a.py failed\n{trace}{message}") == (
+    assert reasons.summary(f"./a.py failed\n{trace}{message}") == (
         "./a.py failed: RuntimeError: Form data requires a package."
     )
     chained = f"./a.py failed\n{trace}KeyError: 1\n\nDuring handling of this:\n\n{trace}ValueError: two"
-    assert steps.summary(chained) == "./a.py failed: ValueError: two"
-    assert steps.summary("no graphs\n  what is there\n  and that") == "no graphs: and that"
-    assert steps.summary("one line\n") == "one line"
-    assert steps.summary("") == "failed"
+    assert reasons.summary(chained) == "./a.py failed: ValueError: two"
+    assert reasons.summary("no graphs\n  what is there\n  and that") == "no graphs: and that"
+    assert reasons.summary("one line\n") == "one line"
+    assert reasons.summary("") == "failed"
 
 
 @greened
@@ -137,18 +138,18 @@ def _runs(pid: int) -> bool:
 
 
 def test_an_archive_is_unpacked_and_modules_compiled_where_nothing_of_the_project_is_run() -> None:
-    argv = commands.unpack("/usr/bin/python3", Path("/r/a.tar.gz"), Path("/r/project"))
+    argv = environments.unpack_command(Path("/r/a.tar.gz"), Path("/r/project"))
 
     assert argv[argv.index("-m") :] == ["-m", "workers.builder.unpack", "/r/a.tar.gz", "/r/project"]
     assert "-P" in argv
 
-    argv = commands.compile_bytecode("/usr/bin/python3", [Path("/r/env")])
+    argv = interpreters.compile_bytecode(Path("/usr/bin/python3"), [Path("/r/env")])
 
     assert argv[0] == "/usr/bin/python3"
     assert {"-I", "-S"} < set(argv[:4])
     assert argv[-1] == "/r/env"
 
-    assert commands.graph_host(Path("/r/env/bin/python"), Path("/app/graph_host"), threads=8) == [
+    assert host_command.graph_host_command(Path("/r/env/bin/python"), Path("/app/graph_host"), threads=8) == [
         *("/r/env/bin/python", "/app/graph_host", "--socket", "{socket}", "--threads", "8")
     ]
 
@@ -170,7 +171,7 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     packages = tmp_path / "packages" / "env"
     made = Environment(workspace, manifest.read(workspace.project, None), Requirements(), packages, HERE)
 
-    command = host_commands.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
+    command = host_command.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
 
     assert set(command.env) == {
         *(
@@ -214,7 +215,7 @@ def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_
     )
     made = Environment(workspace, found, Requirements(), None, HERE)
 
-    command = host_commands.host_command(settings, made, {})
+    command = host_command.host_command(settings, made, {})
 
     config = json.loads(command.env["GRAPH_HOST_CONFIG"])
     assert config["auth"] == {"path": "./a.py:auth"}
@@ -225,9 +226,9 @@ def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_
 
 def test_no_host_has_to_compile_the_package_that_it_is_made_of(tmp_path: Path) -> None:
     package = tmp_path / "graph_host"
-    shutil.copytree(host_commands.GRAPH_HOST, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(host_command.GRAPH_HOST, package, ignore=shutil.ignore_patterns("__pycache__"))
 
-    host_commands.keep_bytecode(Path(sys.executable), package)
+    host_command.keep_bytecode(Path(sys.executable), package)
 
     modules = list(package.rglob("*.py"))
     assert modules

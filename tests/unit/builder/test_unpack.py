@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder import commands, unpack
+from workers.builder import environments, unpack
 
 ROOT = Path(unpack.__file__).parents[2]
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -376,7 +375,7 @@ def _run(
     archive = folder / "a.tar.gz"
     archive.write_bytes(gzip.compress(tar(entry)))
     return subprocess.run(
-        commands.unpack(sys.executable, archive, folder / "project"),
+        environments.unpack_command(archive, folder / "project"),
         env={"PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes)),
         capture_output=True,

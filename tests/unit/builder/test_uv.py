@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder import uv
 from workers.builder.config.pip_config import PipConfig
-from workers.builder.installer import refresh_unsatisfied
-from workers.builder.requirements import (
+from workers.builder.python import uv
+from workers.builder.python.installer import refresh_unsatisfied
+from workers.builder.python.requirements import (
     BUILT_HERE,
     Requirements,
     from_lock,
@@ -218,7 +218,7 @@ WHEEL = "wheel==1.0 --hash=sha256:aa --hash=sha256:bb"
 
 
 def test_only_pinned_wheels_of_the_operator_s_index_are_shared() -> None:
-    found = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_ours=True)
+    found = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_from_operator_index=True)
     assert found.wheels == (WHEEL,)
     assert found.built == BUILT
 
@@ -233,13 +233,13 @@ def test_only_pinned_wheels_of_the_operator_s_index_are_shared() -> None:
         }
     ]
 
-    foreign = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_ours=False)
+    foreign = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_from_operator_index=False)
     assert foreign.wheels == ()
     assert set(foreign.built) == {WHEEL, *BUILT}
 
 
 def test_a_set_is_the_same_after_it_was_stored() -> None:
-    found = from_lock(LOCK, PROJECT, [], is_ours=True)
+    found = from_lock(LOCK, PROJECT, [], is_from_operator_index=True)
     assert Requirements.parse(str(found)) == found
     assert Requirements.parse(str(found)).key == found.key
     assert Requirements.parse("") == Requirements()
@@ -252,12 +252,17 @@ def test_a_set_is_the_same_after_it_was_stored() -> None:
 )
 def test_a_lock_that_says_nothing_is_refused(lock: str) -> None:
     with pytest.raises(BuildFailed, match="their list cannot be read"):
-        from_lock(lock, PROJECT, [], is_ours=True)
+        from_lock(lock, PROJECT, [], is_from_operator_index=True)
 
 
 def test_what_lies_elsewhere_is_refused() -> None:
     with pytest.raises(BuildFailed, match="outside the project"):
-        from_lock("[[packages]]\nname = 'a'\ndirectory = { path = '/etc' }", PROJECT, [], is_ours=True)
+        from_lock(
+            "[[packages]]\nname = 'a'\ndirectory = { path = '/etc' }",
+            PROJECT,
+            [],
+            is_from_operator_index=True,
+        )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class LockedPackage:
     root: PurePosixPath
     package: str
     packages: tuple[PurePosixPath, ...]  # local packages: dependencies first, the package itself last
-    is_ours: bool  # the lock names no index besides PyPI, so the operator's index may replace it
+    is_from_public_index: bool  # the lock names no index but PyPI, which the operator's index may replace
 
 
 def read(tree: SourceTree, source: Mapping[str, str] | None) -> LockedPackage | None:

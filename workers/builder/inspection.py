@@ -1,31 +1,42 @@
-"""Validation of the description of user code other than graphs, and its combination with langgraph.json.
+"""Inspection of a revision's code: a graph host loads it once, and describes its graphs, authorization and app.
 
-The description comes from the host that inspects the project. User code runs in that host and may have sent its own
-description. It can affect only its own deployment, so only shapes and sizes are checked: the service must be able to
-read the description later.
+User code runs in that host and may have sent its own description. It can affect only its own deployment, so only shapes
+and sizes are checked: the service must be able to read the description later.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import NoneType
 from typing import Any
+from uuid import UUID
 
+import gevent
 import orjson
 
 from shared.deployments.user_code import ANY
-from shared.errors import BuildFailed
+from shared.errors import BuildFailed, HostUnusable
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
+from shared.settings import Settings
 from workers.builder import built_in_routes
 from workers.builder.config import fields
 from workers.builder.config.fields import refused
 from workers.builder.config.manifest import Manifest
 from workers.builder.config.schema import Cors
+from workers.builder.environments import Environment
+from workers.builder.host_command import GRAPH_HOST, host_command
 from workers.builder.steps import WriteLine
+from workers.runner.host import Host
 
-STEP = "graphs"  # the step that also inspects the graphs
+STEP = "graphs"
+WATCH_SECONDS = 0.5
+PARTS = ("description", "drawings", "schemas", "subgraphs")  # of a graph's description
 ACTIONS = {
     "threads": "create read update delete search create_run".split(),
     "assistants": "create read update delete search".split(),
@@ -45,23 +56,120 @@ MAX_OPENAPI_BYTES = 1024 * 1024
 SHOWN_ROUTES = 20
 CORS_LISTS = ("allow_origins", "allow_methods", "allow_headers", "expose_headers")
 
+Graphs = Mapping[str, Mapping[str, Any]]
 
-class _Odd(Exception):
+
+class InvalidDescription(Exception):
     """The host has sent an invalid description."""
 
 
-def found(answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Inspected:
+    """The description of a project's code."""
+
+    graphs: Graphs
+    user_code: Mapping[str, Any] | None = None  # the document that `shared.deployments.user_code` reads
+    http: Mapping[str, Any] = field(default_factory=dict)  # `http` of langgraph.json, completed by the app
+
+
+def inspect(
+    settings: Settings,
+    revision_id: UUID,
+    environment: Environment,
+    variables: Mapping[str, str],
+    write_line: WriteLine,
+) -> Inspected:
+    """Load the project's code once, in a graph host, and describe it. Raises BuildFailed."""
+    write_line("INFO", f"loading {_listed(environment.manifest)}")
+    command = host_command(settings, environment, variables, inspect=True)
+    here = f"{environment.workspace.project}/"  # removed from messages, so that paths are relative to the project
+
+    def write_output(level: str, message: str, _: UUID | None) -> None:
+        write_line(level, message.replace(here, ""))
+
+    try:
+        host = Host(revision_id, command, settings, write_output)
+    except HostUnusable as error:
+        raise BuildFailed(STEP, error.message) from error
+    watcher = gevent.spawn(_watch, host)
+    try:
+        answer = host.wait_ready()
+        inspected = Inspected(
+            describe_graphs(answer, environment.manifest.graphs),
+            describe_user_code(answer, environment.manifest, write_line),
+            effective_http(answer, environment.manifest),
+        )
+    except HostUnusable as error:
+        is_its_end = error.message == host.died  # the process ended before it could report a reason
+        reason = f"the process that loads them {error.message}" if is_its_end else error.message
+        raise BuildFailed(STEP, reason.replace(here, "")) from error
+    finally:
+        watcher.kill()
+        host.kill("its graphs have been looked at")
+        host.wait_output()
+    for graph_id, graph in inspected.graphs.items():
+        if graph.get("error"):
+            write_line("WARNING", f"graph {graph_id!r}: {graph['error']}".replace(here, ""))
+    return inspected
+
+
+def _listed(manifest: Manifest) -> str:
+    count = len(manifest.graphs)
+    parts = [f"{count} graph{'' if count == 1 else 's'}"]
+    parts += ["the project's authorization"] if manifest.auth else []
+    parts += ["its app"] if "app" in manifest.http else []
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def _watch(host: Host) -> None:
+    """Measure the host until it ends. `measure` kills a host that exceeds its limits."""
+    while host.died is None:
+        host.measure()
+        gevent.sleep(WATCH_SECONDS)
+
+
+@functools.cache
+def inspector() -> str:
+    """Return a digest of the code that inspects projects, since another version may describe them differently."""
+    code = hashlib.sha256()
+    here = Path(__file__)
+    for path in (*sorted(GRAPH_HOST.rglob("*.py")), here, *sorted(here.parent.glob("config/*.py"))):
+        code.update(path.read_bytes())
+    return code.hexdigest()[:16]
+
+
+def describe_graphs(answer: Mapping[str, Any], configured: Mapping[str, Any]) -> Graphs:
+    """Return the host's description of the graphs after validation. Raises BuildFailed."""
+    graphs = answer.get("graphs")
+    try:
+        if not isinstance(graphs, dict) or graphs.keys() != configured.keys():
+            raise TypeError("not the graphs of the configuration")
+        for graph in graphs.values():
+            if not isinstance(graph["description"], str | None):
+                raise TypeError("a description that is no text")
+            if not all(isinstance(graph[name], dict) for name in ("drawings", "schemas", "subgraphs")):
+                raise TypeError("a description without its parts")
+        if document_holds_nul(dumps(graphs)):
+            raise TypeError("a NUL character in a schema or description")
+    except (KeyError, TypeError) as error:
+        raise BuildFailed(STEP, f"the graphs could not be described: {error}") from error
+    return graphs
+
+
+def describe_user_code(
+    answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine
+) -> dict[str, Any] | None:
     """Return the revision's `user_code` document; None if the project has none. Raises BuildFailed."""
     described = answer.get("user_code") or {}
     try:
         if not isinstance(described, dict):
-            raise _Odd("it is no object")
+            raise InvalidDescription("it is no object")
         auth = _auth(_part(described, "auth", bool(manifest.auth)), manifest.auth, write_line)
         app = _app(_part(described, "app", "app" in manifest.http), write_line)
         document = {"auth": auth, "app": app}
         if document_holds_nul(dumps(document)):
-            raise _Odd("it has a NUL character")
-    except (_Odd, orjson.JSONEncodeError) as error:
+            raise InvalidDescription("it has a NUL character")
+    except (InvalidDescription, orjson.JSONEncodeError) as error:
         raise BuildFailed(STEP, f"the authorization and the app could not be described: {error}") from error
     if app is not None:
         _require_scope(described["app"], manifest.http)
@@ -69,7 +177,7 @@ def found(answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) 
     return None if auth is None and app is None else document
 
 
-def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
+def effective_http(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Return the deployment's `http` configuration. Without `cors` in it, uses the app's CORS settings.
 
     Raises BuildFailed.
@@ -85,10 +193,10 @@ def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     return {**manifest.http, "cors": fields.load(Cors(), options, "http.app: CORSMiddleware")}
 
 
-def _part(described: Mapping[str, Any], name: str, is_wanted: bool) -> dict[str, Any] | None:
+def _part(described: Mapping[str, Any], name: str, is_configured: bool) -> dict[str, Any] | None:
     part = described.get(name)
-    if not isinstance(part, dict if is_wanted else NoneType):
-        raise _Odd(f"{name!r} is {'missing' if is_wanted else 'not of the configuration'}")
+    if not isinstance(part, dict if is_configured else NoneType):
+        raise InvalidDescription(f"{name!r} is {'missing' if is_configured else 'not of the configuration'}")
     return part
 
 
@@ -99,7 +207,7 @@ def _auth(
         return None
     handlers = part.get("handlers")
     if not isinstance(handlers, list) or len(handlers) > MAX_NAMES or not all(map(_is_pair, handlers)):
-        raise _Odd("its handlers are no pairs of resource and action")
+        raise InvalidDescription("its handlers are no pairs of resource and action")
     known: list[list[str]] = []
     for resource, action in handlers:
         if resource in KNOWN_RESOURCES and action in KNOWN_ACTIONS:
@@ -118,12 +226,12 @@ def _app(part: Mapping[str, Any] | None, write_line: WriteLine) -> dict[str, Any
         return None
     routes, openapi = part.get("routes"), part.get("openapi")
     if not isinstance(routes, list) or len(routes) > MAX_ROUTES:
-        raise _Odd(f"its routes are no array of at most {MAX_ROUTES}")
+        raise InvalidDescription(f"its routes are no array of at most {MAX_ROUTES}")
     if not isinstance(openapi, dict | None):
-        raise _Odd("its OpenAPI document is no object")
+        raise InvalidDescription("its OpenAPI document is no object")
     _names(part, "middleware")
     if not isinstance(part.get("cors"), dict | None):
-        raise _Odd("what it says to browsers is no object")
+        raise InvalidDescription("what it says to browsers is no object")
     if openapi is not None and len(orjson.dumps(openapi)) > MAX_OPENAPI_BYTES:
         size = MAX_OPENAPI_BYTES // 1024
         write_line("WARNING", f"http.app: its OpenAPI document is larger than {size} KiB and is left out")
@@ -133,22 +241,22 @@ def _app(part: Mapping[str, Any] | None, write_line: WriteLine) -> dict[str, Any
 
 def _route(route: Any) -> dict[str, Any]:
     if not isinstance(route, dict) or route.get("kind") not in KINDS:
-        raise _Odd("a route of an unknown kind")
+        raise InvalidDescription("a route of an unknown kind")
     path, methods = route.get("path"), route.get("methods")
     is_mount = route["kind"] == "mount"
     if not isinstance(path, str) or len(path) > MAX_PATH or not (path.startswith("/") or is_mount):
-        raise _Odd(f"a route's path is none: {str(path)[:MAX_NAME]!r}")
+        raise InvalidDescription(f"a route's path is none: {str(path)[:MAX_NAME]!r}")
     if path.count("{") > MAX_PARAMETERS or path.count(":path}") > 1:
-        raise _Odd(f"a route has too many parameters: {path!r}")
+        raise InvalidDescription(f"a route has too many parameters: {path!r}")
     if not isinstance(methods, list) or not all(isinstance(m, str) and METHOD.fullmatch(m) for m in methods):
-        raise _Odd(f"a route's methods are none: {path!r}")
+        raise InvalidDescription(f"a route's methods are none: {path!r}")
     return {"path": path, "methods": sorted(set(methods)), "kind": route["kind"]}
 
 
 def _names(part: Mapping[str, Any], name: str) -> list[str]:
     names = part.get(name)
     if not isinstance(names, list) or len(names) > MAX_NAMES or not all(map(_is_name, names)):
-        raise _Odd(f"its {name} are no array of names")
+        raise InvalidDescription(f"its {name} are no array of names")
     return names
 
 

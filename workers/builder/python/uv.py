@@ -6,7 +6,6 @@ Commands returns the command that does what its docstring says.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,6 @@ PYLOCK = ("--preview-features", "pylock")
 REFRESH = "--refresh"  # revalidate cached index pages
 OWN_VARIABLES = ("UV_", "PIP_")
 UNSATISFIED = "No solution found"
-UNREACHABLE = re.compile(
-    r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
-)
 # Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
 
@@ -127,24 +123,19 @@ def without_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 def pythons(answer: bytes, version: str) -> Iterator[str]:
     """Yield the paths of CPython interpreters of a version from the output of `list_pythons`, the best first."""
-    for found in orjson.loads(answer):
-        if found["implementation"] == "cpython" and found["version"].startswith(f"{version}."):
-            yield found["path"]
+    for python in orjson.loads(answer):
+        if python["implementation"] == "cpython" and python["version"].startswith(f"{version}."):
+            yield python["path"]
 
 
 def versions(answer: bytes) -> set[str]:
     """Return the versions of CPython interpreters from the output of `list_pythons`."""
-    return {found["version"] for found in orjson.loads(answer) if found["implementation"] == "cpython"}
+    return {python["version"] for python in orjson.loads(answer) if python["implementation"] == "cpython"}
 
 
 def is_unsatisfied(line: str) -> bool:
     """Whether a line of output reports that no set of versions satisfies the requirements."""
     return UNSATISFIED in line
-
-
-def is_unreachable(reason: str) -> bool:
-    """Whether uv failed because its package index does not answer."""
-    return UNREACHABLE.search(reason) is not None
 
 
 def is_redirected_by(pyproject: bytes) -> bool:
