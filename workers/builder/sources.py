@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -35,6 +35,13 @@ LONGEST_SUBJECT = 200
 USERNAME = "GIT_USERNAME"
 ANY_USERNAME = "x-access-token"  # servers that accept a token as the password usually ignore the name
 CREDENTIALS = frozenset({TOKEN, USERNAME})
+# Restrict git to fetching.
+GIT_RULES = (
+    "protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always",
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.symlinks=false", "fetch.recurseSubmodules=false",
+    "submodule.recurse=false", "http.followRedirects=false", "gc.auto=0", "maintenance.auto=false",
+    "advice.detachedHead=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
+)  # fmt: skip
 PORTS = {"http": 80, "https": 443}
 # The credential helper reads its environment, so that no secret appears in an argument.
 HELPER = '!f() { echo "username=$GIT_USERNAME"; echo "password=$GIT_TOKEN"; }; f'
@@ -127,13 +134,18 @@ class _Repository:
         """Fetch the ref and pack it. Returns the commit id and the archive's path. Raises BuildFailed."""
         ref = git_refs.full_ref(self._origin.ref)
         self._write_line("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
-        self._run(_init_command(self._git, self._folder))
-        self._run(_fetch_command(self._git, self._folder, self._origin.url, ref, self._resolved()))
+        # Without the machine's templates.
+        self._run([self._git, "init", "--quiet", "--bare", "--template=", str(self._folder)])
+        options = (
+            "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-commit-graph", "--",
+        )  # fmt: skip
+        addresses = f"http.curloptResolve={self._resolved()}"
+        self._run(self._restricted("fetch", *options, self._origin.url, ref, rules=[addresses]))
         commit = self._commit()
         self._write_line("INFO", f"the commit is {commit}")
         archive = self._workspace.root / "source.tar.gz"
-        argv = _archive_command(self._folder, commit, archive)
-        self._run(argv, PYTHONPATH=steps.own_path())
+        packing = (sys.executable, "-P", "-X", "utf8", "-m", "workers.builder.git_archive")
+        self._run([*packing, str(self._folder), commit, str(archive)], PYTHONPATH=steps.own_path())
         if archive.lstat().st_size > self._settings.max_archive_bytes:
             raise BuildFailed(STEP, f"the source packs to more than {self._settings.max_archive_bytes} bytes")
         return commit, archive
@@ -152,20 +164,25 @@ class _Repository:
 
     def _commit(self) -> str:
         """Return the id of the fetched commit. Validates it, because it was written inside the sandbox."""
-        lines = self._output(_commit_command(self._git, self._folder))
+        lines = self._output("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}")
         if len(lines) != 1 or not git_refs.COMMIT.fullmatch(lines[0]):
             raise BuildFailed(STEP, "the ref is no commit")
         return lines[0]
 
     def subject(self, commit: str) -> str:
         """Return the first line of a commit's message, which may be empty."""
-        lines = self._output(_subject_command(self._git, self._folder, commit))
+        lines = self._output("show", "--no-patch", "--no-color", "--format=%s", commit)
         return logs.clean(lines[0])[:LONGEST_SUBJECT] if lines else ""
 
-    def _output(self, argv: list[str]) -> list[str]:
-        """Run a command. Returns the lines of its output."""
+    def _restricted(self, *arguments: str, rules: Sequence[str] = ()) -> list[str]:
+        """Return a git command to which no setting, hook or redirect of the repository or server applies."""
+        settings = [word for rule in (*GIT_RULES, *rules) for word in ("-c", rule)]
+        return [self._git, "-C", str(self._folder), *settings, *arguments]
+
+    def _output(self, *arguments: str) -> list[str]:
+        """Run git. Returns the lines of its output."""
         lines: list[str] = []
-        self._execute(argv, lambda level, message: lines.append(message))
+        self._execute(self._restricted(*arguments), lambda level, message: lines.append(message))
         return lines
 
     def _run(self, argv: list[str], **variables: str) -> None:
@@ -199,54 +216,3 @@ class _Repository:
             **({"GIT_SSL_CAINFO": certificates} if certificates else {}),
             **credentials,
         }
-
-
-# Restrict git to fetching: settings, hooks and redirects of a repository or server have no effect.
-GIT_RULES = (
-    "protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always",
-    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.symlinks=false", "fetch.recurseSubmodules=false",
-    "submodule.recurse=false", "http.followRedirects=false", "gc.auto=0", "maintenance.auto=false",
-    "advice.detachedHead=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
-)  # fmt: skip
-
-
-def _git(git: str, folder: Path, *rules: str) -> list[str]:
-    return [git, "-C", str(folder), *(word for rule in (*GIT_RULES, *rules) for word in ("-c", rule))]
-
-
-def _init_command(git: str, folder: Path) -> list[str]:
-    """Create an empty repository, without the machine's templates."""
-    return [git, "init", "--quiet", "--bare", "--template=", str(folder)]
-
-
-def _fetch_command(git: str, folder: Path, url: str, ref: str, resolved: str) -> list[str]:
-    """Fetch one commit of a repository. `resolved` gives the addresses of its host (`host:port:address,…`)."""
-    return [
-        *_git(git, folder, f"http.curloptResolve={resolved}"), "fetch", "--quiet", "--depth=1", "--no-tags",
-        "--no-recurse-submodules", "--no-write-commit-graph", "--", url, ref,
-    ]  # fmt: skip
-
-
-def _commit_command(git: str, folder: Path) -> list[str]:
-    """Print the id of the fetched commit."""
-    return [*_git(git, folder), "rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]
-
-
-def _subject_command(git: str, folder: Path, commit: str) -> list[str]:
-    """Print the first line of a commit's message."""
-    return [*_git(git, folder), "show", "--no-patch", "--no-color", "--format=%s", commit]
-
-
-def _archive_command(folder: Path, commit: str, target: Path) -> list[str]:
-    """Pack a commit's files as a source archive."""
-    return [
-        sys.executable,
-        "-P",
-        "-X",
-        "utf8",
-        "-m",
-        "workers.builder.git_archive",
-        str(folder),
-        commit,
-        str(target),
-    ]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
-from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, pre_load
+from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing, pre_load
 from marshmallow.exceptions import SCHEMA
 
 from shared.errors import BuildFailed, suggestion
@@ -27,16 +27,15 @@ def refused(reason: str) -> BuildFailed:
 class Value(fields.Field[Any]):
     """A value that `accepts` approves. Every other value has the same error text.
 
-    null counts as absent, unless the key is required or `nullable` is False. A value that is not kept is only validated.
+    null counts as absent, unless the key is required or `nullable` is False.
     """
 
     def __init__(
         self,
-        error: str,
+        error: str = "",
         accepts: Callable[[Any], bool] = lambda value: True,
         *,
         nullable: bool = True,
-        is_kept: bool = True,
         remark: tuple[str, str] | None = None,
         required: bool = False,
         **kwargs: Any,
@@ -44,7 +43,7 @@ class Value(fields.Field[Any]):
         super().__init__(
             required=required,
             allow_none=nullable and not required,
-            metadata={"is_kept": is_kept, "remark": remark},
+            metadata={"remark": remark},
             **kwargs,
         )
         self.error = error
@@ -63,12 +62,14 @@ def boolean(**kwargs: Any) -> Value:
     return Value("must be true or false", lambda value: isinstance(value, bool), **kwargs)
 
 
-def number(error: str, *, most: float = math.inf, **kwargs: Any) -> Value:
+def number(error: str = "", *, most: float = math.inf, **kwargs: Any) -> Value:
     """A number from 0 to `most`."""
+    error = error or f"must be a number between 0 and {most}"
     return Value(error, lambda value: type(value) in (int, float) and 0 <= value <= most, **kwargs)
 
 
-def whole_number(error: str, *, least: int = 0, most: float = math.inf, **kwargs: Any) -> Value:
+def whole_number(error: str = "", *, least: int = 0, most: float = math.inf, **kwargs: Any) -> Value:
+    error = error or f"must be a whole number between {least} and {most}"
     return Value(error, lambda value: type(value) is int and least <= value <= most, **kwargs)
 
 
@@ -102,6 +103,15 @@ def array(
     )
 
 
+def drop(value: Any) -> Any:
+    """Leave a valid value out of the loaded section. For `post_load` of a field."""
+    return missing
+
+
+def drop_if_empty(value: Any) -> Any:
+    return value or missing
+
+
 class Section(Schema):
     """An object of the file. Unknown keys are ignored, with a warning."""
 
@@ -127,11 +137,6 @@ class Section(Schema):
             for key, value in config.items()
             if value is not None or (key in known and not known[key].allow_none)
         }
-
-    @post_load
-    def finish(self, loaded: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        dropped = {name for name, field in self.fields.items() if not field.metadata.get("is_kept", True)}
-        return {name: value for name, value in loaded.items() if name not in dropped}
 
 
 class StrictSection(Section):

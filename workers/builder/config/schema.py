@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from marshmallow import ValidationError, post_load, pre_load, validates_schema
+from marshmallow import ValidationError, post_load, pre_load
 
 from shared.deployments import env_names
 from shared.errors import misspelt
@@ -18,14 +18,22 @@ from shared.infra import egress
 from shared.runs.webhooks import TEMPLATE
 from shared.store import MAX_TTL_MINUTES
 from workers.builder.config import fields
-from workers.builder.config.fields import IGNORED, NOT_DONE, Nested, Section, StrictSection, Value, is_text
+from workers.builder.config.fields import (
+    IGNORED,
+    NOT_DONE,
+    Nested,
+    Section,
+    StrictSection,
+    Value,
+    drop,
+    drop_if_empty,
+    is_text,
+)
 from workers.builder.config.graphs import EntryPoint, GraphPaths
 from workers.builder.config.origin_pattern import why_not
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 MAX_CACHE_KEYS = 20
-MAX_CACHE_SECONDS = 3600
-MAX_CACHE_SIZE = 1_000_000
 
 
 def _is_header(value: Any) -> bool:
@@ -56,18 +64,8 @@ class AuthCache(Section):
         load_default=list,
         post_load=lambda names: sorted({name.lower() for name in names}),
     )
-    cache_seconds = fields.number(
-        f"must be a number between 0 and {MAX_CACHE_SECONDS}",
-        most=MAX_CACHE_SECONDS,
-        data_key="ttl_seconds",
-        load_default=None,
-    )
-    cache_size = fields.whole_number(
-        f"must be a whole number between 0 and {MAX_CACHE_SIZE}",
-        most=MAX_CACHE_SIZE,
-        data_key="max_size",
-        load_default=None,
-    )
+    cache_seconds = fields.number(most=3600, data_key="ttl_seconds", load_default=None)
+    cache_size = fields.whole_number(most=1_000_000, data_key="max_size", load_default=None)
 
 
 class AuthOpenapi(Section):
@@ -114,18 +112,9 @@ class HeaderPatterns(Section):
     excludes = _items(post_load=_lower)
 
 
-class OriginPattern(Value):
-    def __init__(self) -> None:
-        super().__init__(
-            f"must be a regular expression of at most {MAX_REGEX} characters",
-            lambda value: isinstance(value, str) and len(value) <= MAX_REGEX,
-        )
-
-    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
-        pattern = super()._deserialize(value, *args, **kwargs)
-        if reason := why_not(pattern):
-            raise ValidationError(reason)
-        return pattern
+def _require_quick(pattern: str) -> None:
+    if reason := why_not(pattern):
+        raise ValidationError(reason)
 
 
 class Cors(Section):
@@ -134,7 +123,11 @@ class Cors(Section):
     allow_headers = _items()
     expose_headers = _items()
     allow_credentials = fields.boolean()
-    allow_origin_regex = OriginPattern()
+    allow_origin_regex = Value(
+        f"must be a regular expression of at most {MAX_REGEX} characters",
+        lambda value: isinstance(value, str) and len(value) <= MAX_REGEX,
+        validate=_require_quick,
+    )
     max_age = fields.whole_number("must be a whole number of seconds", most=MAX_AGE_SECONDS)
 
 
@@ -167,11 +160,9 @@ class Http(Section):
     configurable_headers = Nested(HeaderPatterns, error=HeaderPatterns.ERROR)
     logging_headers = Nested(HeaderPatterns, error=HeaderPatterns.ERROR)
     app = EntryPoint("app")
-    mount_prefix = Value('must be a path like "/api"', _is_prefix, post_load=lambda path: path.rstrip("/"))
-
-    @post_load
-    def finish(self, loaded: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {name: value for name, value in loaded.items() if value != ""}  # the root needs no prefix
+    mount_prefix = Value(
+        'must be a path like "/api"', _is_prefix, post_load=lambda path: drop_if_empty(path.rstrip("/"))
+    )
 
 
 MAX_DIMS = 16_000  # limit of pgvector's `vector` type
@@ -179,7 +170,7 @@ MAX_DIMS = 16_000  # limit of pgvector's `vector` type
 
 class StoreTtl(StrictSection):
     default_ttl = fields.number("must be a number of minutes", load_default=None)
-    sweep_interval_minutes = fields.number("must be a number of minutes", is_kept=False)
+    sweep_interval_minutes = fields.number("must be a number of minutes", post_load=drop)
     refresh_on_read = fields.boolean(nullable=False, load_default=True)
 
 
@@ -232,25 +223,21 @@ class CheckpointerTtl(StrictSection):
 
     strategy = fields.one_of("delete", "keep_latest", nullable=False, load_default="delete")
     default_ttl = fields.number(NOT_BELOW_ZERO, most=MAX_TTL_MINUTES, load_default=None)
-    sweep_interval_minutes = fields.number(NOT_BELOW_ZERO, most=MAX_TTL_MINUTES, is_kept=False)
-    sweep_limit = fields.number(NOT_BELOW_ZERO, most=MAX_TTL_MINUTES, is_kept=False)
+    sweep_interval_minutes = fields.number(NOT_BELOW_ZERO, most=MAX_TTL_MINUTES, post_load=drop)
+    sweep_limit = fields.number(NOT_BELOW_ZERO, most=MAX_TTL_MINUTES, post_load=drop)
 
 
 class CheckpointerSerde(StrictSection):
     pickle_fallback = Value(
         "not supported: to read a pickle is to run whatever is in it; name your classes in allowed_msgpack_modules",
         lambda value: not value,
-        is_kept=False,
+        post_load=drop,
     )
-    allowed_msgpack_modules = _classes()
+    allowed_msgpack_modules = _classes(post_load=drop_if_empty)
     # Concerns a JSON format of older LangGraph releases, which this service never reads.
     allowed_json_modules = _classes(
-        is_kept=False, remark=(IGNORED[0], f"{IGNORED[1]}: checkpoints hold no such JSON")
+        post_load=drop, remark=(IGNORED[0], f"{IGNORED[1]}: checkpoints hold no such JSON")
     )
-
-    @post_load
-    def finish(self, loaded: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {name: value for name, value in super().finish(loaded).items() if value}
 
 
 class Checkpointer(Section):
@@ -263,16 +250,12 @@ class Checkpointer(Section):
     warns_of_unknown = False
 
     ttl = Nested(CheckpointerTtl)
-    serde = Nested(CheckpointerSerde)
+    serde = Nested(CheckpointerSerde, post_load=drop_if_empty)
 
     def refuse_unknown(self, config: Mapping[str, Any]) -> None:
         for name, value in config.items():
             if value and name not in self.by_key and (name, value) != ("backend", "default"):
                 raise ValidationError({name: "not supported: this server keeps checkpoints itself"})
-
-    @post_load
-    def finish(self, loaded: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {name: value for name, value in loaded.items() if value}
 
 
 MAX_HEADERS = 50
@@ -286,9 +269,14 @@ SERVICE_HEADERS = re.compile(
 NO_LOOPBACK = "false is not allowed by this service: its operator can (RUNYARD_ALLOWED_ADDRESSES=127.0.0.1)"
 
 
+def _require_permission(disable_loopback: bool) -> None:
+    if not disable_loopback and not egress.allows_loopback():
+        raise ValidationError(NO_LOOPBACK)
+
+
 class WebhookUrl(StrictSection):
     require_https = fields.boolean(nullable=False, load_default=False)
-    disable_loopback = fields.boolean(nullable=False, load_default=True)
+    disable_loopback = fields.boolean(nullable=False, load_default=True, validate=_require_permission)
     max_url_length = fields.whole_number("must be a positive number", least=1, load_default=None)
     allowed_domains = fields.array(
         'must be an array of names like "a.example" or "*.example"',
@@ -301,11 +289,6 @@ class WebhookUrl(StrictSection):
         lambda port: type(port) is int and 0 < port < 65536,
         load_default=list,
     )
-
-    @validates_schema
-    def require_permission(self, loaded: Mapping[str, Any], **kwargs: Any) -> None:
-        if not loaded["disable_loopback"] and not egress.allows_loopback():
-            raise ValidationError(NO_LOOPBACK, "disable_loopback")
 
 
 class Webhooks(StrictSection):
@@ -365,10 +348,6 @@ def _unsupported(reason: str) -> Value:
 class Env(Value):
     """The project's variables, or the path of a file that only the deploy command reads. Loads the variables."""
 
-    def __init__(self) -> None:
-        super().__init__("must be an object of strings or the path of a file", _is_object, nullable=False)
-        self.load_default = dict
-
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> dict[str, str]:
         if isinstance(value, str):
             return {}
@@ -421,19 +400,21 @@ class LanggraphJson(Section):
     keep_pkg_tools = Value(
         "must be true or an array of pip, setuptools and wheel", _are_tools, remark=IGNORED
     )
-    node_version = Value("", remark=IGNORED)
-    internal_docker_tag = Value("", data_key="_INTERNAL_docker_tag", remark=IGNORED)
-    json_schema = Value("", data_key="$schema", remark=IGNORED)
-    dockerfile_lines = Value("", remark=NOT_DONE)
-    base_image = Value("", remark=NOT_DONE)
-    ui = Value("", remark=NOT_DONE)
-    ui_config = Value("", remark=NOT_DONE)
+    node_version = Value(remark=IGNORED)
+    internal_docker_tag = Value(data_key="_INTERNAL_docker_tag", remark=IGNORED)
+    json_schema = Value(data_key="$schema", remark=IGNORED)
+    dockerfile_lines = Value(remark=NOT_DONE)
+    base_image = Value(remark=NOT_DONE)
+    ui = Value(remark=NOT_DONE)
+    ui_config = Value(remark=NOT_DONE)
     priority = Value(
         'must be an object with a "path" of the form "./file.py:attribute"', _is_priority, remark=NOT_DONE
     )
     graphs = GraphPaths()
     source = Nested(Source, error='must be an object, {"kind": "uv"}')
-    env = Env()
+    env = Env(
+        "must be an object of strings or the path of a file", _is_object, nullable=False, load_default=dict
+    )
     auth = Nested(Auth, empty=({},), load_default=dict)
     http = Nested(Http, load_default=dict)
     dependencies = fields.array(
@@ -442,7 +423,7 @@ class LanggraphJson(Section):
     store = Nested(Store, load_default=dict)
     webhooks = Nested(Webhooks, load_default=dict)
     checkpointer = Nested(Checkpointer, empty=({}, [], "", False, 0), load_default=dict)
-    python_version = PythonVersion("", load_default=None)
+    python_version = PythonVersion(load_default=None)
     pip_config_file = Value("must be a path", lambda value: isinstance(value, str), load_default=None)
 
     @pre_load

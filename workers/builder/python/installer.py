@@ -103,7 +103,7 @@ def refresh_unsatisfied(
     held: list[tuple[str, str]] = []
 
     def hold(level: str, message: str) -> None:
-        if held or uv.is_unsatisfied(message):
+        if held or uv.UNSATISFIED in message:
             held.append((level, message))
         else:
             write_line(level, message)

@@ -20,7 +20,7 @@ NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
 PYLOCK = ("--preview-features", "pylock")
 REFRESH = "--refresh"  # revalidate cached index pages
 OWN_VARIABLES = ("UV_", "PIP_")
-UNSATISFIED = "No solution found"
+UNSATISFIED = "No solution found"  # in a line of output: no set of versions satisfies the requirements
 # Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
 
@@ -131,11 +131,6 @@ def pythons(answer: bytes, version: str) -> Iterator[str]:
 def versions(answer: bytes) -> set[str]:
     """Return the versions of CPython interpreters from the output of `list_pythons`."""
     return {python["version"] for python in orjson.loads(answer) if python["implementation"] == "cpython"}
-
-
-def is_unsatisfied(line: str) -> bool:
-    """Whether a line of output reports that no set of versions satisfies the requirements."""
-    return UNSATISFIED in line
 
 
 def is_redirected_by(pyproject: bytes) -> bool:
