@@ -1,4 +1,4 @@
-"""A project's authorization and app: the host's description is checked and merged with langgraph.json."""
+"""Inspection of a project: the host's description is checked, merged with langgraph.json, and reused."""
 
 from __future__ import annotations
 
@@ -62,6 +62,10 @@ def auth(**changes: Any) -> dict[str, Any]:
     return {"user_code": {"auth": {**DESCRIBED_AUTH, **changes}, "app": None}}
 
 
+def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
+    return {"path": path, "methods": list(methods), "kind": kind}
+
+
 def test_both_are_stored_as_the_service_reads_them(log: Log) -> None:
     answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "openapi": {"info": {}}}}}
 
@@ -79,10 +83,15 @@ def test_both_are_stored_as_the_service_reads_them(log: Log) -> None:
     assert log == []
 
 
-@pytest.mark.parametrize("answer", [{}, {"user_code": None}, {"user_code": {"auth": None, "app": None}}])
-def test_a_project_without_either_has_nothing_stored(log: Log, answer: Any) -> None:
-    assert inspection.describe_user_code(answer, manifest(), log) is None
-    assert inspection.effective_http(answer, manifest(disable_mcp=True)) == {"disable_mcp": True}
+def test_a_project_without_either_has_nothing_stored(log: Log) -> None:
+    answers: tuple[dict[str, Any], ...] = (
+        {},
+        {"user_code": None},
+        {"user_code": {"auth": None, "app": None}},
+    )
+    for answer in answers:
+        assert inspection.describe_user_code(answer, manifest(), log) is None
+        assert inspection.effective_http(answer, manifest(disable_mcp=True)) == {"disable_mcp": True}
 
 
 def test_a_handler_that_is_never_asked_is_a_warning(log: Log) -> None:
@@ -98,46 +107,44 @@ def test_a_handler_that_is_never_asked_is_a_warning(log: Log) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("answer", "config", "reason"),
-    [
-        ({"user_code": [1]}, manifest(), "it is no object"),
-        ({}, manifest(AUTH), "'auth' is missing"),
-        ({"user_code": {"auth": []}}, manifest(AUTH), "'auth' is missing"),
-        (auth(), manifest(), "'auth' is not of the configuration"),
-        (app(), manifest(disable_mcp=True), "'app' is not of the configuration"),
-        (auth(), with_app(), "'auth' is not of the configuration"),
-        (auth(parameters=None), manifest(AUTH), "its parameters are no array of names"),
-        (auth(parameters=["a"] * 101), manifest(AUTH), "its parameters are no array of names"),
-        (auth(parameters=["a" * 201]), manifest(AUTH), "its parameters are no array of names"),
-        (auth(parameters=["a\0"]), manifest(AUTH), "it has a NUL character"),
-        (auth(handlers={}), manifest(AUTH), "its handlers are no pairs"),
-        (auth(handlers=[["threads"]]), manifest(AUTH), "its handlers are no pairs"),
-        (auth(handlers=[["threads", None]]), manifest(AUTH), "its handlers are no pairs"),
-        (auth(handlers=["ab"]), manifest(AUTH), "its handlers are no pairs"),
-        (app(routes=None), with_app(), "its routes are no array of at most 1000"),
-        (app(routes=[ROUTE] * 1001), with_app(), "its routes are no array of at most 1000"),
-        (app({**ROUTE, "kind": "gopher"}), with_app(), "a route of an unknown kind"),
-        (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is none: 'hello'"),
-        (app({**ROUTE, "path": None}), with_app(), "a route's path is none: 'None'"),
-        (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is none: '/aaa"),
-        (app({**ROUTE, "path": "/{a:path}/{b:path}"}), with_app(), "a route has too many parameters"),
-        (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
-        (app({**ROUTE, "methods": None}), with_app(), "a route's methods are none"),
-        (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are none"),
-        (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
-        (app(cors=[]), with_app(), "what it says to browsers is no object"),
-        (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
-        (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
-        (app(openapi={"info": {"n": 2**80}}), with_app(), "could not be described"),
-    ],
-)
-def test_a_description_that_makes_no_sense_fails_the_build(
-    log: Log, answer: Any, config: Manifest, reason: str
-) -> None:
-    with pytest.raises(BuildFailed, match=reason) as failed:
-        inspection.describe_user_code(answer, config, log)
-    assert failed.value.step == "graphs"
+INVALID: list[tuple[dict[str, Any], Manifest, str]] = [
+    ({"user_code": [1]}, manifest(), "it is no object"),
+    ({}, manifest(AUTH), "'auth' is missing"),
+    ({"user_code": {"auth": []}}, manifest(AUTH), "'auth' is missing"),
+    (auth(), manifest(), "'auth' is not of the configuration"),
+    (app(), manifest(disable_mcp=True), "'app' is not of the configuration"),
+    (auth(), with_app(), "'auth' is not of the configuration"),
+    (auth(parameters=None), manifest(AUTH), "its parameters are no array of names"),
+    (auth(parameters=["a"] * 101), manifest(AUTH), "its parameters are no array of names"),
+    (auth(parameters=["a" * 201]), manifest(AUTH), "its parameters are no array of names"),
+    (auth(parameters=["a\0"]), manifest(AUTH), "it has a NUL character"),
+    (auth(handlers={}), manifest(AUTH), "its handlers are no pairs"),
+    (auth(handlers=[["threads"]]), manifest(AUTH), "its handlers are no pairs"),
+    (auth(handlers=[["threads", None]]), manifest(AUTH), "its handlers are no pairs"),
+    (auth(handlers=["ab"]), manifest(AUTH), "its handlers are no pairs"),
+    (app(routes=None), with_app(), "its routes are no array of at most 1000"),
+    (app(routes=[ROUTE] * 1001), with_app(), "its routes are no array of at most 1000"),
+    (app({**ROUTE, "kind": "gopher"}), with_app(), "a route of an unknown kind"),
+    (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is none: 'hello'"),
+    (app({**ROUTE, "path": None}), with_app(), "a route's path is none: 'None'"),
+    (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is none: '/aaa"),
+    (app({**ROUTE, "path": "/{a:path}/{b:path}"}), with_app(), "a route has too many parameters"),
+    (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
+    (app({**ROUTE, "methods": None}), with_app(), "a route's methods are none"),
+    (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are none"),
+    (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
+    (app(cors=[]), with_app(), "what it says to browsers is no object"),
+    (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
+    (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
+    (app(openapi={"info": {"n": 2**80}}), with_app(), "could not be described"),
+]
+
+
+def test_a_description_that_makes_no_sense_fails_the_build(log: Log) -> None:
+    for answer, config, reason in INVALID:
+        with pytest.raises(BuildFailed, match=reason) as failed:
+            inspection.describe_user_code(answer, config, log)
+        assert failed.value.step == "graphs"
 
 
 def test_a_route_has_no_more_parts_than_the_service_reads_and_a_large_document_is_left_out(log: Log) -> None:
@@ -179,12 +186,8 @@ def test_what_the_app_says_to_browsers_is_taken_over_unless_langgraph_json_does(
         inspection.effective_http(app(cors={"max_age": "long"}), with_app())
 
 
-def covered(*paths: str, kind: str = "http", methods: tuple[str, ...] = ("GET",)) -> list[dict[str, Any]]:
-    return [{"path": path, "methods": list(methods), "kind": kind} for path in paths]
-
-
 def test_open_routes_instead_of_built_in_ones_are_a_warning(log: Log) -> None:
-    routes = covered("/threads/{any}", "/hello") + covered("", kind="mount", methods=())
+    routes = [route("/threads/{any}", "GET"), route("/hello", "GET"), route("", kind="mount")]
     config = manifest(AUTH, app="./own.py:app")
     answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "routes": routes}}}
 
@@ -218,16 +221,8 @@ def test_the_same_build_with_the_same_variables_brings_the_same(db: Any) -> None
     assert others is None
 
 
-# Routes of an app that would shadow built-in ones
-
-
-def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
-    return {"path": path, "methods": list(methods), "kind": kind}
-
-
-@pytest.mark.parametrize(
-    "covering",
-    [
+def test_an_app_s_route_covers_a_built_in_one_if_they_share_a_path_and_a_method() -> None:
+    for covering in (
         route("/threads", "POST"),
         route("/threads/{x}", "GET"),
         route("/threads/mine", "GET"),
@@ -241,33 +236,18 @@ def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
         route("", kind="mount"),
         route("/{x}", kind="mount"),
         route("/threads/{x}/stream/events", kind="websocket"),
-    ],
-    ids=lambda route: route["path"],
-)
-def test_a_route_that_takes_a_path_of_a_built_in_one_covers_it(covering: dict[str, Any]) -> None:
-    assert built_in_routes.covering([covering]) != []
-
-
-@pytest.mark.parametrize(
-    "beside",
-    [
+    ):
+        assert built_in_routes.covering([covering]) != [], covering
+    for beside in (
+        *(route(path, "GET") for path in ("/", "/docs", "/info", "/metrics", "/hello", "/hello/{rest:path}")),
         route("/threads", "GET"),
         route("/threads/", "POST"),
         route("/threads/{x}/files", "GET"),
         route("/threads/{x}/runs", "PUT"),
-        route("/", "GET"),
-        route("/docs", "GET"),
-        route("/info", "GET"),
-        route("/metrics", "GET"),
         route("/static", kind="mount"),
         route("/threads/files", kind="websocket"),
-        route("/hello", "GET"),
-        route("/hello/{rest:path}", "GET"),
-    ],
-    ids=lambda route: route["path"],
-)
-def test_one_that_shares_no_path_and_method_covers_nothing(beside: dict[str, Any]) -> None:
-    assert built_in_routes.covering([beside]) == []
+    ):
+        assert built_in_routes.covering([beside]) == [], beside
 
 
 def test_they_are_named_as_people_read_them() -> None:
@@ -321,19 +301,11 @@ def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
         assert (assistant["context"], assistant["version"]) == ({"a": n}, 1)
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "{nope",
-        "[1]",
-        "null",
-        '{"fresh": 3}',
-        '{"fresh": {"a": "\\u0000"}}',
-        '{"fresh": {"configurable": 3}}',
-        '{"fresh": {"context": 3}}',
+def test_a_configuration_that_is_none_fails_the_build() -> None:
+    for variable in (
+        *("{nope", "[1]", "null", '{"fresh": 3}', '{"fresh": {"a": "\\u0000"}}'),
+        *('{"fresh": {"configurable": 3}}', '{"fresh": {"context": 3}}'),
         '{"fresh": {"context": {"a": 1}, "configurable": {"a": 2}}}',
-    ],
-)
-def test_a_configuration_that_is_none_fails_the_build(variable: str) -> None:
-    with pytest.raises(BuildFailed, match="LANGGRAPH_CONFIG"):
-        publish.assistant_configs({"LANGGRAPH_CONFIG": variable})
+    ):
+        with pytest.raises(BuildFailed, match="LANGGRAPH_CONFIG"):
+            publish.assistant_configs({"LANGGRAPH_CONFIG": variable})
