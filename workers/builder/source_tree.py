@@ -29,15 +29,10 @@ class SourceTree:
         """
         if not path or path.startswith("/") or "\\" in path or "\0" in path:
             raise refused(f"{what} {path!r} must be a relative path")
-        parts: list[str] = list(self.directory.parts)
-        for part in PurePosixPath(path).parts:
-            if part != "..":
-                parts.append(part)
-            elif parts:
-                parts.pop()
-            else:
-                raise refused(f"{what} {path!r} leads outside the archive")
-        return PurePosixPath(*parts)
+        inside = plain_path(self.directory / path)
+        if inside is None:
+            raise refused(f"{what} {path!r} leads outside the archive")
+        return inside
 
     def is_file(self, path: PurePosixPath) -> bool:
         return (self.root / path).is_file()
@@ -57,6 +52,19 @@ class SourceTree:
         if len(raw) > MAX_BYTES:
             raise refused(f"{name} is larger than {MAX_BYTES // 1024} KiB")
         return raw
+
+
+def plain_path(path: PurePosixPath) -> PurePosixPath | None:
+    """Return a relative path without `..`; None if it leads outside its base."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part != "..":
+            parts.append(part)
+        elif not parts:
+            return None
+        else:
+            parts.pop()
+    return PurePosixPath(*parts)
 
 
 def read_untrusted(path: Path, max_bytes: int) -> bytes:

@@ -176,10 +176,10 @@ def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str
         elif len(program.processes) > MAX_PROCESSES:
             reason = f"the step had more than {MAX_PROCESSES} processes"
         else:
-            held = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # may read many files
-            if held is None:
+            excess = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # may read many files
+            if excess is None:
                 continue
-            reason = f"the build took {held}"
+            reason = f"the build took {excess}"
         program.end()
         return reason
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -68,9 +69,8 @@ def test_it_may_lie_anywhere_under_any_name(root: Path, read: Read) -> None:
     assert read(at="apps/one/my.json").directory == PurePosixPath("apps/one")
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
+def test_a_file_that_says_nothing_or_lies_elsewhere_is_refused(root: Path) -> None:
+    for content, match in (
         (None, "langgraph.json is not in the archive"),
         (b"{", "langgraph.json is not valid JSON"),
         (b"[" * 5000, "langgraph.json is not valid JSON"),
@@ -80,26 +80,21 @@ def test_it_may_lie_anywhere_under_any_name(root: Path, read: Read) -> None:
         (b"null", "must hold a JSON object"),
         (b'{"graphs": {"a": "./a\\u0000.py:g"}}', "NUL"),
         (b'{"x": "' + b"x" * 2**20 + b'"}', "larger than 1024 KiB"),
-    ],
-)
-def test_a_file_that_says_nothing_is_refused(root: Path, content: bytes | None, match: str) -> None:
-    if content is not None:
-        (root / "langgraph.json").write_bytes(content)
+    ):
+        if content is not None:
+            (root / "langgraph.json").write_bytes(content)
+        with pytest.raises(BuildFailed, match=match):
+            manifest.read(root, None)
 
-    with pytest.raises(BuildFailed, match=match):
-        manifest.read(root, None)
+    for path in ("../langgraph.json", "/etc/passwd", "a\\b.json", "a/../../b.json", "x\0y"):
+        with pytest.raises(
+            BuildFailed, match=r"the configuration file .* (relative path|outside the archive)"
+        ):
+            manifest.read(root, path)
 
-
-@pytest.mark.parametrize("path", ["../langgraph.json", "/etc/passwd", "a\\b.json", "a/../../b.json", "x\0y"])
-def test_its_path_stays_inside(root: Path, path: str) -> None:
-    with pytest.raises(BuildFailed, match=r"the configuration file .* (relative path|outside the archive)"):
-        manifest.read(root, path)
-
-
-def test_a_link_a_build_step_left_is_not_followed(root: Path) -> None:
     (root / "secret").write_text(json.dumps({"dependencies": ["."], "graphs": GRAPHS}))
+    (root / "langgraph.json").unlink()
     (root / "langgraph.json").symlink_to(root / "secret")
-
     with pytest.raises(BuildFailed, match="cannot be read"):
         manifest.read(root, None)
 
@@ -261,18 +256,16 @@ UNSEEN = "it must not hold control or format characters"
 UUID_LIKE = "it would be taken for the UUID of an assistant"
 
 
-@pytest.mark.parametrize(
-    "graph_id",
-    ["agent", "My agent", "a-b_c.d", "v1.2", "Übersetzer", "代理", "a|b:c",
-     "__proto__", "50%", "what?", "deadbeef", UUID[:-1], f"{UUID}0", "n" * 255],
-)  # fmt: skip
-def test_a_graph_may_have_any_name_that_can_be_read_and_addressed(read: Read, graph_id: str) -> None:
-    assert list(read(graphs={graph_id: NAME}).graphs) == [graph_id]
+def test_a_graph_may_have_any_name_that_can_be_read_and_addressed(read: Read) -> None:
+    for graph_id in (
+        *("agent", "My agent", "a-b_c.d", "v1.2", "Übersetzer", "代理", "a|b:c", "__proto__", "50%", "what?"),
+        *("deadbeef", UUID[:-1], f"{UUID}0", "n" * 255),
+    ):
+        assert list(read(graphs={graph_id: NAME}).graphs) == [graph_id]
 
 
-@pytest.mark.parametrize(
-    ("graph_id", "shown", "reason"),
-    [
+def test_a_name_that_no_graph_can_have_is_refused(read: Read) -> None:
+    for graph_id, shown, reason in (
         ("", "''", "it must not be empty"),
         ("n" * 256, f"'{'n' * 255}'", "it must not be longer than 255 characters"),
         (" agent", "' agent'", "it must not begin or end with white space"),
@@ -295,12 +288,9 @@ def test_a_graph_may_have_any_name_that_can_be_read_and_addressed(read: Read, gr
         (UUID.replace("-", ""), f"'{UUID.replace('-', '')}'", UUID_LIKE),
         (f"{{{UUID}}}", f"'{{{UUID}}}'", UUID_LIKE),
         (f"urn:uuid:{UUID}", f"'urn:uuid:{UUID}'", UUID_LIKE),
-    ],
-)
-def test_a_name_that_no_graph_can_have_is_refused(read: Read, graph_id: str, shown: str, reason: str) -> None:
-    refuse(
-        read, re.escape(f"graphs: {shown} cannot be the name of a graph: {reason}"), graphs={graph_id: NAME}
-    )
+    ):
+        text = f"graphs: {shown} cannot be the name of a graph: {reason}"
+        refuse(read, re.escape(text), graphs={graph_id: NAME})
 
 
 def test_a_directory_is_a_package_or_plain_and_all_else_a_requirement(read: Read, root: Path) -> None:
@@ -326,34 +316,32 @@ def test_a_directory_is_a_package_or_plain_and_all_else_a_requirement(read: Read
     assert found.import_paths == (PurePosixPath(), PurePosixPath("tools")), "flat is a package of its parent"
 
 
-@pytest.mark.parametrize("name", sorted(dependencies.RESERVED_PACKAGES))
-def test_a_plain_directory_may_not_stand_for_a_library(root: Path, read: Read, name: str) -> None:
-    (root / name).mkdir()
-    (root / name / "anything.py").touch()
+def test_a_package_of_a_plain_directory_may_not_stand_for_a_library_or_for_another(
+    root: Path, read: Read
+) -> None:
+    for name in sorted(dependencies.RESERVED_PACKAGES):
+        (root / name).mkdir()
+        (root / name / "anything.py").touch()
+        refuse(read, f"a package named '{name}', which is reserved")
+        shutil.rmtree(root / name)
 
-    refuse(read, f"a package named '{name}', which is reserved")
-
-
-def test_a_flat_package_is_held_to_the_same_names(root: Path, read: Read) -> None:
     for name in ("pydantic", "my-tools"):
         (root / name).mkdir()
         (root / name / "__init__.py").touch()
-
     refuse(read, "'pydantic', which is reserved", dependencies=["./pydantic"])
     refuse(read, "'my-tools' cannot be imported: its name has a hyphen", dependencies=["./my-tools"])
 
     for name in ("a/tools", "b/tools"):
         (root / name).mkdir(parents=True)
         (root / name / "x.py").touch()
-
     refuse(read, "'a' and 'b' both hold a package named 'tools'", dependencies=["./a", "./b"])
 
 
-@pytest.mark.parametrize("name", dependencies.REQUIREMENT_FILES)
-def test_credentials_in_requirements_of_the_project_are_refused(root: Path, read: Read, name: str) -> None:
-    (root / name).write_text("x @ git+https://token@example.com/x.git")
-
-    refuse(read, f"^{name}: a URL must not hold a user name or password")
+def test_credentials_in_requirements_of_the_project_are_refused(root: Path, read: Read) -> None:
+    for name in dependencies.REQUIREMENT_FILES:
+        (root / name).write_text("x @ git+https://token@example.com/x.git")
+        refuse(read, f"^{name}: a URL must not hold a user name or password")
+        (root / name).unlink()
 
 
 def test_variables_are_text_and_never_read_from_a_file_of_the_archive(read: Read, root: Path) -> None:

@@ -47,7 +47,7 @@ def revisions(deployment: DeploymentRef, count: int) -> list[UUID]:
 
 
 @greened
-def test_only_what_may_serve_is_kept(world: World) -> None:
+def test_only_what_may_serve_is_kept_and_nothing_of_a_deleted_deployment(world: World) -> None:
     settings = settings_for(world)
     deployment = factories.deployment()
     serving = deployment.active_revision_id
@@ -63,6 +63,11 @@ def test_only_what_may_serve_is_kept(world: World) -> None:
 
     assert left(settings) == {str(serving), str(building), other.name}
     assert workspaces.remove_unneeded(settings) == 0
+
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET deleted_at = now()"))
+    assert workspaces.remove_unneeded(settings) == 2
+    assert left(settings) == {other.name}
 
 
 @greened
@@ -113,18 +118,6 @@ def test_what_runs_were_created_for_stays_until_they_end(world: World) -> None:
         conn.execute(text("UPDATE run SET status = 'success'"))
     assert workspaces.remove_unneeded(settings) == 2
     assert left(settings) == {str(new)}
-
-
-@greened
-def test_nothing_of_a_deleted_deployment_stays(world: World) -> None:
-    settings = settings_for(world)
-    serving = factories.deployment().active_revision_id
-    assert serving is not None
-    lay(settings, serving)
-    with connection() as conn:
-        conn.execute(text("UPDATE deployment SET deleted_at = now()"))
-
-    assert workspaces.remove_unneeded(settings) == 1
 
 
 @greened

@@ -326,7 +326,6 @@ ENCRYPTION = (
     " not call a project's own encryption; keep its database on an encrypted volume"
 )
 MOVED = "this key belongs into 'source' now"
-DISTROS = ("debian", "wolfi", "bookworm")
 PACKAGE_TOOLS = frozenset({"pip", "setuptools", "wheel"})
 API_VERSION = r"(?i)(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?"
 
@@ -395,7 +394,7 @@ class LanggraphJson(Section):
     )
     # Keys that describe a container image or the file itself. Most templates have them; ignoring them loses nothing.
     # A wrong value is still the author's mistake.
-    image_distro = fields.one_of(*DISTROS, remark=IGNORED)
+    image_distro = fields.one_of("debian", "wolfi", "bookworm", remark=IGNORED)
     api_version = fields.text('must have the form "1.2.3"', API_VERSION, remark=IGNORED)
     keep_pkg_tools = Value(
         "must be true or an array of pip, setuptools and wheel", _are_tools, remark=IGNORED

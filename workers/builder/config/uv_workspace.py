@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from workers.builder.config.fields import refused
-from workers.builder.source_tree import SourceTree
+from workers.builder.source_tree import SourceTree, plain_path
 
 PYPI = "https://pypi.org/simple"
 # Keys of a locked package's `source` that name a local path.
@@ -58,7 +58,7 @@ def normalized(name: str) -> str:
 def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
     """Return the directories of the workspace's packages by normalized package name. Raises BuildFailed."""
     config = _toml(tree, root / "pyproject.toml")
-    found: dict[str, PurePosixPath] = {}
+    members: dict[str, PurePosixPath] = {}
     paths = [root] if config.get("project", {}).get("name") else []
     workspace = config.get("tool", {}).get("uv", {}).get("workspace", {})
     excluded = _matching(tree, root, workspace.get("exclude", []))
@@ -67,10 +67,10 @@ def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
         name = _toml(tree, path / "pyproject.toml").get("project", {}).get("name")
         if not isinstance(name, str):
             raise refused(f"source: '{path}/pyproject.toml' has no project.name")
-        other = found.setdefault(normalized(name), path)
+        other = members.setdefault(normalized(name), path)
         if other != path:
             raise refused(f"source: '{other}' and '{path}' are both named {name!r}")
-    return found
+    return members
 
 
 def _matching(tree: SourceTree, root: PurePosixPath, patterns: Any) -> set[PurePosixPath]:
@@ -80,25 +80,25 @@ def _matching(tree: SourceTree, root: PurePosixPath, patterns: Any) -> set[PureP
     """
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise refused("source: the members of the workspace must be an array of strings")
-    found: set[PurePosixPath] = set()
+    directories: set[PurePosixPath] = set()
     for pattern in patterns:
         if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts or not pattern:
             raise refused(f"source: the workspace member {pattern!r} leads outside the root")
         for path in (tree.root / root).glob(pattern):
             if (path / "pyproject.toml").is_file():
-                found.add(PurePosixPath(path.relative_to(tree.root)))
-    return found
+                directories.add(PurePosixPath(path.relative_to(tree.root)))
+    return directories
 
 
 def _target(
-    members: Mapping[str, PurePosixPath], directory: PurePosixPath, root: PurePosixPath, wanted: str | None
+    members: Mapping[str, PurePosixPath], directory: PurePosixPath, root: PurePosixPath, name: str | None
 ) -> str:
     if not members:
         raise refused(f"source.root: '{root}' holds no package: neither a project.name nor workspace members")
-    if wanted is not None:
-        if normalized(wanted) not in members:
-            raise refused(f"source.package: there is no {wanted!r}; there are {', '.join(sorted(members))}")
-        return normalized(wanted)
+    if name is not None:
+        if normalized(name) not in members:
+            raise refused(f"source.package: there is no {name!r}; there are {', '.join(sorted(members))}")
+        return normalized(name)
     if len(members) == 1:
         return next(iter(members))
     around = [
@@ -134,7 +134,7 @@ def _with_local_dependencies(
             visit(dependency["name"])
         if local is None:
             return
-        if members.get(name) != _plain(root / local):
+        if members.get(name) != plain_path(root / local):
             raise refused(
                 f"source: the local package {name!r} at {local!r} is not a package of the workspace"
             )
@@ -145,18 +145,6 @@ def _with_local_dependencies(
     except (KeyError, TypeError, AttributeError) as error:
         raise refused("source.root: uv.lock cannot be read") from error
     return tuple(ordered)
-
-
-def _plain(path: PurePosixPath) -> PurePosixPath | None:
-    parts: list[str] = []
-    for part in path.parts:
-        if part != "..":
-            parts.append(part)
-        elif not parts:
-            return None
-        else:
-            parts.pop()
-    return PurePosixPath(*parts)
 
 
 def _is_of_public_index(lock: Mapping[str, Any]) -> bool:

@@ -100,22 +100,22 @@ def refresh_unsatisfied(
     Index pages are cached for minutes, so a missing version may be a new release. Output of the first run from that
     error on is written only if there is no second run.
     """
-    held: list[tuple[str, str]] = []
+    held_back: list[tuple[str, str]] = []
 
     def hold(level: str, message: str) -> None:
-        if held or uv.UNSATISFIED in message:
-            held.append((level, message))
+        if held_back or uv.UNSATISFIED in message:
+            held_back.append((level, message))
         else:
             write_line(level, message)
 
     try:
         run(argv, hold)
     except BuildFailed:
-        if not held:
+        if not held_back:
             raise
         run([*argv, uv.REFRESH], write_line)
     else:
-        for line in held:
+        for line in held_back:
             write_line(*line)
 
 

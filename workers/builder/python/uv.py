@@ -100,17 +100,17 @@ def _index(index: PipConfig | None) -> list[str]:
 
 def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
     """Return uv's environment variables, in addition to those that are passed on from the operator."""
-    own = {
+    variables = {
         **NO_DOWNLOADS,
         "UV_CACHE_DIR": str(cache),
         "UV_NO_CONFIG": "1",  # only the operator and pip_config_file determine where packages come from
         "UV_NO_PROGRESS": "1",
     }
     if "PIP_INDEX_URL" in passed_on and "UV_DEFAULT_INDEX" not in passed_on:
-        own["UV_INDEX_URL"] = passed_on.get("UV_INDEX_URL", passed_on["PIP_INDEX_URL"])
+        variables["UV_INDEX_URL"] = passed_on.get("UV_INDEX_URL", passed_on["PIP_INDEX_URL"])
     if "PIP_CERT" in passed_on:
-        own["SSL_CERT_FILE"] = passed_on.get("SSL_CERT_FILE", passed_on["PIP_CERT"])
-    return own
+        variables["SSL_CERT_FILE"] = passed_on.get("SSL_CERT_FILE", passed_on["PIP_CERT"])
+    return variables
 
 
 def without_variables(env: Mapping[str, str]) -> dict[str, str]:
