@@ -112,7 +112,7 @@ class _Maker:
         """
         if not self._workspace.ready_marker.exists():
             return None
-        inputs = self._inputs()
+        inputs = self._inputs(lambda level, message: None)
         requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
         environment = self._with_packages(inputs, requirements)
         return environment if _is_linked(environment) else None
@@ -124,11 +124,7 @@ class _Maker:
         self._workspace.home.mkdir()
         sandbox.give(self._workspace.root)
         self._unpack()
-        inputs = self._inputs()
-        for note in inputs.manifest.notes:
-            self._write_line("INFO", note)
-        for warning in inputs.manifest.warnings:
-            self._write_line("WARNING", warning)
+        inputs = self._inputs(self._write_line)
         uv = Installer(self._sandbox, inputs.interpreter)
         requirements = self._requirements(uv, inputs, find_requirements)
         environment = self._with_packages(inputs, requirements)
@@ -148,9 +144,13 @@ class _Maker:
         self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.own_path()})
         archive.unlink()
 
-    def _inputs(self) -> Inputs:
-        """Read the unpacked project's configuration, and find its interpreter."""
+    def _inputs(self, write_line: WriteLine) -> Inputs:
+        """Read the unpacked project's configuration, write what is remarkable in it, and find its interpreter."""
         configured = manifest.read(self._workspace.project, self._plan.config_path)
+        for note in configured.notes:
+            write_line("INFO", note)
+        for warning in configured.warnings:
+            write_line("WARNING", warning)
         version = self._plan.python_version or configured.python_version
         interpreter = interpreters.find(self._settings, version)
         return installer.inputs_of(self._workspace.project, configured, interpreter, self._plan.digest)
