@@ -1,4 +1,4 @@
-"""The tree of domain errors. `web/errors.py` maps each class to a status.
+"""The tree of domain errors. `web/http/errors.py` maps each class to a status.
 
 RunyardError
 ├── Refused                  the caller asked for something that cannot be

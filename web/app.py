@@ -15,26 +15,14 @@ from werkzeug.routing import BaseConverter, Map, RequestRedirect, Rule
 from shared.infra.hardening import let_others_run
 from shared.infra.postgres import LARGE, set_patience
 from shared.settings import Settings
-from web import (
-    auth,
-    console,
-    control_plane,
-    deployment_api,
-    docs,
-    errors,
-    headers,
-    health,
-    openapi,
-    operations,
-    rate_limits,
-    request_metrics,
-    sse,
-    target,
-    tracing,
-)
-from web.addresses import Addresses, deployment_path
-from web.deployment_api import app_proxy
-from web.request_bodies import Bodies
+from web import control_plane, deployment_api
+from web.deployment_api.user_app import app_proxy
+from web.gate import auth, rate_limits, request_metrics, target, tracing
+from web.gate.addresses import Addresses, deployment_path
+from web.http import errors, headers, sse
+from web.http.request_bodies import Bodies
+from web.ops import console, docs, health
+from web.schemas import openapi, operations
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 DEPLOYMENT_MOUNT = "/d/<deployment>"

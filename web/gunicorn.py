@@ -15,7 +15,7 @@ from gunicorn import glogging
 from shared.infra import collector, logs, schema, system
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from web import worker
+from web.http import worker
 
 close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)

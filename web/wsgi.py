@@ -13,7 +13,7 @@ from shared.infra import egress, encryption, logs, postgres, redis, replica, tra
 from shared.infra.hardening import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
-from web.operations import STATEMENT_SECONDS  # noqa: E402
+from web.schemas.operations import STATEMENT_SECONDS  # noqa: E402
 
 STATEMENT_TIMEOUT_SECONDS = 10  # for operations marked `slow`; STATEMENT_SECONDS ends others earlier
 LOCK_TIMEOUT_SECONDS = 2.5  # before STATEMENT_SECONDS, so that the error names the lock as the cause

@@ -26,8 +26,9 @@ from shared.settings import Settings
 from shared.user_code import known_users
 from tests.contract import rpc
 from tests.support import user_code
-from web import auth, health, named, rate_limits, request_metrics
 from web.app import create_app
+from web.gate import auth, named, rate_limits, request_metrics
+from web.ops import health
 
 ADMIN_KEY = "an-operator-key-for-tests"
 

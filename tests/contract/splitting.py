@@ -10,7 +10,7 @@ import pytest
 
 import tests.support.factories as make
 from tests.contract.conftest import Api, ControlPlane
-from web import named
+from web.gate import named
 
 THREADS = [str(uuid4()) for _ in range(60)]
 

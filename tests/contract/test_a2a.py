@@ -37,7 +37,7 @@ from tests.contract.conftest import Api, MakeApp, Notifications, caller
 from tests.contract.documented import document_of
 from tests.contract.rpc import BOTH, CHAT, text_message
 from tests.support.acting import Actor
-from web import rate_limits
+from web.gate import rate_limits
 
 pytestmark = pytest.mark.usefixtures("taking_graphs")
 versions = pytest.mark.parametrize("version", VERSIONS)

@@ -275,7 +275,7 @@ def test_a_question_is_answered_once(
     thread: Any = api.get(f"/threads/{context_id}").json
     sent(api, notifications, text_message(contextId=context_id))
     # the second client has read the thread before the first client's answer arrived
-    monkeypatch.setattr("web.deployment_api.a2a.incoming._thread", lambda *key: thread)
+    monkeypatch.setattr("web.deployment_api.protocols.a2a.incoming._thread", lambda *key: thread)
     for method in ("SendMessage", "SendStreamingMessage"):
         assert error(api, method, {"message": text_message(contextId=context_id)}) == -32004
 

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller
-from web.addresses import deployment_address
+from web.gate.addresses import deployment_address
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from shared.user_code import exchanges, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support import user_code
 from tests.support.played_app import BODY, CLOSE, END, Side, Stage, serve
-from web import named, rate_limits
-from web.deployment_api import app_failures
+from web.deployment_api.user_app import app_failures
+from web.gate import named, rate_limits
 
 Played = Callable[..., Stage]
 SHARED, OWN = "http://localhost/d/chat/x", "http://chat.apps.localhost/x"
@@ -427,7 +427,7 @@ def test_without_a_host_it_is_unavailable(played: Played, api: Api) -> None:
 def test_an_app_that_says_nothing_is_given_up(
     played: Played, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.deployment_api.app_proxy.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("web.deployment_api.user_app.app_proxy.ANSWER_SECONDS", 0.05)
     seen: list[bytes] = []
 
     def silent(side: Side) -> None:

@@ -24,7 +24,7 @@ from tests.support.app_routes import ROUTES
 from tests.support.played_app import serve
 from tests.support.waiting import wait_until
 from tests.support.web_process import started as web_process
-from web.deployment_api import app_failures
+from web.deployment_api.user_app import app_failures
 
 WAIT_SECONDS = 20.0  # upper limit for data that is certain to arrive
 

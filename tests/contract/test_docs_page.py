@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support.played_app import serve
-from web import named
+from web.gate import named
 
 HOSTILE = '</script><script src="static/x.js"></script><!--<script>%DOCUMENT% %VIEWER%<iframe srcdoc="<script src=x>">'
 DOCUMENT = {

@@ -32,7 +32,7 @@ from tests.support.routes import (
     stored,
 )
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
-from web import auth
+from web.gate import auth
 
 ASK_NOBODY = {("DELETE", f"{MOUNT}/mcp")}  # there are no sessions to delete
 A2A = f"{MOUNT}/a2a/<assistant_id>"

@@ -19,8 +19,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra import postgres, schema
 from shared.models import RunStatus
 from shared.settings import Settings
-from web import health
 from web.app import create_app
+from web.ops import health
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from shared.user_code import exchanges
 from tests.contract.conftest import Api, MakeApp
 from tests.contract.test_app import hello
 from tests.support.played_app import Stage, serve
-from web import named
+from web.gate import named
 
 Settings = Callable[..., Stage]
 
@@ -225,7 +225,7 @@ def test_without_webhooks_none_is_taken(api: Api, having: Settings) -> None:
 
 def test_headers_that_are_logged(api: Api, having: Settings, caplog: pytest.LogCaptureFixture) -> None:
     having(logging_headers={"includes": ["x-team"]})
-    with caplog.at_level(logging.INFO, logger="web.headers"):
+    with caplog.at_level(logging.INFO, logger="web.http.headers"):
         api.get("/ok", headers={"X-Team": "red"})
     assert [record.getMessage() for record in caplog.records] == ["GET /d/chat/ok 200"]
 

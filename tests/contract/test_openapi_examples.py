@@ -14,9 +14,9 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import dumps
 from tests.contract.conftest import Api, ControlPlane, MakeApp
 from tests.contract.statements import execute
-from web.openapi import document
-from web.openapi_examples import EXAMPLES, sample, with_graph
-from web.operations import of_view
+from web.schemas.openapi import document
+from web.schemas.openapi_examples import EXAMPLES, sample, with_graph
+from web.schemas.operations import of_view
 
 # These need a graph host's answer or an existing run.
 NOT_FOR_ANY = {

@@ -17,7 +17,7 @@ from shared.errors import HostDied, HostError, Unanswered, Unavailable
 from shared.user_code import known_users, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller, new_key
 from tests.support import user_code
-from web import auth, rate_limits
+from web.gate import auth, rate_limits
 
 STUDIO = {"x-auth-scheme": "langsmith"}
 UNKNOWN = {"detail": "who are you?"}

@@ -16,7 +16,7 @@ from shared.infra.postgres import connection
 from tests.contract.conftest import Api, Notifications
 from tests.contract.statements import execute, scalar
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
-from web import named
+from web.gate import named
 
 AGENT = str(assistants.default_id("agent"))
 CREATE_RUN, READ_ASSISTANT = ("threads", "create_run"), ("assistants", "read")

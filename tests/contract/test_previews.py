@@ -14,7 +14,7 @@ from shared.infra.postgres import connection
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
 from tests.contract.statements import execute
-from web import named
+from web.gate import named
 
 __all__ = ["newer", "operator"]
 

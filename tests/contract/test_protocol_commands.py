@@ -19,7 +19,7 @@ from shared.protocol import resume
 from tests.contract.conftest import Api, Notifications
 from tests.support.acting import act
 from tests.support.protocol import Host, command, replay, started
-from web.deployment_api.protocol import commands
+from web.deployment_api.protocols.protocol import commands
 
 RUN = 1 << 26
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
@@ -130,9 +130,9 @@ def test_a_busy_thread_does_as_the_strategy_says(api: Api) -> None:
 def test_a_run_whose_creation_got_no_answer_is_found(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from web.deployment_api import runs
+    from web.deployment_api.runs import routes
 
-    real = runs.connection
+    real = routes.connection
 
     class Lost:
         def __enter__(self) -> Any:
@@ -143,7 +143,7 @@ def test_a_run_whose_creation_got_no_answer_is_found(
             self._inner.__exit__(*error)
             raise OutcomeUnknown("lost")
 
-    monkeypatch.setattr(runs, "connection", Lost)
+    monkeypatch.setattr(routes, "connection", Lost)
     assert started(api, thread_id)["meta"] == {"applied_through_seq": RUN}
 
 

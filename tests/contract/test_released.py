@@ -24,8 +24,8 @@ from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api
 from tests.contract.statements import scalar
 from tests.support.acting import Actor
-from web import worker
-from web.rate_limits import Streams
+from web.gate.rate_limits import Streams
+from web.http import worker
 
 PATIENCE_SECONDS = 0.2  # the server's wait for more data; gevent has not patched this process
 OPERATIONS = 5  # reading the request; sending headers, chunks and heartbeats

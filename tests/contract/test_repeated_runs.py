@@ -16,7 +16,7 @@ from tests.contract.run_calls import start
 from tests.contract.streaming import text_of
 from tests.support.acting import Actor, act
 from tests.support.broken_link import Link, linked
-from web.deployment_api import creation
+from web.deployment_api.runs import creation
 
 KEY = {"Idempotency-Key": "k1"}
 pytestmark = pytest.mark.usefixtures("own_key")

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from shared.access.api_keys import ROLES
 from tests.contract.conftest import caller, new_key
 from tests.support.routes import CALLS
-from web import operations
+from web.schemas import operations
 
 
 def routes(app: Flask) -> Iterator[tuple[str, str]]:

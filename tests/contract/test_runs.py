@@ -16,7 +16,7 @@ from shared.runs import claims
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import start, status_of, thread
 from tests.support.acting import Actor, act
-from web.deployment_api import creation
+from web.deployment_api.runs import creation
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",

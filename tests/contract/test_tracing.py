@@ -19,7 +19,7 @@ from tests.contract.conftest import Api
 from tests.contract.statements import execute
 from tests.support.acting import Actor
 from tests.support.collector import Collector, collecting
-from web.tracing import begin, finish
+from web.gate.tracing import begin, finish
 from workers import run_trace
 from workers.upkeep import webhook_deliveries
 

@@ -23,7 +23,7 @@ from tests.contract.conftest import Api, ControlPlane, Notifications
 from tests.contract.rpc import Called, text_message
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
 from tests.contract.statements import execute, one
-from web import named
+from web.gate import named
 
 __all__ = ["newer", "operator"]
 

@@ -17,8 +17,8 @@ from shared.user_code.users import user_of
 from tests.contract.conftest import Api, Users
 from tests.contract.statements import execute
 from tests.support import user_code
-from web import named
-from web.deployment_api.protocol.socket import Session
+from web.deployment_api.protocols.protocol.socket import Session
+from web.gate import named
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 

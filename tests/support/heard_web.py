@@ -6,7 +6,7 @@ from web.wsgi import app  # isort: skip  it patches gevent before all else
 
 from dataclasses import replace
 
-from web import rate_limits
+from web.gate import rate_limits
 
 app.config["SETTINGS"] = replace(
     app.config["SETTINGS"],

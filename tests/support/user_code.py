@@ -16,7 +16,7 @@ from shared.deployments.user_code import ANY
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import REVISION
 from shared.user_code import known_users
-from web import named
+from web.gate import named
 
 IDS = ("thread_id", "run_id", "assistant_id", "cron_id")  # handlers receive these as UUIDs
 EVERYTHING = [[ANY, ANY]]

@@ -11,9 +11,9 @@ from flask import Flask
 
 from shared import errors as domain
 from shared.errors import Conflict, Invalid, NotFound, RunyardError, TooMany, Unavailable
-from web import errors
 from web.app import Orjson
-from web.validation import SchemaViolation, Violation
+from web.http import errors
+from web.schemas.validation import SchemaViolation, Violation
 
 CLASSES = [kind for _, kind in inspect.getmembers(domain, inspect.isclass) if issubclass(kind, RunyardError)]
 
@@ -84,7 +84,7 @@ def test_a_reached_limit_and_a_missing_database_say_when_to_come_back(raising: A
 def test_a_bug_shows_the_caller_nothing_and_the_log_everything(
     raising: Any, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR, logger="web.errors"):
+    with caplog.at_level(logging.ERROR, logger="web.http.errors"):
         response = raising(error)
     assert response.status_code == 500
     assert response.json["detail"] == "internal error"

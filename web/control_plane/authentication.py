@@ -22,11 +22,11 @@ from shared.infra.postgres import connection
 from shared.oauth import authorization, tokens
 from shared.oauth.authorization import Authentication, Return
 from shared.oauth.tokens import Wanted
-from web.auth import caller
 from web.control_plane.providers import redirect_uri
-from web.errors import detail_of, status_of
-from web.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
-from web.json_schema import (
+from web.gate.auth import caller
+from web.http.errors import detail_of, status_of
+from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
+from web.schemas.json_schema import (
     BOOLEAN,
     OBJECT_OR_NULL,
     TEXT,
@@ -39,8 +39,8 @@ from web.json_schema import (
     one_of,
     record,
 )
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("authentication", __name__)
 

@@ -17,9 +17,6 @@ from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
 from shared.removal import deletion
 from shared.runs import signals
-from web.auth import caller
-from web.conditional import conditional, tagged
-from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, deployment_record, page
 from web.control_plane.sources import (
@@ -42,7 +39,12 @@ from web.control_plane.sources import (
     refuse_unsupported,
     require_repository,
 )
-from web.fields import (
+from web.gate.auth import caller
+from web.gate.context import settings
+from web.gate.idempotency import once
+from web.gate.named import forget
+from web.http.conditional import conditional, tagged
+from web.schemas.fields import (
     JsonObject,
     ListOf,
     Nested,
@@ -54,10 +56,8 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.idempotency import once
-from web.named import forget
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("deployments", __name__)
 

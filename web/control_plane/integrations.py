@@ -10,12 +10,12 @@ from flask import Blueprint, Response, jsonify
 from shared.deployments import deployments
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
-from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
-from web.fields import QueryInteger, Schema
-from web.operations import operation
-from web.validation import load_query, uuid_path
+from web.gate.auth import caller
+from web.schemas.fields import QueryInteger, Schema
+from web.schemas.operations import operation
+from web.schemas.validation import load_query, uuid_path
 
 bp = Blueprint("integrations", __name__)
 

@@ -11,13 +11,13 @@ from sqlalchemy import Connection, RowMapping
 from shared.deployments import deployments, logs, polling
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
-from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.gate.auth import caller
+from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("logs", __name__)
 

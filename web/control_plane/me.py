@@ -7,11 +7,11 @@ from flask import Blueprint, Response, jsonify
 from shared import __version__
 from shared.access import api_keys
 from shared.infra.postgres import connection
-from web.auth import caller
-from web.context import settings
 from web.control_plane import schemas
-from web.named import presented_key
-from web.operations import operation
+from web.gate.auth import caller
+from web.gate.context import settings
+from web.gate.named import presented_key
+from web.schemas.operations import operation
 
 bp = Blueprint("me", __name__)
 

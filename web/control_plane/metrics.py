@@ -13,11 +13,11 @@ from shared.figures.reading import WINDOWS
 from shared.figures.sums import COUNTS, KINDS
 from shared.infra.replica import read
 from shared.models import DeploymentStatus
-from web.auth import caller
-from web.fields import OneOf, Schema, StrictString, UuidField
-from web.json_schema import COUNT, COUNT_OR_NULL, TEXT, TIME, UUID, JsonSchema, listed, one_of, record
-from web.operations import operation
-from web.validation import load_query
+from web.gate.auth import caller
+from web.schemas.fields import OneOf, Schema, StrictString, UuidField
+from web.schemas.json_schema import COUNT, COUNT_OR_NULL, TEXT, TIME, UUID, JsonSchema, listed, one_of, record
+from web.schemas.operations import operation
+from web.schemas.validation import load_query
 
 bp = Blueprint("metrics", __name__)
 

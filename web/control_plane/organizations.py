@@ -14,15 +14,15 @@ from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra import clock
 from shared.infra.postgres import connection
-from web.auth import caller
-from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.control_plane.sources import MAX_TOKENS
-from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
-from web.idempotency import once
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.gate.auth import caller
+from web.gate.context import settings
+from web.gate.idempotency import once
+from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("organizations", __name__)
 

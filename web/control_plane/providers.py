@@ -11,13 +11,13 @@ from sqlalchemy import RowMapping
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
-from web.auth import caller
-from web.context import base_url, settings
-from web.fields import OneOf, Schema, StrictBoolean, StrictString
-from web.idempotency import once
-from web.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
-from web.operations import operation
-from web.validation import load
+from web.gate.auth import caller
+from web.gate.context import base_url, settings
+from web.gate.idempotency import once
+from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
+from web.schemas.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
+from web.schemas.operations import operation
+from web.schemas.validation import load
 
 bp = Blueprint("providers", __name__)
 

@@ -11,8 +11,8 @@ from sqlalchemy import RowMapping
 from shared.deployments import limits, revision_changes
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
-from web.addresses import deployment_address
-from web.context import base_url, settings
+from web.gate.addresses import deployment_address
+from web.gate.context import base_url, settings
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
 

@@ -16,18 +16,18 @@ from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.infra.redis import RedisError
 from shared.models import REVISION_ENDS, RevisionStatus
-from web import sse
-from web.auth import caller
-from web.conditional import conditional, is_held, tagged
-from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
-from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
-from web.idempotency import once
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.gate.auth import caller
+from web.gate.context import settings
+from web.gate.idempotency import once
+from web.http import sse
+from web.http.conditional import conditional, is_held, tagged
+from web.schemas.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("revisions", __name__)
 

@@ -7,7 +7,7 @@ from shared.access.api_keys import ROLES
 from shared.deployments.logs import LEVELS
 from shared.models import DeploymentStatus, RevisionStatus
 from web.control_plane.sources import ENVIRONMENTS, SOURCES
-from web.json_schema import (
+from web.schemas.json_schema import (
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,

@@ -14,7 +14,7 @@ from marshmallow import ValidationError
 from shared.deployments import env_names, git_refs, secrets, shares
 from shared.deployments.next_revision import REPOSITORY
 from shared.errors import Invalid
-from web.fields import (
+from web.schemas.fields import (
     JsonObject,
     ListOf,
     Nested,

@@ -11,15 +11,15 @@ from shared import assistants
 from shared.deployments import deployments, logs, traffic, warming
 from shared.errors import Conflict, HostUnusable
 from shared.infra.postgres import connection
-from web.addresses import deployment_address
-from web.auth import caller
-from web.context import base_url, settings
 from web.control_plane import schemas
 from web.control_plane.records import deployment_record, page
-from web.fields import Schema, UuidField
-from web.named import forget
-from web.operations import operation
-from web.validation import load, uuid_path
+from web.gate.addresses import deployment_address
+from web.gate.auth import caller
+from web.gate.context import base_url, settings
+from web.gate.named import forget
+from web.schemas.fields import Schema, UuidField
+from web.schemas.operations import operation
+from web.schemas.validation import load, uuid_path
 
 bp = Blueprint("traffic", __name__)
 

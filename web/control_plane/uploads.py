@@ -16,13 +16,13 @@ from flask import Blueprint, Response, jsonify, request
 from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
-from web.auth import caller
-from web.context import base_url, settings
 from web.control_plane import schemas
-from web.fields import Schema, StrictBoolean
-from web.idempotency import once
-from web.operations import operation
-from web.validation import load, uuid_path
+from web.gate.auth import caller
+from web.gate.context import base_url, settings
+from web.gate.idempotency import once
+from web.schemas.fields import Schema, StrictBoolean
+from web.schemas.operations import operation
+from web.schemas.validation import load, uuid_path
 
 bp = Blueprint("uploads", __name__)
 

@@ -15,11 +15,11 @@ from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
 from shared.infra import clock
 from shared.infra.replica import read
-from web.auth import caller
-from web.fields import DateField, OneOf, QueryList, Schema
-from web.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
-from web.operations import operation
-from web.validation import load_query
+from web.gate.auth import caller
+from web.schemas.fields import DateField, OneOf, QueryList, Schema
+from web.schemas.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
+from web.schemas.operations import operation
+from web.schemas.validation import load_query
 
 bp = Blueprint("usage", __name__)
 

@@ -9,9 +9,9 @@ from flask import Blueprint, Response, jsonify
 from shared import fleet
 from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
-from web.auth import caller
 from web.control_plane import schemas
-from web.operations import operation
+from web.gate.auth import caller
+from web.schemas.operations import operation
 
 bp = Blueprint("workers", __name__)
 

@@ -6,28 +6,15 @@ from typing import Any
 
 from flask import Blueprint, g
 
-from web.deployment_api import (
-    a2a,
-    assistants,
-    cancels,
-    crons,
-    joins,
-    mcp,
-    queue,
-    retries,
-    runs,
-    states,
-    store,
-    thread_stream,
-    threads,
-    webhooks,
-)
-from web.deployment_api.found import find_deployment
-from web.deployment_api.protocol import commands, events, socket
+from web.deployment_api import assistants, crons, states, store, thread_stream, threads
+from web.deployment_api.protocols import a2a, mcp
+from web.deployment_api.protocols.protocol import commands, events, socket
+from web.deployment_api.runs import cancels, joins, queue, retries, routes, webhooks
+from web.gate.found import find_deployment
 
 bp = Blueprint("deployment_api", __name__)
 for resource in (
-    assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
+    assistants.bp, threads.bp, states.bp, routes.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
     queue.bp, retries.bp, webhooks.bp, commands.bp, events.bp, socket.bp, mcp.bp, a2a.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)

@@ -16,11 +16,11 @@ from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.context import deployment, settings
 from web.deployment_api import schemas
-from web.deployment_api.authorization import allow, allow_all, changed
 from web.deployment_api.paging import MAX_OFFSET, page, selected
-from web.fields import (
+from web.gate.authorization import allow, allow_all, changed
+from web.gate.context import deployment, settings
+from web.schemas.fields import (
     Field,
     Filter,
     JsonObject,
@@ -32,9 +32,9 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.json_schema import COUNT, OBJECT
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.schemas.json_schema import COUNT, OBJECT
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("assistants", __name__)
 

@@ -17,7 +17,6 @@ from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.context import deployment, settings
 from web.deployment_api import schemas
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
@@ -25,10 +24,11 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.authorization import allow, allow_all, changed, unasked, user, user_document
 from web.deployment_api.paging import MAX_OFFSET, page, selected
-from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
-from web.fields import (
+from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
+from web.gate.authorization import allow, allow_all, changed, unasked, user, user_document
+from web.gate.context import deployment, settings
+from web.schemas.fields import (
     Field,
     Filter,
     ItemOrList,
@@ -43,9 +43,9 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.json_schema import COUNT, OBJECT
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.schemas.json_schema import COUNT, OBJECT
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("crons", __name__)
 

@@ -8,7 +8,7 @@ from shared.models import RunStatus, ThreadStatus
 from shared.removal.expiry import STRATEGIES
 from shared.runs import read
 from shared.runs.webhook_records import DeliveryStatus
-from web.json_schema import (
+from web.schemas.json_schema import (
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,

@@ -25,17 +25,17 @@ from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.context import deployment
 from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
-from web.deployment_api.authorization import allow, allow_all, changed, user_document
-from web.deployment_api.run_request import (
+from web.deployment_api.runs.run_request import (
     CheckpointConfig,
     CheckpointId,
     CheckpointMap,
     checkpoint_named,
 )
-from web.fields import (
+from web.gate.authorization import allow, allow_all, changed, user_document
+from web.gate.context import deployment
+from web.schemas.fields import (
     Field,
     Filter,
     JsonObject,
@@ -50,9 +50,9 @@ from web.fields import (
     StrictInteger,
     StrictString,
 )
-from web.json_schema import OBJECT
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.schemas.json_schema import OBJECT
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("states", __name__)
 

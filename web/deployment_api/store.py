@@ -16,11 +16,11 @@ from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
-from web.context import deployment
 from web.deployment_api import schemas
-from web.deployment_api.authorization import allow, unasked, user
 from web.deployment_api.paging import MAX_OFFSET
-from web.fields import (
+from web.gate.authorization import allow, unasked, user
+from web.gate.context import deployment
+from web.schemas.fields import (
     Field,
     Filter,
     JsonObject,
@@ -33,9 +33,9 @@ from web.fields import (
     StrictNumber,
     StrictString,
 )
-from web.json_schema import or_null
-from web.operations import operation
-from web.validation import checked, load, load_query
+from web.schemas.json_schema import or_null
+from web.schemas.operations import operation
+from web.schemas.validation import checked, load, load_query
 
 bp = Blueprint("store", __name__)
 

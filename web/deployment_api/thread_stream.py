@@ -13,13 +13,13 @@ from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.thread_stream import MODES, RUN_MODES, StreamPosition, ThreadEvent, ThreadStream
 from shared.user_code import filters
-from web import sse
-from web.context import deployment, settings
-from web.deployment_api import stream_filter
-from web.deployment_api.authorization import allow
-from web.fields import OneOf, QueryList, Schema
-from web.operations import operation
-from web.validation import load_query, uuid_path
+from web.deployment_api.runs import stream_filter
+from web.gate.authorization import allow
+from web.gate.context import deployment, settings
+from web.http import sse
+from web.schemas.fields import OneOf, QueryList, Schema
+from web.schemas.operations import operation
+from web.schemas.validation import load_query, uuid_path
 
 bp = Blueprint("thread_stream", __name__)
 

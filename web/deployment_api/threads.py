@@ -21,16 +21,17 @@ from shared.runs.signals import publish_cancels
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
-from web.context import deployment, settings
 from web.deployment_api import schemas, states
 from web.deployment_api.assistants import METADATA_BYTES
-from web.deployment_api.authorization import allow, allow_all, changed
 from web.deployment_api.crons import Moment
 from web.deployment_api.extract import extracted, parse
 from web.deployment_api.paging import MAX_OFFSET, page, selected
-from web.deployment_api.run_request import Command
+from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
-from web.fields import (
+from web.gate.authorization import allow, allow_all, changed
+from web.gate.context import deployment, settings
+from web.gate.idempotency import Repeated, once
+from web.schemas.fields import (
     Filter,
     JsonObject,
     ListOf,
@@ -43,10 +44,9 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.idempotency import Repeated, once
-from web.json_schema import COUNT
-from web.operations import operation
-from web.validation import load, load_query, uuid_path
+from web.schemas.json_schema import COUNT
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("threads", __name__)
 

@@ -10,8 +10,8 @@ from wsproto.events import TextMessage
 
 from shared.eventlog.events import Event
 from shared.protocol import events
-from web import sse
-from web.websocket import text_frame
+from web.http import sse
+from web.http.websocket import text_frame
 
 
 def test_a_stored_event_is_read_once_for_all_readers_and_each_form_made_once() -> None:

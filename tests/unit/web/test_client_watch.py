@@ -16,8 +16,8 @@ import pytest
 from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
 from tests.support.greened import World, greened
-from web.client_watch import ClientWatch
-from web.sse import ClientGone, watch
+from web.http.client_watch import ClientWatch
+from web.http.sse import ClientGone, watch
 
 ABOVE_SELECT = 1500  # select() rejects descriptors from 1024 on, which a busy server uses
 FOR_EVER = 10_000.0

@@ -9,7 +9,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from web.connections import Connections
+from web.http.connections import Connections
 
 Serve = Callable[[Event], gevent.Greenlet]
 

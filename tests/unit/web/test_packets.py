@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from web.chunks import LastChunk
-from web.worker import Response
+from web.http.chunks import LastChunk
+from web.http.worker import Response
 
 
 class Socket:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from langchain_core.messages import AIMessageChunk
 
-from web.deployment_api import stream_filter
-from web.deployment_api.run_request import STREAM_MODES
+from web.deployment_api.runs import stream_filter
+from web.deployment_api.runs.run_request import STREAM_MODES
 from workers.graph_host.events import Asked, EventWriter
 
 MESSAGE = (AIMessageChunk("a", id="1"), {})

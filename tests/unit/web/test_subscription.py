@@ -10,7 +10,7 @@ from langgraph_sdk.stream.subscription import namespace_matches
 from marshmallow import ValidationError
 
 from shared.protocol.events import Failure, ProtocolEvent
-from web.deployment_api.protocol.subscription import (
+from web.deployment_api.protocols.protocol.subscription import (
     MOST_BYTES,
     REMEMBERED,
     Subscribed,

@@ -11,7 +11,7 @@ from flask import Flask
 from marshmallow import ValidationError
 
 from shared.errors import Invalid
-from web.fields import (
+from web.schemas.fields import (
     AnyJson,
     ItemOrList,
     JsonObject,
@@ -28,7 +28,7 @@ from web.fields import (
     StrictString,
     UuidField,
 )
-from web.validation import MAX_ITEMS, SchemaViolation, load, load_query, parse_body, uuid_path
+from web.schemas.validation import MAX_ITEMS, SchemaViolation, load, load_query, parse_body, uuid_path
 
 ID = "0191e7a4-6b3e-7c3a-9d1e-0242ac120002"
 

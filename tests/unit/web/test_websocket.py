@@ -10,7 +10,7 @@ import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import Ping, TextMessage
 
-from web.websocket import PING_BEATS, SILENT_BEATS, Closed, WebSocket
+from web.http.websocket import PING_BEATS, SILENT_BEATS, Closed, WebSocket
 
 
 class Client:

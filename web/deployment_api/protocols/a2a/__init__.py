@@ -1,0 +1,210 @@
+"""The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
+
+Versions 1.0 and 0.3 are served side by side. The caller is `web.gate.auth.caller()`, as in all other interfaces. `following`
+and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller. `incoming` determines what a run is
+created with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import NamedTuple
+
+from flask import Blueprint, Response, jsonify, request
+
+from shared import agents, assistants
+from shared.errors import Denied, Invalid, NotFound
+from shared.infra.postgres import Row, connection
+from shared.user_code.authorization import Granted
+from web.deployment_api.protocols import json_rpc
+from web.deployment_api.protocols.a2a import methods
+from web.deployment_api.protocols.a2a.cards import card
+from web.deployment_api.protocols.a2a.following import AgentCall
+from web.deployment_api.protocols.a2a.ids import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
+from web.deployment_api.protocols.a2a.shapes import Version03, Version1
+from web.deployment_api.protocols.json_rpc import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Call,
+    RpcError,
+)
+from web.gate.authorization import unasked
+from web.schemas.fields import Schema, StrictString
+from web.schemas.json_schema import OBJECT
+from web.schemas.openapi_responses import SSE
+from web.schemas.operations import JSON, operation
+from web.schemas.validation import load_query
+
+bp = Blueprint("a2a", __name__)
+
+VERSION_HEADER = "A2A-Version"
+MAJORS = ("0", "1")
+V1, V03 = Version1(), Version03()
+
+
+class Method(NamedTuple):
+    carry_out: Callable[[AgentCall], Response]
+    shapes: Version1
+    streams: bool = False
+
+
+def _no_push(asked: AgentCall) -> Response:
+    raise RpcError(PUSH_NOT_SUPPORTED, "Push notifications are not supported")
+
+
+METHODS = {
+    "SendMessage": Method(methods.send, V1),
+    "message/send": Method(methods.send, V03),
+    "SendStreamingMessage": Method(methods.send_streaming, V1, streams=True),
+    "message/stream": Method(methods.send_streaming, V03, streams=True),
+    "GetTask": Method(methods.get_task, V1),
+    "tasks/get": Method(methods.get_task, V03),
+    "ListTasks": Method(methods.list_tasks, V1),
+    "CancelTask": Method(methods.cancel_task, V1),
+    "tasks/cancel": Method(methods.cancel_task, V03),
+    "SubscribeToTask": Method(methods.subscribe, V1, streams=True),
+    "tasks/resubscribe": Method(methods.subscribe, V03, streams=True),
+    "GetExtendedAgentCard": Method(methods.extended_card, V1),
+    "agent/getAuthenticatedExtendedCard": Method(methods.extended_card, V03),
+    **dict.fromkeys(
+        (
+            "CreateTaskPushNotificationConfig",
+            "GetTaskPushNotificationConfig",
+            "ListTaskPushNotificationConfigs",
+            "DeleteTaskPushNotificationConfig",
+        ),
+        Method(_no_push, V1),
+    ),
+    **dict.fromkeys(
+        (f"tasks/pushNotificationConfig/{what}" for what in ("set", "get", "list", "delete")),
+        Method(_no_push, V03),
+    ),
+}
+
+
+class A2aCall(json_rpc.JsonRpcCall):
+    pass
+
+
+class CardQuery(Schema):
+    assistant_id = StrictString()
+
+
+@bp.before_request
+def require_enabled() -> None:
+    """Raise NotFound if the project's langgraph.json disables A2A."""
+    if unasked().http.get("disable_a2a"):
+        raise NotFound("Not Found")
+
+
+def _agent(assistant: str) -> Row:
+    """Return an assistant. Raises NotFound. Before authorization, the caller must not learn the result."""
+    with connection() as conn:
+        return agents.agent(conn, unasked(), assistant)
+
+
+def _readable_agent(assistant: str) -> Row:
+    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden."""
+    methods.readable(assistants.named_id(assistant))
+    return _agent(assistant)
+
+
+def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
+    """Return an assistant that the caller may call, and the grant for reading it. Raises Denied and NotFound.
+
+    The grant is None for a default assistant, which every caller may read.
+    """
+    try:
+        agent = _agent(assistant)
+    except NotFound:
+        methods.readable(assistants.named_id(assistant))
+        raise
+    if agent["assistant_id"] == assistants.default_id(agent["graph_id"]):
+        return agent, None
+    return agent, methods.readable(agent["assistant_id"])
+
+
+@bp.get("/a2a/<assistant_id>")
+@bp.get("/a2a/<assistant_id>/.well-known/agent-card.json")
+@operation("Get an assistant's A2A card", role="read", answer=OBJECT, errors=(404,))
+def get_card(assistant_id: str) -> Response:
+    return jsonify(card(_readable_agent(assistant_id)))
+
+
+@bp.get("/.well-known/agent-card.json")
+@operation(
+    "Get the A2A card of the assistant in the query",
+    role="read",
+    query=CardQuery,
+    answer=OBJECT,
+    errors=(400, 404),
+)
+def find_card() -> Response:
+    assistant = load_query(CardQuery).get("assistant_id")
+    if not assistant:
+        raise Invalid("assistant_id is required", loc=("query", "assistant_id"), status=400)
+    return get_card(assistant)
+
+
+@bp.post("/a2a/<assistant_id>")
+@operation(
+    "Call a method of the Agent2Agent protocol",
+    role="run",
+    body=A2aCall,
+    answer=json_rpc.ANSWER,
+    media=(JSON, SSE),
+    also=(400,),
+    errors=(404, 409),
+)
+def call_method(assistant_id: str) -> Response:
+    """Send messages; read, list, follow and cancel tasks. The method's name selects protocol version 1.0 or 0.3."""
+    denied, agent, read = None, {}, None
+    try:
+        agent, read = _callable_agent(assistant_id)
+    except Denied as error:
+        denied = error
+    try:
+        call = _read()
+        method = METHODS.get(call.method)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}", id=call.id)
+    except RpcError as error:
+        return json_rpc.answer(json_rpc.failure(error.id, error))
+    if method.streams and not json_rpc.accepts_stream():
+        error = RpcError(INVALID_REQUEST, f"The Accept header must name {SSE}")
+        return json_rpc.answer(json_rpc.failure(call.id, error), 400)
+    try:
+        if denied is not None:
+            raise denied
+        return method.carry_out(AgentCall(agent, call, method.shapes, read))
+    except RpcError as error:
+        return _refused(call, error, streams=method.streams)
+    except Denied as error:
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        return _refused(call, RpcError(INVALID_PARAMS, error.message), streams=method.streams)
+    except NotFound as error:
+        return _refused(call, RpcError(TASK_NOT_FOUND, error.message), streams=method.streams)
+    except Invalid as error:
+        return _refused(call, RpcError(INVALID_PARAMS, error.message), streams=method.streams)
+
+
+def _read() -> Call:
+    call = json_rpc.read()
+    if call.id is None:
+        raise RpcError(INVALID_REQUEST, "id: this field is required")
+    version = request.headers.get(VERSION_HEADER, "").strip()
+    if version and version.partition(".")[0] not in MAJORS:
+        said = f"{VERSION_HEADER}: {version} is not supported: use 1.0 or 0.3"
+        raise RpcError(VERSION_NOT_SUPPORTED, said, id=call.id)
+    return call
+
+
+def _refused(call: Call, error: RpcError, *, streams: bool) -> Response:
+    """Return a refusal; for a streaming method as a stream, because clients of version 0.3 read nothing else."""
+    body = json_rpc.failure(call.id, error)
+    if not streams:
+        return json_rpc.answer(body)
+    return Response(json_rpc.event(body), content_type=f"{SSE}; charset=utf-8")

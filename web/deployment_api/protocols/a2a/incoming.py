@@ -1,0 +1,194 @@
+"""Messages of clients: each becomes the input of a graph, or the answer to a question of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+from uuid_utils.compat import uuid7
+
+from shared import agents
+from shared.errors import NotFound
+from shared.infra.postgres import Row
+from shared.models import ThreadStatus
+from shared.runs import a2a_tasks
+from shared.runs.a2a_tasks import KEY
+from shared.runs.drafts import RunRequest
+from shared.threads import records
+from shared.user_code.authorization import Granted
+from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.protocols import messages
+from web.deployment_api.protocols.a2a.ids import (
+    CONTENT_NOT_SUPPORTED,
+    PUSH_NOT_SUPPORTED,
+    TaskId,
+    unknown_task,
+)
+from web.deployment_api.protocols.graph_input import MESSAGES, fields, takes_messages, user_message
+from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
+from web.deployment_api.runs.creation import WantedRun
+from web.gate.authorization import unasked
+from web.gate.named_headers import headers_of_run
+from web.schemas.fields import (
+    AnyJson,
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+)
+
+MAX_ID = 1024
+TOKENS = ("messages-tuple",)  # the stream mode from which a task's stream is made
+
+
+class MessageBody(Schema):
+    messageId = StrictString(required=True, min_length=1, max_length=MAX_ID)
+    role = OneOf("user", "ROLE_USER", required=True)
+    parts = ListOf(JsonObject(), required=True, not_empty=True)
+    contextId = StrictString(allow_none=True)
+    taskId = StrictString(allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+
+
+class Configuration(Schema):
+    blocking = StrictBoolean(allow_none=True)
+    returnImmediately = StrictBoolean(allow_none=True)
+    historyLength = StrictInteger(minimum=0, allow_none=True)
+    historyScope = OneOf("context", "task", allow_none=True)
+    pushNotificationConfig = AnyJson()
+    taskPushNotificationConfig = AnyJson()
+
+
+class Send(Schema):
+    message = Nested(MessageBody, required=True)
+    configuration = Nested(Configuration, load_default=dict, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+
+
+def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Granted | None) -> WantedRun:
+    """Return the run that a `Send` requests. Raises RpcError.
+
+    Whether a named task exists is checked in `of_thread`, whose errors are raised after authorization.
+    """
+    _refuse_push_notifications(body["configuration"] or {})
+    message = body["message"]
+    text, data = _contents(message["parts"])
+    thread_id = _thread_id(message)
+    origin: dict[str, Any] = {"message_id": message["messageId"]}
+    if sent := {**(body.get("metadata") or {}), **(message.get("metadata") or {})}:
+        origin["metadata"] = sent
+    request = RunRequest(
+        assistant_id=str(agent["assistant_id"]),
+        own_metadata={KEY: origin},
+        stream_mode=TOKENS,
+        if_not_exists="create",
+        extras=headers_of_run(),
+    )
+
+    def of_thread(conn: Connection, deployment_id: UUID) -> RunRequest:
+        thread = _thread(conn, deployment_id, thread_id)
+        if message.get("taskId"):
+            task, assistant_id = TaskId.parse(message["taskId"]), agent["assistant_id"]
+            a2a_tasks.require(conn, deployment_id, assistant_id, **vars(task))
+        if thread is None or not _asks(thread):
+            schema = agents.input_of_thread(conn, unasked(), thread_id, agent)
+            made = _input(schema, text, data, message["messageId"])
+            return replace(request, input=made)
+        return replace(
+            request,
+            own_metadata={KEY: {**origin, "after": _newest_message(thread)}},
+            command={"resume": text if data is None else data},
+            if_thread_status=(ThreadStatus.INTERRUPTED,),  # refused once another client has answered
+        )
+
+    return WantedRun(
+        request=request,
+        thread_id=thread_id,
+        run_id=run_id,
+        of_thread=of_thread,
+        hidden=unknown_task,
+        assistant=assistant,
+    )
+
+
+def _refuse_push_notifications(configuration: Mapping[str, Any]) -> None:
+    if configuration.get("pushNotificationConfig") or configuration.get("taskPushNotificationConfig"):
+        raise RpcError(PUSH_NOT_SUPPORTED, "Push notifications are not supported")
+
+
+def _contents(parts: list[dict[str, Any]]) -> tuple[str | None, dict[str, Any] | None]:
+    """Return the text and the data of a message, None for a missing one. Raises RpcError."""
+    texts: list[str] = []
+    data: dict[str, Any] | None = None
+    for at, part in enumerate(parts):
+        if isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif isinstance(part.get("data"), dict):
+            data = {**(data or {}), **part["data"]}
+        elif part.get("file") or part.get("raw") or part.get("url"):
+            raise RpcError(CONTENT_NOT_SUPPORTED, f"message.parts.{at}: files are not supported")
+        else:
+            raise RpcError(INVALID_PARAMS, f"message.parts.{at}: must have a text, or an object as data")
+    return "\n".join(texts) if texts else None, data
+
+
+def _thread_id(message: Mapping[str, Any]) -> UUID:
+    """Return the thread of the context or of the task that a message names, else a new id.
+
+    Raises RpcError, and NotFound for an invalid task id.
+    """
+    context_id, task_id = message.get("contextId"), message.get("taskId")
+    named = _uuid(context_id) if context_id else None
+    if not task_id:
+        return named or uuid7()
+    thread_id = TaskId.parse(task_id).thread_id
+    if named not in (None, thread_id):
+        raise RpcError(INVALID_PARAMS, "message.taskId: belongs to another context")
+    return thread_id
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise RpcError(INVALID_PARAMS, "message.contextId: must be a UUID") from None
+
+
+def _thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Any:
+    try:
+        return records.get(conn, deployment_id, thread_id)
+    except NotFound:
+        return None
+
+
+def _asks(thread: Mapping[str, Any]) -> bool:
+    """Whether a graph waits for an answer on the thread."""
+    return thread["status"] == ThreadStatus.INTERRUPTED and any((thread["interrupts"] or {}).values())
+
+
+def _newest_message(thread: Mapping[str, Any]) -> Any:
+    """Return the id of the last message before the answer. The answer itself has no id."""
+    found = messages.of_values(thread["values"])
+    return found[-1].get("id") if found else None
+
+
+def _input(schema: Any, text: str | None, data: dict[str, Any] | None, message_id: str) -> dict[str, Any]:
+    if text is None:
+        return data or {}
+    if not takes_messages(schema):
+        known = ", ".join(fields(schema)) or "none that are known"
+        raise RpcError(
+            INVALID_PARAMS,
+            f"message.parts: this agent takes no text, since its input has no messages. Its fields: {known}."
+            " Send them in a part with data.",
+        )
+    if data is not None and MESSAGES in data:
+        raise RpcError(INVALID_PARAMS, "message.parts: send messages as text or as data, not as both")
+    return {**(data or {}), MESSAGES: [user_message(text, message_id)]}

@@ -1,0 +1,230 @@
+"""The methods of A2A: each creates, follows, finds or cancels runs of one assistant.
+
+Both protocol versions have the same methods under different names. The name determines the shape of the answer.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+from flask import Response, request
+from uuid_utils.compat import uuid7
+
+from shared.errors import Conflict, NotFound, TooMany, Unavailable
+from shared.eventlog.hub import hub
+from shared.infra.postgres import connection
+from shared.models import LIVE_RUN_STATUSES
+from shared.runs import a2a_tasks, cancel, eligibility
+from shared.runs.signals import notify_next, publish_cancels
+from shared.user_code import filters
+from shared.user_code.authorization import Granted
+from web.deployment_api.protocols import json_rpc
+from web.deployment_api.protocols.a2a import tasks
+from web.deployment_api.protocols.a2a.cards import CONTEXT, SCOPE_HEADER, SCOPES, card
+from web.deployment_api.protocols.a2a.following import AgentCall, Follower
+from web.deployment_api.protocols.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, TaskId
+from web.deployment_api.protocols.a2a.incoming import Send, incoming
+from web.deployment_api.protocols.a2a.shapes import STATES
+from web.deployment_api.protocols.a2a.tasks import ShownHistory
+from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
+from web.deployment_api.runs.creation import make_unkeyed
+from web.gate import rate_limits
+from web.gate.authorization import allow, changed
+from web.gate.context import deployment, settings
+from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
+
+PAGE, MAX_PAGE = 50, 100
+
+
+class Named(Schema):
+    """Parameters that name a task."""
+
+    id = StrictString(required=True, min_length=1)
+    historyLength = StrictInteger(minimum=0, allow_none=True)
+    historyScope = OneOf(*SCOPES, allow_none=True)
+
+
+class TaskListing(Schema):
+    contextId = StrictString(allow_none=True)
+    status = StrictString(allow_none=True)
+    pageSize = StrictInteger(minimum=0, allow_none=True)
+    pageToken = StrictString(allow_none=True)
+    historyLength = StrictInteger(minimum=0, allow_none=True)
+    historyScope = OneOf(*SCOPES, allow_none=True)
+    includeArtifacts = StrictBoolean(allow_none=True)
+    statusTimestampAfter = TimeField(allow_none=True)
+
+
+def send(asked: AgentCall) -> Response:
+    """Create a task and answer with it when it has ended, or at once if the call requests that."""
+    body = asked.call.read(Send)
+    sent = body["configuration"] or {}
+    history = _history(sent)
+    if sent.get("returnImmediately") or sent.get("blocking") is False:
+        follower = Follower(asked, _create(asked, body, uuid7()), history)
+        return asked.answer(asked.shapes.sent(follower.submitted()))
+    rate_limits.hold_slot()
+    run_id = uuid7()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        follower = Follower(asked, _create(asked, body, run_id), history)
+        return follower.answer(reader, stack.pop_all(), after=0, shown=asked.shapes.sent)
+
+
+def send_streaming(asked: AgentCall) -> Response:
+    """Create a task and stream it."""
+    body = asked.call.read(Send)
+    rate_limits.hold_slot()
+    run_id = uuid7()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        follower = Follower(asked, _create(asked, body, run_id))
+        return follower.stream(reader, stack.pop_all(), follower.submitted())
+
+
+def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
+    """Create the run that a message requests. Returns the id of its task. Raises RpcError."""
+    try:
+        created = make_unkeyed(incoming(asked.agent, body, run_id, assistant=asked.read))
+    except Conflict as error:  # another client has answered the question in the meantime
+        raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
+    return TaskId(created.thread_id, created.run_id)
+
+
+def _reader(asked: AgentCall, id: TaskId) -> Follower:
+    """Authorize reading a task and return its follower. Raises Denied."""
+    return Follower(asked, id, visible=allow("threads", "read", thread_id=id.thread_id).filter)
+
+
+def get_task(asked: AgentCall) -> Response:
+    named = asked.call.read(Named)
+    follower = _reader(asked, TaskId.parse(named["id"]))
+    return asked.answer(asked.shapes.task(tasks.of_row(follower.row(), _history(named))))
+
+
+def subscribe(asked: AgentCall) -> Response:
+    """Stream a task as it is now, then its updates. If the task has ended, the stream has no updates."""
+    follower = _reader(asked, TaskId.parse(asked.call.read(Named)["id"]))
+    rate_limits.hold_slot()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(follower.id.run_id))
+        row = follower.row()
+        if row["status"] in LIVE_RUN_STATUSES:
+            return follower.stream(reader, stack.pop_all(), tasks.of_row(row))
+    whole = asked.shapes.first(tasks.of_row(row))
+    return Response(
+        json_rpc.event(json_rpc.result(asked.call.id, whole)), content_type="text/event-stream; charset=utf-8"
+    )
+
+
+def cancel_task(asked: AgentCall) -> Response:
+    """Cancel a task and answer with it when it has ended, or at once if no stream slot is free to wait in."""
+    id = TaskId.parse(asked.call.read(Named)["id"])
+    which = {"run_ids": [str(id.run_id)], "status": None}
+    granted = allow("threads", "update", thread_id=id.thread_id, action="interrupt", metadata=which)
+    follower = Follower(asked, id, visible=granted.filter)
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(id.run_id))
+        follower.row()
+        before, _ = follower.run.extent()
+        try:
+            with connection() as conn:
+                stopped = cancel.cancel_run(
+                    conn, deployment().id, id.thread_id, id.run_id, reason="cancelled by its A2A client"
+                )
+                next_run = eligibility.next_of(conn, deployment().id, id.thread_id)
+        except NotFound:
+            raise RpcError(TASK_NOT_CANCELABLE, "The task has ended already") from None
+        publish_cancels([stopped], settings().event_retention_seconds)
+        notify_next(next_run)
+        if stopped.is_over:
+            return asked.answer(asked.shapes.task(follower.ended(None)))
+        if not _may_wait():
+            return asked.answer(asked.shapes.task(tasks.of_row(follower.row())))
+        return follower.answer(reader, stack.pop_all(), after=before, shown=asked.shapes.task)
+
+
+def _may_wait() -> bool:
+    """Take a stream slot. Returns False if none is free.
+
+    A client that follows the task in its last slot must still be able to cancel it, so a missing slot is no error here.
+    """
+    try:
+        rate_limits.hold_slot()
+    except (TooMany, Unavailable):
+        return False
+    return True
+
+
+def list_tasks(asked: AgentCall) -> Response:
+    """Answer with a page of an assistant's tasks, newest first."""
+    sent = asked.call.read(TaskListing)
+    size = min(sent.get("pageSize") or PAGE, MAX_PAGE)
+    with_artifacts, length = bool(sent.get("includeArtifacts")), sent.get("historyLength") or 0
+    wanted = a2a_tasks.TaskFilter(
+        thread_id=_uuid(sent, "contextId"),
+        state=_state(sent.get("status")),
+        since=sent.get("statusTimestampAfter"),
+        before=_uuid(sent, "pageToken"),
+        limit=size + 1,
+        with_values=with_artifacts or length > 0,
+    )
+    thread = {} if wanted.thread_id is None else {"thread_id": wanted.thread_id}
+    granted = allow("threads", "search", metadata={}, values={}, status=None, limit=size, offset=0, **thread)
+    with connection() as conn:
+        rows, total = a2a_tasks.search(
+            conn,
+            deployment().id,
+            asked.agent["assistant_id"],
+            wanted,
+            granted.filter,
+            changed(granted),
+        )
+    history = _history({**sent, "historyLength": length})
+    shown = [
+        asked.shapes.task(tasks.of_row(row, history), with_artifacts=with_artifacts) for row in rows[:size]
+    ]
+    following = str(rows[size - 1]["run_id"]) if len(rows) > size else ""
+    return asked.answer({"tasks": shown, "nextPageToken": following, "pageSize": size, "totalSize": total})
+
+
+def extended_card(asked: AgentCall) -> Response:
+    if asked.read is None:
+        readable(asked.agent["assistant_id"])
+    return asked.answer(card(asked.agent))
+
+
+def readable(assistant_id: UUID) -> Granted:
+    """Authorize reading an assistant and return the grant. Raises Denied, and NotFound if a filter hides it."""
+    granted = allow("assistants", "read", assistant_id=assistant_id)
+    with connection() as conn:
+        filters.require_assistant(conn, deployment().id, assistant_id, granted.filter)
+    return granted
+
+
+def _history(sent: dict[str, Any]) -> ShownHistory:
+    """Return which part of the history the call requests. Its parameters take precedence over the header."""
+    scope = sent.get("historyScope") or request.headers.get(SCOPE_HEADER, CONTEXT)
+    if scope not in SCOPES:
+        raise RpcError(INVALID_PARAMS, f"{SCOPE_HEADER}: must be {' or '.join(SCOPES)}")
+    return ShownHistory(scope, sent.get("historyLength"))
+
+
+def _uuid(sent: dict[str, Any], name: str) -> UUID | None:
+    text = sent.get(name)
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        raise RpcError(INVALID_PARAMS, f"{name}: must be an id from this server") from None
+
+
+def _state(word: str | None) -> str | None:
+    """Return the state that a listing selects, from its name in either protocol version. Raises RpcError."""
+    if not word or word == "TASK_STATE_UNSPECIFIED":
+        return None
+    state = word.removeprefix("TASK_STATE_").lower().replace("_", "-")
+    if state not in (*STATES, "rejected", "auth-required"):
+        raise RpcError(INVALID_PARAMS, f"status: must be one of {', '.join(STATES)}")
+    return state

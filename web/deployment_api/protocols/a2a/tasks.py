@@ -1,0 +1,157 @@
+"""Runs as A2A tasks: their state, their artifacts, and the messages of the thread that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shared.eventlog.events import Event
+from shared.infra.postgres import Row, dumps, loads
+from shared.models import RunStatus
+from shared.runs import a2a_tasks, end_event
+from shared.runs.a2a_tasks import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from web.deployment_api.protocols import messages
+from web.deployment_api.protocols.a2a.cards import CONTEXT
+from web.deployment_api.protocols.a2a.cards import TASK as TASK_ALONE
+from web.deployment_api.protocols.a2a.ids import TaskId
+from web.deployment_api.protocols.a2a.shapes import AGENT, USER, Artifact, Message, Part, Task
+
+RESPONSE, QUESTION = "Assistant Response", "Interrupt"
+INTERRUPTS = "__interrupt__"
+
+Listed = list[dict[str, Any]]
+
+
+class ShownHistory:
+    """The part of a conversation that is shown with a task: messages of its whole context, or of the task alone.
+
+    `length` is the maximum number of messages, of which the newest are shown; None shows all.
+    """
+
+    def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
+        self._scope, self._length = scope, length
+
+    def of(self, row: Row, listed: Listed, own: Listed) -> list[Message]:
+        kept = own if self._scope == TASK_ALONE else listed
+        shown = [_message(message, at) for at, message in enumerate(kept) if _is_said(message)]
+        if row["state"] in (SUBMITTED, WORKING):
+            shown += [_message(sent, at) for at, sent in enumerate(_sent(row)) if _is_said(sent)]
+        return shown if self._length is None else shown[len(shown) - min(self._length, len(shown)) :]
+
+
+WHOLE = ShownHistory()
+
+
+def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -> Row:
+    """Return the row of a task. Raises NotFound, also for a task of another assistant.
+
+    Does not apply the caller's filter for threads.
+    """
+    return a2a_tasks.get(conn, deployment_id, assistant_id, thread_id=id.thread_id, run_id=id.run_id)
+
+
+def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
+    """Return a task from its row, which includes the values and interrupts of the thread."""
+    id = str(TaskId(row["thread_id"], row["run_id"]))
+    listed = messages.of_values(row["values"])
+    own = _own(row, listed)
+    interrupts = [item for items in (row["interrupts"] or {}).values() for item in items]
+    return Task(
+        id=id,
+        context_id=str(row["thread_id"]),
+        state=row["state"],
+        at=row["updated_at"],
+        message=_said_of_state(row, interrupts),
+        artifacts=_artifacts(row, own, interrupts),
+        history=history.of(row, listed, own),
+    )
+
+
+def ended(row: Row, last: Event | None) -> Row:
+    """Return the row of a run that has just ended, with the output from its event log.
+
+    The values in the row are those of the thread, which a later run may have changed.
+    """
+    output = loads(end_event.output_of(last) or b"null") if last is not None else None
+    if row["status"] != RunStatus.SUCCESS or not isinstance(output, dict):
+        return row
+    asked = output.pop(INTERRUPTS, None)
+    own = {"values": output, "is_newest": True, "state": COMPLETED, "interrupts": None}
+    if asked:
+        shown = [{"id": item.get("id"), "value": item.get("value")} for item in asked]
+        own |= {"state": INPUT_REQUIRED, "interrupts": {"": shown}}
+    return {**row, **own}
+
+
+def _own(row: Row, listed: Listed) -> Listed:
+    """Return the messages that a task has added to its thread, up to the next message of a user.
+
+    They begin with the message that started the task, or after the question that the task answers.
+    """
+    origin = row["a2a"] if isinstance(row["a2a"], dict) else {}
+    ids = [message.get("id") for message in listed]
+    if origin.get("message_id") in ids:
+        start = ids.index(origin["message_id"])
+    elif origin.get("after") in ids and origin.get("after") is not None:
+        start = ids.index(origin["after"]) + 1
+    else:
+        return []
+    persons = (at for at in range(start + 1, len(listed)) if messages.is_persons(listed[at]))
+    return listed[start : next(persons, len(listed))]
+
+
+def _sent(row: Row) -> Listed:
+    """Return the message that started a task. The thread's values do not contain it before the task ends."""
+    return messages.of_values(row["input"])
+
+
+def _is_said(message: Mapping[str, Any]) -> bool:
+    found = dict(message)
+    return bool(messages.is_persons(found) or (messages.is_agents(found) and messages.text_of(found)))
+
+
+def _message(message: dict[str, Any], at: int) -> Message:
+    role = USER if messages.is_persons(message) else AGENT
+    parts = [{"text": messages.text_of(message)}]
+    return Message(id=str(message.get("id") or f"message-{at}"), role=role, parts=parts)
+
+
+def _said_of_state(row: Row, interrupts: Listed) -> Message | None:
+    if row["state"] == FAILED:
+        error = row["error"] or {}
+        said = f"Error executing assistant: {error.get('error')}: {error.get('message')}"
+    elif row["state"] == INPUT_REQUIRED and interrupts:
+        asked = interrupts[0].get("value")
+        said = asked if isinstance(asked, str) else dumps(asked)
+    else:
+        return None
+    return Message(id=f"{row['run_id']}-status", role=AGENT, parts=[{"text": said}])
+
+
+def _artifacts(row: Row, own: Listed, interrupts: Listed) -> Sequence[Artifact]:
+    if row["state"] == INPUT_REQUIRED:
+        asked: list[Part] = [{"data": {"interrupts": interrupts}}]
+        return [_artifact(row, QUESTION, asked)]
+    parts = _response(row, own) if row["state"] == COMPLETED else []
+    return [_artifact(row, RESPONSE, parts)] if parts else []
+
+
+def _response(row: Row, own: Listed) -> list[Part]:
+    """Return the last text of the assistant, or the values that it returned if they are not a conversation."""
+    listed = own or (messages.of_values(row["values"]) if row["is_newest"] else [])
+    said = next((messages.text_of(m) for m in reversed(listed) if messages.is_agents(m)), "")
+    if said:
+        return [{"text": said}]
+    values = row["values"] if row["is_newest"] else None
+    return (
+        [{"data": values if isinstance(values, dict) else {"values": values}}] if values is not None else []
+    )
+
+
+def _artifact(row: Row, name: str, parts: list[Part]) -> Artifact:
+    return Artifact(
+        id=f"{row['run_id']}-{'response' if name == RESPONSE else 'interrupt'}", name=name, parts=parts
+    )

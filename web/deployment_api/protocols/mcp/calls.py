@@ -1,0 +1,159 @@
+"""A tool call: a run without a thread, which is deleted at its end and cancelled if the client disconnects.
+
+The result is JSON, preceded by line feeds while the run is in progress. A client that requests progress notifications
+gets the result as the last event of a stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+from flask import Response
+
+from shared.errors import Invalid, NotFound
+from shared.eventlog.events import Event
+from shared.eventlog.hub import hub
+from shared.infra.postgres import Row, dumps, loads
+from shared.models import RunStatus
+from shared.runs import end_event
+from shared.runs.create import RunRequest
+from web.deployment_api.protocols import json_rpc, messages
+from web.deployment_api.protocols.graph_input import takes_messages
+from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, Call, RpcError
+from web.deployment_api.protocols.mcp import tools
+from web.deployment_api.runs.creation import WantedRun, make_unkeyed
+from web.deployment_api.runs.follower import RunFollower
+from web.gate import rate_limits
+from web.gate.named_headers import headers_of_run
+from web.http import sse
+from web.schemas.fields import AnyJson, JsonObject, Schema, StrictString
+
+PROGRESS_SECONDS = 0.5  # minimum time between two progress notifications
+METADATA = {"mcp": True}
+
+
+class ToolCall(Schema):
+    name = StrictString(required=True)
+    arguments = JsonObject(load_default=dict, allow_none=True)
+    meta = AnyJson(data_key="_meta")
+
+
+def call_tool(call: Call) -> Response:
+    """Run an assistant and answer with its output. Raises RpcError."""
+    asked = call.read(ToolCall)
+    tool = tools.named(asked["name"])
+    token = _progress_token(asked.get("meta")) if json_rpc.accepts_stream() else None
+    wanted = _wanted(tool, asked, modes=() if token is None else ("updates",))
+    rate_limits.hold_slot()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(wanted.run_id, unseen=True))
+        try:
+            created = make_unkeyed(wanted)
+        except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {asked['name']}") from error
+        except tools.ArgumentsMisfit as misfit:
+            return json_rpc.answer(json_rpc.result(call.id, _failed(str(misfit))))
+        assert tool is not None  # no run is created without a tool
+        follower = RunFollower(created.run_id, created.thread_id, cancels=True)
+        batches = follower.batches(reader, after=0, end_alone=True)
+
+        def result(last: Event | None) -> bytes:
+            return json_rpc.result(call.id, _result(follower, tool, last))
+
+        if token is None:
+            body = sse.waiting(batches, follower.heartbeat, result)
+            return sse.late_json(follower.stream(body, stack.pop_all(), may_end_early=False), {})
+        body = _with_progress(batches, follower.heartbeat, token, result)
+        return sse.event_stream(follower.stream(body, stack.pop_all()), {})
+
+
+def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str]) -> WantedRun:
+    """Return the run that a call requests.
+
+    The run of an invalid call raises its error after authorization, so a caller without access cannot probe for tools.
+    """
+    request = RunRequest(
+        assistant_id="" if tool is None else str(tool["assistant_id"]),
+        own_metadata=dict(METADATA),
+        stream_mode=modes,
+        extras=headers_of_run(),
+    )
+
+    try:
+        if tool is None:
+            raise NotFound
+        graph_input = tools.graph_input(tool["input_schema"], asked["arguments"] or {})
+    except (NotFound, tools.ArgumentsMisfit) as error:
+        return WantedRun(request=request, thread_id=None, of_thread=partial(_raise, error))
+    return WantedRun(request=replace(request, input=graph_input), thread_id=None)
+
+
+def _raise(error: Exception, *_: Any) -> NoReturn:
+    raise error
+
+
+def _progress_token(meta: Any) -> str | int | None:
+    """Return the token that progress notifications repeat, or None if the client requests none. Raises RpcError."""
+    token = meta.get("progressToken") if isinstance(meta, dict) else None
+    if isinstance(token, str) and len(token) > MAX_ID:
+        raise RpcError(INVALID_PARAMS, f"_meta.progressToken: must have at most {MAX_ID} characters")
+    return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+
+
+def _with_progress(
+    batches: sse.Batches,
+    heartbeat: sse.HeartbeatTimer,
+    token: str | int,
+    result: Callable[[Event | None], bytes],
+) -> Generator[bytes]:
+    """Yield a progress notification after steps of the graph and with each heartbeat, then the result."""
+    last: Event | None = None
+    count, next_at = 0, 0.0
+    heartbeat.send_headers_first()
+    for batch in batches:
+        if batch and batch[-1].is_last:
+            last = batch[-1]
+        is_due, now = heartbeat.take_due(), time.monotonic()
+        if is_due or (batch and last is None and now >= next_at):
+            count, next_at = count + 1, now + PROGRESS_SECONDS
+            heartbeat.take_headers()
+            yield json_rpc.event(_progress(token, count))
+        elif heartbeat.take_headers():
+            yield sse.HEADERS
+    yield json_rpc.event(result(last))
+
+
+def _progress(token: str | int, count: int) -> bytes:
+    params = {"progressToken": token, "progress": count}
+    return dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).encode()
+
+
+def _result(follower: RunFollower, tool: Row, last: Event | None) -> dict[str, Any]:
+    """Return the result of a tool for a run that has ended."""
+    if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
+        return _failed("The run was cancelled")
+    output = follower.output(last)
+    values = loads(output)
+    error = values.get("__error__") if isinstance(values, dict) else None
+    if error is not None:
+        return _failed(f"{error.get('error')}: {error.get('message')}")
+    said = _last_text(values) if takes_messages(tool["input_schema"]) else ""
+    return {"content": [_text(text) for text in (said, output.decode()) if text], "isError": False}
+
+
+def _last_text(values: Any) -> str:
+    found = messages.of_values(values)
+    return messages.text_of(found[-1]) if found else ""
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"content": [_text(reason)], "isError": True}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

@@ -1,0 +1,304 @@
+"""Protocol commands over HTTP: the parameters, the result and the error codes of each.
+
+A refused command is answered with status 200 and an error code. Only a body that is not a command is a 400.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, jsonify
+from sqlalchemy import Connection
+
+from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
+from shared.infra.postgres import connection
+from shared.protocol import position, resume, stream, tree
+from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
+from shared.runs.create import Created, RunRequest
+from shared.runs.read import PROTOCOL
+from shared.user_code import filters
+from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
+from web.deployment_api.protocols.protocol import answers
+from web.deployment_api.runs.creation import WantedRun, make_unkeyed
+from web.deployment_api.runs.run_request import Goto, Update, of_command
+from web.gate.authorization import allow
+from web.gate.context import deployment
+from web.http.errors import status_of
+from web.schemas.fields import (
+    AnyJson,
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    UuidField,
+)
+from web.schemas.operations import operation
+from web.schemas.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
+
+bp = Blueprint("protocol_commands", __name__)
+
+# The end of a run is stored a moment after its interrupts appear in the event log: usually after 20 ms, on a busy
+# machine after up to some seconds.
+STORED_SECONDS = 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.2
+
+STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
+# Stream options of a run that a command creates: they serve readers of this protocol and of the older event streams.
+STREAMED: dict[str, Any] = {
+    "stream_mode": ["values", "updates", "messages-tuple", "custom", PROTOCOL],
+    "stream_subgraphs": True,
+    "stream_resumable": True,
+    "durability": "async",
+}
+
+
+class ProtocolCommand(Schema):
+    id = StrictInteger(required=True)
+    method = StrictString(required=True)
+    params = JsonObject()
+
+
+class RunStart(Schema):
+    assistant_id = StrictString(required=True, min_length=1)
+    input = AnyJson()
+    config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
+    multitaskStrategy = OneOf(*STRATEGIES, allow_none=True)
+
+
+class InterruptAnswer(Schema):
+    interrupt_id = StrictString(required=True, min_length=1)
+    response = AnyJson(load_default=None)
+
+
+class InputRespond(Schema):
+    interrupt_id = StrictString(min_length=1)
+    response = AnyJson(load_default=None)
+    responses = ListOf(Nested(InterruptAnswer), not_empty=True)
+    update = Update(allow_none=True)
+    goto = Goto(allow_none=True)
+    config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    strict_resume = StrictBoolean(allow_none=True)
+
+
+class GetTree(Schema):
+    run_id = UuidField(allow_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """The result of a command; `through` is the number of the thread's newest event before those it causes."""
+
+    result: Mapping[str, Any]
+    through: int
+
+
+class CommandRefused(Exception):
+    """The refusal of a command, with an error code of the protocol."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@bp.post("/threads/<thread_id>/commands")
+@operation(
+    "Execute a command of protocol v2",
+    role="run",
+    body=ProtocolCommand,
+    answer=answers.ANSWER,
+    errors=(400,),
+    refusals={400: answers.NO_COMMAND},
+)
+def command(thread_id: str) -> Response:
+    """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
+    sent = _sent()
+    try:
+        fields = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
+    except Invalid as error:
+        response = jsonify(answers.refused(_id(sent), "invalid_argument", error.message))
+        response.status_code = 400
+        return response
+    return jsonify(carry_out(thread_id, fields))
+
+
+def _sent() -> Any:
+    try:
+        return parse_body(raw_body())
+    except Invalid as error:
+        if error.message == BAD_JSON:
+            error.status = 400
+        raise
+
+
+def _id(sent: Any) -> Any:
+    """Return the id in a body that is not a valid command, whatever its type, or None."""
+    return sent.get("id") if isinstance(sent, dict) else None
+
+
+def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a validated command and return the answer to it."""
+    try:
+        done = _done(thread_id, command["method"], command.get("params", {}))
+    except CommandRefused as refusal:
+        return answers.refused(command["id"], refusal.code, refusal.message)
+    return answers.success(command["id"], done.result, done.through)
+
+
+def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone:
+    if method in NOT_SUPPORTED:
+        raise CommandRefused("not_supported", f"{method} is not supported here")
+    if method not in METHODS:
+        raise CommandRefused("unknown_command", f"Unknown command '{method[:100]}'")
+    schema, execute = METHODS[method]
+    try:
+        key = uuid_path(thread_id, "thread_id", message="Invalid thread ID")
+    except Invalid as error:
+        raise _refusal(error) from error
+    try:
+        fields = checked(schema, params, "params")
+        rule = execute(key, fields)
+    except Invalid as error:
+        raise CommandRefused("invalid_argument", error.message) from error
+    try:
+        return rule()
+    except Refused as error:
+        raise _refusal(error) from error
+    except Denied as error:
+        raise _denial(error) from error
+
+
+def _denial(error: Denied) -> Exception:
+    """Return the error of a command for a refusal by the deployment's authorization.
+
+    A failure of the authorization itself (5xx) is returned as it is: it fails the request, not the command.
+    """
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return error
+    code = "no_such_run" if error.status == HTTPStatus.NOT_FOUND else "permission_denied"
+    return CommandRefused(code, error.message)
+
+
+CODES: dict[type[Refused], str] = {
+    NoSuchRun: "no_such_run",
+    NoSuchInterrupt: "no_such_interrupt",
+    Forbidden: "permission_denied",
+}
+
+
+def _refusal(error: Refused) -> CommandRefused:
+    """Return the error of a command for a refusal by a rule.
+
+    A refusal without a code of its own becomes `unknown_error`, with the HTTP status that it has elsewhere.
+    """
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
+    if code is not None:
+        return CommandRefused(code, error.message)
+    status = 422 if isinstance(error, NotFound) else status_of(error)
+    return CommandRefused("unknown_error", f"{status}: {error.message}")
+
+
+Rule = Callable[[], CommandDone]
+
+
+def _run_start(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    older = params.pop("multitaskStrategy", None)
+    params["multitask_strategy"] = params.get("multitask_strategy") or older
+    asked = of_command(params, thread_id, **STREAMED, if_not_exists="create")
+    return lambda: _started(thread_id, asked)
+
+
+def _started(thread_id: UUID, asked: RunRequest) -> CommandDone:
+    def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
+        return resume.of_input(conn, deployment_id, asked, thread_id=thread_id)
+
+    hidden = partial(resume.no_run, thread_id)
+    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden))
+    return CommandDone({"run_id": str(created.run_id)}, _before(created))
+
+
+def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    one = {"interrupt_id": params.pop("interrupt_id", None), "response": params.pop("response")}
+    several = params.pop("responses", None) or [one]
+    given = {each["interrupt_id"]: each["response"] for each in several}
+    if None in given:
+        raise Invalid("interrupt_id: this field is required")
+    if len(given) < len(several):
+        raise Invalid("responses: an interrupt can be answered only once")
+    params["command"] = {name: params.pop(name, None) for name in ("update", "goto")}
+    asked = of_command({**params, "assistant_id": ""}, thread_id, **STREAMED)
+    return lambda: _responded(thread_id, asked, given)
+
+
+def _responded(thread_id: UUID, asked: RunRequest, given: Mapping[str, Any]) -> CommandDone:
+    def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
+        return resume.of_answers(conn, deployment_id, asked, given, thread_id=thread_id)
+
+    hidden = partial(resume.no_run, thread_id)
+    wanted = WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden)
+    try:
+        created = make_unkeyed(wanted)
+    except NotStoredYet as refusal:
+        if not resume.has_published(refusal.run_id, refusal.ids):
+            raise
+        _wait_for_end(refusal.run_id)
+        created = make_unkeyed(wanted)
+    return CommandDone({}, _before(created))
+
+
+def _wait_for_end(run_id: UUID) -> None:
+    """Wait until the end of a run is stored, for at most STORED_SECONDS."""
+    give_up_at, pause = time.monotonic() + STORED_SECONDS, FIRST_PAUSE_SECONDS
+    while time.monotonic() < give_up_at:
+        with connection() as conn:
+            if not resume.is_running(conn, run_id):
+                return
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _before(created: Created) -> int:
+    return position.seq(created.row["created_seq"])
+
+
+def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    def found() -> CommandDone:
+        asked = allow("threads", "read", thread_id=thread_id)
+        with connection() as conn:
+            unknown = NoSuchRun("Run not found") if params.get("run_id") else resume.no_run(thread_id)
+            filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=unknown)
+            root = tree.of_run(conn, deployment().id, thread_id, params.get("run_id"))
+            return CommandDone({"tree": root}, stream.newest(conn, deployment().id, thread_id))
+
+    return found
+
+
+METHODS: dict[str, tuple[type[Schema], Callable[[UUID, dict[str, Any]], Rule]]] = {
+    "run.start": (RunStart, _run_start),
+    "input.respond": (InputRespond, _input_respond),
+    "agent.getTree": (GetTree, _get_tree),
+}
+# Subscriptions need a WebSocket. The others are in the protocol's types, but no server implements them.
+NOT_SUPPORTED = frozenset(
+    {
+        "subscription.subscribe",
+        "subscription.unsubscribe",
+        "subscription.reconnect",
+        "state.get",
+        "state.listCheckpoints",
+        "state.fork",
+        "input.inject",
+    }
+)

@@ -1,0 +1,1 @@
+"""Routes for runs: create, read, join, cancel, retry, webhook deliveries."""

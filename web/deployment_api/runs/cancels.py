@@ -1,0 +1,165 @@
+"""Cancelling runs: one, or several at once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response
+
+from shared.errors import Invalid, NotFound
+from shared.eventlog.hub import hub
+from shared.infra.postgres import connection
+from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.runs import cancel, eligibility, visibility
+from shared.runs.signals import notify_next, publish_cancels
+from shared.user_code import filters
+from shared.user_code.authorization import Granted
+from shared.user_code.filters import Filter
+from web.deployment_api import schemas
+from web.deployment_api.runs.follower import RunFollower
+from web.deployment_api.runs.locations import run_path
+from web.gate.authorization import allow
+from web.gate.context import deployment, settings
+from web.schemas.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
+from web.schemas.operations import operation
+from web.schemas.validation import load, load_query, uuid_path
+
+bp = Blueprint("cancels", __name__)
+
+STATUSES = {
+    "pending": (RunStatus.PENDING,),
+    "running": (RunStatus.RUNNING,),
+    "all": LIVE_RUN_STATUSES,
+}
+
+
+class CancelQuery(Schema):
+    wait = QueryBoolean(load_default=False)
+    action = OneOf("interrupt", "rollback", load_default="interrupt")
+    reason = StrictString(
+        max_length=1024, metadata={"description": "Allowed only with the action `interrupt`"}
+    )
+
+
+class CancelManyQuery(Schema):
+    action = OneOf("interrupt", "rollback", load_default="interrupt")
+
+
+class CancelMany(Schema):
+    """Either `status`, or `thread_id` with `run_ids`."""
+
+    status = OneOf(
+        *STATUSES,
+        allow_none=True,
+        metadata={"description": "Required without `thread_id` and `run_ids`, not allowed with them"},
+    )
+    thread_id = UuidField(allow_none=True)
+    run_ids = ListOf(UuidField(), max_items=1000, allow_none=True)
+
+
+@bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
+@operation(
+    "Cancel a run",
+    role="run",
+    long="wait",
+    query=CancelQuery,
+    answer=schemas.NOTHING,
+    empty=(202,),
+    errors=(404,),
+)
+def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
+    thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
+    query = load_query(CancelQuery)
+    reason = _reason(query, run_path(thread_key, run_key, "/cancel"))
+    asked = _allow(thread_key, query["action"], run_ids=[str(run_key)])
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_key))
+        follower = RunFollower(run_key, thread_key, cancels=False)
+        before, _ = follower.extent()
+        with connection() as conn:
+            filters.require_thread(
+                conn, deployment().id, thread_key, asked.filter, lock=True, error=_nothing()
+            )
+            stopped = cancel.cancel_run(
+                conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
+            )
+            next_run = eligibility.next_of(conn, deployment().id, thread_key)
+        publish_cancels([stopped], settings().event_retention_seconds)
+        notify_next(next_run)
+        if not query["wait"]:
+            return "", 202
+        if stopped.is_over:
+            return follower.answer_at_once({})
+        return follower.answer(reader, stack.pop_all(), after=before, says=lambda last: b"{}")
+
+
+def _allow(thread_id: UUID | None, action: str, **which: Any) -> Granted:
+    """Authorize the cancellation of runs, which `which` selects by id or by status. Raises Denied."""
+    metadata = {"run_ids": None, "status": None, **which}
+    return allow("threads", "update", thread_id=thread_id, action=action, metadata=metadata)
+
+
+def _nothing() -> NotFound:
+    return NotFound("No runs found to cancel.")
+
+
+def _reason(query: dict[str, Any], path: str) -> str:
+    reason = f"{query['action']} requested via POST {path}"
+    if "reason" not in query:
+        return reason
+    if query["action"] == "rollback":
+        raise Invalid("reason: allowed only with the action interrupt", loc=("query", "reason"))
+    return f"{query['reason']}: {reason}"
+
+
+@bp.post("/runs/cancel")
+@operation(
+    "Cancel several runs",
+    role="run",
+    slow=True,
+    body=CancelMany,
+    query=CancelManyQuery,
+    status=204,
+    errors=(404,),
+)
+def cancel_many() -> tuple[str, int]:
+    """Cancel the named runs of a thread, or all runs of the deployment that have a status."""
+    action = load_query(CancelManyQuery)["action"]
+    body = {name: value for name, value in load(CancelMany).items() if value is not None}
+    if "status" in body and len(body) == 1:
+        statuses = STATUSES[body["status"]]
+        visible = _allow(None, action, status=body["status"]).filter
+        with connection() as conn:
+            wanted = cancel.live_by_thread(conn, deployment().id, statuses, visible)
+    elif body.keys() == {"thread_id", "run_ids"}:
+        statuses, wanted = LIVE_RUN_STATUSES, {body["thread_id"]: body["run_ids"]}
+        visible = _allow(body["thread_id"], action, run_ids=list(map(str, body["run_ids"]))).filter
+    else:
+        raise Invalid("either status, or thread_id with run_ids, must be given")
+    stopped = [_cancel_of_thread(*item, statuses, action, visible) for item in sorted(wanted.items())]
+    if not any(stopped):
+        raise _nothing()
+    return "", 204
+
+
+def _cancel_of_thread(
+    thread_id: UUID,
+    run_ids: list[UUID],
+    statuses: tuple[RunStatus, ...],
+    action: str,
+    visible: Filter | None,
+) -> bool:
+    reason = f"{action} requested via POST /runs/cancel"
+    with connection() as conn:
+        if visibility.is_hidden(conn, deployment().id, thread_id, visible, lock=True):
+            return False
+        stopped = cancel.cancel_runs(
+            conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
+        )
+        next_run = eligibility.next_of(conn, deployment().id, thread_id)
+    publish_cancels(stopped, settings().event_retention_seconds)
+    if stopped:
+        notify_next(next_run)
+    return bool(stopped)

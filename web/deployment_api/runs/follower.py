@@ -1,0 +1,182 @@
+"""A client that follows a run: its events as a stream, or its output at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+from flask import Response, jsonify, request
+
+from shared.errors import NotFound, Unavailable
+from shared.eventlog import follow
+from shared.eventlog.events import Event
+from shared.eventlog.hub import Reader
+from shared.infra.postgres import connection, dumps
+from shared.runs import cancel, create, eligibility, end_event, read
+from shared.runs.end_event import FAILED
+from shared.runs.signals import notify_next, publish_cancels
+from shared.threads import records
+from web.deployment_api.runs.locations import join_headers
+from web.gate.context import deployment, settings
+from web.http import sse
+from web.http.client_watch import ClientWatch
+
+log = logging.getLogger(__name__)
+
+
+class RunFollower:
+    """A client that follows a run. Holds all that is needed after the request context has ended."""
+
+    def __init__(self, run_id: UUID, thread_id: UUID, *, cancels: bool) -> None:
+        self.run_id, self.thread_id = run_id, thread_id
+        self.deployment_id = deployment().id
+        self.settings = settings()
+        self.cancels = cancels
+        self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds)
+
+    def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
+        """Return the run's events in batches, and watch the client's socket if the run is cancelled on disconnect.
+
+        `end_alone`: the caller needs only the end, which comes from the row while the log is unreachable.
+        """
+        followed = follow.follow(
+            reader,
+            self.run_id,
+            after=after,
+            ended=partial(self.ended, end_alone=end_alone),
+            quiet_seconds=self.heartbeat.quiet_seconds,
+            ended_by_row=self.ended_by_row if end_alone else None,
+        )
+        batches = end_event.with_error_of_deleted(followed)
+        if not self.cancels:
+            return batches
+        return sse.watch(ClientWatch(request.environ.get("gunicorn.socket"), reader.wake), batches)
+
+    def batches_of_new(self, reader: Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
+        """Return a new run's events in batches. If the run starts at once, the first event is known in advance."""
+        if not starts_at_once:
+            return self.batches(reader, after=0)
+        first = Event(1, 0, "metadata", create.attempt_metadata(self.run_id, 1))
+        return chain([[first]], _without_first(self.batches(reader, after=0)))
+
+    def stream(
+        self, body: Generator[bytes], holds: AbstractContextManager[Any], *, may_end_early: bool = True
+    ) -> sse.Stream:
+        on_disconnect = self.cancel if self.cancels else None
+        return sse.Stream(body, holds=holds, on_disconnect=on_disconnect, may_end_early=may_end_early)
+
+    def answer(
+        self,
+        reader: Reader,
+        holds: AbstractContextManager[Any],
+        *,
+        after: int | None,
+        says: Callable[[Event | None], bytes] | None = None,
+    ) -> Response:
+        """Return a response that sends line feeds until the run has ended, then its output.
+
+        `says` makes another body from the last event of the log.
+        """
+        batches = self.batches(reader, after=after, end_alone=True)
+        body = sse.waiting(batches, self.heartbeat, says or self.output)
+        headers = join_headers(self.thread_id, self.run_id)
+        return sse.late_json(self.stream(body, holds, may_end_early=False), headers)
+
+    def answer_at_once(self, output: Any) -> Response:
+        """Return the output of a run that has ended already, with the headers of `answer`."""
+        response = jsonify(output)
+        response.headers.update(join_headers(self.thread_id, self.run_id))
+        return response
+
+    def extent(self) -> tuple[int, bool]:
+        """Return the number of the log's newest event (0 for an empty log), and whether the log is complete."""
+        return end_event.extent(self.run_id)
+
+    def ended(self, last: int, *, end_alone: bool) -> follow.RowEnd | None:
+        """Return the last events of a lost log, for a reader that has its events up to `last`; None for a live run."""
+        return end_event.end_of_lost(self.deployment_id, self.run_id, last, end_alone=end_alone)
+
+    def ended_by_row(self) -> Sequence[Event] | None:
+        """Return the end of a run from its row, while the log cannot be read; None if the row is gone or has no end."""
+        return end_event.end_by_row(self.deployment_id, self.run_id)
+
+    def output(self, last: Event | None) -> bytes:
+        """Return the output that answers a wait or a join.
+
+        Raises ConnectionResetError, which closes the connection, if neither the log nor the row is left.
+        """
+        logged = end_event.output_of(last) if last is not None else b""
+        if logged and logged != b"null":
+            return logged
+        try:
+            return dumps(self.stored_output()).encode()
+        except NotFound:
+            if not logged:
+                raise sse.cut_off("the run and its event log were deleted") from None
+        return dumps(self._values_left()).encode()
+
+    def _values_left(self) -> Any:
+        """Return the output of a run that was rolled back before it had values: the values of its thread, if any."""
+        try:
+            with connection() as conn:
+                return _shown(records.get(conn, self.deployment_id, self.thread_id))
+        except NotFound:
+            return {}
+
+    def stored_output(self) -> Any:
+        """Return the output from the rows of the run and its thread, for a log without it. Raises NotFound.
+
+        Never None: clients look for keys in the output.
+        """
+        with connection() as conn:
+            row = read.get(conn, self.deployment_id, self.run_id)
+            thread = records.get(conn, self.deployment_id, row["thread_id"])
+        if row["status"] in FAILED:
+            return {"__error__": row["error"]}
+        return _shown(thread)
+
+    def cancel(self) -> None:
+        """Cancel the run because its client has disconnected (`on_disconnect=cancel`)."""
+        reason = "client disconnected from the run stream (on_disconnect=cancel)"
+        try:
+            with connection() as conn:
+                stopped = cancel.cancel_run(
+                    conn, self.deployment_id, self.thread_id, self.run_id, reason=reason
+                )
+                next_run = eligibility.next_of(conn, self.deployment_id, self.thread_id)
+        except NotFound:
+            return  # the run had ended
+        except Unavailable as error:
+            log.warning("run %s: not cancelled after its client disconnected: %s", self.run_id, error)
+            return
+        publish_cancels([stopped], self.settings.event_retention_seconds)
+        notify_next(next_run)
+
+
+def _shown(thread: Mapping[Any, Any]) -> Any:
+    """Return a thread's values, with the interrupts that wait for an answer as `__interrupt__`."""
+    values = {} if thread["values"] is None else thread["values"]
+    open_interrupts = [
+        {**item, "response_schema": None} for items in (thread["interrupts"] or {}).values() for item in items
+    ]
+    if not open_interrupts:
+        return values
+    return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
+
+
+def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
+    """Yield the events without the first one, which was sent already.
+
+    Keeps the first event if it is the end of the run: the run was ended before it began.
+    """
+    for batch in batches:
+        if batch:
+            yield [event for event in batch if event.seq != 1 or event.is_last]
+            break
+        yield batch
+    yield from batches

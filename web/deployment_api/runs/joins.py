@@ -1,0 +1,226 @@
+"""Joining an existing run: its output, or its events after the last one received or from now on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, request
+from sqlalchemy import Connection
+
+from shared.errors import Forbidden, NotFound
+from shared.eventlog.events import Event
+from shared.eventlog.hub import hub
+from shared.infra.postgres import connection
+from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.runs import create, end_event, read, signals, visibility
+from shared.user_code import filters
+from shared.user_code.authorization import Ask
+from shared.user_code.filters import Filter
+from web.deployment_api import schemas
+from web.deployment_api.runs import stream_filter
+from web.deployment_api.runs.follower import RunFollower
+from web.deployment_api.runs.locations import stream_headers
+from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
+from web.gate.auth import caller
+from web.gate.authorization import allow_all, unasked, user
+from web.gate.context import deployment
+from web.http import sse
+from web.schemas.fields import QueryBoolean, QueryList, Schema, StrictString
+from web.schemas.operations import operation
+from web.schemas.validation import load_query, uuid_path
+
+bp = Blueprint("joins", __name__)
+
+ALL_KEPT = "-"  # a Last-Event-ID that requests all stored events, also of a run that is not resumable
+
+
+class JoinQuery(Schema):
+    cancel_on_disconnect = QueryBoolean(load_default=False)
+
+
+class StreamQuery(JoinQuery):
+    stream_mode = QueryList(StrictString())
+    namespace = Namespaces(StrictString())
+
+
+@bp.get("/threads/<thread_id>/runs/<run_id>/join")
+@operation(
+    "Wait for a run's output",
+    role="read",
+    long=True,
+    query=JoinQuery,
+    answer=schemas.OUTPUT,
+    headers=schemas.FOLLOWED_HEADERS,
+    errors=(404,),
+)
+def join_run(thread_id: str, run_id: str) -> Response:
+    return _joined(uuid_path(thread_id, "thread_id"), run_id)
+
+
+@bp.get("/runs/<run_id>/join")
+@operation(
+    "Wait for the output of a run without a thread",
+    role="read",
+    long=True,
+    query=JoinQuery,
+    answer=schemas.OUTPUT,
+    headers=schemas.FOLLOWED_HEADERS,
+    errors=(404,),
+)
+def join_stateless_run(run_id: str) -> Response:
+    return _joined(None, run_id)
+
+
+def _found(thread_id: UUID | None, run_id: str, *, cancels: bool) -> tuple[Any, bool]:
+    """Authorize reading a run, and cancelling it if `cancels`. Returns its row, and whether the stored row is gone.
+
+    The row of a temporary run is deleted when the run ends. The event log then provides the fields that readers need.
+    Raises Denied, and NotFound for a run that is missing or hidden by a filter.
+    """
+    key = uuid_path(run_id, "run_id")
+    named = _thread_of(key) if thread_id is None else thread_id
+    asks = [Ask("threads", "read", {"thread_id": named})]
+    if cancels:
+        which = {"run_ids": [str(key)], "status": None}
+        asks.append(Ask("threads", "update", {"thread_id": named, "action": "interrupt", "metadata": which}))
+    granted = allow_all(asks)
+    with connection() as conn:
+        row, is_gone = _row(conn, deployment().id, thread_id, key)
+        if not all(_is_visible(conn, row, each.filter, is_gone=is_gone) for each in granted):
+            raise NotFound("Not Found")
+    return row, is_gone
+
+
+def _row(conn: Connection, deployment_id: UUID, thread_id: UUID | None, run_id: UUID) -> tuple[Any, bool]:
+    try:
+        return read.get(conn, deployment_id, run_id, thread_id=thread_id), False
+    except NotFound:
+        row = end_event.gone(deployment_id, run_id)
+        if row is None or thread_id not in (None, row["thread_id"]):
+            raise
+        return row, True
+
+
+def _thread_of(run_id: UUID) -> UUID | None:
+    """Return the thread to authorize if the caller names none. The caller must not learn it before that."""
+    if user() is None:
+        return None
+    with connection() as conn:
+        try:
+            return _row(conn, unasked().id, None, run_id)[0]["thread_id"]
+        except NotFound:
+            return None
+
+
+def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: bool) -> bool:
+    if not filter:
+        return True
+    if is_gone:  # the thread is gone, too
+        return visibility.is_let_through(conn, row["kwargs"].get(read.THREAD_METADATA) or {}, filter)
+    return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
+
+
+def _joined(thread_id: UUID | None, run_id: str) -> Response:
+    cancels = _cancels(load_query(JoinQuery))
+    row, is_gone = _found(thread_id, run_id, cancels=cancels)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
+    if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
+        return follower.answer_at_once(follower.stored_output())
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(follower.run_id))
+        return follower.answer(reader, stack.pop_all(), after=0)
+
+
+@bp.get("/threads/<thread_id>/runs/<run_id>/stream")
+@operation(
+    "Join a run's event stream",
+    role="read",
+    long=True,
+    query=StreamQuery,
+    headers=schemas.FOLLOWED_HEADERS,
+    sse=True,
+    errors=(404,),
+)
+def join_stream(thread_id: str, run_id: str) -> Response:
+    """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
+    return _joined_stream(uuid_path(thread_id, "thread_id"), run_id)
+
+
+@bp.get("/runs/<run_id>/stream")
+@operation(
+    "Join the event stream of a run without a thread",
+    role="read",
+    long=True,
+    query=StreamQuery,
+    headers=schemas.FOLLOWED_HEADERS,
+    sse=True,
+    errors=(404,),
+)
+def join_stateless_stream(run_id: str) -> Response:
+    return _joined_stream(None, run_id)
+
+
+def _cancels(query: dict[str, Any]) -> bool:
+    """Whether a disconnect of the client cancels the run. Raises Forbidden if the caller's role may not cancel it."""
+    if query["cancel_on_disconnect"] and not caller().may("run"):
+        raise Forbidden("cancel_on_disconnect needs the role run")
+    return bool(query["cancel_on_disconnect"]) and request.method != "HEAD"  # a HEAD reads no stream
+
+
+def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
+    query = load_query(StreamQuery)
+    modes, namespaces, cancels = query.get("stream_mode"), query.get("namespace"), _cancels(query)
+    row = _widened(_found(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
+    resumable = row["kwargs"]["resumable"]
+    after = _position(request.headers.get("Last-Event-ID"), row)
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(follower.run_id))
+        newest, is_whole = follower.extent()
+        if after is not None and newest:  # an empty log was lost: the client has seen its numbers
+            after = min(after, newest)
+        is_over = row["status"] not in LIVE_RUN_STATUSES
+        if is_over and (after is None or (is_whole and after == newest)):
+            batches: Iterator[list[Event]] = iter(())
+        else:
+            batches = follower.batches(reader, after=after)
+        keep = stream_filter.of_join(row["kwargs"], modes, namespaces)
+        body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
+        headers = stream_headers(thread_id, follower.run_id)
+        return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
+
+
+def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
+    """Have a run stream the requested modes, too. Returns the run's row.
+
+    A run that has not started will stream all of them. A running run adds, from now on, the modes for which the graph
+    library already produces data that the run does not read.
+    """
+    subgraphs = stream_filter.needs_subgraphs(namespaces)
+    known = [mode for mode in modes or () if mode in STREAM_MODES]
+    if row["status"] == RunStatus.PENDING and (known or subgraphs):
+        with connection() as conn:
+            kwargs = create.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
+        return row if kwargs is None else {**row, "kwargs": kwargs}
+    if row["status"] == RunStatus.RUNNING and row["owner"] and set(known) - set(row["kwargs"]["stream_mode"]):
+        signals.widen(row["run_id"], row["owner"], known)
+    return row
+
+
+def _position(last_event_id: str | None, row: Any) -> int | None:
+    """Return the number of the event after which to continue; None means from now on."""
+    if row["status"] == RunStatus.PENDING and not row["attempt"]:
+        return 0
+    text = (last_event_id or "").strip()
+    if text == ALL_KEPT:
+        return 0
+    if not row["kwargs"]["resumable"] or last_event_id is None:
+        return None
+    if text in ("-1", "0"):
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        return None
+    return int(text) if int(text) <= row["seq_reserved"] else None

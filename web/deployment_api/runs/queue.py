@@ -1,0 +1,23 @@
+"""A deployment's queue: how many runs are pending, and for which reasons."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify
+
+from shared.infra.postgres import connection
+from shared.runs import queue_position
+from web.deployment_api import schemas
+from web.gate.authorization import allow, changed
+from web.gate.context import deployment
+from web.schemas.operations import operation
+
+bp = Blueprint("queue", __name__)
+
+
+@bp.get("/queue")
+@operation("Count waiting runs by the reason they wait", role="read", answer=schemas.QUEUE)
+def show_queue() -> Response:
+    """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
+    asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
+    with connection() as conn:
+        return jsonify(queue_position.of_deployment(conn, deployment(), asked.filter, changed(asked)))

@@ -1,0 +1,1 @@
+"""Requests and WebSockets for the project's own routes."""

@@ -1,0 +1,1 @@
+"""What the service establishes about a request before a view runs: deployment, caller, role, rate limits."""

@@ -1,0 +1,1 @@
+"""Server plumbing: gunicorn worker, connections, bodies, headers, CORS, server-sent events, WebSocket, errors. Knows no resource."""

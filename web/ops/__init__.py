@@ -1,0 +1,1 @@
+"""Routes for operators: health, metrics, the console, the docs page, static files."""

@@ -1,0 +1,119 @@
+"""The console: one page for browsers, which calls the public API and nothing else.
+
+The page needs no key, because a browser sends none when it opens a page. These routes return the same to every
+client. The page's script asks for a key once and calls the API with it, so nothing is shown without a key.
+
+The console is at `/`, and at `/o/` as well, since the project's own app may have the root under `runyard dev`. Its
+files are below `/o/`, a prefix that belongs to the control plane at every address. Their paths change with their
+content, so a browser may cache them forever.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import posixpath
+import re
+from functools import cache
+from urllib.parse import quote, urlencode
+
+from flask import Blueprint, Response, request
+
+from web.gate.addresses import AT_ROOT
+from web.gate.context import settings
+from web.ops import static_files
+from web.schemas.operations import operation
+
+bp = Blueprint("console", __name__)
+
+# Forbids scripts, styles and addresses from elsewhere, and scripts that turn text into markup.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+)
+# A page that opens the console loses access to its window. It could otherwise replace the console by a look-alike.
+# `same-origin` works in every browser, and against every page of another origin. Under `runyard dev`, pages of the
+# project's app share the console's origin; only the newer value works against them.
+OPENER_POLICY, OPENER_POLICY_OF_DEV = "same-origin", "noopener-allow-popups"
+SHELL = "console/index.html"
+FILES = "%FILES%"  # placeholder in the shell: relative path of its files
+IS_DEV = "%DEV%"  # placeholder in the shell: whether this is `runyard dev`, where the page needs no key
+# Placeholder in the shell: all modules that main.js needs to start. Browsers then load them in parallel, instead of
+# finding the imports of one module after another.
+PRELOADS = "<!-- preloads -->"
+PRELOAD = f'<link rel="modulepreload" href="{FILES}/{{}}">\n    '
+MAIN = "console/main.js"
+IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re.MULTILINE)
+ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the service's root
+
+
+@bp.get("/o/")
+@operation("Get the console", role="open", media=("text/html",))
+def get_console() -> Response:
+    return send_shell(root=OWN)
+
+
+@bp.get("/o/static/<version>/<path:name>")
+@operation("Get a file of the console", role="open")
+def get_console_file(version: str, name: str) -> Response:
+    """Return a file of the console. Under the current version a browser may cache it forever.
+
+    Under another version, the newest file is returned, and the browser must revalidate it.
+    """
+    is_current = version == current_version()
+    return static_files.send(name, keep=static_files.FOR_GOOD if is_current else static_files.ASK_AGAIN)
+
+
+@bp.get("/o/<tenant>/host/deployments/<deployment_id>")
+@operation("Get the console page of a deployment", role="open", status=302)
+def get_deployment_page(tenant: str, deployment_id: str) -> Response:
+    """Redirect to the console's page of a deployment. Deploy commands print this address.
+
+    The redirect includes the organization for operators, who have access to many.
+    """
+    to_root = "../../../" if settings().dev_deployment else "../../../../"
+    query = urlencode({"organization": tenant})
+    place = f"{to_root}#/deployments/{quote(deployment_id, safe='')}?{query}"
+    return Response(status=302, headers={"Location": place})
+
+
+def is_asked_for(deployment: str | None) -> bool:
+    """Return whether a browser requests the root, and the root is the service's own or that of `runyard dev`."""
+    if deployment is not None and not (
+        AT_ROOT in request.environ and deployment == settings().dev_deployment
+    ):
+        return False
+    return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
+
+
+def send_shell(*, root: str = ROOT) -> Response:
+    """Return the page that loads the console. Its addresses are relative, since a proxy may add any prefix."""
+    text = static_files.read(SHELL).body.decode()
+    text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(MAIN)))
+    text = text.replace(FILES, f"{root}o/static/{current_version()}")
+    text = text.replace(IS_DEV, "true" if settings().dev_deployment else "false")
+    body = text.encode()
+    etag = hashlib.sha256(body).hexdigest()[:32]
+    response = static_files.respond(body, gzip.compress(body, mtime=0), "text/html", etag)
+    response.headers["Content-Security-Policy"] = POLICY
+    opener_policy = OPENER_POLICY_OF_DEV if settings().dev_deployment else OPENER_POLICY
+    response.headers["Cross-Origin-Opener-Policy"] = opener_policy
+    return response
+
+
+@cache
+def _imported(name: str) -> list[str]:
+    """Return the modules that a module imports, directly and indirectly, apart from those loaded later."""
+    found, left = set[str](), [name]
+    while left:
+        module = left.pop()
+        for path in IMPORT.findall(static_files.read(module).body.decode()):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
+            if target not in found:
+                found.add(target)
+                left.append(target)
+    return sorted(found)
+
+
+def current_version() -> str:
+    return static_files.version("console", "vendor")

@@ -1,0 +1,362 @@
+"""`/ok`, `/info` and `/metrics`: health of the service, its version, and figures of queues and requests.
+
+These routes need no key. With a key, the routes of a deployment also return data that only its organization may see.
+Under the name of a deployment that does not exist they answer 404.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Flask, Response, current_app, jsonify, request
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection, RowMapping, text
+
+from shared import __version__, fleet
+from shared.access.api_keys import OPERATOR
+from shared.deployments import deployments
+from shared.errors import NotFound, Unavailable
+from shared.infra import schema
+from shared.infra.postgres import Row, connection
+from shared.infra.writes import WriteCheck
+from shared.models import RunStatus, is_live, waiting_since
+from web.gate.addresses import AT_ROOT
+from web.gate.auth import identify_if_known
+from web.gate.context import settings
+from web.gate.request_metrics import Traffic
+from web.ops import console, run_metrics, server_metrics
+from web.ops.run_metrics import RunMetrics
+from web.schemas.fields import OneOf, QueryBoolean, Schema
+from web.schemas.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
+from web.schemas.operations import operation
+from web.schemas.validation import load_query
+
+bp = Blueprint("health", __name__)
+
+
+def start(app: Flask) -> None:
+    """Start with an empty cache of figures, and without a check of the database."""
+    app.extensions["runyard_figures"] = {}
+    app.extensions["runyard_writes"] = WriteCheck()
+
+
+# Features that clients may rely on. A new feature adds its flag.
+FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
+SANDBOX = 2  # the isolation level at which user code has temporary folders of its own
+KNOWN_SECONDS = 1.0  # how long figures are cached
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+REFUSALS = (401, 403, 404, 429, 503)  # no key is needed, but one that is sent must be known
+
+UP = record("Up", ok=BOOLEAN, services=OBJECT)
+INFO = record(
+    "Info",
+    version=TEXT,
+    langgraph_py_version=TEXT_OR_NULL,
+    flags=mapped(BOOLEAN),
+    host=OBJECT,
+    metadata=OBJECT,
+)
+FIGURES = record("Figures", queue=OBJECT, workers=OBJECT, api=OBJECT)
+
+
+class OkQuery(Schema):
+    check_db = QueryBoolean(load_default=False)
+    ready = QueryBoolean(load_default=False)
+
+
+class MetricsQuery(Schema):
+    format = OneOf("prometheus", "json", load_default="prometheus")
+
+
+@bp.before_request
+def require_deployment() -> None:
+    """Raise NotFound if a route names a deployment that does not exist.
+
+    `runyard dev` answers at its root before it has built its deployment.
+    """
+    name = (request.view_args or {}).get("deployment")
+    if name is None or (AT_ROOT in request.environ and name == settings().dev_deployment):
+        return
+    with connection() as conn:
+        if not deployments.is_taken(conn, name):
+            raise NotFound
+
+
+@bp.get("/", strict_slashes=False)
+@operation(
+    "Check that the service is up, or get the console in a browser",
+    role="open",
+    query=OkQuery,
+    answer=UP,
+    media=("application/json", "text/html"),
+    errors=(404, 503),
+)
+def get_root(deployment: str | None = None) -> Response:
+    """Return the console to browsers, at the root of the service and of `runyard dev`. Otherwise answer like `/ok`."""
+    is_page = console.is_asked_for(deployment)
+    response = console.send_shell() if is_page else get_ok(deployment)
+    response.vary.add("Accept")
+    return response
+
+
+@bp.get("/ok")
+@operation("Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503))
+def get_ok(deployment: str | None = None) -> Response:
+    """Check that the service is up. With `check_db=1` the database must answer too.
+
+    With `ready=1` the database must also have the tables of this release and accept writes. Redis is not checked, since
+    the service answers requests and creates runs without it.
+    """
+    asked = load_query(OkQuery)
+    if asked["check_db"] or asked["ready"]:
+        with connection() as conn:
+            conn.execute(text("SELECT 1"))
+            if asked["ready"] and not schema.is_current(conn):
+                raise Unavailable("the database lacks tables of this release: run its migrations")
+        if asked["ready"]:
+            writes: WriteCheck = current_app.extensions["runyard_writes"]
+            writes.require()
+    return jsonify(ok=True, services={})
+
+
+@bp.get("/info")
+@operation("Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS)
+def get_info(deployment: str | None = None) -> Response:
+    """Return the version and features of the service.
+
+    With a key, `host` also holds the isolation of user code. At a deployment's address, the answer then also holds its
+    ids and the version of its graph library.
+    """
+    host: dict[str, Any] = {"kind": "self-hosted"}
+    library = None
+    if identify_if_known() is not None:
+        with connection() as conn:
+            host |= _of_user_code(fleet.weakest(conn))
+    found = _deployment(deployment)
+    if found is not None:
+        host |= {
+            "project_id": found.id,
+            "tenant_id": found.organization_id,
+            "revision_id": found.active_revision_id,
+            "host_revision_id": found.active_revision_id,
+        }
+        library = _pinned(found.requirements, "langgraph")
+    return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=host, metadata=host)
+
+
+def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
+    """Return the isolation level, and what enforces each limit: the kernel, counting by the service, or nothing.
+
+    `home` limits the content of a revision's home folder, `temporary` that of a graph host's `/tmp` and `/dev/shm`.
+    """
+    if found.isolation is None:
+        return {"isolation": None}
+    bounds = {"processes": found.bounds_tasks, "memory": found.bounds_memory}
+    limits = {name: "kernel" if by_kernel else "counted" for name, by_kernel in bounds.items()}
+    limits |= {"home": "counted", "temporary": "kernel" if found.isolation >= SANDBOX else "none"}
+    return {"isolation": found.isolation, "limits": limits, "home_mb": settings().host_home_mb}
+
+
+@bp.get("/metrics")
+@operation(
+    "Get queue, worker and request figures for Prometheus",
+    role="open",
+    slow=True,
+    query=MetricsQuery,
+    answer=FIGURES,
+    media=("text/plain", "application/json"),
+    errors=REFUSALS,
+)
+def get_metrics(deployment: str | None = None) -> Response:
+    """Return figures of queues, workers and requests. With a key, also the figures of its organization's deployments.
+
+    With an operator's key, also the figures of servers, webhooks, upkeep and backups. `format=json` returns sums of
+    queue, workers and requests. At a deployment's address, with a key, the queue is the deployment's own.
+    """
+    asked = load_query(MetricsQuery)
+    found = _deployment(deployment)
+    figures, counted = _figures(found.id if found is not None else None)
+    traffic: Traffic = current_app.extensions["runyard_traffic"]
+    if asked["format"] == "json":
+        return jsonify(
+            queue=_totals(figures),
+            workers=_capacity(counted),
+            api=traffic.totals(),
+        )
+    registry = CollectorRegistry()
+    registry.register(Figures(figures, counted))
+    registry.register(traffic)
+    asking = identify_if_known()
+    registry.register(RunMetrics(run_metrics.seen(asking, found.id if found is not None else None)))
+    if asking is not None and asking.may(OPERATOR):
+        registry.register(server_metrics.seen())
+    return Response(generate_latest(registry), content_type=METRICS_TYPE)
+
+
+@dataclass(frozen=True)
+class QueueFigure:
+    """Runs of one pool in one status, and how long they have been in it. Waiting time begins when a run is due."""
+
+    pool: str
+    status: str
+    runs: int
+    oldest_seconds: float
+    median_seconds: float
+    oldest_unblocked_seconds: float  # among runs that are the first of their thread
+
+
+# The window function follows the order of the index ix_run_live, so that no sort is needed however many runs wait.
+QUEUE = text(f"""
+SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
+    coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
+    coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
+FROM (
+    SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
+        CASE WHEN status = 'running' OR {waiting_since("run")} <= now() THEN CAST(extract(epoch FROM
+            now() - CASE status WHEN 'running' THEN started_at ELSE {waiting_since("run")} END
+        ) AS double precision) END AS seconds
+    FROM run WHERE {is_live()}
+        AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+) AS live
+GROUP BY pool, status ORDER BY pool, status
+""")
+
+
+def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMapping]]:
+    """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
+    known = current_app.extensions["runyard_figures"]
+    looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
+    if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+        with connection() as conn:
+            figures, counted = queue_figures(conn, deployment_id), fleet.counted(conn)
+        known[deployment_id] = (time.monotonic(), figures, counted)
+    return figures, counted
+
+
+def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[QueueFigure]:
+    """Return the figures of pending and running runs by pool."""
+    rows = conn.execute(QUEUE, {"deployment_id": deployment_id}).mappings()
+    return [QueueFigure(**row) for row in rows]
+
+
+WORKER_FIGURES = (
+    ("workers", "workers", "Number of runners and builders"),
+    ("worker_slots", "slots", "Number of runs or builds that the workers can execute at a time"),
+    ("worker_running", "running", "Number of runs or builds that the workers execute now"),
+    ("worker_available", "available", "Number of further runs or builds that the workers could start now"),
+    ("graph_hosts", "hosts", "Number of graph hosts of the workers"),
+    ("runs_ended_a_minute", "ended", "Number of runs that ended within the last minute"),
+)
+
+
+RUN_FIGURES = (
+    ("runs", "runs", "Number of runs that have not ended"),
+    (
+        "oldest_run_seconds",
+        "oldest_seconds",
+        "Seconds that the oldest run has been pending since it was due, or running",
+    ),
+    (
+        "median_run_seconds",
+        "median_seconds",
+        "Median of the seconds that runs have been pending since they were due, or running",
+    ),
+    (
+        "oldest_unblocked_run_seconds",
+        "oldest_unblocked_seconds",
+        "Like runyard_oldest_run_seconds, of runs without an earlier live run on their thread",
+    ),
+)
+
+
+class Figures(Collector):
+    """The figures as Prometheus gauges. They come from database rows, so every process returns the same."""
+
+    def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row]) -> None:
+        self.figures = figures
+        self.counted = counted
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield from self._of_runs()
+        yield from self._of_workers()
+
+    def _of_workers(self) -> Iterator[GaugeMetricFamily]:
+        for name, column, what in WORKER_FIGURES:
+            family = GaugeMetricFamily(f"runyard_{name}", what, labels=("kind", "pool", "state"))
+            for row in self.counted:
+                family.add_metric((row["kind"], row["pool"] or "", row["state"]), row[column])
+            yield family
+
+    def _of_runs(self) -> Iterator[GaugeMetricFamily]:
+        for name, field, what in RUN_FIGURES:
+            family = GaugeMetricFamily(f"runyard_{name}", what, labels=("pool", "status"))
+            for figure in self.figures:
+                family.add_metric((figure.pool, figure.status), getattr(figure, field))
+            yield family
+
+
+def _totals(figures: Sequence[QueueFigure]) -> dict[str, Any]:
+    """Return the sums over all pools. The median is the longest median of a pool."""
+    waiting = [row for row in figures if row.status == RunStatus.PENDING]
+    return {
+        "n_pending": sum(row.runs for row in waiting),
+        "n_running": sum(row.runs for row in figures if row.status == RunStatus.RUNNING),
+        "pending_runs_wait_time_max_secs": max((row.oldest_seconds for row in waiting), default=0.0),
+        "pending_runs_wait_time_med_secs": max((row.median_seconds for row in waiting), default=0.0),
+        "pending_unblocked_runs_wait_time_max_secs": max(
+            (row.oldest_unblocked_seconds for row in waiting), default=0.0
+        ),
+    }
+
+
+def _capacity(counted: Sequence[Row]) -> dict[str, int]:
+    """Return the slots of all runners, in the form that clients of the protocol know."""
+    runners = [row for row in counted if row["kind"] == "runner"]
+    most = sum(row["slots"] for row in runners if row["state"] == fleet.READY)
+    return {
+        "max": most,
+        "active": sum(row["running"] for row in runners),
+        "available": sum(row["available"] for row in runners),
+    }
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A deployment and its active revision."""
+
+    id: UUID
+    organization_id: UUID
+    active_revision_id: UUID | None
+    requirements: str | None
+
+
+REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
+
+
+def _deployment(name: str | None) -> Serving | None:
+    """Return the deployment at this address. None at the root, and for a caller without a key. Raises NotFound."""
+    asking = identify_if_known() if name is not None else None
+    if asking is None:
+        return None
+    with connection() as conn:
+        found = None if name is None else deployments.resolve(conn, asking.organization_id, name)
+        if found is None:
+            raise NotFound()
+        requirements = conn.execute(REQUIREMENTS, {"id": found.active_revision_id}).scalar()
+    return Serving(found.id, found.organization_id, found.active_revision_id, requirements)
+
+
+def _pinned(requirements: str | None, package: str) -> str | None:
+    """Return the version of a package in resolved `name==version` lines, or None."""
+    for line in (requirements or "").splitlines():
+        name, _, version = line.partition("==")
+        if name.strip() == package:
+            return version.split()[0].rstrip("\\") if version.split() else None
+    return None

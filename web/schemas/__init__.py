@@ -1,0 +1,1 @@
+"""Request fields, validation, route declarations and the OpenAPI document."""

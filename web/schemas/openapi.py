@@ -1,0 +1,343 @@
+"""`/openapi.json`: the API document of both interfaces, generated from the routes.
+
+`@operation(…)` declares what a route's code does not show: its summary, schemas, status and refusals. Path, method,
+parameters and description (the docstring) come from the route itself. The document at a deployment's own address
+holds only the deployment API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+from flask import Blueprint, Flask, Response, current_app, request
+from marshmallow import fields
+from werkzeug.routing import Rule
+
+from shared import __version__, assistants
+from shared.access.idempotency import HEADER
+from shared.deployments.deployments import DeploymentRef
+from shared.infra.postgres import connection
+from web.gate import named
+from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX
+from web.gate.developer import developer
+from web.gate.target import is_off as is_switched_off
+from web.gate.target import target
+from web.ops import openapi_merge
+from web.schemas.fields import (
+    DateField,
+    ItemOrList,
+    JsonObject,
+    ListOf,
+    OneOf,
+    QueryBoolean,
+    QueryList,
+    StrictBoolean,
+    StrictInteger,
+    StrictNumber,
+    StrictString,
+    TimeField,
+    UuidField,
+)
+from web.schemas.json_schema import OBJECT
+from web.schemas.openapi_examples import EXAMPLE, EXAMPLES, of_body, with_graph
+from web.schemas.openapi_responses import responses
+from web.schemas.operations import JSON, Operation, of_view, operation
+
+bp = Blueprint("openapi", __name__)
+
+# The groups of the page, in order, with the blueprints of each.
+GROUPS = {
+    "Runs": ("runs", "joins", "cancels", "failed"),
+    "Threads": ("threads", "thread_stream"),
+    "State and history": ("states",),
+    "Assistants": ("assistants",),
+    "Crons": ("crons",),
+    "Webhooks": ("webhooks",),
+    "Store": ("store",),
+    "Protocol v2": ("protocol_commands", "protocol_events", "protocol_socket"),
+    "MCP and A2A": ("mcp", "a2a"),
+    "Deployments": ("deployments", "uploads"),
+    "Revisions": ("revisions", "traffic"),
+    "Logs": ("logs",),
+    "Organizations and keys": ("me", "organizations"),
+    "OAuth providers": ("providers",),
+    "Users' tokens": ("authentication",),
+    "Repositories": ("integrations",),
+    "Workers": ("workers",),
+    "Figures": ("metrics", "usage"),
+    "Service": ("queue", "health", "openapi"),
+}
+GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for blueprint in blueprints}
+
+SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
+SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
+DEPLOYMENT_ROOT = "/d/{deployment}"
+MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id, which names the default assistant of that graph"}
+OTHER_IDS = frozenset(
+    {"assistant_id", "provider_id", "key_id", "auth_id", "worker_id"}
+)  # ids that need not be UUIDs
+
+
+@bp.get("/openapi.json")
+@operation("Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503))
+def get_openapi(deployment: str | None = None) -> Response:
+    """Return the OpenAPI 3.1 description of the service, or of one deployment."""
+    return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
+
+
+def document_at(deployment: str | None) -> dict[str, Any]:
+    """Return the document for the current request's caller: the service's, or one deployment's."""
+    known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
+    of_deployment = deployment is not None
+    if of_deployment not in known:  # the routes of an app never change: generated once
+        known[of_deployment] = document(current_app, of_deployment=of_deployment)
+    found = dict(known[of_deployment])
+    if deployment is not None:
+        found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
+        found = _for_caller(found, deployment)
+    prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
+    found["servers"] = [{"url": request.script_root + prefix or "/"}]
+    own = target()
+    if own is not None:
+        found = openapi_merge.merged(_switched_on(found, own.deployment), own.deployment)
+        found["servers"] = [{"url": own.root_path or "/"}]
+    return found
+
+
+def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
+    """Return the document without the interfaces that the deployment has disabled."""
+    is_off = {path: is_switched_off(deployment, rule) for path, rule in _paths(current_app, True)}
+    return openapi_merge.without_switched_off(document, is_off)
+
+
+def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the document with a graph of the deployment in its examples, if the caller may read the deployment.
+
+    A developer at their own machine needs no key, and the document asks for none.
+    """
+    if developer() is not None:
+        components = {
+            part: found for part, found in document["components"].items() if part != "securitySchemes"
+        }
+        document = {**document, "components": components, "security": []}
+    caller = named.key_holder()
+    serving = None if caller is None else named.of_organization(caller.organization_id, name)
+    if serving is None:
+        return document
+    with connection() as conn:
+        known = assistants.graph_ids(conn, serving)
+        if not known:
+            return document
+        schemas = assistants.graph(conn, serving, known[0])["schemas"]
+    return with_graph(document, known[0], schemas.get("input_schema"))
+
+
+def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
+    """Return the document of the whole API, or of the routes at a deployment's own address."""
+    spec = APISpec(
+        title="runyard",
+        version=__version__,
+        openapi_version="3.1.0",
+        plugins=[_plugin()],
+        info={"description": "Deploy agent applications and run their graphs."},
+        security=[
+            {"api_key": []},
+            {"bearer": []},
+            {"api_key": [], "tenant_id": []},
+            {"bearer": [], "tenant_id": []},
+        ],
+    )
+    spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
+    spec.components.security_scheme("tenant_id", {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"})
+    spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    described = sorted(_operations(app, of_deployment), key=lambda found: found[:2])
+    times = Counter(of_view(view).summary for *_, view in described)
+    for path, method, rule, view in described:
+        operation = _describe(spec, rule, method, path, view)
+        if times[operation["summary"]] > 1:  # a view with several routes
+            operation["summary"] += f" ({method} {path})"
+        spec.path(path=path, operations={method.lower(): operation})
+    found = spec.to_dict()
+    schemas = found["components"]["schemas"]
+    for name in EXAMPLES.keys() & schemas.keys():
+        schemas[name]["examples"] = [EXAMPLES[name]]
+    used = {operation["tags"][0] for path in found["paths"].values() for operation in path.values()}
+    return {**found, "tags": [{"name": group} for group in GROUPS if group in used]}
+
+
+def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rule, Callable[..., Any]]]:
+    """Yield `(path, method, rule, view)` for every method of every path."""
+    for path, rule in _paths(app, of_deployment):
+        for method in (rule.methods or set()) - SKIPPED_METHODS:
+            yield path, method, rule, app.view_functions[rule.endpoint]
+
+
+def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
+    for rule in app.url_map.iter_rules():
+        path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
+        if rule.endpoint.partition(".")[0] in SKIPPED_BLUEPRINTS or rule.websocket:
+            continue
+        if not of_deployment:
+            yield path, rule
+        elif (
+            path.startswith(f"{DEPLOYMENT_ROOT}/") and path != f"{DEPLOYMENT_ROOT}/"
+        ):  # the deployment's root is an alias of /ok
+            yield path.removeprefix(DEPLOYMENT_ROOT), rule
+
+
+def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
+    """Return the description of one method of one path."""
+    text = (view.__doc__ or "").strip()
+    operation = of_view(view)
+    is_open = operation.role == "open"
+    takes_input = operation.body is not None or operation.query is not None or "_id>" in rule.rule
+    described: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
+        "tags": [_tag(rule)],
+        "summary": operation.summary,
+        "parameters": [
+            *_path_parameters(path, operation),
+            *_query_parameters(operation),
+            *_header_parameters(operation),
+        ],
+        "responses": responses(spec, operation, rule.rule, is_open=is_open, takes_input=takes_input),
+    }
+    if text:
+        described["description"] = text
+    if operation.body is not None:
+        examples = {EXAMPLE: {"value": _example(operation)}}  # the viewer reads no `example`
+        content = {JSON: {"schema": _body_schema(operation), "examples": examples}}
+        described["requestBody"] = {"required": _is_body_required(operation), "content": content}
+    if is_open:
+        described["security"] = []
+    return described
+
+
+def _is_body_required(operation: Operation) -> bool:
+    assert operation.body is not None
+    return bool(operation.body_items) or operation.body.requires_a_field()
+
+
+def _body_schema(operation: Operation) -> Any:
+    if not operation.body_items:
+        return operation.body
+    return {"type": "array", "items": operation.body, "minItems": 1, "maxItems": operation.body_items}
+
+
+def _example(operation: Operation) -> Any:
+    assert operation.body is not None
+    example = of_body(operation.body)
+    return [example] if operation.body_items else example
+
+
+def _tag(rule: Rule) -> str:
+    """Return the group of a route, by the name of its innermost blueprint."""
+    return GROUP_OF[rule.endpoint.split(".")[-2].removeprefix("deployment_")]
+
+
+def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)\}", path):
+        is_id = name.endswith("_id") and name not in OTHER_IDS and name not in operation.any_text
+        schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
+        meaning = {"description": MEANINGS_OF_IDS[name]} if name in MEANINGS_OF_IDS else {}
+        yield {"in": "path", "name": name, "required": True, "schema": schema, **meaning}
+
+
+def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+    return [{"in": "query", "schema": operation.query}] if operation.query is not None else []
+
+
+def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
+    text = {"type": "string"}
+    if 304 in operation.errors:
+        meaning = "ETag of the version of the record that the client has"
+        yield {"in": "header", "name": "If-None-Match", "description": meaning, "schema": text}
+    if operation.sse:
+        meaning = "Id of the last event that the client received"
+        yield {"in": "header", "name": "Last-Event-ID", "description": meaning, "schema": text}
+    if operation.idempotent:
+        yield {
+            "in": "header",
+            "name": HEADER,
+            "description": "Key of the request. A request that is repeated with the same key within a day is executed once;"
+            " the repetition gets the first response, with the header Idempotent-Replayed.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x20-\x7e]+$"},
+        }
+
+
+def _plugin() -> MarshmallowPlugin:
+    """Return apispec's marshmallow plugin, extended by the fields of web/schemas/fields.py."""
+
+    class Plugin(MarshmallowPlugin):
+        def init_spec(self, spec: APISpec) -> None:
+            super().init_spec(spec)
+            self.converter.add_attribute_function(_field_schema)  # type: ignore[union-attr]
+
+    return Plugin(schema_name_resolver=lambda schema: _schema_class(schema).__name__)
+
+
+def _schema_class(schema: Any) -> type:
+    return schema if isinstance(schema, type) else type(schema)
+
+
+# The JSON Schema of each class of fields; the first class that matches counts.
+FIELD_TYPES: list[tuple[type[fields.Field], dict[str, Any]]] = [
+    (StrictNumber, {"type": "number"}),
+    (StrictInteger, {"type": "integer"}),
+    (StrictBoolean, {"type": "boolean"}),
+    (QueryBoolean, {"type": "boolean"}),
+    (StrictString, {"type": "string"}),
+    (UuidField, {"type": "string", "format": "uuid"}),
+    (TimeField, {"type": "string", "format": "date-time"}),
+    (DateField, {"type": "string", "format": "date"}),
+    (JsonObject, OBJECT),
+]
+
+
+def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a field from web/schemas/fields.py."""
+    if isinstance(field, ListOf):
+        return _list_schema(converter, field)
+    own = getattr(field, "json_schema", {})
+    found = next((dict(schema) for kind, schema in FIELD_TYPES if isinstance(field, kind)), {}) | own
+    pattern = getattr(field, "pattern", None)
+    if isinstance(field, JsonObject) and field.bounds:
+        found["description"] = field.bounds
+    bounds = {
+        "minimum": getattr(field, "minimum", None),
+        "maximum": getattr(field, "maximum", None),
+        "minLength": getattr(field, "min_length", None) or None,
+        "maxLength": getattr(field, "max_length", None),
+        "pattern": f"^(?:{pattern.pattern})$" if pattern is not None else None,
+        "enum": list(field.choices) if isinstance(field, OneOf) else None,
+    }
+    found.update({name: bound for name, bound in bounds.items() if bound is not None})
+    if field.allow_none and "type" in found:
+        kinds = found["type"]
+        found["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
+        if "enum" in found:
+            found["enum"].append(None)
+    elif field.allow_none and "anyOf" in found:
+        found["anyOf"] = [*found["anyOf"], {"type": "null"}]
+    return found
+
+
+def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
+    inner = converter.field2property(field.inner)
+    array: dict[str, Any] = {"type": "array", "items": inner}
+    if field.not_empty:
+        array["minItems"] = 1
+    array["maxItems"] = field.max_items
+    if isinstance(field, ItemOrList):
+        return {"anyOf": [inner, array, *([{"type": "null"}] if field.allow_none else [])]}
+    if field.allow_none:
+        array["type"] = ["array", "null"]
+    if isinstance(field, QueryList):
+        array["description"] = "A repeated parameter, a JSON array, or values separated by commas."
+    return array

@@ -1,0 +1,138 @@
+"""Example bodies in the API document. `/docs` fills them in, and the service accepts each of them unchanged.
+
+A schema without an example here accepts an empty body. For callers that may read the deployment, the examples name its
+first graph and hold an input for it. For other callers they hold a placeholder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from web.schemas.fields import Schema
+
+EXAMPLE = "example"  # the name of each example in the document
+GRAPH = "GRAPH_ID"
+MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
+METADATA = {"metadata": {"topic": "greetings"}}
+ID = "0198c0de-0000-7000-8000-000000000000"
+RUN = {"assistant_id": GRAPH, "input": MESSAGES}
+CRON = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+A2A_MESSAGE = {
+    "kind": "message",
+    "messageId": "1",
+    "role": "user",
+    "parts": [{"kind": "text", "text": "Hello"}],
+}
+PROVIDER = {
+    "provider_id": "acme",
+    "name": "Acme",
+    "client_id": "runyard",
+    "client_secret": "of the client",
+    "auth_url": "https://acme.example/authorize",
+    "token_url": "https://acme.example/token",
+}
+
+# By name of the schema.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "A2aCall": {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": A2A_MESSAGE}},
+    "AssistantCreate": {"graph_id": GRAPH, "name": "My assistant"},
+    "AssistantPatch": {"name": "My assistant"},
+    "AssistantSearch": {"limit": 10},
+    "Authenticate": {"provider": "acme", "scopes": ["mail.read"], "user_id": "ann"},
+    "Callback": {"code": "of the provider", "state": "as it was sent"},
+    "CancelMany": {"status": "pending"},
+    "CronCreate": CRON,
+    "CronPatch": {"enabled": False},
+    "DeploymentCreate": {"name": "chat", "source": "internal_source"},
+    "DeploymentPatch": {"display_name": "Chat"},
+    "History": {"limit": 10},
+    "ItemDelete": {"namespace": ["notes"], "key": "greeting"},
+    "ItemPut": {"namespace": ["notes"], "key": "greeting", "value": {"text": "Hello"}},
+    "ItemSearch": {"namespace_prefix": ["notes"]},
+    "KeyCreate": {"name": "ci", "role": "deploy"},
+    "KeyPatch": {"name": "ci"},
+    "McpCall": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+    "McpDiscover": {"provider_id": "tools", "name": "Tools", "mcp_server_url": "https://tools.example/mcp"},
+    "OrganizationBody": {"name": "Acme"},
+    "ProtocolCommand": {"id": 1, "method": "run.start", "params": RUN},
+    "Promote": {"revision_id": ID},
+    "ProviderCreate": PROVIDER,
+    "ProviderPatch": {"name": "Acme"},
+    "RunCreate": RUN,
+    "StateAt": {"checkpoint": {"checkpoint_id": ID}},
+    "StatePatch": METADATA,
+    "StateUpdate": {"values": MESSAGES},
+    "Subscribed": {"channels": ["values", "messages", "lifecycle", "input"]},
+    "ThreadCreate": METADATA,
+    "ThreadCronCreate": CRON,
+    "ThreadPatch": METADATA,
+    "ThreadPrune": {"thread_ids": [ID], "strategy": "keep_latest"},
+    "ThreadSearch": {"limit": 10},
+    "TokenMetadata": METADATA,
+    "VersionChoice": {"version": 1},
+}
+
+
+def of_body(schema: type[Schema]) -> dict[str, Any]:
+    """Return an example of a body that the schema accepts."""
+    return EXAMPLES.get(schema.__name__, {})
+
+
+def with_graph(
+    document: dict[str, Any], graph_id: str, input_schema: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the document with examples that name this graph and hold an input for it."""
+    values = sample(input_schema or {}, input_schema or {})
+    known = {"assistant_id": graph_id, "graph_id": graph_id, "input": values, "values": values}
+
+    def filled(example: Any) -> Any:
+        if isinstance(example, list):
+            return [filled(one) for one in example]
+        named = {name: known[name] for name in known.keys() & example.keys()}
+        inner = {"params": filled(example["params"])} if "params" in example else {}
+        return {**example, **named, **inner}
+
+    document = deepcopy(document)
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            example = content["examples"][EXAMPLE]
+            example["value"] = filled(example["value"])
+    for schema in document.get("components", {}).get("schemas", {}).values():
+        if "examples" in schema:
+            schema["examples"] = filled(schema["examples"])
+    return document
+
+
+DEEPEST = 10  # levels: a schema may contain itself
+SAMPLES: dict[str, Any] = {
+    "string": "Hello",
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "null": None,
+}
+
+
+def sample(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return a small value that fits a JSON Schema. An object gets its required properties, or else the first one."""
+    if depth > DEEPEST:
+        return None
+    if "default" in schema:
+        return schema["default"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return sample((root.get("$defs") or {}).get(name) or {}, root, depth + 1)
+    for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        return sample(one, root, depth + 1)
+    properties = schema.get("properties") or {}
+    if "messages" in properties:
+        return MESSAGES
+    if not properties:
+        return SAMPLES.get(schema.get("type", ""), {})
+    wanted = schema.get("required") or list(properties)[:1]
+    return {name: sample(properties[name], root, depth + 1) for name in wanted if name in properties}
