@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.settings import BadSetting, Settings
-from workers.builder import interpreters, uv
+from workers.builder.python import interpreters, uv
 from workers.isolation import sandbox
 
 FIND_SECONDS = 30

@@ -21,7 +21,7 @@ from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers import messages
-from workers.builder import caches, host_commands, workspaces
+from workers.builder import caches, host_command, workspaces
 from workers.builder.builder import Builder
 from workers.celery_app import celery
 from workers.heartbeat import Figures, HeartbeatSender
@@ -54,7 +54,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int, consume: Callable[
     isolation = sandbox.settle(settings)
     if is_runner:
         deploy_log = DeployLog()
-        hosts = HostPool(settings, host_commands.host_of(settings, deploy_log), _limits_of)
+        hosts = HostPool(settings, host_command.host_of(settings, deploy_log), _limits_of)
         _runner = runner = Runner(settings, hosts, deploy_log)
         gevent.spawn(runner.warm_up)
         figures: Figures = runner.figures

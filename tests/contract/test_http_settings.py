@@ -141,6 +141,10 @@ def test_origins_are_those_that_are_named(anonymous: FlaskClient, having: Settin
         "Access-Control-Max-Age": "5",
     }
     assert preflight(anonymous, Origin="https://x.b.example").status_code == 200
+    long = f"https://{'x' * 300}.b.example"
+    assert preflight(anonymous, Origin=long).text == "Disallowed CORS origin", (
+        "it would be matched for minutes"
+    )
     refused = preflight(
         anonymous,
         Origin="https://c.example",

@@ -30,7 +30,7 @@ from tests.support.archived import keep
 from tests.support.full_disk import largest_file
 from tests.support.greened import World, child, greened
 from tests.support.waiting import wait_until
-from workers.builder import build_log, earlier, workspaces
+from workers.builder import build_log, reuse, workspaces
 from workers.builder.builder import Builder
 
 __all__ = ["child"]
@@ -44,18 +44,18 @@ graph = StateGraph(MessagesState).add_node("echo", lambda state: {{}}).add_edge(
 # Functions at which a builder is killed, in the order of a build: before and after the environment is complete.
 ENVIRONMENT_STEPS = (
     ("workers.builder.environments", "_fetch"),
-    ("workers.builder.commands", "unpack"),
+    ("workers.builder.environments", "unpack_command"),
     ("workers.builder.config.manifest", "read"),
-    ("workers.builder.resolving", "resolve"),
-    ("workers.builder.uv", "create_environment"),
-    ("workers.builder.commands", "compile_bytecode"),
+    ("workers.builder.python.installer", "resolve"),
+    ("workers.builder.python.uv", "create_environment"),
+    ("workers.builder.python.interpreters", "compile_bytecode"),
 )
 LATER_STEPS = (
-    ("workers.builder.graphs", "inspect"),
-    ("workers.builder.graphs", "_described"),
+    ("workers.builder.inspection", "inspect"),
+    ("workers.builder.inspection", "describe_graphs"),
     ("workers.builder.builder", "_Build._keep"),
     ("workers.builder.builder", "_Build._switch"),
-    ("workers.builder.graphs", "make_default_assistants"),  # within the transaction that switches
+    ("workers.builder.publish", "make_default_assistants"),  # within the transaction that switches
 )
 BACKEND = (
     "[project]\nname = 'own'\nversion = '1'\n"
@@ -343,7 +343,7 @@ def test_unchanged_source_is_built_and_loaded_once(world: World) -> None:
     assert _said(case, "the requirements are those of the last revision, and so are their versions")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(earlier, "FRESH", earlier.FRESH * 0)
+        patch.setattr(reuse, "FRESH", reuse.FRESH * 0)
         case.revision_id = case.revise(more="# other code")
         assert case.build()["build_id"] is None, "after a day, what has been released since counts"
         assert _said(case, "resolving requirements")

@@ -19,8 +19,9 @@ from greenlet import greenlet
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from shared import store_vectors
 from shared.deployments import logs as build_logs
-from shared.deployments import revisions, secrets, traffic
+from shared.deployments import revisions, secrets
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
 from shared.figures import totals
@@ -30,9 +31,12 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from workers.builder import earlier, environments, graphs, sources, steps, workspaces
+from workers.builder import environments, inspection, publish, reasons, reuse, sources, workspaces
 from workers.builder.build_log import BuildLog
-from workers.builder.config import store
+from workers.builder.config.fields import refused
+from workers.builder.environments import Environment
+from workers.builder.inspection import Inspected
+from workers.builder.publish import Configs
 from workers.runner.event_writer import Writers
 
 log = logging.getLogger(__name__)
@@ -152,11 +156,11 @@ class Lease:
         while not self._released.wait(min(self._seconds / 3, NOTICE_SECONDS)):
             try:
                 with connection() as conn:
-                    ours = revisions.renew(conn, self._claimed, lease_seconds=self._seconds)
+                    is_renewed = revisions.renew(conn, self._claimed, lease_seconds=self._seconds)
             except (Unavailable, DBAPIError) as error:
                 log.warning("revision %s: its lease was not renewed: %s", self._claimed.revision_id, error)
                 continue
-            if not ours:
+            if not is_renewed:
                 gevent.kill(builder, Fenced())
                 return
 
@@ -187,18 +191,19 @@ class _Build:
             raise BuildFailed("secrets", self._unreadable.message, status="CREATE_FAILED")
         self._variables = self._secrets
         self._fetch()
-        self._repeat()
-        made = self._make()
-        store.require_vectors(made.manifest.store)
-        configs = graphs.configs({**made.manifest.env, **self._variables})
-        found = self._inspected(made)
+        self._reuse_build()
+        environment = self._make()
+        if environment.manifest.store.get("index"):
+            _require_vectors()
+        configs = publish.assistant_configs({**environment.manifest.env, **self._variables})
+        inspected = self._inspect(environment)
         if claimed.status == RevisionStatus.BUILDING:
-            self._keep(made, found, configs)
+            self._keep(environment, inspected, configs)
             self._advance(RevisionStatus.AWAITING_DEPLOY)
             self._advance(RevisionStatus.DEPLOYING)
         else:
             self._prepare()
-        self._switch(found, configs)
+        self._switch(inspected, configs)
 
     def _fetch(self) -> None:
         """Fetch the source of a revision that has no archive yet. Later attempts and runners use the archive."""
@@ -217,7 +222,7 @@ class _Build:
                 self._settings, self._claimed, origin, self._secrets, self.log.write
             )
 
-    def _make(self) -> environments.Environment:
+    def _make(self) -> Environment:
         claimed = self._claimed
         assert claimed.archive_digest is not None
         plan = environments.Plan(
@@ -232,67 +237,70 @@ class _Build:
             claimed.build_id,
             plan,
             write_line=self.log.write,
-            settled=self._settled,
+            find_requirements=self._find_requirements,
             deadline_seconds=self._settings.build_timeout_seconds,
         )
 
-    def _settled(self, inputs: str) -> str | None:
+    def _find_requirements(self, inputs: str) -> str | None:
         """Return the requirements that a recent revision resolved from the same inputs; None if there is none."""
         with connection() as conn:
-            found = earlier.same_inputs(conn, self._claimed, inputs)
-        if found is None:
+            earlier = reuse.same_inputs(conn, self._claimed, inputs)
+        if earlier is None:
             return None
-        self._resolved_at = found.resolved_at
-        return found.requirements
+        self._resolved_at = earlier.resolved_at
+        return earlier.requirements
 
-    def _repeat(self) -> None:
+    def _reuse_build(self) -> None:
         """Reuse the build of an earlier revision with the same source, if a fresh one exists."""
         claimed = self._claimed
         if claimed.requirements is not None:
             return
         with connection() as conn:
-            found = earlier.same_source(conn, claimed)
-            if found is None:
+            earlier = reuse.same_source(conn, claimed)
+            if earlier is None:
                 return
-            revisions.repeat(conn, claimed, found.build_id)
+            revisions.repeat(conn, claimed, earlier.build_id)
         self.log.write("INFO", "the source is that of an earlier revision, and so is its environment")
-        self._resolved_at = found.resolved_at
+        self._resolved_at = earlier.resolved_at
         self._claimed = dataclasses.replace(
             claimed,
-            build_id=found.build_id,
-            requirements=found.requirements,
-            python_version=found.python_version,
+            build_id=earlier.build_id,
+            requirements=earlier.requirements,
+            python_version=earlier.python_version,
         )
 
-    def _inspected(self, made: environments.Environment) -> graphs.Inspected:
+    def _inspect(self, environment: Environment) -> Inspected:
+        """Return the description of the code, from an earlier inspection if possible. Raises BuildFailed."""
         claimed = self._claimed
         with connection() as conn:
-            found = graphs.known(
+            earlier = reuse.earlier_inspection(
                 conn, claimed.deployment_id, claimed.revision_id, claimed.build_id, self._secrets
             )
-        if found is not None and found.graphs.keys() == made.manifest.graphs.keys():
+        if earlier is not None and earlier.graphs.keys() == environment.manifest.graphs.keys():
             self.log.write("INFO", "its graphs have been loaded before, with the same variables")
-            return found
-        return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.write)
+            return earlier
+        return inspection.inspect(
+            self._settings, claimed.revision_id, environment, self._variables, self.log.write
+        )
 
-    def _keep(self, made: environments.Environment, found: graphs.Inspected, configs: graphs.Configs) -> None:
+    def _keep(self, environment: Environment, inspected: Inspected, configs: Configs) -> None:
         """Store the resolved requirements and the manifest, from which any machine creates the same environment."""
         with connection() as conn:
             revisions.keep_artifact(
                 conn,
                 self._claimed,
-                requirements=str(made.requirements),
-                python_version=made.python_version,
+                requirements=str(environment.requirements),
+                python_version=environment.python_version,
                 manifest={
-                    "graphs": {name: dict(entry) for name, entry in made.manifest.graphs.items()},
-                    "inputs": made.inputs,
-                    "checkpointer": dict(made.manifest.checkpointer),
-                    "store": dict(made.manifest.store),
-                    "webhooks": dict(made.manifest.webhooks),
-                    "http": dict(found.http),
+                    "graphs": {name: dict(entry) for name, entry in environment.manifest.graphs.items()},
+                    "inputs": environment.inputs,
+                    "checkpointer": dict(environment.manifest.checkpointer),
+                    "store": dict(environment.manifest.store),
+                    "webhooks": dict(environment.manifest.webhooks),
+                    "http": dict(inspected.http),
                     "configs": dict(configs),
                     "resolved_at": self._resolved_at,
-                    "inspector": graphs.inspector(),
+                    "inspector": inspection.inspector(),
                 },
             )
 
@@ -301,17 +309,16 @@ class _Build:
             revisions.advance(conn, self._claimed, status)
         self.log.status(status)
 
-    def _switch(self, found: graphs.Inspected, configs: graphs.Configs) -> None:
+    def _switch(self, inspected: Inspected, configs: Configs) -> None:
         """Make this revision serve. One transaction stores its end, graphs, user code, assistants and log."""
         claimed = self._claimed
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
-            revisions.keep_user_code(conn, claimed, found.user_code)
+            revisions.keep_user_code(conn, claimed, inspected.user_code)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
             self._count(conn, RevisionStatus.DEPLOYED)
-            graphs.store(conn, claimed.revision_id, found.graphs)
-            name = self._show(conn, found, configs)
+            name = publish.publish(conn, claimed, inspected.graphs, configs)
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
             self.log.store(conn)  # in the same transaction: a client that sees the end finds the whole log
         log.info("revision %s serves %s", claimed.revision_id, name)
@@ -319,20 +326,6 @@ class _Build:
         if claimed.preview is None:
             calls.announce(claimed.revision_id, claimed.pool)
         build_logs.announce(moved)
-
-    def _show(self, conn: Connection, found: graphs.Inspected, configs: graphs.Configs) -> str:
-        """Route the deployment's traffic, or the address of its preview, to this revision.
-
-        Creates missing default assistants. Returns the name in the revision's address.
-        """
-        claimed = self._claimed
-        is_to_serve = claimed.preview is None
-        graphs.make_default_assistants(
-            conn, claimed.deployment_id, found.graphs, configs, reconfigure=is_to_serve
-        )
-        if claimed.preview is None:
-            return traffic.serve(conn, claimed.deployment_id, claimed.revision_id)
-        return traffic.show_preview(conn, claimed.deployment_id, claimed.preview, claimed.revision_id)
 
     def _prepare(self) -> None:
         """Start a host of an already built revision before it serves, so that a rollback takes effect quickly."""
@@ -351,8 +344,8 @@ class _Build:
         status = RevisionStatus(failure.status)
         if claimed.status == RevisionStatus.DEPLOYING:  # a redeploy of an already built revision
             status = RevisionStatus.DEPLOY_FAILED
-        reason = self.log.shown(f"{failure.step}: {steps.summary(failure.message)}")
-        self.log.write("ERROR", f"step {failure.step!r} failed: {steps.summary(failure.message)}")
+        reason = self.log.shown(f"{failure.step}: {reasons.summary(failure.message)}")
+        self.log.write("ERROR", f"step {failure.step!r} failed: {reasons.summary(failure.message)}")
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
@@ -364,3 +357,13 @@ class _Build:
         build_logs.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
+
+
+def _require_vectors() -> None:
+    """Raise BuildFailed if the database has no pgvector."""
+    with connection() as conn:
+        if not store_vectors.is_prepared(conn):
+            raise refused(
+                "store.index: this installation's PostgreSQL has no 'vector' extension: install pgvector there"
+                " and run the release step again, or leave the index out"
+            )

@@ -78,13 +78,13 @@ def table() -> list[tuple[frozenset[str], str]]:
 def covering(routes: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the app's routes that replace a built-in route, as readable text."""
     built_in = [(methods, path.split("/")[1:]) for methods, path in table()]
-    found: list[str] = []
+    covering_routes: list[str] = []
     for route in routes:
-        own, methods = _segments(route), _methods(route)
-        if any(_share(methods, others) and _meet(own, path) for others, path in built_in):
+        segments, methods = _segments(route), _methods(route)
+        if any(_share(methods, others) and _meet(segments, path) for others, path in built_in):
             shown = " ".join(sorted(methods - {"HEAD"})) if methods else "all of"
-            found.append(f"{shown} {route['path'] or '/'}")
-    return found
+            covering_routes.append(f"{shown} {route['path'] or '/'}")
+    return covering_routes
 
 
 def _methods(route: Mapping[str, Any]) -> frozenset[str]:

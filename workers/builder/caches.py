@@ -12,8 +12,9 @@ from sqlalchemy import text
 
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import untrusted_files, workspaces
-from workers.builder.packages import Packages
+from workers.builder import workspaces
+from workers.builder.python.packages import Packages
+from workers.builder.source_tree import read_untrusted
 from workers.isolation import disk
 
 MAX_CACHE_BYTES = 2 * 1024**3
@@ -48,7 +49,7 @@ def remove_unused(settings: Settings) -> int:
     used = set()
     for path in workspaces.folder(settings).glob("*/packages"):
         with suppress(OSError, UnicodeDecodeError):
-            used.add(untrusted_files.read(path, MAX_NAME_BYTES).decode())
+            used.add(read_untrusted(path, MAX_NAME_BYTES).decode())
     large = [path for path in _by_deployment(settings).values() if disk.excess([path], (), MAX_CACHE_BYTES)]
     return _remove(large) + Packages(settings).keep_tidy(used)
 

@@ -2,8 +2,8 @@
 
 An environment is created from the archive and the resolved requirements. These are the same on every machine, so any
 builder or runner can create it, and uses a complete one as it is. A file lock prevents two processes from creating the
-same environment at the same time. A mark file shows that the environment is complete. Without the mark it is left over
-from a process that died, and is removed.
+same environment at the same time. The marker file is written last. An environment without it is left over from a
+process that died, and is removed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from shared.deployments import archives
 from shared.errors import BuildFailed, NotFound
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import caches, commands, interpreters, resolving, steps, untrusted_files, workspaces
+from workers.builder import caches, steps, workspaces
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
-from workers.builder.installer import Installer
-from workers.builder.interpreters import Interpreter
-from workers.builder.packages import Packages
-from workers.builder.requirements import Requirements, from_lock
+from workers.builder.python import installer, interpreters
+from workers.builder.python.installer import Inputs, Installer
+from workers.builder.python.packages import Packages
+from workers.builder.python.requirements import Requirements, from_lock
+from workers.builder.source_tree import read_untrusted, write_untrusted
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
 from workers.isolation import disk, sandbox
@@ -64,7 +65,7 @@ class Plan:
 
 
 # Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
-Settled = Callable[[str], str | None]
+FindRequirements = Callable[[str], str | None]
 
 
 def make(
@@ -73,7 +74,7 @@ def make(
     plan: Plan,
     *,
     write_line: WriteLine,
-    settled: Settled = lambda inputs: None,
+    find_requirements: FindRequirements = lambda inputs: None,
     deadline_seconds: float,
 ) -> Environment:
     """Return a revision's environment. Creates it on this machine unless it is complete. Raises BuildFailed."""
@@ -82,7 +83,7 @@ def make(
     timeout = BuildFailed("time", f"the build took more than {deadline_seconds:.0f} s")
     with workspaces.exclusive(workspace), gevent.Timeout(deadline_seconds, timeout):
         try:
-            return maker.find() or maker.make(settled)
+            return maker.find() or maker.make(find_requirements)
         except OSError as error:
             disk.remove(workspace.root)
             raise BuildFailed("files", f"cannot write the environment: {error.strerror}") from error
@@ -109,124 +110,132 @@ class _Maker:
         Another environment is created anew and not repaired. A build step may have placed links in it, so the builder
         must not write below it.
         """
-        if not self._workspace.mark.exists():
+        if not self._workspace.ready_marker.exists():
             return None
-        found = manifest.read(self._workspace.project, self._plan.config_path)
-        interpreter = self._interpreter(found)
-        inputs = resolving.inputs_of(self._workspace.project, found, interpreter, self._plan.digest)
+        inputs = self._inputs(lambda level, message: None)
         requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
-        made = self._made(found, requirements, interpreter, inputs.digest)
-        return made if _is_linked(made) else None
+        environment = self._with_packages(inputs, requirements)
+        return environment if _is_linked(environment) else None
 
-    def make(self, settled: Settled) -> Environment:
+    def make(self, find_requirements: FindRequirements) -> Environment:
+        """Create the environment in an empty folder."""
         disk.remove(self._workspace.root)
         self._workspace.root.mkdir(parents=True, mode=0o700)
         self._workspace.home.mkdir()
         sandbox.give(self._workspace.root)
         self._unpack()
-        found = manifest.read(self._workspace.project, self._plan.config_path)
-        for note in found.notes:
-            self._write_line("INFO", note)
-        for warning in found.warnings:
-            self._write_line("WARNING", warning)
-        interpreter = self._interpreter(found)
-        inputs = resolving.inputs_of(self._workspace.project, found, interpreter, self._plan.digest)
-        installer = Installer(self._sandbox, interpreter)
-        requirements = self._requirements(installer, inputs, settled)
-        made = self._made(found, requirements, interpreter, inputs.digest)
-        self._create(installer, made)
-        self._install(installer, made)
+        inputs = self._inputs(self._write_line)
+        uv = Installer(self._sandbox, inputs.interpreter)
+        requirements = self._requirements(uv, inputs, find_requirements)
+        environment = self._with_packages(inputs, requirements)
+        self._create(uv, environment)
+        self._install(uv, environment)
         folders = [self._workspace.env, self._workspace.project]
-        compiling = commands.compile_bytecode(str(interpreter.path), folders)
-        self._sandbox.attempt(compiling, readonly=[interpreter.prefix])
-        self._workspace.mark.touch()
-        return made
+        compiling = interpreters.compile_bytecode(inputs.interpreter.path, folders)
+        self._sandbox.attempt(compiling, readonly=[inputs.interpreter.prefix])
+        self._workspace.ready_marker.touch()
+        return environment
 
     def _unpack(self) -> None:
         archive = self._workspace.root / "source.tar.gz"
         self._write_line("INFO", "fetching the source archive")
         _fetch(self._plan.digest, archive)
-        argv = commands.unpack(sys.executable, archive, self._workspace.project)
+        argv = unpack_command(archive, self._workspace.project)
         self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.own_path()})
         archive.unlink()
 
-    def _interpreter(self, found: Manifest) -> Interpreter:
-        return interpreters.find(self._settings, self._plan.python_version or found.python_version)
+    def _inputs(self, write_line: WriteLine) -> Inputs:
+        """Read the unpacked project's configuration, write what is remarkable in it, and find its interpreter."""
+        configured = manifest.read(self._workspace.project, self._plan.config_path)
+        for note in configured.notes:
+            write_line("INFO", note)
+        for warning in configured.warnings:
+            write_line("WARNING", warning)
+        version = self._plan.python_version or configured.python_version
+        interpreter = interpreters.find(self._settings, version)
+        return installer.inputs_of(self._workspace.project, configured, interpreter, self._plan.digest)
 
-    def _requirements(self, installer: Installer, inputs: resolving.Inputs, settled: Settled) -> Requirements:
+    def _requirements(
+        self, uv: Installer, inputs: Inputs, find_requirements: FindRequirements
+    ) -> Requirements:
         if self._plan.requirements is not None:
             return Requirements.parse(self._plan.requirements)
-        kept = settled(inputs.digest)
-        if kept is not None:
+        earlier = find_requirements(inputs.digest)
+        if earlier is not None:
             self._write_line(
                 "INFO", "the requirements are those of the last revision, and so are their versions"
             )
-            return Requirements.parse(kept)
+            return Requirements.parse(earlier)
         self._write_line("INFO", "resolving requirements")
-        lock = resolving.resolve(installer, self._workspace, inputs, self._write_line)
-        own = [self._workspace.project / path for path in inputs.manifest.packages]
-        return from_lock(_read(lock), self._workspace.project, own, is_ours=inputs.is_ours)
+        lock = installer.resolve(uv, self._workspace, inputs, self._write_line)
+        return from_lock(
+            _read(lock),
+            self._workspace.project,
+            [self._workspace.project / path for path in inputs.manifest.packages],
+            is_from_operator_index=inputs.is_from_operator_index,
+        )
 
-    def _made(
-        self, found: Manifest, requirements: Requirements, interpreter: Interpreter, inputs: str
-    ) -> Environment:
+    def _with_packages(self, inputs: Inputs, requirements: Requirements) -> Environment:
         """Return the environment after ensuring that its shared packages are installed."""
+        interpreter = inputs.interpreter
         name = self._packages.name(requirements, interpreter)
         if name:
             self._packages.ensure(name, requirements, interpreter, self._write_line)
         packages = self._packages.environment(name) if name else None
-        return Environment(self._workspace, found, requirements, packages, interpreter.version, inputs)
+        return Environment(
+            self._workspace, inputs.manifest, requirements, packages, interpreter.version, inputs.digest
+        )
 
-    def _create(self, installer: Installer, made: Environment) -> None:
+    def _create(self, uv: Installer, environment: Environment) -> None:
         """Create the virtual environment, and link the shared packages into it."""
         env = self._workspace.env
-        self._write_line("INFO", f"creating an environment with Python {made.python_version}")
+        self._write_line("INFO", f"creating an environment with Python {environment.python_version}")
         # Remove whatever build steps may have put in its place before writing below it.
         disk.remove(env)
-        installer.create_environment(env, self._write_line)
-        if made.packages is not None:
-            untrusted_files.write(*_link(made, made.packages))
-            untrusted_files.write(self._workspace.packages, made.packages.parent.name)
-        untrusted_files.write(self._workspace.requirements, str(made.requirements))
+        uv.create_environment(env, self._write_line)
+        if environment.packages is not None:
+            write_untrusted(*_link(environment, environment.packages))
+            write_untrusted(self._workspace.packages, environment.packages.parent.name)
+        write_untrusted(self._workspace.requirements, str(environment.requirements))
 
-    def _install(self, installer: Installer, made: Environment) -> None:
+    def _install(self, uv: Installer, environment: Environment) -> None:
         """Install the requirements that may run their own code, and the project's own packages."""
-        own = made.manifest.packages
-        if not made.requirements.built and not own:
+        local = environment.manifest.packages
+        if not environment.requirements.built and not local:
             return
-        if made.requirements.built:
+        if environment.requirements.built:
             self._write_line(
-                "INFO", f"installing {len(made.requirements.built)} packages of this deployment's own"
+                "INFO", f"installing {len(environment.requirements.built)} packages of this deployment's own"
             )
-        if own:
-            self._write_line("INFO", f"installing the project's own: {', '.join(map(str, own))}")
+        if local:
+            self._write_line("INFO", f"installing the project's own: {', '.join(map(str, local))}")
         listed = self._workspace.root / "built.txt"
-        untrusted_files.write(listed, "".join(f"{line}\n" for line in made.requirements.built))
-        installer.install_built(
-            listed if made.requirements.built else None,
-            [self._workspace.project / path for path in own],
+        write_untrusted(listed, "".join(f"{line}\n" for line in environment.requirements.built))
+        uv.install_built(
+            listed if environment.requirements.built else None,
+            [self._workspace.project / path for path in local],
             self._workspace.env,
-            made.manifest.index and made.manifest.index.within(self._workspace.project),
+            environment.manifest.index and environment.manifest.index.within(self._workspace.project),
             self._write_line,
             project=self._workspace.project,
-            readonly=[] if made.packages is None else [made.packages],
+            readonly=[] if environment.packages is None else [environment.packages],
         )
 
 
-def _link(made: Environment, packages: Path) -> tuple[Path, str]:
+def _link(environment: Environment, packages: Path) -> tuple[Path, str]:
     """Return the path and content of the file that makes the shared packages importable in an environment."""
-    site = f"lib/python{made.python_version}/site-packages"
+    site = f"lib/python{environment.python_version}/site-packages"
     # `addsitedir` also processes `.pth` files of the packages
     line = f"import site; site.addsitedir({str(packages / site)!r})\n"
-    return made.workspace.env / site / "_packages.pth", line
+    return environment.workspace.env / site / "_packages.pth", line
 
 
-def _is_linked(made: Environment) -> bool:
-    if made.packages is None:
+def _is_linked(environment: Environment) -> bool:
+    if environment.packages is None:
         return True
-    path, line = _link(made, made.packages)
+    path, line = _link(environment, environment.packages)
     try:
-        return untrusted_files.read(path, len(line.encode()) + 1) == line.encode()
+        return read_untrusted(path, len(line.encode()) + 1) == line.encode()
     except OSError:
         return False
 
@@ -234,19 +243,24 @@ def _is_linked(made: Environment) -> bool:
 def _read(path: Path) -> str:
     """Read a list of requirements that a build step wrote. Raises BuildFailed."""
     try:
-        return untrusted_files.read(path, MAX_REQUIREMENTS_BYTES).decode()
+        return read_untrusted(path, MAX_REQUIREMENTS_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BuildFailed("requirements", "their list cannot be read") from error
 
 
+def unpack_command(archive: Path, target: Path) -> list[str]:
+    """Return the command that unpacks the source archive into a new directory."""
+    return [sys.executable, "-P", "-X", "utf8", "-m", "workers.builder.unpack", str(archive), str(target)]
+
+
 def _fetch(digest: str, path: Path) -> None:
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     try:
         with connection() as conn, path.open("wb") as file:
             for chunk in archives.chunks(conn, digest):
-                found.update(chunk)
+                content.update(chunk)
                 file.write(chunk)
     except NotFound as error:
         raise BuildFailed("fetch", error.message, status="CREATE_FAILED") from error
-    if found.hexdigest() != digest:
+    if content.hexdigest() != digest:
         raise BuildFailed("fetch", "the source archive is damaged", status="CREATE_FAILED")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,22 +24,27 @@ from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import commands, steps, workspaces
+from workers.builder import reasons, steps, workspaces
+from workers.builder.reasons import TOKEN
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
 from workers.isolation import disk, sandbox
 
 STEP = "source"
 LONGEST_SUBJECT = 200
-TOKEN, USERNAME = "GIT_TOKEN", "GIT_USERNAME"
+USERNAME = "GIT_USERNAME"
 ANY_USERNAME = "x-access-token"  # servers that accept a token as the password usually ignore the name
 CREDENTIALS = frozenset({TOKEN, USERNAME})
+# Restrict git to fetching.
+GIT_RULES = (
+    "protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always",
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.symlinks=false", "fetch.recurseSubmodules=false",
+    "submodule.recurse=false", "http.followRedirects=false", "gc.auto=0", "maintenance.auto=false",
+    "advice.detachedHead=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
+)  # fmt: skip
 PORTS = {"http": 80, "https": 443}
 # The credential helper reads its environment, so that no secret appears in an argument.
 HELPER = '!f() { echo "username=$GIT_USERNAME"; echo "password=$GIT_TOKEN"; }; f'
-NO_REF = re.compile(r"couldn't find remote ref|not our ref|unadvertised object")
-NO_ACCESS = re.compile(r"could not read (Username|Password)|Authentication failed|returned error: 40[13]")
-NO_REPOSITORY = re.compile(r"[Rr]epository .*not found|returned error: 404")
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,18 @@ class _Repository:
         """Fetch the ref and pack it. Returns the commit id and the archive's path. Raises BuildFailed."""
         ref = git_refs.full_ref(self._origin.ref)
         self._write_line("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
-        self._run(commands.git_init(self._git, self._folder))
-        self._run(commands.git_fetch(self._git, self._folder, self._origin.url, ref, self._resolved()))
+        # Without the machine's templates.
+        self._run([self._git, "init", "--quiet", "--bare", "--template=", str(self._folder)])
+        options = (
+            "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-commit-graph", "--",
+        )  # fmt: skip
+        addresses = f"http.curloptResolve={self._resolved()}"
+        self._run(self._restricted("fetch", *options, self._origin.url, ref, rules=[addresses]))
         commit = self._commit()
         self._write_line("INFO", f"the commit is {commit}")
         archive = self._workspace.root / "source.tar.gz"
-        argv = commands.git_archive(sys.executable, self._folder, commit, archive)
-        self._run(argv, PYTHONPATH=steps.own_path())
+        packing = (sys.executable, "-P", "-X", "utf8", "-m", "workers.builder.git_archive")
+        self._run([*packing, str(self._folder), commit, str(archive)], PYTHONPATH=steps.own_path())
         if archive.lstat().st_size > self._settings.max_archive_bytes:
             raise BuildFailed(STEP, f"the source packs to more than {self._settings.max_archive_bytes} bytes")
         return commit, archive
@@ -155,25 +164,34 @@ class _Repository:
 
     def _commit(self) -> str:
         """Return the id of the fetched commit. Validates it, because it was written inside the sandbox."""
-        found: list[str] = []
-        argv = commands.git_commit(self._git, self._folder)
-        self._execute(argv, lambda level, message: found.append(message))
-        if len(found) != 1 or not git_refs.COMMIT.fullmatch(found[0]):
+        lines = self._output("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}")
+        if len(lines) != 1 or not git_refs.COMMIT.fullmatch(lines[0]):
             raise BuildFailed(STEP, "the ref is no commit")
-        return found[0]
+        return lines[0]
 
     def subject(self, commit: str) -> str:
         """Return the first line of a commit's message, which may be empty."""
-        found: list[str] = []
-        argv = commands.git_subject(self._git, self._folder, commit)
-        self._execute(argv, lambda level, message: found.append(message))
-        return logs.clean(found[0])[:LONGEST_SUBJECT] if found else ""
+        lines = self._output("show", "--no-patch", "--no-color", "--format=%s", commit)
+        return logs.clean(lines[0])[:LONGEST_SUBJECT] if lines else ""
+
+    def _restricted(self, *arguments: str, rules: Sequence[str] = ()) -> list[str]:
+        """Return a git command to which no setting, hook or redirect of the repository or server applies."""
+        settings = [word for rule in (*GIT_RULES, *rules) for word in ("-c", rule)]
+        return [self._git, "-C", str(self._folder), *settings, *arguments]
+
+    def _output(self, *arguments: str) -> list[str]:
+        """Run git. Returns the lines of its output."""
+        lines: list[str] = []
+        self._execute(self._restricted(*arguments), lambda level, message: lines.append(message))
+        return lines
 
     def _run(self, argv: list[str], **variables: str) -> None:
         try:
             self._execute(argv, self._write_line, **variables)
         except BuildFailed as error:
-            raise BuildFailed(error.step, self._explained(error.message)) from error
+            has_token = bool(self._secrets.get(TOKEN))
+            reason = reasons.of_git(error.message, self._origin.ref, has_token=has_token)
+            raise BuildFailed(error.step, reason) from error
 
     def _execute(self, argv: list[str], write_line: WriteLine, **variables: str) -> None:
         variables = {**self._variables(), **variables}
@@ -198,15 +216,3 @@ class _Repository:
             **({"GIT_SSL_CAINFO": certificates} if certificates else {}),
             **credentials,
         }
-
-    def _explained(self, reason: str) -> str:
-        has_token = bool(self._secrets.get(TOKEN))
-        if NO_REF.search(reason):
-            return f"the repository has no {self._origin.ref or 'default branch'!r}: {reason}"
-        if NO_ACCESS.search(reason):
-            if has_token:
-                return f"the repository refuses the token in the secret {TOKEN}: {reason}"
-            return f"the repository asks for credentials: put a token into the secret {TOKEN}"
-        if NO_REPOSITORY.search(reason) and not has_token:
-            return f"{reason}: if it is private, put a token into the secret {TOKEN}"
-        return reason

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ import shared
 import workers
 from shared.errors import BuildFailed
 from shared.settings import Settings
+from workers.builder import reasons
 from workers.isolation import disk, sandbox, usage
 
 OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for steps that run our own modules
@@ -30,8 +29,6 @@ MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
-FRAME = '  File "'  # the beginning of a traceback line that names a file
-CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
 WriteLine = Callable[[str, str], None]  # takes a level and a message
 
@@ -44,11 +41,13 @@ def own_path() -> str:
 class StepSandbox:
     """The sandbox of a build's steps, with a writable folder, a writable cache, and few environment variables."""
 
-    def __init__(self, settings: Settings, *, folder: Path, cache: Path, is_ours: bool = False) -> None:
-        """Create the sandbox. `is_ours`: the steps run no code of a deployment and use the service's own user."""
+    def __init__(
+        self, settings: Settings, *, folder: Path, cache: Path, runs_as_service: bool = False
+    ) -> None:
+        """Create the sandbox. `runs_as_service`: the steps run no code of a deployment and use the service's own user."""
         self._settings = settings
         self._folder = folder
-        self._is_ours = is_ours
+        self._runs_as_service = runs_as_service
         self.cache = cache
 
     @property
@@ -88,7 +87,7 @@ class StepSandbox:
     ) -> str | None:
         self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
         self.cache.mkdir(exist_ok=True, mode=0o700)
-        if not self._is_ours:
+        if not self._runs_as_service:
             sandbox.give(self.cache)
         confined = sandbox.wrap(
             argv,
@@ -97,10 +96,12 @@ class StepSandbox:
             writable=list(writable) or [self._folder, self.cache],
             cwd=self._folder,
             memory_bytes=MAX_MEMORY_BYTES,
-            is_ours=self._is_ours,
+            is_ours=self._runs_as_service,
         )
         env = {**self.passed_on, "HOME": str(self._folder / "home"), **variables}
-        return execute(confined, self._folder, env, write_line, cache=self.cache, is_ours=self._is_ours)
+        return execute(
+            confined, self._folder, env, write_line, cache=self.cache, runs_as_service=self._runs_as_service
+        )
 
 
 def execute(
@@ -110,7 +111,7 @@ def execute(
     write_line: WriteLine,
     *,
     cache: Path | None = None,
-    is_ours: bool = False,
+    runs_as_service: bool = False,
 ) -> str | None:
     """Run a command in the folder that it may fill. Returns the reason of its failure, or None if it succeeds."""
     process = gevent.subprocess.Popen(
@@ -121,13 +122,15 @@ def execute(
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=partial(sandbox.bound if is_ours else sandbox.confine, file_bytes=MAX_DISK_BYTES),
+        preexec_fn=partial(sandbox.bound if runs_as_service else sandbox.confine, file_bytes=MAX_DISK_BYTES),
     )
     stream = process.stdout
     assert stream is not None
     last: deque[str] = deque(maxlen=LAST_LINES)
     program = usage.Program(process.pid)
-    watcher = gevent.spawn(_watch, program, partial(_folders, folder, cache, time.time(), is_shared=is_ours))
+    watcher = gevent.spawn(
+        _watch, program, partial(_folders, folder, cache, time.time(), is_shared=runs_as_service)
+    )
     try:
         for raw in iter(lambda: stream.readline(LINE_BYTES), b""):
             line = raw.decode("utf-8", "replace").rstrip()
@@ -142,7 +145,7 @@ def execute(
         stream.close()
     if isinstance(watcher.value, str):
         return watcher.value
-    return None if code == 0 else cause(last) or _ended(code)
+    return None if code == 0 else reasons.cause(last) or _ended(code)
 
 
 def _ended(code: int) -> str:
@@ -173,52 +176,13 @@ def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str
         elif len(program.processes) > MAX_PROCESSES:
             reason = f"the step had more than {MAX_PROCESSES} processes"
         else:
-            held = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # may read many files
-            if held is None:
+            excess = gevent.get_hub().threadpool.apply(_excess, (program, folders))  # may read many files
+            if excess is None:
                 continue
-            reason = f"the build took {held}"
+            reason = f"the build took {excess}"
         program.end()
         return reason
 
 
 def _excess(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str | None:
     return disk.excess(folders(), [process.pid for process in program.processes], MAX_DISK_BYTES)
-
-
-def cause(last: Iterable[str]) -> str:
-    """Return the reason of a failed command in one line: its last error and the causes below it."""
-    lines = [line.strip() for line in last]
-    starts = [n for n, line in enumerate(lines) if line.startswith("error:")]
-    if not starts:
-        return next((line for line in reversed(lines) if line), "")
-    reasons: list[str] = []
-    after = iter(lines[starts[-1] :])
-    for line in after:
-        if not line:
-            break
-        reasons.append(CAUSE.sub("", line, count=1))
-    return ": ".join((*reasons, *_quoted(after)))
-
-
-def _quoted(lines: Iterator[str]) -> list[str]:
-    """Return the last line of another command's errors that the failed command quotes; empty if it quotes none."""
-    if next(lines, None) != "[stderr]":
-        return []
-    return list(itertools.takewhile(bool, lines))[-1:]
-
-
-def summary(message: str) -> str:
-    """Return the first line of a message and the exception of its traceback. The log contains the whole message."""
-    lines = [line for line in message.splitlines() if line.strip()]
-    if len(lines) < 2:
-        return lines[0].strip() if lines else "failed"
-    return f"{lines[0].strip()}: {_raised(lines).strip()}"
-
-
-def _raised(lines: list[str]) -> str:
-    """Return the line of a traceback that names the exception.
-
-    An exception's message may have several lines, so this is the first unindented line after the last frame.
-    """
-    frame = max((at for at, line in enumerate(lines) if line.startswith(FRAME)), default=len(lines))
-    return next((line for line in lines[frame:] if not line[0].isspace()), lines[-1])

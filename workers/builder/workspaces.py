@@ -76,7 +76,8 @@ class Workspace:
         return self.root.with_suffix(".use")
 
     @property
-    def mark(self) -> Path:
+    def ready_marker(self) -> Path:
+        """The file that shows that the environment is complete."""
         return self.root / "whole"
 
 
@@ -96,7 +97,7 @@ def exclusive(workspace: Workspace) -> Iterator[None]:
         yield
 
 
-def hold(workspace: Workspace) -> IO[str]:
+def lock_shared(workspace: Workspace) -> IO[str]:
     """Prevent the removal of a workspace until the returned file is closed. The workspace need not exist yet."""
     return _locked(workspace.use, fcntl.LOCK_SH)
 
@@ -163,12 +164,12 @@ def remove_unneeded(settings: Settings) -> int:
 
     Returns the number of removed workspaces.
     """
-    place = folder(settings)
-    here = [path.name for path in place.iterdir()] if place.is_dir() else []
-    for name in here:
+    parent = folder(settings)
+    names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+    for name in names:
         if name.startswith(TRASH):
-            delete(place / name)
-    ids = {id for name in here if (id := _uuid(name.partition(".")[0])) is not None}
+            delete(parent / name)
+    ids = {id for name in names if (id := _uuid(name.partition(".")[0])) is not None}
     if not ids:
         return 0
     unneeded = ids - needed(ids, settings.kept_environments)

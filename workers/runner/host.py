@@ -62,7 +62,7 @@ class Occupant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """The command line that starts a revision's host. Created by `workers/builder/host_commands.py`."""
+    """The command line that starts a revision's host. Created by `workers/builder/host_command.py`."""
 
     argv: list[str]
     cwd: str

@@ -33,14 +33,13 @@ from tests.support.outside import certified, serving
 from workers.builder import (
     caches,
     environments,
-    host_commands,
-    interpreters,
-    uv,
+    host_command,
     workspaces,
 )
 from workers.builder.environments import Environment, Plan
-from workers.builder.installer import Installer
-from workers.builder.requirements import Requirements
+from workers.builder.python import interpreters, uv
+from workers.builder.python.installer import Installer
+from workers.builder.python.requirements import Requirements
 from workers.builder.steps import StepSandbox
 from workers.isolation import sandbox
 
@@ -50,6 +49,11 @@ CONFIG = json.dumps(
 FILES = {"langgraph.json": CONFIG, "agent.py": "graph = None\n"}
 NOTHING = "# no packages: these tests are about files\n"
 DEPLOYMENT = uuid4()
+# A build backend inside the project, so that no package needs to be downloaded.
+BACKEND = (
+    "[project]\nname = 'slow'\nversion = '1'\n"
+    "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+)
 
 
 def settings_for(world: World) -> Settings:
@@ -74,7 +78,7 @@ def make(
         planned(source) if isinstance(source, str) else source,
         write_line=lambda level, message: lines.append(message),
         deadline_seconds=deadline_seconds,
-        settled=settled,
+        find_requirements=settled,
     )
 
 
@@ -83,64 +87,48 @@ def planned(digest: str, requirements: str | None = NOTHING) -> Plan:
 
 
 @greened
-def test_it_is_made_once(world: World) -> None:
-    settings, revision_id, digest = settings_for(world), uuid4(), keep(FILES)
-    first: list[str] = []
-    again: list[str] = []
-
-    made = make(settings, revision_id, digest, first)
-    same = make(settings, revision_id, digest, again)
-
-    assert first[:2] == ["fetching the source archive", "unpacked 2 files"]
-    assert again == []
-    assert same == made
-    assert made.workspace.python.exists()
-    assert (made.workspace.project / "agent.py").read_text() == FILES["agent.py"]
-    assert not (made.workspace.root / "source.tar.gz").exists()
-    assert made.requirements == Requirements()
-    assert made.packages is None
-    assert made.workspace.root.stat().st_mode & 0o777 == 0o700
-
-
-@greened
-def test_two_at_once_make_one(world: World) -> None:
-    settings, revision_id, digest = settings_for(world), uuid4(), keep(FILES)
-    said: list[str] = []
-
-    makers = [gevent.spawn(make, settings, revision_id, digest, said) for _ in range(3)]
-    made = {str(greenlet.get().workspace.root) for greenlet in makers}
-
-    assert len(made) == 1
-    assert said.count("fetching the source archive") == 1
-
-
-@greened
-def test_what_a_dead_attempt_left_is_made_anew(world: World) -> None:
+def test_it_is_made_once_even_by_several_and_nothing_of_a_dead_attempt_is_left(world: World) -> None:
     settings, revision_id, digest = settings_for(world), uuid4(), keep(FILES)
     workspace = workspaces.workspace_of(settings, revision_id)
     (workspace.project / "half").mkdir(parents=True)
     workspace.requirements.write_text("half")
+    first: list[str] = []
+    again: list[str] = []
 
-    make(settings, revision_id, digest)
+    makers = [gevent.spawn(make, settings, revision_id, digest, first) for _ in range(3)]
+    made, *others = (greenlet.get() for greenlet in makers)
+    others.append(make(settings, revision_id, digest, again))
 
-    assert workspace.mark.exists()
+    assert first[:2] == ["fetching the source archive", "unpacked 2 files"]
+    assert (first.count("fetching the source archive"), again) == (1, [])
+    assert others == [made] * 3
+    assert made.workspace == workspace
+    assert workspace.python.exists()
+    assert workspace.ready_marker.exists()
+    assert (workspace.project / "agent.py").read_text() == FILES["agent.py"]
     assert not (workspace.project / "half").exists()
+    assert not (workspace.root / "source.tar.gz").exists()
     assert workspace.requirements.read_text() == ""
+    assert (made.requirements, made.packages) == (Requirements(), None)
+    assert workspace.root.stat().st_mode & 0o777 == 0o700
 
 
 @greened
-def test_what_fails_leaves_nothing(world: World) -> None:
+def test_what_fails_or_takes_too_long_leaves_nothing(world: World) -> None:
     settings = settings_for(world)
-    for files, step in (
-        ({"agent.py": ""}, "configuration"),
-        ({**FILES, "pyproject.toml": "[project]\nname = 7\n"}, "install"),
-        ({"../outside": "x"}, "unpack"),
+    slow = {"pyproject.toml": BACKEND, "backend.py": "import time\ntime.sleep(300)\n"}
+    for files, seconds, step in (
+        ({"agent.py": ""}, 60, "configuration"),
+        ({**FILES, "pyproject.toml": "[project]\nname = 7\n"}, 60, "install"),
+        ({"../outside": "x"}, 60, "unpack"),
+        ({**FILES, **slow}, 4, "time"),
     ):
         revision_id = uuid4()
         with pytest.raises(BuildFailed) as caught:
-            make(settings, revision_id, keep(files))
+            make(settings, revision_id, keep(files), deadline_seconds=seconds)
         assert caught.value.step == step
         assert "\n" not in caught.value.message
+        assert step != "time" or caught.value.message == "the build took more than 4 s"
         assert not workspaces.workspace_of(settings, revision_id).root.exists()
 
 
@@ -154,25 +142,6 @@ def test_a_damaged_archive_is_not_unpacked(world: World) -> None:
         make(settings, uuid4(), digest)
     with pytest.raises(BuildFailed, match="the source archive does not exist any longer"):
         make(settings, uuid4(), "0" * 64)
-
-
-@greened
-def test_a_build_that_takes_too_long_is_ended(world: World) -> None:
-    settings, revision_id = settings_for(world), uuid4()
-    digest = keep({**FILES, "pyproject.toml": BACKEND, "backend.py": "import time\ntime.sleep(300)\n"})
-
-    with pytest.raises(BuildFailed) as caught:
-        make(settings, revision_id, digest, deadline_seconds=4)
-
-    assert (caught.value.step, caught.value.message) == ("time", "the build took more than 4 s")
-    assert not workspaces.workspace_of(settings, revision_id).root.exists()
-
-
-# A build backend inside the project, so that no package needs to be downloaded.
-BACKEND = (
-    "[project]\nname = 'slow'\nversion = '1'\n"
-    "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
-)
 
 
 WHEEL = "iniconfig==2.1.0 --hash=sha256:9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760"
@@ -224,7 +193,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     if sandbox.level(settings) == 2:
         assert not list(shared.rglob("harm.py"))
         assert not [path for path in shared.rglob("*.py") if "# harm" in path.read_text()]
-        argv = host_commands.host_command(settings, plain, {}).argv
+        argv = host_command.host_command(settings, plain, {}).argv
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
     assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
@@ -311,12 +280,12 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
         made_of(index.add("1"), [])
         newer = made_of(index.add("2"), said)
         assert said_by(newer, "import told; print(told.version)").strip() == "2"
-        assert not [line for line in said if uv.is_unsatisfied(line)], "an error that was healed is not shown"
+        assert not [line for line in said if uv.UNSATISFIED in line], "an error that was healed is not shown"
         seen = index.asked
         with pytest.raises(BuildFailed, match="no version of told==3"):
             made_of(f"told==3 --hash=sha256:{'0' * 64}", said)
         assert index.asked == seen + 1
-        assert len([line for line in said if uv.is_unsatisfied(line)]) == 1
+        assert len([line for line in said if uv.UNSATISFIED in line]) == 1
 
         wanted, output = world.tmp_path / "wanted.in", world.tmp_path / "pylock.toml"
         confined = StepSandbox(settings, folder=world.tmp_path, cache=settings.cache_dir / "own")

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder.config import dependencies, manifest
-from workers.builder.config.manifest import Manifest
-from workers.builder.config.pip_config import PipConfig
+from tests.unit.builder.conftest import Read, refuse
+from workers.builder.config.schema import Cors, Http, LanggraphJson
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
-GRAPHS = {"agent": "./agent.py:graph"}
-Read = Callable[..., Manifest]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "agent.py").write_text("graph = None")
-    return tmp_path
-
-
-@pytest.fixture
-def read(root: Path) -> Read:
-    """Return a function that reads a manifest of the given keys, added to the minimum that a project needs."""
-
-    def reading(at: str = "langgraph.json", **config: Any) -> Manifest:
-        whole = {"dependencies": ["."], "graphs": GRAPHS, **config}
-        path = root / at
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({key: value for key, value in whole.items() if value is not ...}))
-        return manifest.read(root, at)
-
-    return reading
-
-
-def refuse(read: Read, match: str, **config: Any) -> None:
-    """Check that a configuration is refused with a matching message."""
-    with pytest.raises(BuildFailed) as caught:
-        pytest.fail(f"{config} is accepted as {read(**config)}")
-    assert re.search(match, caught.value.message), f"{config}: {caught.value.message}"
-    assert (caught.value.step, caught.value.status) == ("configuration", "BUILD_FAILED")
 
 
 def test_the_least_there_can_be(read: Read) -> None:
@@ -67,66 +34,31 @@ def test_it_may_lie_anywhere_under_any_name(root: Path, read: Read) -> None:
     assert read(at="apps/one/my.json").directory == PurePosixPath("apps/one")
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        (None, "langgraph.json is not in the archive"),
-        (b"{", "langgraph.json is not valid JSON"),
-        (b"[" * 5000, "langgraph.json is not valid JSON"),
-        (b"\xff\xfe{}", "langgraph.json is not valid JSON"),
-        (b"[]", "must hold a JSON object"),
-        (b'"text"', "must hold a JSON object"),
-        (b"null", "must hold a JSON object"),
-        (b'{"graphs": {"a": "./a\\u0000.py:g"}}', "NUL"),
-        (b'{"x": "' + b"x" * 2**20 + b'"}', "larger than 1024 KiB"),
-    ],
-)
-def test_a_file_that_says_nothing_is_refused(root: Path, content: bytes | None, match: str) -> None:
-    if content is not None:
-        (root / "langgraph.json").write_bytes(content)
-
-    with pytest.raises(BuildFailed, match=match):
-        manifest.read(root, None)
-
-
-@pytest.mark.parametrize("path", ["../langgraph.json", "/etc/passwd", "a\\b.json", "a/../../b.json", "x\0y"])
-def test_its_path_stays_inside(root: Path, path: str) -> None:
-    with pytest.raises(BuildFailed, match=r"the configuration file .* (relative path|outside the archive)"):
-        manifest.read(root, path)
-
-
-def test_a_link_a_build_step_left_is_not_followed(root: Path) -> None:
-    (root / "secret").write_text(json.dumps({"dependencies": ["."], "graphs": GRAPHS}))
-    (root / "langgraph.json").symlink_to(root / "secret")
-
-    with pytest.raises(BuildFailed, match="cannot be read"):
-        manifest.read(root, None)
-
-
 IGNORED = {
-    "dockerfile_lines": ["RUN true"],
-    "base_image": "example/base:1",
     "image_distro": "wolfi",
     "api_version": "~=0.4",
     "keep_pkg_tools": ["pip"],
-    "ui": {"panel": "./panel.tsx"},
-    "ui_config": {"shared": []},
     "node_version": "20",
-    "priority": {"path": "./agent.py:first"},
     "_INTERNAL_docker_tag": "1",
     "$schema": "https://example.com/schema.json",
+}
+LEFT_OUT = {
+    "dockerfile_lines": ["RUN true"],
+    "base_image": "example/base:1",
+    "ui": {"panel": "./panel.tsx"},
+    "ui_config": {"shared": []},
+    "priority": {"path": "./agent.py:first"},
 }
 
 
 def test_a_key_without_meaning_is_noted_and_one_whose_effect_would_be_missed_is_a_warning(read: Read) -> None:
-    for key in manifest.WITHOUT_MEANING:
-        found = read(**{key: IGNORED[key]})
+    for key, value in IGNORED.items():
+        found = read(**{key: value})
         assert (found.notes, found.warnings) == ((f"{key}: has no meaning here and is ignored",), ())
-    for key in manifest.LEFT_OUT:
-        found = read(**{key: IGNORED[key]})
+    for key, value in LEFT_OUT.items():
+        found = read(**{key: value})
         assert (found.notes, found.warnings) == ((), (f"{key}: is not done here and is ignored",))
-    for key in manifest.NOT_SERVED:
-        assert read(**{key: None}).warnings == (), key
+    assert read(encryption=None).warnings == ()
     new = read(**{"$schema": "https://example.com/schema.json", "env": ".env", "image_distro": "wolfi"})
     assert new.warnings == (), "a new project of the public template"
 
@@ -208,11 +140,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ),
     ],
     "pip_installer": [("conda", "pip_installer: must be one of")],
-    **{
-        key: [({"path": "./agent.py:own"}, f"^{key}: not supported: this server")]
-        for key in manifest.NOT_SERVED
-    },
-    **{key: [("x", f"^{key}: this key belongs into 'source' now$")] for key in manifest.MOVED},
+    "encryption": [({"path": "./agent.py:own"}, "^encryption: not supported: this server")],
+    **{key: [("x", f"^{key}: this key belongs into 'source' now$")] for key in ("project_root", "package")},
 }
 
 
@@ -236,13 +165,7 @@ def test_every_key_of_the_format_is_known() -> None:
         " dockerfile_lines base_image image_distro api_version keep_pkg_tools store checkpointer auth"
         " encryption priority http webhooks ui ui_config _INTERNAL_docker_tag project_root package"
     )
-    assert set(keys.split()) <= {
-        *manifest.HONOURED,
-        *manifest.NOT_SERVED,
-        *manifest.WITHOUT_MEANING,
-        *manifest.LEFT_OUT,
-        *manifest.MOVED,
-    }
+    assert set(keys.split()) <= LanggraphJson().by_key.keys()
 
 
 def test_a_graph_is_a_file_or_a_module_and_may_be_described(read: Read) -> None:
@@ -268,18 +191,16 @@ UNSEEN = "it must not hold control or format characters"
 UUID_LIKE = "it would be taken for the UUID of an assistant"
 
 
-@pytest.mark.parametrize(
-    "graph_id",
-    ["agent", "My agent", "a-b_c.d", "v1.2", "Übersetzer", "代理", "a|b:c",
-     "__proto__", "50%", "what?", "deadbeef", UUID[:-1], f"{UUID}0", "n" * 255],
-)  # fmt: skip
-def test_a_graph_may_have_any_name_that_can_be_read_and_addressed(read: Read, graph_id: str) -> None:
-    assert list(read(graphs={graph_id: NAME}).graphs) == [graph_id]
+def test_a_graph_may_have_any_name_that_can_be_read_and_addressed(read: Read) -> None:
+    for graph_id in (
+        *("agent", "My agent", "a-b_c.d", "v1.2", "Übersetzer", "代理", "a|b:c", "__proto__", "50%", "what?"),
+        *("deadbeef", UUID[:-1], f"{UUID}0", "n" * 255),
+    ):
+        assert list(read(graphs={graph_id: NAME}).graphs) == [graph_id]
 
 
-@pytest.mark.parametrize(
-    ("graph_id", "shown", "reason"),
-    [
+def test_a_name_that_no_graph_can_have_is_refused(read: Read) -> None:
+    for graph_id, shown, reason in (
         ("", "''", "it must not be empty"),
         ("n" * 256, f"'{'n' * 255}'", "it must not be longer than 255 characters"),
         (" agent", "' agent'", "it must not begin or end with white space"),
@@ -302,65 +223,9 @@ def test_a_graph_may_have_any_name_that_can_be_read_and_addressed(read: Read, gr
         (UUID.replace("-", ""), f"'{UUID.replace('-', '')}'", UUID_LIKE),
         (f"{{{UUID}}}", f"'{{{UUID}}}'", UUID_LIKE),
         (f"urn:uuid:{UUID}", f"'urn:uuid:{UUID}'", UUID_LIKE),
-    ],
-)
-def test_a_name_that_no_graph_can_have_is_refused(read: Read, graph_id: str, shown: str, reason: str) -> None:
-    refuse(
-        read, re.escape(f"graphs: {shown} cannot be the name of a graph: {reason}"), graphs={graph_id: NAME}
-    )
-
-
-def test_a_directory_is_a_package_or_plain_and_all_else_a_requirement(read: Read, root: Path) -> None:
-    wanted = ["httpx>=0.27", "langchain_openai", "x @ git+https://example.com/x.git@v1", "agent.py"]
-
-    assert read(dependencies=[".", *wanted]).requirements == tuple(wanted)
-
-    for name in ("app", "lib", "old", "flat", "tools/saw"):
-        (root / name).mkdir(parents=True)
-    (root / "app/agent.py").touch()
-    (root / "lib/pyproject.toml").write_text("[project]\nname = 'lib'\nversion = '1'\n")
-    (root / "old/setup.py").touch()
-    (root / "flat/__init__.py").touch()
-    (root / "tools/saw/__init__.py").touch()
-
-    found = read(
-        at="app/langgraph.json", dependencies=[".", "../lib", "./../old", "../flat", "../tools", "../flat"]
-    )
-
-    assert found.packages == (PurePosixPath("lib"), PurePosixPath("old"))
-    paths = [PurePosixPath(name) for name in ("app", "flat", "tools", "flat")]
-    assert found.plain == tuple(paths)
-    assert found.import_paths == (PurePosixPath(), PurePosixPath("tools")), "flat is a package of its parent"
-
-
-@pytest.mark.parametrize("name", sorted(dependencies.RESERVED_PACKAGES))
-def test_a_plain_directory_may_not_stand_for_a_library(root: Path, read: Read, name: str) -> None:
-    (root / name).mkdir()
-    (root / name / "anything.py").touch()
-
-    refuse(read, f"a package named '{name}', which is reserved")
-
-
-def test_a_flat_package_is_held_to_the_same_names(root: Path, read: Read) -> None:
-    for name in ("pydantic", "my-tools"):
-        (root / name).mkdir()
-        (root / name / "__init__.py").touch()
-
-    refuse(read, "'pydantic', which is reserved", dependencies=["./pydantic"])
-    refuse(read, "'my-tools' cannot be imported: its name has a hyphen", dependencies=["./my-tools"])
-
-    for name in ("a/tools", "b/tools"):
-        (root / name).mkdir(parents=True)
-        (root / name / "x.py").touch()
-
-    refuse(read, "'a' and 'b' both hold a package named 'tools'", dependencies=["./a", "./b"])
-
-
-@pytest.mark.parametrize("name", dependencies.REQUIREMENT_FILES)
-def test_credentials_in_requirements_of_the_project_are_refused(root: Path, read: Read, name: str) -> None:
-    (root / name).write_text("x @ git+https://token@example.com/x.git")
-
-    refuse(read, f"^{name}: a URL must not hold a user name or password")
+    ):
+        text = f"graphs: {shown} cannot be the name of a graph: {reason}"
+        refuse(read, re.escape(text), graphs={graph_id: NAME})
 
 
 def test_variables_are_text_and_never_read_from_a_file_of_the_archive(read: Read, root: Path) -> None:
@@ -380,31 +245,6 @@ def test_the_interpreter_has_a_version(read: Read) -> None:
     assert read(python_version=HERE).python_version == HERE
     assert read(python_version=f"{HERE}-bookworm").python_version == HERE
     assert read(python_version="3.99").python_version == "3.99", "whether it is here is seen later"
-
-
-def test_a_pip_configuration_says_where_packages_come_from_or_is_refused(root: Path, read: Read) -> None:
-    (root / "pip.conf").write_text(
-        "[global]\nindex-url = https://one/simple\nextra-index-url =\n  https://two\n  https://three\n"
-        "[install]\nfind-links = https://four ./wheels\n"
-    )
-
-    index = read(pip_config_file="./pip.conf").index
-
-    urls = ("https://one/simple", ("https://two", "https://three"))
-    assert index is not None
-    assert index == PipConfig(*urls, ("https://four",), ("wheels",))
-    assert index.within(Path("/p")) == PipConfig(*urls, ("https://four", "/p/wheels"))
-
-    (root / "odd.conf").write_text("no section\n")
-    (root / "told.conf").write_text("[global]\nindex-url = https://user:pass@one/simple\n")
-    (root / "far.conf").write_text("[global]\nfind-links = ../wheels\n")
-
-    refuse(read, "pip_config_file: 'odd.conf' is not a pip configuration", pip_config_file="odd.conf")
-    refuse(read, "must not hold a user name or password", pip_config_file="told.conf")
-    refuse(read, "pip_config_file: 'none.conf' is not in the archive", pip_config_file="none.conf")
-    refuse(read, "leads outside", pip_config_file="../pip.conf")
-    refuse(read, "find-links: '../wheels' leads outside", pip_config_file="far.conf")
-    refuse(read, "pip_config_file: must be a path", pip_config_file=7)
 
 
 def test_webhooks_have_rules_and_headers(read: Read) -> None:
@@ -456,23 +296,242 @@ def test_a_project_s_own_authorization_and_app_are_read_with_it(read: Read) -> N
     )
 
 
-@pytest.mark.parametrize(("key", "name"), [("auth", "path"), ("http", "app")])
-def test_with_a_lock_file_its_authorization_and_app_are_of_a_package_that_is_installed(
-    root: Path, read: Read, key: str, name: str
-) -> None:
-    (root / "pyproject.toml").write_text('[tool.uv.workspace]\nmembers = ["one"]')
-    (root / "one").mkdir()
-    (root / "one/agent.py").write_text("graph = None")
-    (root / "one/pyproject.toml").write_text('[project]\nname = "one"\nversion = "1"')
-    (root / "uv.lock").write_text(
-        'version = 1\n[[package]]\nname = "one"\nversion = "1"\nsource = { editable = "one" }'
-    )
-    locked = {"dependencies": ..., "source": {"kind": "uv"}, "graphs": {"a": "./one/agent.py:graph"}}
+PATH = "./auth.py:auth"
+SWITCHES = [name for name in Http().fields if name.startswith(("enable_", "disable_"))]
 
-    assert read(**locked, **{key: {name: "./one/agent.py:own"}})
-    refuse(
-        read,
-        rf"^{key}\.{name}: 'agent.py' is in none of the packages that are installed",
-        **locked,
-        **{key: {name: "./agent.py:own"}},
+
+def section(read: Read, key: str, value: Any) -> Any:
+    """Return one section of a langgraph.json as it is loaded."""
+    return getattr(read(**{key: value}), key)
+
+
+# Invalid values of sections, each with the error text that follows the section's name.
+NO_OBJECT = ": must be an object"
+NO_ARRAY = ": must be an array"
+NO_MINUTES = ": must be a number"
+SECTIONS: dict[str, list[tuple[Any, str]]] = {
+    "auth": [
+        (PATH, NO_OBJECT),
+        ([], NO_OBJECT),
+        ({"disable_studio_auth": True}, ".path: None must have the form"),
+        ({"path": "./auth.py"}, ".path: './auth.py' must have the form"),
+        ({"path": "auth.py:auth"}, ".path: write './auth.py:auth' for a file"),
+        ({"path": "./other.py:auth"}, ".path: the file './other.py' is not in the archive"),
+        ({"path": "../auth.py:auth"}, ".path: '../auth.py' leads outside the archive"),
+        ({"path": "./auth.ts:auth"}, ".path: './auth.ts' is a JavaScript authorization"),
+        ({"path": PATH, "disable_studio_auth": "no"}, ".disable_studio_auth: must be true or false"),
+        ({"path": PATH, "cache": 60}, f".cache{NO_OBJECT}"),
+        ({"path": PATH, "cache": {"cache_keys": "authorization"}}, f".cache.cache_keys{NO_ARRAY}"),
+        ({"path": PATH, "cache": {"cache_keys": ["a b"]}}, f".cache.cache_keys{NO_ARRAY}"),
+        *(
+            ({"path": PATH, "cache": {"ttl_seconds": seconds}}, f".cache.ttl_seconds{NO_MINUTES} between 0")
+            for seconds in (3601, True, -1)
+        ),
+        ({"path": PATH, "cache": {"max_size": 1.5}}, ".cache.max_size: must be a whole number"),
+        ({"path": PATH, "openapi": []}, f".openapi{NO_OBJECT}"),
+        ({"path": PATH, "openapi": {"security": {}}}, ".openapi.security: must be as OpenAPI has it"),
+        ({"path": PATH, "openapi": {"paths": {"/a": []}}}, ".openapi.paths: must be as OpenAPI has it"),
+    ],
+    "checkpointer": [
+        ("./saver.py:saver", NO_OBJECT),
+        ({"path": "./saver.py:saver"}, ".path: not supported: this server keeps checkpoints itself"),
+        ({"backend": "mongo"}, ".backend: not supported: this server keeps checkpoints itself"),
+        ({"serde": True}, f".serde{NO_OBJECT}"),
+        ({"serde": {"pickle_fallback": True}}, ".serde.pickle_fallback: not supported: to read a"),
+        ({"serde": {"allowed_msgpack_modules": ["a.B"]}}, ".serde.allowed_msgpack_modules: must be"),
+        ({"serde": {"allowed_json_modules": [["a"]]}}, ".serde.allowed_json_modules: must be"),
+        ({"serde": {"allowed_json_modules": [["a", 1]]}}, ".serde.allowed_json_modules: must be"),
+        ({"serde": {"other": 1}}, ".serde.other: not known"),
+        ({"ttl": 5}, f".ttl{NO_OBJECT}"),
+        ({"ttl": {"strategy": "forget"}}, ".ttl.strategy: must be one of delete, keep_latest"),
+        ({"ttl": {"default_ttl": "5"}}, f".ttl.default_ttl{NO_MINUTES}"),
+        ({"ttl": {"default_ttl": -1}}, f".ttl.default_ttl{NO_MINUTES}"),
+        ({"ttl": {"sweep_interval_minutes": True}}, f".ttl.sweep_interval_minutes{NO_MINUTES}"),
+        ({"ttl": {"other": 1}}, ".ttl.other: not known"),
+    ],
+    "http": [
+        ([1], NO_OBJECT),
+        ([], NO_OBJECT),
+        *(({name: "yes"}, f".{name}: must be true or false") for name in SWITCHES),
+        ({"app": "app.py:app"}, ".app: write './app.py:app' for a file"),
+        ({"app": "./none.py:app"}, ".app: the file './none.py' is not in the archive"),
+        ({"app": {"path": "./app.py:app"}}, ".app: {'path': './app.py:app'} must have the form"),
+        ({"middleware_order": "last"}, ".middleware_order: must be middleware_first or auth_first"),
+        ({"middleware_scope": "all"}, ".middleware_scope: must be custom_routes"),
+        ({"middleware_scope": ["custom_routes"]}, ".middleware_scope: must be custom_routes"),
+        *(
+            ({"mount_prefix": prefix}, ".mount_prefix: must be a path like")
+            for prefix in ("api", "/a b", "/a//b", "/a/../b", "/./b", "/{x}", "/ä", 5, "/" + "a" * 300)
+        ),
+        ({"configurable_headers": ["x-team"]}, f".configurable_headers{NO_OBJECT}"),
+        ({"logging_headers": {"includes": "x"}}, f".logging_headers.includes{NO_ARRAY}"),
+        ({"configurable_headers": {"excludes": ["a b"]}}, ".configurable_headers.excludes: must be"),
+        ({"cors": "*"}, f".cors{NO_OBJECT}"),
+        ({"cors": {"allow_origins": "*"}}, f".cors.allow_origins{NO_ARRAY}"),
+        ({"cors": {"allow_headers": ["a\r\nb"]}}, f".cors.allow_headers{NO_ARRAY}"),
+        ({"cors": {"allow_credentials": 1}}, ".cors.allow_credentials: must be true or false"),
+        ({"cors": {"allow_origin_regex": "("}}, ".cors.allow_origin_regex: is no regular expression"),
+        ({"cors": {"allow_origin_regex": 7}}, ".cors.allow_origin_regex: must be a regular expression"),
+        ({"cors": {"allow_origin_regex": "a" * 501}}, ".cors.allow_origin_regex: must be a regular"),
+        ({"cors": {"max_age": -1}}, ".cors.max_age: must be a whole number"),
+        ({"cors": {"max_age": True}}, ".cors.max_age: must be a whole number"),
+    ],
+    "store": [
+        ([], NO_OBJECT),
+        ({"path": "x"}, ".path: not known"),
+        ({"ttl": 5}, f".ttl{NO_OBJECT}"),
+        ({"ttl": {"default_ttl": "5"}}, f".ttl.default_ttl{NO_MINUTES} of minutes"),
+        ({"ttl": {"default_ttl": -1}}, f".ttl.default_ttl{NO_MINUTES} of minutes"),
+        ({"ttl": {"refresh_on_read": 1}}, ".ttl.refresh_on_read: must be true or false"),
+        ({"index": {"dims": 3}}, ".index.embed: must be"),
+        ({"index": {"embed": "a:b"}}, ".index.dims: must be"),
+        ({"index": {"dims": True, "embed": "a:b"}}, ".index.dims: must be"),
+        ({"index": {"dims": 3, "embed": "a:b", "fields": []}}, ".index.fields: must be"),
+        ({"index": {"dims": 3, "embed": "a:b", "other": 1}}, ".index.other: not known"),
+    ],
+}
+
+
+@pytest.mark.parametrize("key", SECTIONS)
+def test_what_makes_no_sense_in_a_section_is_refused_by_name(read: Read, key: str) -> None:
+    for value, text in SECTIONS[key]:
+        refuse(read, f"^{re.escape(key + text)}", **{key: value})
+    assert section(read, key, None) == section(read, key, {}) == {}, "a project need not say anything"
+
+
+def test_an_authorization_needs_no_more_than_its_path(read: Read) -> None:
+    assert section(read, "auth", {"path": PATH}) == {
+        "path": PATH,
+        "disable_studio_auth": False,
+        "openapi": {},
+        "cache_keys": [],
+        "cache_seconds": None,
+        "cache_size": None,
+    }
+    assert section(read, "auth", {"path": "pkg.security:auth"})["path"] == "pkg.security:auth"
+
+
+def test_how_its_answers_are_kept_and_described_is_kept(read: Read) -> None:
+    openapi = {"securitySchemes": {"bearer": {"type": "http"}}, "security": [{"bearer": []}], "paths": {}}
+    cache = {"cache_keys": ["Authorization", "X-Team", "x-team"], "ttl_seconds": 3600, "max_size": 100}
+
+    found = section(
+        read, "auth", {"path": PATH, "disable_studio_auth": True, "openapi": openapi, "cache": cache}
     )
+
+    assert found["disable_studio_auth"] is True
+    assert found["openapi"] == openapi
+    assert found["cache_keys"] == ["authorization", "x-team"]
+    assert (found["cache_seconds"], found["cache_size"]) == (3600, 100)
+
+
+def test_how_long_threads_and_items_of_the_store_live_is_kept(read: Read) -> None:
+    told = {"strategy": "keep_latest", "default_ttl": 0.5, "sweep_interval_minutes": 5, "sweep_limit": 10}
+    assert section(read, "checkpointer", {"ttl": told, "path": None}) == {
+        "ttl": {"strategy": "keep_latest", "default_ttl": 0.5}
+    }
+    assert section(read, "checkpointer", {"ttl": {}}) == {"ttl": {"strategy": "delete", "default_ttl": None}}
+
+    kept = {
+        "ttl": {"default_ttl": 1.5, "sweep_interval_minutes": 5},
+        "index": {"dims": 3, "embed": "openai:small"},
+    }
+    assert section(read, "store", kept) == {
+        "ttl": {"default_ttl": 1.5, "refresh_on_read": True},
+        "index": {"dims": 3, "embed": "openai:small", "fields": ["$"]},
+    }
+
+
+def test_classes_that_checkpoints_may_hold_are_kept(read: Read) -> None:
+    classes = [["my_agent.models", "State"], ["my_agent", "file", "Other"]]
+    serde = {"allowed_msgpack_modules": classes, "pickle_fallback": False}
+    assert section(read, "checkpointer", {"serde": serde}) == {"serde": {"allowed_msgpack_modules": classes}}
+    every = {"serde": {"allowed_msgpack_modules": True}}
+    assert section(read, "checkpointer", every) == every
+    assert section(read, "checkpointer", {"serde": {"allowed_msgpack_modules": []}}) == {}
+    assert (
+        section(read, "checkpointer", {"serde": {"allowed_json_modules": None}, "backend": "default"}) == {}
+    )
+
+    told = {"serde": {"allowed_json_modules": [["my_agent", "State"]], "allowed_msgpack_modules": None}}
+    assert section(read, "checkpointer", told) == {}
+    (note,) = read(checkpointer=told).notes
+    assert note.startswith("checkpointer.serde.allowed_json_modules: has no meaning here")
+    assert section(read, "checkpointer", {"serde": None}) == {}
+    assert read(checkpointer={"serde": None}).notes == ()
+
+
+def test_only_what_is_said_is_kept_with_small_letters_and_without_a_last_slash(read: Read) -> None:
+    assert section(read, "http", {"app": None, "disable_mcp": None, "cors": None, "mount_prefix": "/"}) == {}
+    switches = {"disable_mcp": False, "disable_a2a": True}
+    assert section(read, "http", switches) == switches
+
+    found = section(
+        read,
+        "http",
+        {"configurable_headers": {"includes": ["X-Team"], "excludes": None}, "mount_prefix": "/api/"},
+    )
+
+    assert found == {"configurable_headers": {"includes": ["x-team"]}, "mount_prefix": "/api"}
+
+
+def test_everything_there_is_is_kept(read: Read) -> None:
+    told = {
+        **dict.fromkeys(SWITCHES, True),
+        "app": "./app.py:app",
+        "middleware_order": "auth_first",
+        "middleware_scope": "custom_routes",
+        "mount_prefix": "/my-api/v1",
+        "configurable_headers": {"includes": ["x-team-*"], "excludes": ["*token*"]},
+        "logging_headers": {"includes": ["user-agent"]},
+        "cors": {
+            "allow_origins": ["https://a.example", "*"],
+            "allow_methods": ["GET"],
+            "allow_headers": ["x-team"],
+            "allow_credentials": True,
+            "allow_origin_regex": r"https://[a-z]+\.example",
+            "expose_headers": ["x-total"],
+            "max_age": 60,
+        },
+    }
+    assert set(told) == set(Http().fields)
+    assert set(told["cors"]) == set(Cors().fields)
+
+    assert section(read, "http", told) == told
+
+
+MATCHED_SOON = (
+    r"https://.*\.example\.com",
+    r"^https?://(localhost|127\.0\.0\.1)(:\d+)?$",
+    r"https://(?:[a-z0-9-]+\.)?example\.(com|org)",
+    r"(?i)https://[a-z]{1,63}-[0-9]+\.[^.]+\.example",
+    r"http://(\d{1,3}\.){3}\d{1,3}(?=:80)",
+    r".*",
+    r"[(a+)+]\(a+\)+(?#(a+)x{}+",  # parentheses that are no group
+)
+REPEATS_A_GROUP = "it repeats a group that repeats or chooses"
+# Regular expressions whose matching time could block the process, with their errors.
+MATCHED_LATE = {
+    r"(a+)+b": REPEATS_A_GROUP,
+    r"([a]]+)+b": REPEATS_A_GROUP,
+    r"(a{,}b)+": REPEATS_A_GROUP,
+    r"(a|b)*c": REPEATS_A_GROUP,
+    r"(a|aa)*b": REPEATS_A_GROUP,
+    r"(?:[a-z-]+\.)*example": REPEATS_A_GROUP,
+    r"((a?){4}){4}b": REPEATS_A_GROUP,
+    r".*.*.*.*b": "it has more than 3 repetitions",
+    r"(?=.*a)(?=.*b).*.*c": "it has more than 3 repetitions",
+    r"(a*)\1\1b": "it refers to a group",
+    r"((a)?)?(?(2)b|c)": "it refers to a group",
+    r"(?P<n>a)(?P=n)": "it refers to a group",
+    r"(?x)a # (": "it has a construct that cannot be checked",
+}
+
+
+def test_origins_are_matched_by_a_regular_expression_that_is_soon_matched(read: Read) -> None:
+    for regex in MATCHED_SOON:
+        told = {"cors": {"allow_origin_regex": regex}}
+        assert section(read, "http", told) == told
+    for regex, reason in MATCHED_LATE.items():
+        with pytest.raises(BuildFailed, match=f"^http.cors.allow_origin_regex: {re.escape(reason)}"):
+            section(read, "http", {"cors": {"allow_origin_regex": regex}})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
 import shutil
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,18 +18,13 @@ from shared.settings import Settings
 from tests.support.greened import World, greened
 from tests.support.waiting import wait_until
 from tests.unit.builder.test_environments import FILES
-from workers.builder import (
-    commands,
-    environments,
-    host_commands,
-    steps,
-    untrusted_files,
-)
+from workers.builder import environments, host_command, reasons, steps
 from workers.builder.config import manifest
-from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment
-from workers.builder.interpreters import HERE
-from workers.builder.requirements import Requirements
+from workers.builder.python import interpreters
+from workers.builder.python.interpreters import HERE
+from workers.builder.python.requirements import Requirements
+from workers.builder.source_tree import write_untrusted
 from workers.builder.workspaces import Workspace
 
 
@@ -41,7 +37,7 @@ def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
 
     with pytest.raises(BuildFailed, match="cannot be read"):
         environments._read(link)
-    untrusted_files.write(link, "new")
+    write_untrusted(link, "new")
 
     assert secret.read_text() == "private"
     assert link.read_text() == "new"
@@ -69,27 +65,24 @@ def test_a_step_says_its_output_a_bounded_line_at_a_time_and_why_it_fails(world:
     assert reason_of("import os; os.kill(os.getpid(), 9)") == "the step was killed by SIGKILL"
 
 
-def test_the_installer_s_causes_become_one_line_that_is_whole_until_secrets_in_it_are_masked() -> None:
-    told = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
+def test_the_reason_of_a_failure_is_one_line_that_is_whole_until_secrets_in_it_are_masked() -> None:
+    output = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
+    assert reasons.cause(output) == "No solution found: Because a: and b"
+    assert reasons.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
+    assert reasons.cause([]) == ""
+    assert reasons.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
 
-    assert steps.cause(told) == "No solution found: Because a: and b"
-    assert steps.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
-    assert steps.cause([]) == ""
-    assert steps.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
-
-
-def test_what_was_raised_becomes_one_line_of_a_failure() -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
     message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"
-
-    assert steps.summary(f"./a.py failed\n{trace}{message}") == (
-        "./a.py failed: RuntimeError: Form data requires a package."
-    )
-    chained = f"./a.py failed\n{trace}KeyError: 1\n\nDuring handling of this:\n\n{trace}ValueError: two"
-    assert steps.summary(chained) == "./a.py failed: ValueError: two"
-    assert steps.summary("no graphs\n  what is there\n  and that") == "no graphs: and that"
-    assert steps.summary("one line\n") == "one line"
-    assert steps.summary("") == "failed"
+    chained = f"{trace}KeyError: 1\n\nDuring handling of this:\n\n{trace}ValueError: two"
+    for text, summary in (
+        (f"./a.py failed\n{trace}{message}", "./a.py failed: RuntimeError: Form data requires a package."),
+        (f"./a.py failed\n{chained}", "./a.py failed: ValueError: two"),
+        ("no graphs\n  what is there\n  and that", "no graphs: and that"),
+        ("one line\n", "one line"),
+        ("", "failed"),
+    ):
+        assert reasons.summary(text) == summary
 
 
 @greened
@@ -142,18 +135,18 @@ def _runs(pid: int) -> bool:
 
 
 def test_an_archive_is_unpacked_and_modules_compiled_where_nothing_of_the_project_is_run() -> None:
-    argv = commands.unpack("/usr/bin/python3", Path("/r/a.tar.gz"), Path("/r/project"))
+    argv = environments.unpack_command(Path("/r/a.tar.gz"), Path("/r/project"))
 
     assert argv[argv.index("-m") :] == ["-m", "workers.builder.unpack", "/r/a.tar.gz", "/r/project"]
     assert "-P" in argv
 
-    argv = commands.compile_bytecode("/usr/bin/python3", [Path("/r/env")])
+    argv = interpreters.compile_bytecode(Path("/usr/bin/python3"), [Path("/r/env")])
 
     assert argv[0] == "/usr/bin/python3"
     assert {"-I", "-S"} < set(argv[:4])
     assert argv[-1] == "/r/env"
 
-    assert commands.graph_host(Path("/r/env/bin/python"), Path("/app/graph_host"), threads=8) == [
+    assert host_command.graph_host_command(Path("/r/env/bin/python"), Path("/app/graph_host"), threads=8) == [
         *("/r/env/bin/python", "/app/graph_host", "--socket", "{socket}", "--threads", "8")
     ]
 
@@ -161,7 +154,7 @@ def test_an_archive_is_unpacked_and_modules_compiled_where_nothing_of_the_projec
 # Starting a graph host
 
 
-def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
+def test_a_host_gets_the_allowed_variables_and_what_the_project_configures(tmp_path: Path) -> None:
     outside = {
         **dict.fromkeys(("DATABASE_URL", "REDIS_URL", "RUNYARD_ENCRYPTION_KEYS", "AWS_SECRET", "HOME"), "x"),
         **dict.fromkeys(("UV_INDEX_URL", "PIP_INDEX_URL", "LD_PRELOAD", "PYTHONPATH"), "y"),
@@ -175,25 +168,17 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     packages = tmp_path / "packages" / "env"
     made = Environment(workspace, manifest.read(workspace.project, None), Requirements(), packages, HERE)
 
-    command = host_commands.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
+    command = host_command.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
 
     assert set(command.env) == {
-        *(
-            "PATH",
-            "LANG",
-            "HTTPS_PROXY",
-            "HOME",
-            "VIRTUAL_ENV",
-            "GRAPH_HOST_CONFIG",
-            "MALLOC_ARENA_MAX",
-        ),
+        *("PATH", "LANG", "HTTPS_PROXY", "HOME", "VIRTUAL_ENV", "GRAPH_HOST_CONFIG", "MALLOC_ARENA_MAX"),
         *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "API_KEY", "COLOUR"),
     }
     assert command.env["COLOUR"] == "blue", "a secret goes over the file"
     assert command.env["HOME"] == str(workspace.home)
     assert command.env["PATH"] == f"{workspace.env}/bin:{packages}/bin:/usr/bin"
     assert command.cwd == str(workspace.project)
-    assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
+    least = {
         "graphs": {"agent": {"path": "./agent.py:graph", "description": None}},
         "paths": [],
         "store": {},
@@ -202,37 +187,29 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
         "http": None,
         "secrets": ["API_KEY", "COLOUR"],
     }
+    assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == least
 
-
-def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_checkpoints(
-    tmp_path: Path,
-) -> None:
-    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path), "RUNYARD_ISOLATION": "none"})
-    workspace = Workspace(tmp_path / "revisions" / "x")
-    workspace.project.mkdir(parents=True)
-    found = Manifest(
-        directory=PurePosixPath(),
-        graphs={},
+    more = dataclasses.replace(
+        made.manifest,
         auth={"path": "./a.py:auth", "cache_keys": ["x"]},
         http={"app": "./a.py:app", "middleware_order": "auth_first"},
         checkpointer={"ttl": {"default_ttl": 5}, "serde": {"allowed_msgpack_modules": [["a", "State"]]}},
     )
-    made = Environment(workspace, found, Requirements(), None, HERE)
-
-    command = host_commands.host_command(settings, made, {})
-
-    config = json.loads(command.env["GRAPH_HOST_CONFIG"])
-    assert config["auth"] == {"path": "./a.py:auth"}
-    assert config["http"] == {"app": "./a.py:app", "middleware_order": "auth_first"}
-    assert config["allowed_msgpack_modules"] == [["a", "State"]]
-    assert "ttl" not in config
+    command = host_command.host_command(settings, dataclasses.replace(made, manifest=more), {})
+    assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
+        **least,
+        "secrets": [],
+        "auth": {"path": "./a.py:auth"},
+        "http": {"app": "./a.py:app", "middleware_order": "auth_first"},
+        "allowed_msgpack_modules": [["a", "State"]],
+    }
 
 
 def test_no_host_has_to_compile_the_package_that_it_is_made_of(tmp_path: Path) -> None:
     package = tmp_path / "graph_host"
-    shutil.copytree(host_commands.GRAPH_HOST, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(host_command.GRAPH_HOST, package, ignore=shutil.ignore_patterns("__pycache__"))
 
-    host_commands.keep_bytecode(Path(sys.executable), package)
+    host_command.keep_bytecode(Path(sys.executable), package)
 
     modules = list(package.rglob("*.py"))
     assert modules

@@ -5,16 +5,15 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder import uv
 from workers.builder.config.pip_config import PipConfig
-from workers.builder.installer import refresh_unsatisfied
-from workers.builder.requirements import (
+from workers.builder.python import uv
+from workers.builder.python.installer import refresh_unsatisfied
+from workers.builder.python.requirements import (
     BUILT_HERE,
     Requirements,
     from_lock,
@@ -95,36 +94,26 @@ def test_the_operator_s_index_of_pip_is_the_installer_s_unless_it_has_one() -> N
     }
 
 
-@pytest.mark.parametrize(
-    "pyproject",
-    [
-        "[tool.uv]\nindex-url = 'x'",
-        "[tool.uv]\nextra-index-url = ['x']",
-        "[tool.uv]\nfind-links = ['x']",
-        "[tool.uv.pip]\nfind-links = ['x']",
-        "[[tool.uv.index]]\nurl = 'x'",
-        "[tool.uv.sources]\nx = { git = 'y' }",
-        "[tool]\nuv = { index = [{ url = 'x' }] }",
-        "[tool.uv\n",
-        "[tool]\nuv = 7",
-    ],
-)
-def test_packages_come_from_elsewhere_where_a_project_says_so(pyproject: str) -> None:
-    assert uv.is_redirected_by(f"{pyproject}\n".encode())
-
-
-@pytest.mark.parametrize(
-    "pyproject",
-    [
+def test_packages_come_from_elsewhere_only_where_a_project_says_so() -> None:
+    for pyproject in (
+        *(
+            "[tool.uv]\nindex-url = 'x'",
+            "[tool.uv]\nextra-index-url = ['x']",
+            "[tool.uv]\nfind-links = ['x']",
+        ),
+        *("[tool.uv.pip]\nfind-links = ['x']", "[[tool.uv.index]]\nurl = 'x'"),
+        *("[tool.uv.sources]\nx = { git = 'y' }", "[tool]\nuv = { index = [{ url = 'x' }] }"),
+        *("[tool.uv\n", "[tool]\nuv = 7"),
+    ):
+        assert uv.is_redirected_by(f"{pyproject}\n".encode()), pyproject
+    for pyproject in (
         "[project]\nname = 'tool.uv'\n[tool.uvicorn]\nx = 1",
         "[tool.uv]\ndev-dependencies = ['pytest']\npackage = true\nexclude-newer = '2026-01-01'",
         "[tool.uv]\nsources = {}\nindex = []",
         "[tool.uv.workspace]\nmembers = ['libs/*']",
         "[tool.uv.pip]\ngenerate-hashes = true",
-    ],
-)
-def test_other_settings_of_the_installer_redirect_nothing(pyproject: str) -> None:
-    assert not uv.is_redirected_by(pyproject.encode())
+    ):
+        assert not uv.is_redirected_by(pyproject.encode()), pyproject
 
 
 def test_a_command_that_works_is_run_once_and_its_output_shown_whole() -> None:
@@ -218,7 +207,7 @@ WHEEL = "wheel==1.0 --hash=sha256:aa --hash=sha256:bb"
 
 
 def test_only_pinned_wheels_of_the_operator_s_index_are_shared() -> None:
-    found = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_ours=True)
+    found = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_from_operator_index=True)
     assert found.wheels == (WHEEL,)
     assert found.built == BUILT
 
@@ -233,13 +222,13 @@ def test_only_pinned_wheels_of_the_operator_s_index_are_shared() -> None:
         }
     ]
 
-    foreign = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_ours=False)
+    foreign = from_lock(LOCK, PROJECT, [PROJECT / "own"], is_from_operator_index=False)
     assert foreign.wheels == ()
     assert set(foreign.built) == {WHEEL, *BUILT}
 
 
 def test_a_set_is_the_same_after_it_was_stored() -> None:
-    found = from_lock(LOCK, PROJECT, [], is_ours=True)
+    found = from_lock(LOCK, PROJECT, [], is_from_operator_index=True)
     assert Requirements.parse(str(found)) == found
     assert Requirements.parse(str(found)).key == found.key
     assert Requirements.parse("") == Requirements()
@@ -247,22 +236,19 @@ def test_a_set_is_the_same_after_it_was_stored() -> None:
     assert Requirements.parse("a==1\nb==2\n") == Requirements(built=("a==1", "b==2"))
 
 
-@pytest.mark.parametrize(
-    "lock", ["[", "packages = 7", "[[packages]]\nversion = '1'", "[[packages]]\nname = 'a'", "x = 1"]
-)
-def test_a_lock_that_says_nothing_is_refused(lock: str) -> None:
-    with pytest.raises(BuildFailed, match="their list cannot be read"):
-        from_lock(lock, PROJECT, [], is_ours=True)
+def test_a_lock_that_says_nothing_or_leads_outside_is_refused() -> None:
+    unreadable = ("[", "packages = 7", "[[packages]]\nversion = '1'", "[[packages]]\nname = 'a'", "x = 1")
+    outside = "[[packages]]\nname = 'a'\ndirectory = { path = '/etc' }"
+    for lock, reason in (
+        *((lock, "their list cannot be read") for lock in unreadable),
+        (outside, "outside the project"),
+    ):
+        with pytest.raises(BuildFailed, match=reason):
+            from_lock(lock, PROJECT, [], is_from_operator_index=True)
 
 
-def test_what_lies_elsewhere_is_refused() -> None:
-    with pytest.raises(BuildFailed, match="outside the project"):
-        from_lock("[[packages]]\nname = 'a'\ndirectory = { path = '/etc' }", PROJECT, [], is_ours=True)
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "files"),
-    [
+def test_it_is_seen_what_requirements_lead_to() -> None:
+    for content, options, files in (
         (b"httpx\n# -r other\nlangchain>=1\n", False, False),
         (b"x @ git+https://example.com/x.git\n", False, False),
         (b"httpx\n-r base.txt\n", True, True),
@@ -271,7 +257,5 @@ def test_what_lies_elsewhere_is_refused() -> None:
         (b"./lib\n", False, True),
         (b"lib @ file:///lib\n", False, True),
         (b"lib @ ${PROJECT_ROOT}/lib\n", False, True),
-    ],
-)
-def test_it_is_seen_what_requirements_lead_to(content: bytes, options: Any, files: Any) -> None:
-    assert (has_options(content), names_files(content)) == (options, files)
+    ):
+        assert (has_options(content), names_files(content)) == (options, files), content

@@ -33,7 +33,7 @@ def lay(settings: Settings, *ids: UUID) -> None:
     for id in ids:
         workspace = workspaces.workspace_of(settings, id)
         workspace.root.mkdir(parents=True)
-        workspace.mark.touch()
+        workspace.ready_marker.touch()
         workspace.lock.touch()
 
 
@@ -47,7 +47,7 @@ def revisions(deployment: DeploymentRef, count: int) -> list[UUID]:
 
 
 @greened
-def test_only_what_may_serve_is_kept(world: World) -> None:
+def test_only_what_may_serve_is_kept_and_nothing_of_a_deleted_deployment(world: World) -> None:
     settings = settings_for(world)
     deployment = factories.deployment()
     serving = deployment.active_revision_id
@@ -63,6 +63,11 @@ def test_only_what_may_serve_is_kept(world: World) -> None:
 
     assert left(settings) == {str(serving), str(building), other.name}
     assert workspaces.remove_unneeded(settings) == 0
+
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET deleted_at = now()"))
+    assert workspaces.remove_unneeded(settings) == 2
+    assert left(settings) == {other.name}
 
 
 @greened
@@ -116,18 +121,6 @@ def test_what_runs_were_created_for_stays_until_they_end(world: World) -> None:
 
 
 @greened
-def test_nothing_of_a_deleted_deployment_stays(world: World) -> None:
-    settings = settings_for(world)
-    serving = factories.deployment().active_revision_id
-    assert serving is not None
-    lay(settings, serving)
-    with connection() as conn:
-        conn.execute(text("UPDATE deployment SET deleted_at = now()"))
-
-    assert workspaces.remove_unneeded(settings) == 1
-
-
-@greened
 def test_what_is_being_made_is_removed_afterwards(world: World) -> None:
     settings, id = settings_for(world), uuid4()
     workspace = workspaces.workspace_of(settings, id)
@@ -146,7 +139,7 @@ def test_what_is_being_made_is_removed_afterwards(world: World) -> None:
 def test_what_a_host_works_in_stays_until_it_is_gone(world: World) -> None:
     settings, id = settings_for(world), uuid4()
     lay(settings, id)
-    one, two = (workspaces.hold(workspaces.workspace_of(settings, id)) for _ in range(2))
+    one, two = (workspaces.lock_shared(workspaces.workspace_of(settings, id)) for _ in range(2))
 
     assert workspaces.remove_unneeded(settings) == 0
     one.close()
@@ -161,7 +154,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from workers.builder import workspaces
-held = workspaces.hold(workspaces.Workspace(Path(sys.argv[1])))
+held = workspaces.lock_shared(workspaces.Workspace(Path(sys.argv[1])))
 print("held", flush=True)
 time.sleep(600)
 """
@@ -171,10 +164,10 @@ time.sleep(600)
 def test_others_can_neither_list_workspaces_nor_open_their_locks(world: World) -> None:
     settings = settings_for(world)
     workspace = workspaces.workspace_of(settings, uuid4())
-    with workspaces.hold(workspace):
+    with workspaces.lock_shared(workspace):
         workspace.use.chmod(0o644)  # too permissive a mode, to be corrected
 
-    with workspaces.exclusive(workspace), workspaces.hold(workspace):
+    with workspaces.exclusive(workspace), workspaces.lock_shared(workspace):
         modes = [stat.S_IMODE(path.stat().st_mode) for path in (workspace.lock, workspace.use)]
 
     assert modes == [0o600, 0o600]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 
-from workers.builder.config.checks import refused
-from workers.builder.config.source_tree import SourceTree
+from workers.builder.config.fields import refused
+from workers.builder.source_tree import SourceTree
 
 REQUIREMENT_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg")
 CREDENTIALS = re.compile(rb"git\+https?://[^\s/\"']*@")
@@ -30,10 +29,8 @@ class Dependencies:
     import_paths: tuple[PurePosixPath, ...] = ()  # for `plain`, on sys.path besides the working directory
 
 
-def read(tree: SourceTree, entries: Any) -> Dependencies:
+def read(tree: SourceTree, entries: Sequence[str]) -> Dependencies:
     """Return the validated dependencies. Raises BuildFailed, naming the key."""
-    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-        raise refused("dependencies: must be an array of strings")
     if not entries:
         raise refused('dependencies: must not be empty; `["."]` is the project itself')
     requirements: list[str] = []
@@ -87,7 +84,7 @@ def _check_urls(tree: SourceTree, path: PurePosixPath) -> None:
 
 def _check_names(tree: SourceTree, plain: Iterable[PurePosixPath]) -> None:
     """Raise BuildFailed if a package of a plain directory has a reserved name, or a name used by another directory."""
-    taken: dict[str, PurePosixPath] = {}
+    owners: dict[str, PurePosixPath] = {}
     for path in plain:
         is_flat = _is_flat(tree, path)
         if is_flat and "-" in path.name:
@@ -95,15 +92,15 @@ def _check_names(tree: SourceTree, plain: Iterable[PurePosixPath]) -> None:
         for name in [path.name] if is_flat else _packages_in(tree.root / path):
             if name in RESERVED_PACKAGES:
                 raise refused(f"dependencies: '{path}' holds a package named {name!r}, which is reserved")
-            if taken.setdefault(name, path) != path:
+            if owners.setdefault(name, path) != path:
                 raise refused(
-                    f"dependencies: '{taken[name]}' and '{path}' both hold a package named {name!r}"
+                    f"dependencies: '{owners[name]}' and '{path}' both hold a package named {name!r}"
                 )
 
 
 def _import_paths(tree: SourceTree, plain: Iterable[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    found = [path.parent if _is_flat(tree, path) else path for path in plain]
-    return tuple(path for path in dict.fromkeys(found) if path != tree.directory)
+    paths = [path.parent if _is_flat(tree, path) else path for path in plain]
+    return tuple(path for path in dict.fromkeys(paths) if path != tree.directory)
 
 
 def _is_flat(tree: SourceTree, path: PurePosixPath) -> bool:

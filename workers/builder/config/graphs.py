@@ -1,4 +1,4 @@
-"""The `graphs` key of a langgraph.json: graph ids and the location of each graph's code.
+"""The `graphs` key of a langgraph.json, and references to a project's code: `./file.py:attribute` or `module:attribute`.
 
 Callers use a graph id in URLs and in place of an assistant's UUID, so ids are restricted.
 """
@@ -11,9 +11,11 @@ from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
-from workers.builder.config import entry_points
-from workers.builder.config.checks import refused
-from workers.builder.config.source_tree import SourceTree
+from marshmallow import ValidationError
+
+from shared.deployments import javascript
+from workers.builder.config.fields import Value, refused
+from workers.builder.source_tree import SourceTree
 
 Graphs = Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attribute", "description"}
 
@@ -23,34 +25,51 @@ SEPARATORS = ("/", "\\", "..")
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def read(tree: SourceTree, graphs: Any) -> Graphs:
-    """Return the validated graphs. Raises BuildFailed, naming the key."""
-    if not isinstance(graphs, dict) or not graphs:
-        raise refused('graphs: must be a non-empty object of graph id → "./file.py:attribute"')
-    return {graph_id: _graph(tree, graph_id, entry) for graph_id, entry in graphs.items()}
+class EntryPoint(Value):
+    """A reference to an object of the project. `kind` names the object in errors, like "graph"."""
+
+    def __init__(self, kind: str, **kwargs: Any) -> None:
+        super().__init__('None must have the form "./file.py:attribute"', **kwargs)
+        self.kind = kind
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
+        if not module or not attribute:
+            raise ValidationError(f'{value!r} must have the form "./file.py:attribute"')
+        if reason := javascript.refusal(module, self.kind):
+            raise ValidationError(reason)
+        if module.endswith(".py") and not _is_file(module):
+            raise ValidationError(f"write './{module}:{attribute}' for a file; {module!r} names a module")
+        return value
 
 
-def _graph(tree: SourceTree, graph_id: str, entry: Any) -> dict[str, Any]:
-    where = f"graphs.{graph_id}"
-    if reason := _why_not(graph_id):
-        shown = ascii(graph_id[:MAX_ID_LENGTH])
-        raise refused(f"graphs: {shown} cannot be the name of a graph: {reason}")
-    description = None
-    if isinstance(entry, dict):
-        description = entry.get("description")
-        if description is not None and not isinstance(description, str):
-            raise refused(f"{where}.description: must be a string")
-        entry = entry.get("path")
-    if not isinstance(entry, str):
-        raise refused(f'{where}: must be "module:attribute" or an object with a "path"')
-    path = entry_points.read(tree, where, entry, kind="graph")
-    return {"path": path, "description": description}
+class GraphPaths(Value):
+    """Graph ids, each with a reference or an object of a reference and a description. Loads the objects."""
 
+    def __init__(self) -> None:
+        error = 'must be a non-empty object of graph id → "./file.py:attribute"'
+        super().__init__(error, lambda value: isinstance(value, dict) and bool(value), required=True)
+        self.entry_point = EntryPoint("graph")
 
-def require_packaged(tree: SourceTree, graphs: Graphs, packages: Iterable[PurePosixPath]) -> None:
-    """Raise BuildFailed if the file of a graph is outside the installed packages."""
-    for graph_id, graph in graphs.items():
-        entry_points.require_packaged(tree, f"graphs.{graph_id}", graph["path"], packages)
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Graphs:
+        graphs = super()._deserialize(value, *args, **kwargs)
+        return {graph_id: self._graph(graph_id, entry) for graph_id, entry in graphs.items()}
+
+    def _graph(self, graph_id: str, entry: Any) -> dict[str, Any]:
+        if reason := _why_not(graph_id):
+            shown = ascii(graph_id[:MAX_ID_LENGTH])
+            raise ValidationError(f"{shown} cannot be the name of a graph: {reason}")
+        path, description = entry, None
+        if isinstance(entry, dict):
+            path, description = entry.get("path"), entry.get("description")
+        if not isinstance(description, str | None):
+            raise ValidationError({graph_id: {"description": "must be a string"}})
+        if not isinstance(path, str):
+            raise ValidationError({graph_id: 'must be "module:attribute" or an object with a "path"'})
+        try:
+            return {"path": self.entry_point.deserialize(path), "description": description}
+        except ValidationError as error:
+            raise ValidationError({graph_id: error.messages}) from error
 
 
 def _why_not(graph_id: str) -> str | None:
@@ -77,3 +96,24 @@ def _is_uuid(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_file(module: str) -> bool:
+    return "/" in module or "\\" in module
+
+
+def require_file(
+    tree: SourceTree, where: str, entry: str, packages: Iterable[PurePosixPath] | None = None
+) -> None:
+    """Raise BuildFailed if a reference names a file that is missing, or outside the installed packages if they are given.
+
+    `where` is the reference's key.
+    """
+    module = entry.partition(":")[0]
+    if not _is_file(module):
+        return
+    path = tree.inside(module, f"{where}:")
+    if not tree.is_file(path):
+        raise refused(f"{where}: the file {module!r} is not in the archive")
+    if packages is not None and not any(path.is_relative_to(package) for package in packages):
+        raise refused(f"{where}: '{path}' is in none of the packages that are installed")

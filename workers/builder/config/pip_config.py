@@ -5,11 +5,10 @@ from __future__ import annotations
 import configparser
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from workers.builder.config.checks import refused
-from workers.builder.config.source_tree import SourceTree
+from workers.builder.config.fields import refused
+from workers.builder.source_tree import SourceTree
 
 
 @dataclass(frozen=True)
@@ -27,31 +26,29 @@ class PipConfig:
         return replace(self, find_links=(*self.find_links, *links), directories=())
 
 
-def read(tree: SourceTree, path: Any) -> PipConfig | None:
+def read(tree: SourceTree, path: str | None) -> PipConfig | None:
     """Return the configuration in the file at this path, None without a path. Raises BuildFailed, naming the key."""
     if path is None:
         return None
-    if not isinstance(path, str):
-        raise refused("pip_config_file: must be a path")
     raw = tree.content(tree.inside(path, "pip_config_file:"), f"pip_config_file: {path!r}")
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(raw.decode())
     except (UnicodeDecodeError, configparser.Error) as error:
         raise refused(f"pip_config_file: {path!r} is not a pip configuration file") from error
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for section in ("global", "install"):
         if parser.has_section(section):
-            found.update(parser.items(section))
-    urls = " ".join(found.get(key, "") for key in ("index-url", "extra-index-url", "find-links")).split()
+            options.update(parser.items(section))
+    urls = " ".join(options.get(key, "") for key in ("index-url", "extra-index-url", "find-links")).split()
     if any(urlsplit(url).username for url in urls):
         raise refused("pip_config_file: a URL must not hold a user name or password")
-    links = found.get("find-links", "").split()
+    links = options.get("find-links", "").split()
     local = [link for link in links if "://" not in link]
     inside = [tree.inside(link, "pip_config_file: find-links:") for link in local]
     return PipConfig(
-        found.get("index-url"),
-        tuple(found.get("extra-index-url", "").split()),
+        options.get("index-url"),
+        tuple(options.get("extra-index-url", "").split()),
         tuple(link for link in links if link not in local),
         tuple(map(str, inside)),
     )

@@ -1,4 +1,4 @@
-"""A project's authorization and app: the host's description is checked and merged with langgraph.json."""
+"""Inspection of a project: the host's description is checked, merged with langgraph.json, and reused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.user_code import ANY, Route, from_stored
 from shared.errors import BuildFailed
 from shared.infra.postgres import connection
-from workers.builder import built_in_routes, graphs, user_code
+from workers.builder import built_in_routes, inspection, publish, reuse
 from workers.builder.config.manifest import Manifest
 
 SETTINGS = {
@@ -62,10 +62,14 @@ def auth(**changes: Any) -> dict[str, Any]:
     return {"user_code": {"auth": {**DESCRIBED_AUTH, **changes}, "app": None}}
 
 
+def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
+    return {"path": path, "methods": list(methods), "kind": kind}
+
+
 def test_both_are_stored_as_the_service_reads_them(log: Log) -> None:
     answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "openapi": {"info": {}}}}}
 
-    found = user_code.found(answer, manifest(AUTH, app="./own.py:app"), log)
+    found = inspection.describe_user_code(answer, manifest(AUTH, app="./own.py:app"), log)
 
     assert found is not None
     stored = from_stored(orjson.loads(orjson.dumps(found)))
@@ -79,16 +83,21 @@ def test_both_are_stored_as_the_service_reads_them(log: Log) -> None:
     assert log == []
 
 
-@pytest.mark.parametrize("answer", [{}, {"user_code": None}, {"user_code": {"auth": None, "app": None}}])
-def test_a_project_without_either_has_nothing_stored(log: Log, answer: Any) -> None:
-    assert user_code.found(answer, manifest(), log) is None
-    assert user_code.http_of(answer, manifest(disable_mcp=True)) == {"disable_mcp": True}
+def test_a_project_without_either_has_nothing_stored(log: Log) -> None:
+    answers: tuple[dict[str, Any], ...] = (
+        {},
+        {"user_code": None},
+        {"user_code": {"auth": None, "app": None}},
+    )
+    for answer in answers:
+        assert inspection.describe_user_code(answer, manifest(), log) is None
+        assert inspection.effective_http(answer, manifest(disable_mcp=True)) == {"disable_mcp": True}
 
 
 def test_a_handler_that_is_never_asked_is_a_warning(log: Log) -> None:
     handlers = [["runs", "create"], ["threads", "wipe"], ["store", "put"], ["*", "list_namespaces"]]
 
-    found = user_code.found(auth(handlers=handlers), manifest(AUTH), log)
+    found = inspection.describe_user_code(auth(handlers=handlers), manifest(AUTH), log)
 
     assert found is not None
     assert found["auth"]["handlers"] == [["store", "put"], ["*", "list_namespaces"]]
@@ -98,55 +107,53 @@ def test_a_handler_that_is_never_asked_is_a_warning(log: Log) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("answer", "config", "reason"),
-    [
-        ({"user_code": [1]}, manifest(), "it is no object"),
-        ({}, manifest(AUTH), "'auth' is missing"),
-        ({"user_code": {"auth": []}}, manifest(AUTH), "'auth' is missing"),
-        (auth(), manifest(), "'auth' is not of the configuration"),
-        (app(), manifest(disable_mcp=True), "'app' is not of the configuration"),
-        (auth(), with_app(), "'auth' is not of the configuration"),
-        (auth(parameters=None), manifest(AUTH), "its parameters are no array of names"),
-        (auth(parameters=["a"] * 101), manifest(AUTH), "its parameters are no array of names"),
-        (auth(parameters=["a" * 201]), manifest(AUTH), "its parameters are no array of names"),
-        (auth(parameters=["a\0"]), manifest(AUTH), "it has a NUL character"),
-        (auth(handlers={}), manifest(AUTH), "its handlers are no pairs"),
-        (auth(handlers=[["threads"]]), manifest(AUTH), "its handlers are no pairs"),
-        (auth(handlers=[["threads", None]]), manifest(AUTH), "its handlers are no pairs"),
-        (auth(handlers=["ab"]), manifest(AUTH), "its handlers are no pairs"),
-        (app(routes=None), with_app(), "its routes are no array of at most 1000"),
-        (app(routes=[ROUTE] * 1001), with_app(), "its routes are no array of at most 1000"),
-        (app({**ROUTE, "kind": "gopher"}), with_app(), "a route of an unknown kind"),
-        (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is none: 'hello'"),
-        (app({**ROUTE, "path": None}), with_app(), "a route's path is none: 'None'"),
-        (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is none: '/aaa"),
-        (app({**ROUTE, "path": "/{a:path}/{b:path}"}), with_app(), "a route has too many parameters"),
-        (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
-        (app({**ROUTE, "methods": None}), with_app(), "a route's methods are none"),
-        (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are none"),
-        (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
-        (app(cors=[]), with_app(), "what it says to browsers is no object"),
-        (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
-        (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
-        (app(openapi={"info": {"n": 2**80}}), with_app(), "could not be described"),
-    ],
-)
-def test_a_description_that_makes_no_sense_fails_the_build(
-    log: Log, answer: Any, config: Manifest, reason: str
-) -> None:
-    with pytest.raises(BuildFailed, match=reason) as failed:
-        user_code.found(answer, config, log)
-    assert failed.value.step == "graphs"
+INVALID: list[tuple[dict[str, Any], Manifest, str]] = [
+    ({"user_code": [1]}, manifest(), "it is no object"),
+    ({}, manifest(AUTH), "'auth' is missing"),
+    ({"user_code": {"auth": []}}, manifest(AUTH), "'auth' is missing"),
+    (auth(), manifest(), "'auth' is not of the configuration"),
+    (app(), manifest(disable_mcp=True), "'app' is not of the configuration"),
+    (auth(), with_app(), "'auth' is not of the configuration"),
+    (auth(parameters=None), manifest(AUTH), "its parameters are no array of names"),
+    (auth(parameters=["a"] * 101), manifest(AUTH), "its parameters are no array of names"),
+    (auth(parameters=["a" * 201]), manifest(AUTH), "its parameters are no array of names"),
+    (auth(parameters=["a\0"]), manifest(AUTH), "it has a NUL character"),
+    (auth(handlers={}), manifest(AUTH), "its handlers are no pairs"),
+    (auth(handlers=[["threads"]]), manifest(AUTH), "its handlers are no pairs"),
+    (auth(handlers=[["threads", None]]), manifest(AUTH), "its handlers are no pairs"),
+    (auth(handlers=["ab"]), manifest(AUTH), "its handlers are no pairs"),
+    (app(routes=None), with_app(), "its routes are no array of at most 1000"),
+    (app(routes=[ROUTE] * 1001), with_app(), "its routes are no array of at most 1000"),
+    (app({**ROUTE, "kind": "gopher"}), with_app(), "a route of an unknown kind"),
+    (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is none: 'hello'"),
+    (app({**ROUTE, "path": None}), with_app(), "a route's path is none: 'None'"),
+    (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is none: '/aaa"),
+    (app({**ROUTE, "path": "/{a:path}/{b:path}"}), with_app(), "a route has too many parameters"),
+    (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
+    (app({**ROUTE, "methods": None}), with_app(), "a route's methods are none"),
+    (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are none"),
+    (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
+    (app(cors=[]), with_app(), "what it says to browsers is no object"),
+    (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
+    (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
+    (app(openapi={"info": {"n": 2**80}}), with_app(), "could not be described"),
+]
+
+
+def test_a_description_that_makes_no_sense_fails_the_build(log: Log) -> None:
+    for answer, config, reason in INVALID:
+        with pytest.raises(BuildFailed, match=reason) as failed:
+            inspection.describe_user_code(answer, config, log)
+        assert failed.value.step == "graphs"
 
 
 def test_a_route_has_no_more_parts_than_the_service_reads_and_a_large_document_is_left_out(log: Log) -> None:
-    found = user_code.found(app({**ROUTE, "name": "hello"}), with_app(), log)
+    found = inspection.describe_user_code(app({**ROUTE, "name": "hello"}), with_app(), log)
 
     assert found is not None
     assert found["app"]["routes"] == [ROUTE]
 
-    found = user_code.found(app(openapi={"info": {"title": "a" * 2**20}}), with_app(), log)
+    found = inspection.describe_user_code(app(openapi={"info": {"title": "a" * 2**20}}), with_app(), log)
 
     assert found is not None
     assert found["app"]["openapi"] is None
@@ -159,54 +166,54 @@ def test_middleware_fails_the_build_unless_it_is_said_to_be_for_the_app_s_own_ro
     with pytest.raises(
         BuildFailed, match=r"^http.app: its middleware \(GZipMiddleware, Guard\) cannot"
     ) as no:
-        user_code.found(answer, with_app(), log)
+        inspection.describe_user_code(answer, with_app(), log)
 
     assert '"middleware_scope": "custom_routes"' in no.value.message
-    assert user_code.found(answer, with_app(middleware_scope="custom_routes"), log)
+    assert inspection.describe_user_code(answer, with_app(middleware_scope="custom_routes"), log)
     assert log == []
 
 
 def test_what_the_app_says_to_browsers_is_taken_over_unless_langgraph_json_does() -> None:
     answer = app(cors={"allow_origins": ["https://a.example"], "allow_private_network": True})
 
-    assert user_code.http_of(answer, with_app())["cors"] == {"allow_origins": ["https://a.example"]}
-    assert user_code.http_of(app(cors={"allow_origins": "*"}), with_app())["cors"] == {"allow_origins": ["*"]}
+    assert inspection.effective_http(answer, with_app())["cors"] == {"allow_origins": ["https://a.example"]}
+    assert inspection.effective_http(app(cors={"allow_origins": "*"}), with_app())["cors"] == {
+        "allow_origins": ["*"]
+    }
     config = with_app(cors={"allow_origins": []})
-    assert user_code.http_of(answer, config) == config.http
+    assert inspection.effective_http(answer, config) == config.http
     with pytest.raises(BuildFailed, match=r"^http.app: CORSMiddleware.max_age: must be"):
-        user_code.http_of(app(cors={"max_age": "long"}), with_app())
-
-
-def covered(*paths: str, kind: str = "http", methods: tuple[str, ...] = ("GET",)) -> list[dict[str, Any]]:
-    return [{"path": path, "methods": list(methods), "kind": kind} for path in paths]
+        inspection.effective_http(app(cors={"max_age": "long"}), with_app())
 
 
 def test_open_routes_instead_of_built_in_ones_are_a_warning(log: Log) -> None:
-    routes = covered("/threads/{any}", "/hello") + covered("", kind="mount", methods=())
+    routes = [route("/threads/{any}", "GET"), route("/hello", "GET"), route("", kind="mount")]
     config = manifest(AUTH, app="./own.py:app")
     answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "routes": routes}}}
 
-    assert user_code.found(answer, config, log)
+    assert inspection.describe_user_code(answer, config, log)
 
     assert len(log) == 1
     assert log[0].endswith("enable_custom_route_auth is not set: GET /threads/{any}, all of /")
     log.clear()
     asked = manifest(AUTH, app="./own.py:app", enable_custom_route_auth=True)
-    assert user_code.found(answer, asked, log)
-    assert user_code.found(app(*routes), with_app(), log), "nothing is guarded that could be open"
+    assert inspection.describe_user_code(answer, asked, log)
+    assert inspection.describe_user_code(app(*routes), with_app(), log), (
+        "nothing is guarded that could be open"
+    )
     assert log == []
 
 
 def test_the_same_build_with_the_same_variables_brings_the_same(db: Any) -> None:
     deployment = make.deployment(serving=False)
     document = {"auth": {**DESCRIBED_AUTH, **SETTINGS}, "app": None}
-    kept = {"inspector": graphs.inspector(), "http": {"disable_mcp": True}}
+    kept = {"inspector": inspection.inspector(), "http": {"disable_mcp": True}}
     built = make.revision(deployment.id, manifest=kept, user_code=document)
     make.revision(deployment.id, number=2, build_id=built, manifest={"inspector": "an older one"})
 
     with connection() as conn:
-        found = graphs.known(conn, deployment.id, uuid4(), built, {})
-        others = graphs.known(conn, deployment.id, uuid4(), built, {"KEY": "another"})
+        found = reuse.earlier_inspection(conn, deployment.id, uuid4(), built, {})
+        others = reuse.earlier_inspection(conn, deployment.id, uuid4(), built, {"KEY": "another"})
 
     assert found is not None
     assert "agent" in found.graphs
@@ -214,16 +221,8 @@ def test_the_same_build_with_the_same_variables_brings_the_same(db: Any) -> None
     assert others is None
 
 
-# Routes of an app that would shadow built-in ones
-
-
-def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
-    return {"path": path, "methods": list(methods), "kind": kind}
-
-
-@pytest.mark.parametrize(
-    "covering",
-    [
+def test_an_app_s_route_covers_a_built_in_one_if_they_share_a_path_and_a_method() -> None:
+    for covering in (
         route("/threads", "POST"),
         route("/threads/{x}", "GET"),
         route("/threads/mine", "GET"),
@@ -237,33 +236,18 @@ def route(path: str, *methods: str, kind: str = "http") -> dict[str, Any]:
         route("", kind="mount"),
         route("/{x}", kind="mount"),
         route("/threads/{x}/stream/events", kind="websocket"),
-    ],
-    ids=lambda route: route["path"],
-)
-def test_a_route_that_takes_a_path_of_a_built_in_one_covers_it(covering: dict[str, Any]) -> None:
-    assert built_in_routes.covering([covering]) != []
-
-
-@pytest.mark.parametrize(
-    "beside",
-    [
+    ):
+        assert built_in_routes.covering([covering]) != [], covering
+    for beside in (
+        *(route(path, "GET") for path in ("/", "/docs", "/info", "/metrics", "/hello", "/hello/{rest:path}")),
         route("/threads", "GET"),
         route("/threads/", "POST"),
         route("/threads/{x}/files", "GET"),
         route("/threads/{x}/runs", "PUT"),
-        route("/", "GET"),
-        route("/docs", "GET"),
-        route("/info", "GET"),
-        route("/metrics", "GET"),
         route("/static", kind="mount"),
         route("/threads/files", kind="websocket"),
-        route("/hello", "GET"),
-        route("/hello/{rest:path}", "GET"),
-    ],
-    ids=lambda route: route["path"],
-)
-def test_one_that_shares_no_path_and_method_covers_nothing(beside: dict[str, Any]) -> None:
-    assert built_in_routes.covering([beside]) == []
+    ):
+        assert built_in_routes.covering([beside]) == [], beside
 
 
 def test_they_are_named_as_people_read_them() -> None:
@@ -285,9 +269,9 @@ def test_they_are_named_as_people_read_them() -> None:
 
 def deploy(deployment: DeploymentRef, variable: str = "") -> dict[str, Any]:
     """Deploy the graph `fresh` with this LANGGRAPH_CONFIG value. Returns its default assistant."""
-    configs = graphs.configs({"LANGGRAPH_CONFIG": variable})
+    configs = publish.assistant_configs({"LANGGRAPH_CONFIG": variable})
     with connection() as conn:
-        graphs.make_default_assistants(conn, deployment.id, {"fresh": {"description": None}}, configs)
+        publish.make_default_assistants(conn, deployment.id, {"fresh": {"description": None}}, configs)
         return assistants.record(assistants.get(conn, deployment.id, assistants.default_id("fresh")))
 
 
@@ -317,19 +301,11 @@ def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
         assert (assistant["context"], assistant["version"]) == ({"a": n}, 1)
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "{nope",
-        "[1]",
-        "null",
-        '{"fresh": 3}',
-        '{"fresh": {"a": "\\u0000"}}',
-        '{"fresh": {"configurable": 3}}',
-        '{"fresh": {"context": 3}}',
+def test_a_configuration_that_is_none_fails_the_build() -> None:
+    for variable in (
+        *("{nope", "[1]", "null", '{"fresh": 3}', '{"fresh": {"a": "\\u0000"}}'),
+        *('{"fresh": {"configurable": 3}}', '{"fresh": {"context": 3}}'),
         '{"fresh": {"context": {"a": 1}, "configurable": {"a": 2}}}',
-    ],
-)
-def test_a_configuration_that_is_none_fails_the_build(variable: str) -> None:
-    with pytest.raises(BuildFailed, match="LANGGRAPH_CONFIG"):
-        graphs.configs({"LANGGRAPH_CONFIG": variable})
+    ):
+        with pytest.raises(BuildFailed, match="LANGGRAPH_CONFIG"):
+            publish.assistant_configs({"LANGGRAPH_CONFIG": variable})

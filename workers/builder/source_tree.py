@@ -1,14 +1,17 @@
-"""Reading the unpacked files of a project as untrusted data."""
+"""Files in folders that user code may have changed: the unpacked project as untrusted data, and files beside it.
+
+No function follows a link that a build step has put in a file's place.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from workers.builder import untrusted_files
-from workers.builder.config.checks import refused
+from workers.builder.config.fields import refused
 
-MAX_BYTES = 1024 * 1024  # maximum size of a file that is read
+MAX_BYTES = 1024 * 1024  # maximum size of a file of the project that is read
 TOP = PurePosixPath()
 
 
@@ -26,15 +29,10 @@ class SourceTree:
         """
         if not path or path.startswith("/") or "\\" in path or "\0" in path:
             raise refused(f"{what} {path!r} must be a relative path")
-        parts: list[str] = list(self.directory.parts)
-        for part in PurePosixPath(path).parts:
-            if part != "..":
-                parts.append(part)
-            elif parts:
-                parts.pop()
-            else:
-                raise refused(f"{what} {path!r} leads outside the archive")
-        return PurePosixPath(*parts)
+        inside = plain_path(self.directory / path)
+        if inside is None:
+            raise refused(f"{what} {path!r} leads outside the archive")
+        return inside
 
     def is_file(self, path: PurePosixPath) -> bool:
         return (self.root / path).is_file()
@@ -46,7 +44,7 @@ class SourceTree:
         """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which calls the file by `name`."""
         name = name or str(path)
         try:
-            raw = untrusted_files.read(self.root / path, MAX_BYTES + 1)
+            raw = read_untrusted(self.root / path, MAX_BYTES + 1)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise refused(f"{name} is not in the archive") from error
         except OSError as error:
@@ -54,3 +52,29 @@ class SourceTree:
         if len(raw) > MAX_BYTES:
             raise refused(f"{name} is larger than {MAX_BYTES // 1024} KiB")
         return raw
+
+
+def plain_path(path: PurePosixPath) -> PurePosixPath | None:
+    """Return a relative path without `..`; None if it leads outside its base."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part != "..":
+            parts.append(part)
+        elif not parts:
+            return None
+        else:
+            parts.pop()
+    return PurePosixPath(*parts)
+
+
+def read_untrusted(path: Path, max_bytes: int) -> bytes:
+    """Read at most `max_bytes` from the beginning of a file. Raises OSError for a link."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read(max_bytes)
+
+
+def write_untrusted(path: Path, content: str) -> None:
+    """Replace a file, including a link that a build step has put in its place."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "w") as file:
+        file.write(content)

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from shared.errors import BuildFailed, suggestion
-from workers.builder.config import checks
-from workers.builder.config.source_tree import SourceTree
+from workers.builder.config.fields import refused
+from workers.builder.source_tree import SourceTree, plain_path
 
 PYPI = "https://pypi.org/simple"
-KNOWN = frozenset({"kind", "root", "package"})
 # Keys of a locked package's `source` that name a local path.
 LOCAL = ("editable", "virtual", "directory", "path")
 
@@ -29,23 +27,18 @@ class LockedPackage:
     root: PurePosixPath
     package: str
     packages: tuple[PurePosixPath, ...]  # local packages: dependencies first, the package itself last
-    is_ours: bool  # the lock names no index besides PyPI, so the operator's index may replace it
+    is_from_public_index: bool  # the lock names no index but PyPI, which the operator's index may replace
 
 
-def refused(reason: str) -> BuildFailed:
-    return checks.refused(f"source{reason}")
-
-
-def read(tree: SourceTree, source: Any) -> LockedPackage | None:
+def read(tree: SourceTree, source: Mapping[str, str] | None) -> LockedPackage | None:
     """Return the package to install, None if `source` is not set. Raises BuildFailed, naming the key."""
     if source is None:
         return None
-    _check(source)
     root = tree.inside(source.get("root") or ".", "source.root:")  # the workspace's directory
     for name in ("pyproject.toml", "uv.lock"):
         if not tree.is_file(root / name):
             raise refused(
-                f".root: '{root}' holds no {name}; when it lies above the configuration file, the whole"
+                f"source.root: '{root}' holds no {name}; when it lies above the configuration file, the whole"
                 " workspace must be in the archive"
             )
     members = _members(tree, root)
@@ -54,22 +47,8 @@ def read(tree: SourceTree, source: Any) -> LockedPackage | None:
     packages = _with_local_dependencies(lock, root, members, package)
     for path in packages:
         if _toml(tree, path / "pyproject.toml").get("tool", {}).get("uv", {}).get("package") is False:
-            raise refused(f": '{path}' has tool.uv.package = false and cannot be installed")
+            raise refused(f"source: '{path}' has tool.uv.package = false and cannot be installed")
     return LockedPackage(root, package, packages, _is_of_public_index(lock))
-
-
-def _check(source: Any) -> None:
-    """Raise BuildFailed for an invalid value of `source`."""
-    if not isinstance(source, dict):
-        raise refused(': must be an object, {"kind": "uv"}')
-    if source.get("kind") != "uv":
-        raise refused(".kind: must be 'uv'")
-    for name in ("root", "package"):
-        value = source.get(name)
-        if value is not None and (not isinstance(value, str) or not value):
-            raise refused(f".{name}: must be a non-empty string")
-    if unknown := sorted(source.keys() - KNOWN):
-        raise refused(f".{unknown[0]}: unknown key.{suggestion(unknown[0], KNOWN)}")
 
 
 def normalized(name: str) -> str:
@@ -79,7 +58,7 @@ def normalized(name: str) -> str:
 def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
     """Return the directories of the workspace's packages by normalized package name. Raises BuildFailed."""
     config = _toml(tree, root / "pyproject.toml")
-    found: dict[str, PurePosixPath] = {}
+    members: dict[str, PurePosixPath] = {}
     paths = [root] if config.get("project", {}).get("name") else []
     workspace = config.get("tool", {}).get("uv", {}).get("workspace", {})
     excluded = _matching(tree, root, workspace.get("exclude", []))
@@ -87,11 +66,11 @@ def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
     for path in paths:
         name = _toml(tree, path / "pyproject.toml").get("project", {}).get("name")
         if not isinstance(name, str):
-            raise refused(f": '{path}/pyproject.toml' has no project.name")
-        other = found.setdefault(normalized(name), path)
+            raise refused(f"source: '{path}/pyproject.toml' has no project.name")
+        other = members.setdefault(normalized(name), path)
         if other != path:
-            raise refused(f": '{other}' and '{path}' are both named {name!r}")
-    return found
+            raise refused(f"source: '{other}' and '{path}' are both named {name!r}")
+    return members
 
 
 def _matching(tree: SourceTree, root: PurePosixPath, patterns: Any) -> set[PurePosixPath]:
@@ -100,26 +79,26 @@ def _matching(tree: SourceTree, root: PurePosixPath, patterns: Any) -> set[PureP
     Raises BuildFailed for a pattern that leads outside the workspace root.
     """
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise refused(": the members of the workspace must be an array of strings")
-    found: set[PurePosixPath] = set()
+        raise refused("source: the members of the workspace must be an array of strings")
+    directories: set[PurePosixPath] = set()
     for pattern in patterns:
         if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts or not pattern:
-            raise refused(f": the workspace member {pattern!r} leads outside the root")
+            raise refused(f"source: the workspace member {pattern!r} leads outside the root")
         for path in (tree.root / root).glob(pattern):
             if (path / "pyproject.toml").is_file():
-                found.add(PurePosixPath(path.relative_to(tree.root)))
-    return found
+                directories.add(PurePosixPath(path.relative_to(tree.root)))
+    return directories
 
 
 def _target(
-    members: Mapping[str, PurePosixPath], directory: PurePosixPath, root: PurePosixPath, wanted: str | None
+    members: Mapping[str, PurePosixPath], directory: PurePosixPath, root: PurePosixPath, name: str | None
 ) -> str:
     if not members:
-        raise refused(f".root: '{root}' holds no package: neither a project.name nor workspace members")
-    if wanted is not None:
-        if normalized(wanted) not in members:
-            raise refused(f".package: there is no {wanted!r}; there are {', '.join(sorted(members))}")
-        return normalized(wanted)
+        raise refused(f"source.root: '{root}' holds no package: neither a project.name nor workspace members")
+    if name is not None:
+        if normalized(name) not in members:
+            raise refused(f"source.package: there is no {name!r}; there are {', '.join(sorted(members))}")
+        return normalized(name)
     if len(members) == 1:
         return next(iter(members))
     around = [
@@ -128,7 +107,7 @@ def _target(
         if directory.is_relative_to(path) and (path != root or directory == root)
     ]
     if not around:
-        raise refused(f".package: name the one to deploy: {', '.join(sorted(members))}")
+        raise refused(f"source.package: name the one to deploy: {', '.join(sorted(members))}")
     return max(around)[1]
 
 
@@ -141,7 +120,7 @@ def _with_local_dependencies(
     """
     locked = {entry.get("name"): entry for entry in lock.get("package", []) if isinstance(entry, dict)}
     if target not in locked:
-        raise refused(f".root: uv.lock does not know {target!r}: run `uv lock`")
+        raise refused(f"source.root: uv.lock does not know {target!r}: run `uv lock`")
     ordered: list[PurePosixPath] = []
     seen: set[str] = set()
 
@@ -155,27 +134,17 @@ def _with_local_dependencies(
             visit(dependency["name"])
         if local is None:
             return
-        if members.get(name) != _plain(root / local):
-            raise refused(f": the local package {name!r} at {local!r} is not a package of the workspace")
+        if members.get(name) != plain_path(root / local):
+            raise refused(
+                f"source: the local package {name!r} at {local!r} is not a package of the workspace"
+            )
         ordered.append(members[name])
 
     try:
         visit(target)
     except (KeyError, TypeError, AttributeError) as error:
-        raise refused(".root: uv.lock cannot be read") from error
+        raise refused("source.root: uv.lock cannot be read") from error
     return tuple(ordered)
-
-
-def _plain(path: PurePosixPath) -> PurePosixPath | None:
-    parts: list[str] = []
-    for part in path.parts:
-        if part != "..":
-            parts.append(part)
-        elif not parts:
-            return None
-        else:
-            parts.pop()
-    return PurePosixPath(*parts)
 
 
 def _is_of_public_index(lock: Mapping[str, Any]) -> bool:
@@ -187,4 +156,4 @@ def _toml(tree: SourceTree, path: PurePosixPath) -> dict[str, Any]:
     try:
         return tomllib.loads(tree.content(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise refused(f": {path} is not valid TOML: {error}") from error
+        raise refused(f"source: {path} is not valid TOML: {error}") from error

@@ -17,10 +17,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from shared.settings import Settings
-from workers.builder import commands
-from workers.builder.installer import Installer
-from workers.builder.interpreters import Interpreter
-from workers.builder.requirements import Requirements
+from workers.builder.python import interpreters
+from workers.builder.python.installer import Installer
+from workers.builder.python.interpreters import Interpreter
+from workers.builder.python.requirements import Requirements
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace, exclusive
 
@@ -48,15 +48,15 @@ class Packages:
         """Install the packages unless their folder is already complete. Raises BuildFailed."""
         root = self.folder / name
         with exclusive(Workspace(root)):
-            if Workspace(root).mark.exists():
-                os.utime(Workspace(root).mark)
+            if Workspace(root).ready_marker.exists():
+                os.utime(Workspace(root).ready_marker)
                 write_line("INFO", f"{len(requirements.wheels)} packages are installed already")
                 return
             shutil.rmtree(root, ignore_errors=True)
             write_line("INFO", f"installing {len(requirements.wheels)} packages")
             try:
                 self._install(root, requirements, interpreter, write_line)
-                Workspace(root).mark.touch()
+                Workspace(root).ready_marker.touch()
             except BaseException:
                 shutil.rmtree(root, ignore_errors=True)
                 raise
@@ -69,11 +69,11 @@ class Packages:
         if requirements.lock:  # contains URLs; the installer need not read the index, which may have changed
             listed = root / "pylock.toml"
         listed.write_text(requirements.lock or "".join(f"{line}\n" for line in requirements.wheels))
-        sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", is_ours=True)
+        sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", runs_as_service=True)
         installer = Installer(sandbox, interpreter)
         installer.create_environment(env, write_line)
         installer.install_wheels(listed, env, write_line, writable=self._shared)
-        compiling = commands.compile_bytecode(str(interpreter.path), [env])
+        compiling = interpreters.compile_bytecode(interpreter.path, [env])
         sandbox.attempt(compiling, readonly=[interpreter.prefix])
 
     def keep_tidy(self, used: Collection[str]) -> int:
@@ -84,8 +84,8 @@ class Packages:
         return sum(self._tidy(self.folder / name, is_used=name in used) for name in names)
 
     def _tidy(self, root: Path, *, is_used: bool) -> bool:
-        if is_used and Workspace(root).mark.exists():
-            os.utime(Workspace(root).mark)
+        if is_used and Workspace(root).ready_marker.exists():
+            os.utime(Workspace(root).ready_marker)
         if not _is_old(root):
             return False
         with exclusive(Workspace(root)):
@@ -97,7 +97,7 @@ class Packages:
 
 
 def _is_old(root: Path) -> bool:
-    for path in (Workspace(root).mark, root, Workspace(root).lock):
+    for path in (Workspace(root).ready_marker, root, Workspace(root).lock):
         try:
             return time.time() - path.stat().st_mtime > KEPT_SECONDS
         except FileNotFoundError:

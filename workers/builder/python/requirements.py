@@ -23,9 +23,7 @@ from shared.errors import BuildFailed
 
 STEP = "requirements"
 BUILT_HERE = "# installed in the sandbox, with a cache of the deployment's own"
-PROJECT_VARIABLE = (
-    "PROJECT_ROOT"  # used in lines that name a file of the project; the installer sets the variable
-)
+PROJECT_VARIABLE = "PROJECT_ROOT"  # in lines that name a file of the project; the installer sets it
 OPTION = re.compile(rb"^\s*-", re.MULTILINE)
 WEB = ("https://", "http://")
 LOCAL = re.compile(rb"^\s*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
@@ -59,19 +57,21 @@ class Requirements:
 
 
 def _lines(text: str) -> list[str]:
-    found = [line.strip() for line in text.splitlines()]
-    return [line for line in found if line and not line.startswith("#")]
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
-def from_lock(lock: str, project: Path, own: Iterable[Path], *, is_ours: bool) -> Requirements:
+def from_lock(
+    lock: str, project: Path, local: Iterable[Path], *, is_from_operator_index: bool
+) -> Requirements:
     """Return the set that a resolver's `pylock.toml` contains. Raises BuildFailed.
 
-    `own` are directories that are installed separately and left out. `is_ours` means that every package without its
-    own URL comes from the operator's index.
+    `local` are directories that are installed separately and left out. `is_from_operator_index` means that every
+    package without its own URL comes from the operator's index.
     """
     try:
-        packages = [each for each in tomllib.loads(lock)["packages"] if not _is_one_of(each, own)]
-        pinned = [each for each in packages if is_ours and _is_pinned(each)]
+        packages = [each for each in tomllib.loads(lock)["packages"] if not _is_one_of(each, local)]
+        pinned = [each for each in packages if is_from_operator_index and _is_pinned(each)]
         built = [each for each in packages if each not in pinned]
         return Requirements(
             wheels=tuple(_line(each, project) for each in pinned),

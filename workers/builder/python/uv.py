@@ -6,7 +6,6 @@ Commands returns the command that does what its docstring says.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +20,7 @@ NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
 PYLOCK = ("--preview-features", "pylock")
 REFRESH = "--refresh"  # revalidate cached index pages
 OWN_VARIABLES = ("UV_", "PIP_")
-UNSATISFIED = "No solution found"
-UNREACHABLE = re.compile(
-    r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
-)
+UNSATISFIED = "No solution found"  # in a line of output: no set of versions satisfies the requirements
 # Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
 
@@ -104,17 +100,17 @@ def _index(index: PipConfig | None) -> list[str]:
 
 def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
     """Return uv's environment variables, in addition to those that are passed on from the operator."""
-    own = {
+    variables = {
         **NO_DOWNLOADS,
         "UV_CACHE_DIR": str(cache),
         "UV_NO_CONFIG": "1",  # only the operator and pip_config_file determine where packages come from
         "UV_NO_PROGRESS": "1",
     }
     if "PIP_INDEX_URL" in passed_on and "UV_DEFAULT_INDEX" not in passed_on:
-        own["UV_INDEX_URL"] = passed_on.get("UV_INDEX_URL", passed_on["PIP_INDEX_URL"])
+        variables["UV_INDEX_URL"] = passed_on.get("UV_INDEX_URL", passed_on["PIP_INDEX_URL"])
     if "PIP_CERT" in passed_on:
-        own["SSL_CERT_FILE"] = passed_on.get("SSL_CERT_FILE", passed_on["PIP_CERT"])
-    return own
+        variables["SSL_CERT_FILE"] = passed_on.get("SSL_CERT_FILE", passed_on["PIP_CERT"])
+    return variables
 
 
 def without_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -127,24 +123,14 @@ def without_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 def pythons(answer: bytes, version: str) -> Iterator[str]:
     """Yield the paths of CPython interpreters of a version from the output of `list_pythons`, the best first."""
-    for found in orjson.loads(answer):
-        if found["implementation"] == "cpython" and found["version"].startswith(f"{version}."):
-            yield found["path"]
+    for python in orjson.loads(answer):
+        if python["implementation"] == "cpython" and python["version"].startswith(f"{version}."):
+            yield python["path"]
 
 
 def versions(answer: bytes) -> set[str]:
     """Return the versions of CPython interpreters from the output of `list_pythons`."""
-    return {found["version"] for found in orjson.loads(answer) if found["implementation"] == "cpython"}
-
-
-def is_unsatisfied(line: str) -> bool:
-    """Whether a line of output reports that no set of versions satisfies the requirements."""
-    return UNSATISFIED in line
-
-
-def is_unreachable(reason: str) -> bool:
-    """Whether uv failed because its package index does not answer."""
-    return UNREACHABLE.search(reason) is not None
+    return {python["version"] for python in orjson.loads(answer) if python["implementation"] == "cpython"}
 
 
 def is_redirected_by(pyproject: bytes) -> bool:

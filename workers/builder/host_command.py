@@ -20,8 +20,9 @@ from shared.deployments.next_revision import REPOSITORY
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
-from workers.builder import commands, environments, interpreters, sources, uv, workspaces
+from workers.builder import environments, sources, workspaces
 from workers.builder.environments import Environment
+from workers.builder.python import interpreters, uv
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host import HostCommand, Output
@@ -31,27 +32,27 @@ COMPILE_SECONDS = 60
 
 
 def host_command(
-    settings: Settings, made: Environment, variables: Mapping[str, str], *, inspect: bool = False
+    settings: Settings, environment: Environment, variables: Mapping[str, str], *, inspect: bool = False
 ) -> HostCommand:
     """Return the command that starts a graph host of an environment with the deployment's variables."""
-    workspace = made.workspace
+    workspace = environment.workspace
     sandbox.give(workspace.root)  # the environment may have been created at another isolation level
-    cwd = workspace.project / made.manifest.directory
-    interpreter = interpreters.find(settings, made.python_version)
+    cwd = workspace.project / environment.manifest.directory
+    interpreter = interpreters.find(settings, environment.python_version)
     keep_bytecode(interpreter.path, GRAPH_HOST)
     config = {
-        "graphs": made.manifest.graphs,
-        "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
+        "graphs": environment.manifest.graphs,
+        "paths": [str(workspace.project / path) for path in environment.manifest.import_paths],
         "inspect": inspect,
-        "store": made.manifest.store,
-        "auth": {"path": made.manifest.auth["path"]} if made.manifest.auth else None,
-        "http": made.manifest.http or None,
+        "store": environment.manifest.store,
+        "auth": {"path": environment.manifest.auth["path"]} if environment.manifest.auth else None,
+        "http": environment.manifest.http or None,
         "secrets": list(variables),
-        **made.manifest.checkpointer.get("serde", {}),
+        **environment.manifest.checkpointer.get("serde", {}),
     }
     env = {
         **uv.without_variables(settings.passed_on),
-        **made.manifest.env,
+        **environment.manifest.env,
         **variables,
         "HOME": str(workspace.home),
         "PYTHONUNBUFFERED": "1",
@@ -60,17 +61,22 @@ def host_command(
         "MALLOC_ARENA_MAX": "2",  # one arena per thread would waste memory and look like a leak
         "GRAPH_HOST_CONFIG": orjson.dumps(config).decode(),
     }
-    programs = [str(folder / "bin") for folder in made.folders]
+    programs = [str(folder / "bin") for folder in environment.folders]
     env["PATH"] = os.pathsep.join((*programs, env.get("PATH", os.defpath)))
     argv = sandbox.wrap(
-        commands.graph_host(workspace.python, GRAPH_HOST, threads=settings.host_threads),
+        graph_host_command(workspace.python, GRAPH_HOST, threads=settings.host_threads),
         settings,
-        readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *made.folders],
+        readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *environment.folders],
         writable=[workspace.home],
         cwd=cwd,
         memory_bytes=settings.host_memory_mb * MIB,
     )
     return HostCommand(argv, str(cwd), env, home=workspace.home)
+
+
+def graph_host_command(env_python: Path, package: Path, *, threads: int) -> list[str]:
+    """Return a graph host's command. The runner replaces `{socket}` with the descriptor of the inherited socket."""
+    return [str(env_python), str(package), "--socket", "{socket}", "--threads", str(threads)]
 
 
 @functools.cache
@@ -81,7 +87,7 @@ def keep_bytecode(python: Path, package: Path) -> None:
     """
     if not os.access(package, os.W_OK):
         return
-    compiling = commands.compile_bytecode(str(python), [package])
+    compiling = interpreters.compile_bytecode(python, [package])
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             compiling,
@@ -107,9 +113,9 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
         if row.source == REPOSITORY:
             variables = sources.without_credentials(variables)
         output = deploy_log.of(row.deployment_id, revision_id, hidden)
-        hold = workspaces.hold(workspaces.workspace_of(settings, row.build_id))
+        hold = workspaces.lock_shared(workspaces.workspace_of(settings, row.build_id))
         try:
-            made = environments.make(
+            environment = environments.make(
                 settings,
                 row.build_id,
                 environments.Plan(
@@ -125,7 +131,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
         except BuildFailed as error:
             hold.close()
             raise HostUnusable(f"the environment cannot be made here: {error.message}") from error
-        return dataclasses.replace(host_command(settings, made, variables), hold=hold), output
+        return dataclasses.replace(host_command(settings, environment, variables), hold=hold), output
 
     return prepare
 

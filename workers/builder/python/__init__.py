@@ -1,0 +1,1 @@
+"""Python environments: interpreters, the package installer uv, resolved requirements, and shared packages."""
