@@ -21,9 +21,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from workers.graph_host.connection import Document
-from workers.graph_host.meaning import MeaningIndex
 from workers.graph_host.output import current_run_id
-from workers.graph_host.store import HostStore, StoreFailed
+from workers.graph_host.store import HostStore, MeaningIndex, StoreFailed
 from workers.runner import store_operations
 
 SEARCH = {

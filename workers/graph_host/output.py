@@ -1,8 +1,10 @@
-"""Conversion of printed and logged output of user code to LOG frames with the id of the run.
+"""Conversion of printed and logged output of user code to LOG frames with the id of the run, and its tracebacks.
 
 The output of one `print()` is one record, even if it has several lines. A printed traceback is one record, too. Three
 limits apply: bytes per record, records per run, and records per second. A longer output becomes several records, cut
 between lines, and the end of an output above MAX_CHARACTERS is dropped. One line reports the number of dropped records.
+
+Tracebacks are for authors of graphs: they start at the user's code and leave out its callers.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from __future__ import annotations
 import contextvars
 import io
 import logging
+import os
 import sys
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from . import frames, tracebacks
+from . import frames
 from .connection import Connection
 from .masking import MAX_RECORD_BYTES
 from .standard import get_ident, json_dumps, monotonic
@@ -30,6 +34,19 @@ REMEMBERED_RUNS = 4_096
 PIECE_SECONDS = 0.1
 BEGINS = ("Traceback (most recent call last):", "  + Exception Group Traceback", "Exception in thread ")
 CONNECTS = ("During handling of the above", "The above exception was")
+
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+TRACEBACK_LINES = 30
+IMPORTS = "<frozen importlib"
+# Frames between the host and a node of a graph: LangGraph's loop and its threads.
+CALLERS = (
+    "/langgraph/pregel/",
+    "/langgraph/_internal/",
+    "/langchain_core/runnables/",
+    "/concurrent/futures/",
+    "/asyncio/",
+    "/importlib/__init__.py",
+)
 
 current_run_id: contextvars.ContextVar[bytes] = contextvars.ContextVar("run_id", default=frames.NOBODY)
 
@@ -277,7 +294,7 @@ class _Formatter(logging.Formatter):
     """Formats the message, and the traceback starting at the user's code."""
 
     def formatException(self, ei: Any) -> str:
-        return tracebacks.user_traceback(ei[1])
+        return user_traceback(ei[1])
 
 
 class FrameHandler(logging.Handler):
@@ -301,3 +318,41 @@ def _shown(said: object) -> str:
         return repr(said)
     except Exception:  # any error of the project's own object
         return type(said).__name__
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback without the frames of this package, of imports, and of LangGraph above the user's code."""
+    shown = traceback.TracebackException.from_exception(error)
+    for part in _chained(shown):
+        part.stack = traceback.StackSummary.from_list(_below_callers(list(part.stack)))
+    return "".join(shown.format()).rstrip()
+
+
+def short_traceback(error: BaseException) -> str:
+    """Return the last TRACEBACK_LINES lines of a traceback, starting at the user's code."""
+    return last_lines(user_traceback(error))
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-TRACEBACK_LINES:])
+
+
+def _below_callers(stack: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    kept = [frame for frame in stack if not frame.filename.startswith((HERE, IMPORTS))]
+    for position, frame in enumerate(kept):
+        if not any(caller in frame.filename for caller in CALLERS):
+            return kept[position:]
+    return kept  # the library itself failed
+
+
+def _chained(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """Yield the exception, its causes and contexts, and the exceptions of groups."""
+    waiting, seen = [shown], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        waiting += [each for each in (part.__cause__, part.__context__) if each is not None]
+        waiting += part.exceptions or ()

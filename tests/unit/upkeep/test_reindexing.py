@@ -14,7 +14,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra import broker
 from shared.infra.postgres import connection, dumps
 from tests.support import factories
-from workers.graph_host.meaning import MeaningIndex
+from workers.graph_host.store import MeaningIndex
 from workers.upkeep import reindexing
 from workers.upkeep.reindexing import Reindexing
 

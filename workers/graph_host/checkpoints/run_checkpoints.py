@@ -8,15 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    EXCLUDED_METADATA_KEYS,
-    Checkpoint,
-    CheckpointTuple,
-    copy_checkpoint,
-)
+from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, Checkpoint, CheckpointTuple, copy_checkpoint
 
+from ..serialization import dumps, text_of
 from .records import Records
-from .serialization import dumps, text_of
 from .storage import MemoryStorage, Storage
 
 PAGE = 50

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import frames
-from .connection import Connection, Document
-from .serialization import dumps, without_nul
-from .standard import json_loads
+from .. import frames
+from ..connection import Connection, Document
+from ..serialization import dumps, without_nul
+from ..standard import json_loads
 
 
 class StorageFailed(Exception):
