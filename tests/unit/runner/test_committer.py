@@ -44,10 +44,10 @@ class Owner:
     def fence(self, why: str) -> None:
         self.is_fenced = True
 
-    def written(self, ask: int) -> None:
+    def stored(self, ask: int) -> None:
         self.stored.append(ask)
 
-    def unwritable(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         self.refusals.append(error)
 
     def checkpoint(self, id: str, **metadata: Any) -> Write:

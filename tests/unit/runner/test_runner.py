@@ -18,7 +18,7 @@ from shared.threads import records
 from tests.support.greened import World, greened, within
 from tests.support.runner_bench import Bench, bench, last, names
 from tests.support.waiting import until
-from workers.runner import deployment_log, execution
+from workers.runner import deployment_log, store_operations
 
 
 @within(bench)
@@ -69,11 +69,11 @@ def test_a_graph_that_raises_is_an_error_and_not_tried_again(b: Bench) -> None:
 
 @greened
 def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise KeyError("namespace")
 
     with bench(world) as b, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution.Execution, "_looked_up", fail)
+        patch.setattr(store_operations, "answer_run", fail)
         run_id = b.start("remembers", {"text": "x"})
         b.wait(run_id)
 
