@@ -28,7 +28,7 @@ from shared.deployments.logs import clean
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import MIB, Settings
 from workers.graph_host import frames
-from workers.isolation import disk, sandbox, usage
+from workers.isolation import bubblewrap, disk, sandbox, usage
 from workers.isolation.cgroups import ControlGroup
 from workers.runner.host_health import HostHealth
 from workers.runner.quarantine import OPEN, Group
@@ -237,7 +237,7 @@ class Host:
     def measure(self) -> None:
         """Measure the host's processes, memory and home folder. Kills a host that exceeds a limit."""
         most = self._settings.host_processes
-        self.usage.measure(sandbox.TEMPORARY, most)
+        self.usage.measure(bubblewrap.TEMPORARY, most)
         if len(self.usage.processes) > most:
             self.kill(f"had more than {most} processes")
         elif self.used_bytes > self.memory_mb * MIB:
