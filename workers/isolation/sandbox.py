@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 LIMITED = Path(limited.__file__)
 
-_settled: Isolation | None = None
+settled: Isolation | None = None  # the isolation of this process
 
 
 def settle(settings: Settings) -> Isolation:
     """Choose the best available isolation for this process and log it. Raises BadSetting if `require` fails."""
-    global _settled
+    global settled
     found, reasons = levels.find(settings)
     groups = cgroups.find() if settings.isolation != "none" else None
-    _settled = dataclasses.replace(found, groups=groups)
-    level = _settled.level
+    settled = dataclasses.replace(found, groups=groups)
+    level = settled.level
     if level == 1:
         settings.data_dir.chmod(0o711)  # the user can pass through to its own folders, but not list others
     log.log(
@@ -42,19 +42,19 @@ def settle(settings: Settings) -> Isolation:
     )
     log.info(
         "processes of user code: %s",
-        "bounded by the kernel" if _settled.bounds_tasks else "counted, and ended when there are too many",
+        "bounded by the kernel" if settled.bounds_tasks else "counted, and ended when there are too many",
     )
-    return _settled
+    return settled
 
 
 def level(settings: Settings) -> int:
     """Return the isolation level of this process, or before it has settled the one of these settings."""
-    return levels.level_of(settings) if _settled is None else _settled.level
+    return levels.level_of(settings) if settled is None else settled.level
 
 
 def give(folder: Path) -> None:
     """Make the user of user code the owner of a folder and its content. Does nothing unless the service is root."""
-    identity = None if _settled is None else _settled.identity
+    identity = None if settled is None else settled.identity
     owner = identity or Identity(os.geteuid(), os.getegid())
     if os.geteuid() != 0 or folder.lstat().st_uid == owner.uid:
         return
@@ -79,7 +79,7 @@ def wrap(
     Each of its temporary folders may hold half of `memory_bytes`, since they are in memory. `is_ours` means that the
     command runs no code of a deployment, and keeps the service's user.
     """
-    isolation = _settled or Isolation(levels.level_of(settings), levels.most_tasks(settings))
+    isolation = settled or Isolation(levels.level_of(settings), levels.most_tasks(settings))
     if is_ours:
         isolation = dataclasses.replace(isolation, identity=None, has_namespace=False)
     elif isolation.level == 2 and os.geteuid() != 0:  # LIMITED sets the bound in bubblewrap's namespace
@@ -101,9 +101,9 @@ def wrap(
 
 def host_group(settings: Settings) -> ControlGroup | None:
     """Create a control group for one graph host. Returns None if control groups are not available."""
-    if _settled is None or _settled.groups is None:
+    if settled is None or settled.groups is None:
         return None
-    return _settled.groups.make(tasks=_settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
+    return settled.groups.make(tasks=settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
 
 
 def confine(group: ControlGroup | None = None, *, file_bytes: int | None = None) -> None:
@@ -116,8 +116,8 @@ def confine(group: ControlGroup | None = None, *, file_bytes: int | None = None)
     confinement.limit_files()
     if file_bytes is not None:
         confinement.limit(resource.RLIMIT_FSIZE, file_bytes)
-    if _settled is not None:
-        levels.enter(_settled)
+    if settled is not None:
+        levels.enter(settled)
     confinement.die_with_parent()
 
 

@@ -81,17 +81,17 @@ class Runner:
         self._loops = [
             gevent.spawn(forever, step, pause, what=what, retry=(min(pause, RETRY_SECONDS), RETRY_SECONDS))
             for step, pause, what in (
-                (self._renew, settings.lease_seconds / 3, "renewing leases"),
+                (self.renew, settings.lease_seconds / 3, "renewing leases"),
                 (self._fence_stale, 1.0, "fencing stale runs"),
                 (self.services.budgets.learn, 1.0, "learning budgets"),
-                (self._claim_unnotified, 1.0, "claiming runs without a notification"),
+                (self.claim_unnotified, 1.0, "claiming runs without a notification"),
                 (self._give_back_unanswered, 1.0, "giving back unanswered claims"),
                 (self._hand_over_starved, 1.0, "handing over starved runs"),
                 (self._listen, 1.0, "listening for control messages"),
             )
         ]
         self._loops.append(
-            gevent.spawn(forever, self._claim_nested, self._wait_for_nested, what="claiming nested runs")
+            gevent.spawn(forever, self.claim_nested, self._wait_for_nested, what="claiming nested runs")
         )
 
     @property
@@ -145,7 +145,7 @@ class Runner:
         else:
             self.claims.notify_next_of(queue)
 
-    def _claim_unnotified(self) -> None:
+    def claim_unnotified(self) -> None:
         """Claim waiting runs if no notification has arrived for a while.
 
         An unreachable Redis therefore only delays runs.
@@ -158,7 +158,7 @@ class Runner:
         self._may_have_nested.wait(NESTED_SECONDS)
         gevent.sleep(NESTED_PAUSE_SECONDS)
 
-    def _claim_nested(self) -> None:
+    def claim_nested(self) -> None:
         """Claim nested runs, the deepest first, as many of each depth as it has free slots."""
         self._may_have_nested.clear()
         if self.draining and not self._drain_seconds_left:
@@ -242,7 +242,7 @@ class Runner:
 
     # leases
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Renew all leases. Retries those whose rows a commit has locked, for a sixth of the lease duration."""
         waiting = dict(self.executions)
         give_up_at = time.monotonic() + self.settings.lease_seconds / 6

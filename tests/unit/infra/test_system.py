@@ -124,7 +124,7 @@ def test_on_macos_user_code_has_level_0_and_the_reason_is_said(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     bubblewrap.find.cache_clear()
-    monkeypatch.setattr(sandbox, "_settled", None)
+    monkeypatch.setattr(sandbox, "settled", None)
     try:
         for user in (0, 501):
             monkeypatch.setattr(os, "geteuid", lambda user=user: user)

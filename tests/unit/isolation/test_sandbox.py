@@ -37,10 +37,10 @@ close_memory()
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
 if sys.argv[3] != "null":  # as on a machine that allows this and no more
-    sandbox._settled = levels.Isolation(**json.loads(sys.argv[3]))
-    if sandbox._settled.identity:
-        sandbox._settled = dataclasses.replace(sandbox._settled, identity=levels.Identity(65534, 65534))
-    if sandbox._settled.level == 1:
+    sandbox.settled = levels.Isolation(**json.loads(sys.argv[3]))
+    if sandbox.settled.identity:
+        sandbox.settled = dataclasses.replace(sandbox.settled, identity=levels.Identity(65534, 65534))
+    if sandbox.settled.level == 1:
         settings.data_dir.chmod(0o711)
 home = settings.data_dir / "given"
 home.mkdir(exist_ok=True, mode=0o700)
@@ -151,9 +151,9 @@ from workers.isolation import usage
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
 if sys.argv[2] != "null":
-    sandbox._settled = levels.Isolation(**json.loads(sys.argv[2]))
-    if sandbox._settled.identity:
-        sandbox._settled = dataclasses.replace(sandbox._settled, identity=levels.Identity(65534, 65534))
+    sandbox.settled = levels.Isolation(**json.loads(sys.argv[2]))
+    if sandbox.settled.identity:
+        sandbox.settled = dataclasses.replace(sandbox.settled, identity=levels.Identity(65534, 65534))
         settings.data_dir.chmod(0o711)
 home = settings.data_dir / "given"
 home.mkdir(exist_ok=True, mode=0o700)
@@ -167,7 +167,7 @@ for name in "ab":
         argv, preexec_fn=sandbox.confine, cwd=home, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ))
 counts = [int(program.stdout.readline()) for program in programs]
-print(json.dumps([sandbox._settled.bounds_tasks, *counts]))
+print(json.dumps([sandbox.settled.bounds_tasks, *counts]))
 for program in programs:
     usage.Program(program.pid).end()
     program.wait()

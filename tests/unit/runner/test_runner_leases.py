@@ -93,7 +93,7 @@ def test_a_draining_runner_executes_the_nested_runs_that_its_runs_may_wait_for(b
     b.wait(caller)
     until(lambda: not b.runner.executions)
     late = b.create("echo", depth=1)
-    b.runner._claim_nested()
+    b.runner.claim_nested()
     assert b.status(late) == "pending"
 
 
@@ -103,7 +103,7 @@ def test_a_runner_whose_time_to_drain_is_over_claims_no_nested_runs(b: Bench) ->
     b.wait_for_event(caller, b"asleep")
     b.runner.drain()
     nested = b.create("echo", depth=1)
-    b.runner._claim_nested()
+    b.runner.claim_nested()
     assert b.status(nested) == "pending"
 
 
@@ -126,7 +126,7 @@ def test_a_runner_that_an_operator_drained_finishes_what_it_has_and_takes_nothin
     waiting, nested = b.create("echo"), b.create("echo", depth=1)
     b.runner.notify([waiting])
     b.wait(nested)
-    b.runner._claim_unnotified()
+    b.runner.claim_unnotified()
     assert [b.status(run_id) for run_id in (running, nested, waiting)] == ["running", "success", "pending"]
     assert str(waiting) in [id for _, _, id in b.notified], "other runners are notified of it"
 
@@ -292,7 +292,7 @@ def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards
         before = {run_id: b.row(run_id)["lease_until"] for run_id in runs}
         with connection() as commit:
             assert claims.hold(commit, first)
-            renewing = gevent.spawn(b.runner._renew)
+            renewing = gevent.spawn(b.runner.renew)
             until(lambda id=second.run_id, old=before: b.row(id)["lease_until"] > old[id])
             assert b.row(first.run_id)["lease_until"] == before[first.run_id]
             assert claims.hold(commit, second)
