@@ -32,7 +32,7 @@ class DamageWatch:
         self._files = _most(RLIMIT_NOFILE)
         self._threads = _most(RLIMIT_NPROC) / 2
 
-    def found(self) -> str | None:
+    def describe(self) -> str | None:
         """Return a description of the damage; None if there is none."""
         if _most(RLIMIT_NOFILE) < self._files:
             return "a node lowered the limit of open files"

@@ -109,10 +109,10 @@ class Host:
 
     def _load(self) -> None:
         for package, oldest in OLDEST.items():
-            found = _version(package)
-            if _numbers(found) < oldest:
-                wanted = ".".join(map(str, oldest))
-                message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
+            installed = _version(package)
+            if _numbers(installed) < oldest:
+                needed = ".".join(map(str, oldest))
+                message = f"{package} {needed} or newer is needed: the project has {installed or 'none'}"
                 self._unusable("environment", message)
         try:  # imported here because they import langgraph, whose version must be checked first
             from . import execution, loader, queries
@@ -130,26 +130,28 @@ class Host:
         allowed = self._config.get("allowed_msgpack_modules") or ()
         if allowed is not True:
             allowed = [tuple(item) for item in allowed]
-        keeper = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
+        checkpoint_saver = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
         loopback.install()
         self._exchanges = exchanges.Exchanges(self._connection)
         try:
-            own_store = self._make_store()
+            graph_store = self._make_store()
             modules: dict[str, ModuleType] = {}
-            self._entries = loader.load_all(self._config["graphs"], keeper, own_store, modules)
+            self._entries = loader.load_all(self._config["graphs"], checkpoint_saver, graph_store, modules)
             self._load_user_code(modules)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
         if not has_own_threads():
             self._unusable("load", REPLACED_THREADS)
-        keeper.with_allowlist(serializer.project_types([os.getcwd(), *self._config.get("paths", ())]))
+        checkpoint_saver.with_allowlist(
+            serializer.project_types([os.getcwd(), *self._config.get("paths", ())])
+        )
 
     def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
         """Load the project's authorization and ASGI app. Raises LoadFailed."""
-        if own := self._config.get("auth"):
+        if auth_config := self._config.get("auth"):
             from .project import auth
 
-            self._auth = auth.load(own["path"], modules)
+            self._auth = auth.load(auth_config["path"], modules)
         if location := (self._config.get("http") or {}).get("app"):
             from .project import app
 
@@ -219,7 +221,7 @@ class Host:
 
     def _condition(self) -> bytes:
         """Return the body of a PONG: the waiting calls, starved runs and damage, or nothing if there are none."""
-        queued, damage = self._threads.queued, self._damage.found()
+        queued, damage = self._threads.queued, self._damage.describe()
         if not queued and damage is None:
             return b""
         starved = self._threads.starved(STARVED_SECONDS) if queued else ()
@@ -264,7 +266,7 @@ class Host:
 
     def _ended(self, id: bytes) -> None:
         self._runs.pop(id, None)
-        if self._damage.found() is not None:
+        if self._damage.describe() is not None:
             self._connection.send(frames.PONG, frames.NOBODY, self._condition())
 
     def _refuse(self, id: bytes, error: dict[str, str]) -> None:

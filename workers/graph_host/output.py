@@ -205,13 +205,13 @@ class LineWriter(io.TextIOBase):
 
     def write(self, text: str) -> int:
         key = (get_ident(), current_run_id.get())
-        held = self._partial.pop(key, "") + text
-        if held.endswith("\n"):
-            self._take(key, held)
-        elif len(held) > MAX_RECORD_BYTES:
-            self._emit(key, held)
-        elif held:
-            self._partial[key] = held
+        pending = self._partial.pop(key, "") + text
+        if pending.endswith("\n"):
+            self._take(key, pending)
+        elif len(pending) > MAX_RECORD_BYTES:
+            self._emit(key, pending)
+        elif pending:
+            self._partial[key] = pending
         return len(text)
 
     def _take(self, key: Key, piece: str) -> None:
@@ -273,10 +273,10 @@ class _PrintedTraceback:
 
     def takes(self, piece: str) -> bool:
         """Append the piece if it may belong to the traceback. Returns whether it was appended."""
-        said = piece.lstrip("\n")
-        if self._length > MAX_CHARACTERS or (self._is_whole and said and not said.startswith(CONNECTS)):
+        content = piece.lstrip("\n")
+        if self._length > MAX_CHARACTERS or (self._is_whole and content and not content.startswith(CONNECTS)):
             return False
-        self._is_whole = not said.startswith((" ", *BEGINS, *CONNECTS)) if said else self._is_whole
+        self._is_whole = not content.startswith((" ", *BEGINS, *CONNECTS)) if content else self._is_whole
         self._pieces.append(piece)
         self._length += len(piece)
         return True
@@ -312,12 +312,12 @@ class FrameHandler(logging.Handler):
             self._limiter.emit("ERROR", record.name, f"unprintable log record: {_shown(record.msg)}")
 
 
-def _shown(said: object) -> str:
+def _shown(value: object) -> str:
     """Return the repr of a logged object, or its type's name if that fails. An error must not reach the user's code."""
     try:
-        return repr(said)
+        return repr(value)
     except Exception:  # any error of the project's own object
-        return type(said).__name__
+        return type(value).__name__
 
 
 def user_traceback(error: BaseException) -> str:

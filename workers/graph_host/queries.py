@@ -161,7 +161,7 @@ class Query:
             "interrupts": interrupts_by_task(snapshot.tasks),
             "written": [[kind, header, len(blobs)] for kind, header, blobs in self._storage.written],
         }
-        blobs = [blob for _, _, own in self._storage.written for blob in own]
+        blobs = [blob for _, _, parts in self._storage.written for blob in parts]
         return [without_nul(dumps(answer)), dumps(snapshot.values), *blobs]
 
 
@@ -189,10 +189,10 @@ def state_document(
     """
     record = {**({"values": snapshot.values} if values else {}), **state_record(snapshot, thread_id)}
     if deep:
-        for task, own in zip(snapshot.tasks, record["tasks"], strict=True):
+        for task, task_record in zip(snapshot.tasks, record["tasks"], strict=True):
             if isinstance(task.state, StateSnapshot):
-                own["state"] = state_document(task.state, thread_id, deep=True)
-                own["checkpoint"] = None
+                task_record["state"] = state_document(task.state, thread_id, deep=True)
+                task_record["checkpoint"] = None
     return record
 
 

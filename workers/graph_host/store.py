@@ -125,22 +125,22 @@ def _results(ops: Sequence[Op], parts: Sequence[bytes]) -> list[Result]:
     answer = loads(parts[0])
     if isinstance(answer, dict):
         raise StoreFailed(answer["error"])
-    return [_result(op, found) for op, found in zip(ops, answer, strict=True)]
+    return [_result(op, result) for op, result in zip(ops, answer, strict=True)]
 
 
-def _result(op: Op, found: Any) -> Result:
+def _result(op: Op, answer: Any) -> Result:
     if isinstance(op, GetOp):
-        return None if found is None else Item(**_fields(found))
+        return None if answer is None else Item(**_fields(answer))
     if isinstance(op, SearchOp):
-        return [SearchItem(**_fields(item), score=item["score"]) for item in found]
+        return [SearchItem(**_fields(item), score=item["score"]) for item in answer]
     if isinstance(op, ListNamespacesOp):
-        return [tuple(namespace) for namespace in found]
+        return [tuple(namespace) for namespace in answer]
     return None
 
 
-def _fields(found: dict[str, Any]) -> dict[str, Any]:
-    times = {name: datetime.fromisoformat(found[name]) for name in ("created_at", "updated_at")}
-    return {"namespace": tuple(found["namespace"]), "key": found["key"], "value": found["value"], **times}
+def _fields(item: dict[str, Any]) -> dict[str, Any]:
+    times = {name: datetime.fromisoformat(item[name]) for name in ("created_at", "updated_at")}
+    return {"namespace": tuple(item["namespace"]), "key": item["key"], "value": item["value"], **times}
 
 
 class MeaningIndex:

@@ -71,11 +71,11 @@ def find(settings: Settings) -> tuple[Isolation, list[str]]:
         reasons.append(missing)
     if _lacks_user(settings):
         reasons.append(f"user code runs as root, there is no user {settings.sandbox_user!r}")
-    for found in candidates(settings):
-        reason = why_impossible(found, settings)
+    for candidate in candidates(settings):
+        reason = why_impossible(candidate, settings)
         if reason is None:
-            return found, list(dict.fromkeys(reasons))
-        if found.has_namespace:
+            return candidate, list(dict.fromkeys(reasons))
+        if candidate.has_namespace:
             reasons.append("programs of user code get no user namespaces of their own")
         else:
             reasons.append(f"user {settings.sandbox_user} cannot run user code here: {reason}")
@@ -109,20 +109,20 @@ def _lacks_user(settings: Settings) -> bool:
     return _may_change_user(settings) and _sandbox_user(settings) is None
 
 
-def why_impossible(found: Isolation, settings: Settings) -> str | None:
+def why_impossible(isolation: Isolation, settings: Settings) -> str | None:
     """Return why another user cannot reach the interpreter and the data directory with this isolation.
 
     Returns None if it can, or if user code runs as the service's user.
     """
-    if found.identity is None:
+    if isolation.identity is None:
         return None
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     look = "import os, sys; os.listdir(sys.argv[1]); os.stat(sys.argv[2])"
     argv = [sys.executable, "-I", "-c", look, str(HERE), str(settings.data_dir)]
     readonly = [Path(sys.prefix), HERE, settings.data_dir]
-    if found.level == 2:
-        argv = bubblewrap.wrapped(argv, settings, has_namespace=found.has_namespace, readonly=readonly)
-    reason = bubblewrap.failure_of(argv, before=lambda: enter(found))
+    if isolation.level == 2:
+        argv = bubblewrap.wrapped(argv, settings, has_namespace=isolation.has_namespace, readonly=readonly)
+    reason = bubblewrap.failure_of(argv, before=lambda: enter(isolation))
     return None if reason is None else reason.rpartition("\n")[2]
 
 

@@ -26,9 +26,9 @@ settled: Isolation | None = None  # the isolation of this process
 def settle(settings: Settings) -> Isolation:
     """Choose the best available isolation for this process and log it. Raises BadSetting if `require` fails."""
     global settled
-    found, reasons = levels.find(settings)
+    best, reasons = levels.find(settings)
     groups = cgroups.find() if settings.isolation != "none" else None
-    settled = dataclasses.replace(found, groups=groups)
+    settled = dataclasses.replace(best, groups=groups)
     level = settled.level
     if level == 1:
         settings.data_dir.chmod(0o711)  # the user can pass through to its own folders, but not list others

@@ -104,14 +104,14 @@ class Claims:
     def claim_notified(self, run_ids: Sequence[UUID]) -> ClaimedRuns:
         """Claim the notified runs, as many as there are free slots. Claims from the backlog instead if there is one."""
         most = self.slots.free()
-        wanted = run_ids[: max(most, 0)]
-        self.has_backlog = self.has_backlog or len(wanted) < len(run_ids)
-        if not wanted:
+        named = run_ids[: max(most, 0)]
+        self.has_backlog = self.has_backlog or len(named) < len(run_ids)
+        if not named:
             return []  # the backlog is claimed when a slot becomes free
-        if self.has_backlog or len(wanted) > self.slots.free_at_each_depth:
-            return self.claim_backlog(len(wanted))
-        with self.slots.reserved(len(wanted)):
-            return self._claim_named(wanted, most)
+        if self.has_backlog or len(named) > self.slots.free_at_each_depth:
+            return self.claim_backlog(len(named))
+        with self.slots.reserved(len(named)):
+            return self._claim_named(named, most)
 
     def claim_backlog(self, most: int) -> ClaimedRuns:
         """Claim runs of the backlog in round robin between keys. Fewer runs than `most` mean an empty backlog.

@@ -170,9 +170,9 @@ class Committer:
         with driver() as conn:
             done, fenced = self._store(conn, ends, writes, to_disk=to_disk)
             done |= self._done_before(conn, batch, done)
-            given = claims.give_back(conn, backs) if backs else set()
-            wishes = claims.wishes_to_stop(conn, settled) if settled else {}
-        self._answer_waiting(batch, done, given, wishes)
+            returned = claims.give_back(conn, backs) if backs else set()
+            requests = claims.wishes_to_stop(conn, settled) if settled else {}
+        self._answer_waiting(batch, done, returned, requests)
         self._answer_writes(batch, fenced)
 
     def _store(
@@ -195,24 +195,24 @@ class Committer:
         """Return the ends that an earlier commit has stored although its answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
-        found = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
-        return dict.fromkeys(found)  # None: the threads' next runs are unknown here; upkeep notifies of them
+        ended = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
+        return dict.fromkeys(ended)  # None: the threads' next runs are unknown here; upkeep notifies of them
 
     @staticmethod
     def _answer_waiting(
         batch: Sequence[CommitEntry],
         done: Mapping[UUID, Next | None],
-        given: Set[UUID],
-        wishes: Mapping[UUID, Wish],
+        returned: Set[UUID],
+        requests: Mapping[UUID, Wish],
     ) -> None:
         for entry in batch:
             if entry.result is None or entry.result.ready():
                 continue
             run_id = entry.owner.run.run_id
             if entry.is_barrier:
-                entry.result.set(wishes.get(run_id))
+                entry.result.set(requests.get(run_id))
             elif entry.back is not None:
-                entry.result.set(run_id in given)
+                entry.result.set(run_id in returned)
             elif run_id in done:
                 entry.result.set(done[run_id])
             else:

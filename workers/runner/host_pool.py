@@ -160,8 +160,8 @@ class HostPool:
 
     def _most(self, revision_id: UUID) -> int:
         """Return how many hosts of a revision this runner may have, not counting hosts that do not answer."""
-        own = self._limits.get(revision_id)
-        return (own.hosts_per_runner if own else None) or self._settings.hosts_per_revision
+        limits = self._limits.get(revision_id)
+        return (limits.hosts_per_runner if limits else None) or self._settings.hosts_per_revision
 
     def _needs_another_host(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
         return (
@@ -277,7 +277,7 @@ class HostPool:
 
     def _open(self, start: _Start) -> Host:
         command, output = self._prepare(start.revision_id)
-        own = self._limits[start.revision_id] = self._limits_of(start.revision_id)
+        limits = self._limits[start.revision_id] = self._limits_of(start.revision_id)
         log.info("starting a host of revision %s", start.revision_id)
         host = Host(
             start.revision_id,
@@ -288,8 +288,8 @@ class HostPool:
             changed=self._changed,
             opened=lambda host, id, head: self.on_open(host, id, head),
         )
-        if own.memory_mb is not None:
-            host.memory_mb = min(own.memory_mb, self._settings.host_memory_mb)
+        if limits.memory_mb is not None:
+            host.memory_mb = min(limits.memory_mb, self._settings.host_memory_mb)
         return host
 
     # ending
@@ -322,12 +322,12 @@ class HostPool:
     def adjust(self, limits: Mapping[UUID, HostLimits]) -> None:
         """Apply the current limits of deployments. Evicts idle hosts beyond them and those of deleted deployments."""
         self._limits.update(limits)
-        for revision_id, own in limits.items():
+        for revision_id, changed in limits.items():
             hosts = [host for host in self.all() if host.revision_id == revision_id and host.died is None]
             if not hosts:
                 self._limits.pop(revision_id, None)
-            kept = 0 if own.is_gone else self._most(revision_id)
-            why = "its deployment is gone" if own.is_gone else "its deployment may have fewer"
+            kept = 0 if changed.is_gone else self._most(revision_id)
+            why = "its deployment is gone" if changed.is_gone else "its deployment may have fewer"
             open_to_all = [host for host in hosts if host.group == OPEN]
             idle = [host for host in open_to_all if self._is_idle(host)]
             for host in idle[: max(len(open_to_all) - kept, 0)]:

@@ -63,11 +63,11 @@ def test_so_many_threads_left_behind_that_later_runs_would_lack_them_are_damage(
     most = 2 * (threading.active_count() + 5)
     monkeypatch.setattr(health, "getrlimit", lambda resource: (most, most))
     watch, over = health.DamageWatch(), threading.Event()
-    assert watch.found() is None
+    assert watch.describe() is None
 
     for _ in range(10):
         threading.Thread(target=over.wait, daemon=True).start()
-    found = watch.found()
+    found = watch.describe()
     over.set()
 
     assert found == "nodes left more threads than half of what it may have"

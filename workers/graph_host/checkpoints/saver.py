@@ -294,18 +294,18 @@ class HostSaver(BaseCheckpointSaver[str]):
         conf = addressed_by(config)
         if conf.get("thread_id") != run.thread_id:
             return False, None
-        ns, wanted = conf.get("checkpoint_ns", ""), conf.get("checkpoint_id")
+        ns, checkpoint_id = conf.get("checkpoint_ns", ""), conf.get("checkpoint_id")
         saved = run.last.get(ns)
         if saved is not None:
-            if run.is_over and wanted in (None, saved.checkpoint["id"]):
+            if run.is_over and checkpoint_id in (None, saved.checkpoint["id"]):
                 return True, as_tuple(run.thread_id, ns, saved)
             return False, None
-        if run.is_fresh and not wanted:
+        if run.is_fresh and not checkpoint_id:
             return True, None
         if run.newest is not None and not ns:
-            found = self._one(run, run.newest)
-            if not wanted or (found and found.checkpoint["id"] == wanted):
-                return True, found
+            newest = self._one(run, run.newest)
+            if not checkpoint_id or (newest and newest.checkpoint["id"] == checkpoint_id):
+                return True, newest
         return False, None
 
     async def aget_delta_channel_history(

@@ -103,12 +103,12 @@ class OpenInterrupt(NamedTuple):
 
 def open_interrupts(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[OpenInterrupt]:
     """Return the open interrupts of a state, each with the namespace of the innermost task that raised it."""
-    found: list[OpenInterrupt] = []
+    interrupts: list[OpenInterrupt] = []
     for task in tasks:
         state = task.state if isinstance(task.state, StateSnapshot) else None
         inner = open_interrupts(state.tasks, _namespace_of(state)) if state is not None else []
-        found += inner or [OpenInterrupt(ns, item.id, item.value) for item in task.interrupts]
-    return found
+        interrupts += inner or [OpenInterrupt(ns, item.id, item.value) for item in task.interrupts]
+    return interrupts
 
 
 async def answered_interrupts(
@@ -117,8 +117,8 @@ async def answered_interrupts(
     """Return the ids of the interrupts that a run with this resume value answers."""
     if isinstance(resume, Mapping) and resume and all(INTERRUPT_ID.fullmatch(str(key)) for key in resume):
         return [str(key) for key in resume]
-    found = await saver.aget_tuple(config)
-    return [] if found is None else _open_ids(found)
+    checkpoint = await saver.aget_tuple(config)
+    return [] if checkpoint is None else _open_ids(checkpoint)
 
 
 def write_requested(
@@ -139,12 +139,12 @@ def write_answered(log: ProtocolLog, ids: list[str]) -> None:
         log.write("input.answered", (), dumps({"interrupt_ids": ids}))
 
 
-def _open_ids(found: CheckpointTuple) -> list[str]:
+def _open_ids(checkpoint: CheckpointTuple) -> list[str]:
     """Return the ids of interrupts of unfinished tasks in a checkpoint.
 
     Includes answered interrupts of such a task, because the task may raise them again.
     """
-    writes = found.pending_writes or []
+    writes = checkpoint.pending_writes or []
     ended = {task for task, channel, _ in writes if channel not in CONTROL}
     raised = [value for task, channel, value in writes if channel == INTERRUPTED and task not in ended]
     items = [item for value in raised for item in (value if isinstance(value, (list, tuple)) else [value])]
