@@ -111,7 +111,7 @@ def replace(
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Return the digest of an index configuration. `workers/graph_host/meaning.py` computes the same."""
+    """Return the digest of an index configuration. `workers/graph_host/store.py` computes the same."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 

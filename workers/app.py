@@ -21,8 +21,8 @@ from celery.worker import state
 from shared.infra import broker, collector, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers import celery_app, control, heartbeat, stop_signals, transport
-from workers.stop_signals import STOP_SIGNALS
+from workers import celery_app, consumer, heartbeat
+from workers.celery_app import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +49,7 @@ def prepare(**_: Any) -> None:
     this module too, and must be able to read the replies of workers.
     """
     collector.keep_what_is_loaded()
-    transport.use(app)
-    if settings.celery_control:
-        control.use(app)
+    consumer.install(app, has_control=settings.celery_control)
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
@@ -81,7 +79,7 @@ def start(sender: Any, **_: Any) -> None:
     consumed = set(sender.app.amqp.queues.consume_from)
     is_runner = broker.runs_queue(settings.pool) in consumed
     queue = broker.runs_queue(settings.pool) if is_runner else broker.BUILDS
-    tasks.start(
+    tasks.process.start(
         settings,
         is_runner=is_runner,
         slots=sender.controller.concurrency,
@@ -89,9 +87,9 @@ def start(sender: Any, **_: Any) -> None:
     )
 
 
-def _consume(consumer: Any, queue: str, is_wanted: bool) -> None:
+def _consume(worker: Any, queue: str, is_wanted: bool) -> None:
     """Start or stop consuming a queue, as Celery's remote control does: in the consumer's own loop."""
-    consumer.call_soon(consumer.add_task_queue if is_wanted else consumer.cancel_task_queue, queue)
+    worker.call_soon(worker.add_task_queue if is_wanted else worker.cancel_task_queue, queue)
 
 
 class SignalStep(StartStopStep):
@@ -116,12 +114,12 @@ def drain(number: signal.Signals) -> None:
     if state.should_stop is None:
         state.should_stop = os.EX_OK
         log.info("%s: takes nothing new, ends when its work has", number.name)
-        tasks.drain()
+        tasks.process.drain()
 
 
 @atexit.register
 def close() -> None:
     from workers import tasks  # see start()
 
-    tasks.close()
-    stop_signals.ignore()  # Python restores the default handlers before it exits
+    tasks.process.close()
+    celery_app.ignore_stop_signals()  # Python restores the default handlers before it exits

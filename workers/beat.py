@@ -22,8 +22,8 @@ from shared.infra import broker, logs
 from shared.infra.hardening import close_memory
 from shared.infra.health_socket import HealthSocket
 from shared.settings import Settings
-from workers import celery_app, stop_signals
-from workers.stop_signals import STOP_SIGNALS
+from workers import celery_app
+from workers.celery_app import STOP_SIGNALS
 
 log = logging.getLogger("workers.beat")  # also if this module runs as `__main__`
 
@@ -107,7 +107,7 @@ def answer(**_: Any) -> None:
 
 def stop(*_: Any) -> NoReturn:
     """End this process. Celery's handler would raise again, during shutdown, for each further signal."""
-    stop_signals.ignore()
+    celery_app.ignore_stop_signals()
     raise SystemExit
 
 

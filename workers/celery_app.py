@@ -1,6 +1,8 @@
-"""The Celery app of a worker process and its broker configuration."""
+"""The Celery app of a worker process, its broker configuration, and the signals that stop such a process."""
 
 from __future__ import annotations
+
+import signal
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
@@ -8,6 +10,7 @@ from kombu.entity import Exchange, Queue
 from shared.infra import broker
 
 celery = Celery("runyard")
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)  # only the first has an effect
 
 
 def configure(
@@ -48,7 +51,7 @@ def configure(
         task_serializer="json",
         worker_hijack_root_logger=False,
         worker_send_task_events=tells_events,
-        worker_enable_remote_control=False,  # workers.control does it where the setting enables it
+        worker_enable_remote_control=False,  # workers.consumer does it where the setting enables it
         task_create_missing_queues=True,  # queues of other pools
         task_default_queue=broker.BUILDS,
         task_queues=[
@@ -72,3 +75,9 @@ def _broker_url(redis_url: str) -> str:
     if redis_url.startswith("unix:"):
         return "redis+socket:" + redis_url.removeprefix("unix:")
     return redis_url
+
+
+def ignore_stop_signals() -> None:
+    """Ignore further stop signals: this process is stopping already."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -32,7 +32,7 @@ from shared.infra.postgres import connection
 from shared.models import HEARTBEAT_SECONDS, SILENT_SECONDS
 from shared.settings import Settings
 from workers import celery_app
-from workers.isolation.sandbox import Isolation
+from workers.isolation.levels import Isolation
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from shared.settings import BadSetting, Settings
 from workers.builder.python import interpreters, uv
-from workers.isolation import sandbox
+from workers.isolation import levels
 
 FIND_SECONDS = 30
 
@@ -24,15 +24,15 @@ def look(settings: Settings) -> dict[str, Any]:
     """Return the isolation level, the obstacles to a better one, and the Python interpreters."""
     found: dict[str, Any] = {"refusal": "", "pythons": pythons(settings), "uv": _uv_version()}
     try:
-        best, reasons = sandbox.best(settings)
+        best, reasons = levels.find(settings)
     except BadSetting as error:
         return {**found, "refusal": str(error)}
     return {
         **found,
         "level": best.level,
-        "meaning": sandbox.MEANINGS[best.level],
+        "meaning": levels.MEANINGS[best.level],
         "reasons": reasons,
-        "advice": sandbox.advice(settings),
+        "advice": levels.advice(settings),
     }
 
 

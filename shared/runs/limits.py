@@ -25,7 +25,7 @@ from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.eligibility import Next
 from shared.sql import statement
 
-LimitedId = UUID | str  # a limited deployment, or a limited key
+LimitedQueue = UUID | str  # the waiting runs of a limited deployment, or of a limited key
 
 _WITH_CAPACITY = statement("limits.with_capacity")
 _OVERLOOKED = statement("limits.overlooked")
@@ -40,13 +40,13 @@ def any_key_is_limited(conn: Connection) -> bool:
     return bool(found.scalar_one())
 
 
-def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[LimitedId]:
+def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[LimitedQueue]:
     """Return the limited deployments and keys of these pending runs that are below their limit. Takes no locks."""
     rows = _WITH_CAPACITY.rows(conn, run_ids=uuids(run_ids))
     return [row["deployment_id"] or row["key_id"] for row in rows]
 
 
-def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[LimitedId]:
+def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[LimitedQueue]:
     """Return limited deployments and keys below their limit with a run that has waited `waited_seconds`.
 
     Their notifications may have been lost.
@@ -122,7 +122,7 @@ def claim_of_key(
     return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in claimed]
 
 
-def _lock(conn: Driver, statement: str, id: LimitedId) -> int | None:
+def _lock(conn: Driver, statement: str, id: LimitedQueue) -> int | None:
     """Lock the row of a deployment or key. Returns its limit, or None if it has none or was deleted."""
     row = query(conn, f"{statement} FOR NO KEY UPDATE", {"id": id}).fetchone()
     return None if row is None else row["max_concurrent_runs"]
@@ -147,7 +147,7 @@ def _running_by_key(conn: Driver, key_ids: Sequence[str], depth: int) -> dict[st
     return {row["key_id"]: row["n"] for row in rows}
 
 
-def to_notify(conn: Connection, of: LimitedId | None = None, *, limit: int = 200) -> list[Next]:
+def to_notify(conn: Connection, of: LimitedQueue | None = None, *, limit: int = 200) -> list[Next]:
     """Mark eligible runs of limited deployments and keys with capacity as notified, and return them.
 
     `of` names one deployment or key. Its runs are returned whether or not the last notification was lost.

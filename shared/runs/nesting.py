@@ -9,7 +9,7 @@ each depth, and runs of other depths never use it:
 - a runner's slots: `RUNYARD_RUNNER_SLOTS` for each depth (`workers/runner/runner.py`);
 - limits of deployments and keys, which count runs of the same depth (`shared/runs/limits.py`);
 - graph hosts: one slot for each depth from 1 on, in addition to `RUNYARD_MAX_HOSTS` (`workers/runner/host_pool.py`);
-- a graph host's threads: `RUNYARD_HOST_THREADS` for each depth (`workers/graph_host/threads.py`).
+- a graph host's threads: `RUNYARD_HOST_THREADS` for each depth (`workers/graph_host/loop.py`).
 
 A run of depth n therefore holds capacity that only runs of depth n wait for, and it waits only for runs of depth n + 1.
 Runs of MAX_DEPTH create no runs. They end and free their capacity, so all runs of MAX_DEPTH end. By induction, the runs

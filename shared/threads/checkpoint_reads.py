@@ -1,6 +1,6 @@
 """Reading checkpoints for graph hosts: the newest with each claimed run, and answers to their requests.
 
-`workers/graph_host/storage.py` describes requests and answers. A checkpoint is read whole, with its blobs
+`workers/graph_host/checkpoints/storage.py` describes requests and answers. A checkpoint is read whole, with its blobs
 and writes, and never decoded.
 """
 

@@ -1,6 +1,6 @@
 """Checkpoints in PostgreSQL: fenced writes in bulk, pruning, copying and deleting. Checkpoints are never decoded here.
 
-A host sends checkpoints as frames (`workers/graph_host/storage.py` describes their headers). They are stored as rows of
+A host sends checkpoints as frames (`workers/graph_host/checkpoints/storage.py` describes their headers). They are stored as rows of
 `checkpoint`, `checkpoint_blob` and `checkpoint_write`. A commit (`shared/runs/finish.py`) stores the frames of many runs: it
 locks the runs, and writes only the frames of runs that still belong to their owner.
 `shared/threads/checkpoint_reads.py` reads checkpoints for hosts.

@@ -21,10 +21,10 @@ from shared.threads import checkpoint_reads
 from shared.threads.checkpoints import Write
 from tests.support import factories
 from workers.graph_host import frames
+from workers.graph_host.checkpoints.run_checkpoints import RunCheckpoints, current_run
+from workers.graph_host.checkpoints.saver import HostSaver
+from workers.graph_host.checkpoints.storage import Storage
 from workers.graph_host.connection import Connection
-from workers.graph_host.run_checkpoints import RunCheckpoints, current_run
-from workers.graph_host.saver import HostSaver
-from workers.graph_host.storage import Storage
 
 
 class Pump(threading.Thread):

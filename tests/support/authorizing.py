@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph_sdk import Auth
 
-from workers.graph_host.user_code.auth import ProjectAuth
+from workers.graph_host.project.auth import ProjectAuth
 
 
 def request(**facts: Any) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import psycopg
 
 from cli.machine import embedded
 from tests.support.servers import free_port, running
-from workers.isolation import sandbox
+from workers.isolation import bubblewrap
 
-SANDBOX = sandbox._bubblewrap(None).program  # lets an unprivileged user mount a small disk
+SANDBOX = bubblewrap.find(None).program  # lets an unprivileged user mount a small disk
 DISK_BYTES = 96 * 1024**2
 
 

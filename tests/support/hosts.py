@@ -19,7 +19,7 @@ import workers
 from tests.support import host_forks
 from tests.support.host_forks import ForkedHost
 from workers.graph_host import frames
-from workers.graph_host.storage import MemoryStorage
+from workers.graph_host.checkpoints.storage import MemoryStorage
 
 PACKAGE = Path(workers.__file__).parent / "graph_host"
 ANSWER_SECONDS = 30

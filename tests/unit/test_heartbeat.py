@@ -17,7 +17,7 @@ from shared.models import HEARTBEAT_SECONDS
 from shared.settings import Settings
 from workers import celery_app, heartbeat
 from workers.heartbeat import DEAD_SECONDS, HeartbeatSender
-from workers.isolation.sandbox import Isolation
+from workers.isolation.levels import Isolation
 
 QUEUE = "runyard:celery:canary.box:1:a"
 

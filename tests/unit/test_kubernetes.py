@@ -24,7 +24,7 @@ from cli.machine import health
 from cli.machine.procfile import WITHHELD, read
 from deploy import chart
 from shared.settings import VARIABLES, Settings
-from workers.isolation import sandbox
+from workers.isolation import bubblewrap
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -336,7 +336,7 @@ def test_every_pod_of_ours_trusts_a_private_authority_with_its_component() -> No
         variables = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
         assert variables["SSL_CERT_FILE"] == variables["REQUESTS_CA_BUNDLE"] == "/etc/ssl/runyard/ca.pem"
         assert {"name": "authority", "configMap": {"name": "runyard-authority"}} in spec["volumes"]
-    assert any(Path("/etc/ssl/runyard").is_relative_to(shown) for shown in sandbox.ETC)
+    assert any(Path("/etc/ssl/runyard").is_relative_to(shown) for shown in bubblewrap.ETC)
 
 
 def test_runners_are_scaled_by_what_waits_in_their_pool() -> None:

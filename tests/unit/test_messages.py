@@ -28,21 +28,21 @@ from time import sleep
 from celery.signals import worker_init
 from redis import Redis
 from shared.infra import broker
-from workers import celery_app, messages, transport
+from workers import celery_app, consumer
 
 url, queue, fails, lasts, watched = sys.argv[1:]
 app = celery_app.configure(url, tells_events=bool(watched))
-worker_init.connect(lambda **_: transport.use(app), weak=False)
+worker_init.connect(lambda **_: consumer.install(app), weak=False)
 redis = Redis.from_url(url)
 
-@app.task(name=broker.EXECUTE_RUNS, base=messages.MessageTask)
+@app.task(name=broker.EXECUTE_RUNS, base=consumer.MessageTask)
 def execute(ids):
     redis.rpush("begun", *ids)
     if fails in ids:
         raise ValueError("it fails")
     while lasts in ids and not redis.exists("may end"):
         sleep(0.05)
-    redis.rpush("executing", messages.executing())
+    redis.rpush("executing", consumer.MessageTask.executing)
     redis.rpush("ended", *ids)
 
 app.worker_main(["-q", "worker", "-P", "gevent", "-c", "4", "-Q", queue, "--without-heartbeat"])

@@ -22,9 +22,8 @@ from shared.errors import Invalid
 from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection
 from workers.graph_host.connection import Document
-from workers.graph_host.meaning import MeaningIndex
 from workers.graph_host.output import current_run_id
-from workers.graph_host.store import HostStore, StoreFailed
+from workers.graph_host.store import HostStore, MeaningIndex, StoreFailed
 from workers.runner import host_lookups
 
 SEARCH = {

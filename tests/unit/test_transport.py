@@ -20,8 +20,8 @@ from redis import Redis
 
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
-from workers import celery_app, tasks, transport
-from workers.transport import Drops, Malformed, checked
+from workers import celery_app, consumer, tasks
+from workers.consumer import Drops, Malformed, checked
 
 QUEUE = "runs.default"
 KEY = f"{shared_redis.PREFIX}celery:{QUEUE}"
@@ -50,7 +50,7 @@ def item(*args: Any, **changes: Any) -> bytes:
 
 def test_every_task_of_a_worker_is_let_through() -> None:
     ours = {task for task in tasks.celery.tasks if not task.startswith("celery.")}
-    assert ours == {*transport.TAKES_IDS, *transport.TAKES_NOTHING}
+    assert ours == {*consumer.TAKES_IDS, *consumer.TAKES_NOTHING}
 
 
 GARBAGE = {
@@ -132,7 +132,7 @@ def test_a_flood_of_foreign_messages_is_a_few_lines(caplog: pytest.LogCaptureFix
 def test_everything_else_in_a_queue_is_dropped(
     redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "drops", Drops())
+    monkeypatch.setattr(consumer, "drops", Drops())
     app = celery_app.configure(redis_url, app=Celery("consumer"))
     for found in GARBAGE.values():
         redis.lpush(KEY, found)
@@ -140,7 +140,7 @@ def test_everything_else_in_a_queue_is_dropped(
     heard: list[Any] = []
 
     with Connection(app.conf.broker_url, transport_options=app.conf.broker_transport_options) as connection:
-        connection.transport_cls = transport.Transport
+        connection.transport_cls = consumer.Transport
         with Consumer(connection, [celery_app._queue(QUEUE)], on_message=heard.append, accept=["json"]):
             while not heard:
                 connection.drain_events(timeout=20)
@@ -151,18 +151,18 @@ def test_everything_else_in_a_queue_is_dropped(
 
 
 def test_a_broker_that_is_away_is_asked_for_at_short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(consumer, "RETRY_SECONDS", 0.01)
     pauses: list[float] = []
 
     with pytest.raises(OperationalError):
-        transport.Connection("redis://127.0.0.1:1").ensure_connection(
+        consumer.Connection("redis://127.0.0.1:1").ensure_connection(
             lambda error, pause: pauses.append(pause), max_retries=20
         )
 
     assert set(pauses) == {0.01}
 
 
-BOUND = f"{transport.Connection} {transport.Transport}"
+BOUND = f"{consumer.Connection} {consumer.Transport}"
 
 
 @pytest.mark.parametrize(("starts", "is_bound"), [("workers.app.prepare();", True), ("", False)])

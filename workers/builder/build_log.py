@@ -41,11 +41,10 @@ class BuildLog:
         self.events = RunLog(
             writer,
             claimed.revision_id,
+            self,
             attempt=claimed.attempt * 2,  # the control plane uses odd numbers
-            owner=claimed.owner,
+            worker=claimed.owner,
             floor=claimed.floor,
-            reserve=self._reserve,
-            on_fenced=lambda: None,  # the lease detects it and stops the build
         )
 
     def __enter__(self) -> BuildLog:
@@ -88,13 +87,17 @@ class BuildLog:
         self.status(status, message)
         self.events.end(logs.end_payload(status))
 
-    def _reserve(self, upto: int) -> bool:
+    def reserve(self, upto: int) -> bool:
+        """Reserve event numbers for the log of events."""
         try:
             with connection() as conn:
                 revisions.reserve(conn, self._claimed, upto)
         except (Unavailable, Fenced):
             return False
         return True
+
+    def fence(self, reason: str) -> None:
+        """Do nothing: the lease detects that another attempt builds the revision, and stops this one."""
 
     def _flush_forever(self) -> None:
         while not self._closed.wait(FLUSH_SECONDS):

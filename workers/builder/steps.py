@@ -20,7 +20,7 @@ import workers
 from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.builder import reasons
-from workers.isolation import disk, sandbox, usage
+from workers.isolation import bubblewrap, disk, sandbox, usage
 
 OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for steps that run our own modules
 LAST_LINES = 30
@@ -170,7 +170,7 @@ def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str
     """Watch a step, and end it when it exceeds a limit. Returns the reason."""
     while True:
         gevent.sleep(WATCH_SECONDS)
-        program.measure(sandbox.TEMPORARY, MAX_PROCESSES)
+        program.measure(bubblewrap.TEMPORARY, MAX_PROCESSES)
         if program.memory_bytes > MAX_MEMORY_BYTES:
             reason = f"the step took more than {MAX_MEMORY_BYTES // 2**20} MiB of memory"
         elif len(program.processes) > MAX_PROCESSES:

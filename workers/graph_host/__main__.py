@@ -1,6 +1,6 @@
 """Starts the graph host: `ENV/bin/python path/to/graph_host --socket FD [--threads N]`.
 
-This directory must not stay on `sys.path`: a project may have its own modules called `server` or `output`, and
+This directory must not stay on `sys.path`: a project may have its own modules called `host` or `output`, and
 project code must not import ours. `boot` therefore removes the directory from the path and creates the package
 `graph_host` by hand.
 """
@@ -18,7 +18,7 @@ PACKAGE = "graph_host"
 
 
 def boot() -> ModuleType:
-    """Create the package `graph_host` and return its server module."""
+    """Create the package `graph_host` and return its host module."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     spec = importlib.util.spec_from_file_location(
@@ -29,7 +29,7 @@ def boot() -> ModuleType:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
-    return importlib.import_module(f"{PACKAGE}.server")
+    return importlib.import_module(f"{PACKAGE}.host")
 
 
 if __name__ == "__main__":

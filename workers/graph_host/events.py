@@ -14,10 +14,10 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk
 from langgraph.types import Interrupt
 
 from . import frames
+from .checkpoints.run_checkpoints import PRIVATE
 from .connection import Connection
 from .protocol.log import PROTOCOL, ProtocolLog
 from .protocol.writer import ProtocolWriter
-from .run_checkpoints import PRIVATE
 from .serialization import dumps, error_text, with_masked_error
 
 Namespace = tuple[str, ...]
@@ -39,7 +39,7 @@ TOOL_ENDS = ("on_tool_end", "on_tool_error")
 
 
 @dataclass(frozen=True)
-class Asked:
+class StreamRequest:
     """The events requested of a run: by its creator, and by readers that joined before it began (`joined`)."""
 
     modes: frozenset[str]
@@ -48,7 +48,7 @@ class Asked:
     traced: bool = False  # report to the runner when nodes begin and end
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Asked:
+    def of(cls, spec: Mapping[str, Any]) -> StreamRequest:
         """Read the spec of a RUN frame. A creator that requests both forms of messages gets only tuples."""
         given = spec.get("stream_mode") or ["values"]
         own = frozenset([given] if isinstance(given, str) else given)
@@ -65,10 +65,10 @@ class Asked:
 class EventWriter:
     """Writes the events of one run, and remembers its newest `values`."""
 
-    def __init__(self, connection: Connection, id: bytes, asked: Asked, *, max_bytes: int) -> None:
+    def __init__(self, connection: Connection, id: bytes, request: StreamRequest, *, max_bytes: int) -> None:
         self._connection = connection
         self._id = id
-        self._modes = asked.modes
+        self._modes = request.modes
         self._max_bytes = max_bytes
         self._names: dict[tuple[str, Namespace], bytes] = {}
         self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}
@@ -96,13 +96,13 @@ class EventWriter:
         self._handlers |= {mode: handler for mode, handler in optional.items() if mode in self._modes}
         if "messages-tuple" in self._modes:
             both = self._on_both_messages
-            self._handlers["messages"] = both if asked.parts else self._on_message_tuple
+            self._handlers["messages"] = both if request.parts else self._on_message_tuple
         elif "messages" in self._modes:
             self._handlers["messages"] = self._on_message
-        if "lifecycle" in self._modes and asked.subgraphs:
+        if "lifecycle" in self._modes and request.subgraphs:
             self._alive = {}
             self._handlers["tasks"] = self._on_task
-        if asked.traced and "events" not in self._modes:
+        if request.traced and "events" not in self._modes:
             self._handlers["tasks"] = _both(self._handlers.get("tasks"), self._on_traced)
         # A reader may request these modes during the run. With the mode `events` they are not requested in advance,
         # because LangChain's event stream would contain their chunks.

@@ -8,30 +8,27 @@ import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 
 from . import frames
-from .commands import UnknownInterruptError, check_resume, command_of
+from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run
+from .checkpoints.storage import MemoryStorage, Storage
 from .connection import Connection
-from .events import Asked, EventWriter
+from .events import EventWriter, StreamRequest
+from .inputs import UnknownInterruptError, check_resume, command_of, run_config, run_metadata, traced_as
 from .loader import RUN, LoadedGraph
+from .loop import current_depth
 from .outcome import Outcome, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
-from .protocol import input_events
-from .protocol.log import PROTOCOL
+from .project.loopback import current_user
+from .project.users import AUTH_USER, configurable_of
+from .protocol.log import PROTOCOL, answered_interrupts, write_answered, write_requested
 from .protocol.transforming import transformed
-from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
 from .serialization import dumps, error_record, loads
-from .storage import MemoryStorage, Storage
-from .threads import current_depth
-from .tracing import traced_as
 from .usage import UsageCounter, current_usage
-from .user_code.loopback import current_user
-from .user_code.users import AUTH_USER, configurable_of, with_user
 
 log = logging.getLogger("runyard")
 
@@ -73,11 +70,11 @@ class Execution:
         self._input = input
         self._limits = limits
         self._limiter = limiter
-        self._metadata = _metadata(spec, versions["langgraph"])
+        self._metadata = run_metadata(spec, versions["langgraph"])
         self._checkpoints = self._make_checkpoints(stored)
-        asked = Asked.of(spec)
-        self._modes, self._subgraphs = asked.modes, asked.subgraphs
-        self._events = EventWriter(connection, id, asked, max_bytes=limits.event_bytes)
+        request = StreamRequest.of(spec)
+        self._modes, self._subgraphs = request.modes, request.subgraphs
+        self._events = EventWriter(connection, id, request, max_bytes=limits.event_bytes)
         self._usage = UsageCounter(lambda total: connection.send(frames.USED, id, b"%d" % total))
         self._cancelled = False
         self._has_begun = False
@@ -154,7 +151,7 @@ class Execution:
         await self._finish(outcome)
 
     async def _stream_graph(self) -> None:
-        config = self._config()
+        config = run_config(self._spec, self._metadata)
         context = self._spec.get("context") or {}
         entry = self._entry
         if entry.graph is not None:
@@ -213,8 +210,8 @@ class Execution:
         resume = (spec.get("command") or {}).get("resume")
         if resume is None or spec.get("temporary") or spec.get("resume_from_checkpoint"):
             return
-        ids = await input_events.answered(self._entry.saver, config, resume)
-        input_events.write_answered(self._events.protocol_log(), ids)
+        ids = await answered_interrupts(self._entry.saver, config, resume)
+        write_answered(self._events.protocol_log(), ids)
 
     def _options(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any]:
         spec = self._spec
@@ -263,27 +260,6 @@ class Execution:
                 if event["event"] == "on_chain_end" and event["run_id"] == root:
                     self._events.finish()  # the graph's end is its last event
                 self._events.on_library_event(event)
-
-    def _config(self) -> RunnableConfig:
-        spec = self._spec
-        given = spec.get("config") or {}
-        configurable = dict(configurable_of(spec))
-        if spec.get("resume_from_checkpoint"):
-            for name in CHECKPOINT_KEYS:  # an earlier attempt has already continued from that checkpoint
-                configurable.pop(name, None)
-        config: RunnableConfig = {
-            "tags": list(given.get("tags") or ()),
-            "metadata": {**(given.get("metadata") or {}), **self._metadata},
-            "configurable": with_user({**configurable, "thread_id": str(spec["thread_id"])}),
-            "run_id": UUID(spec["run_id"]),
-        }
-        if given.get("recursion_limit") is not None:
-            config["recursion_limit"] = given["recursion_limit"]
-        if given.get("max_concurrency") is not None:
-            config["max_concurrency"] = given["max_concurrency"]
-        if isinstance(given.get("run_name"), str):
-            config["run_name"] = given["run_name"]
-        return config
 
     def _graph_input(self) -> Any:
         if self._spec.get("resume_from_checkpoint"):
@@ -362,28 +338,14 @@ class Execution:
     def _end_protocol(self, outcome: Outcome) -> None:
         """Write the open interrupts as events of protocol v2, also if no reader of that protocol was there so far."""
         events = self._events
-        asked = [] if self._spec.get("temporary") else outcome.asked
+        interrupts = [] if self._spec.get("temporary") else outcome.waiting_interrupts
         if events.protocol is not None:
-            events.protocol.close(outcome.lifecycle()["event"], outcome.error, asked)
-        elif asked:
-            input_events.write_requested(events.protocol_log(), asked, {})
+            events.protocol.close(outcome.lifecycle()["event"], outcome.error, interrupts)
+        elif interrupts:
+            write_requested(events.protocol_log(), interrupts, {})
 
 
 def _shows_state(graph: Pregel) -> bool:
     """Whether a graph's output contains its whole state."""
     output, state = graph.output_channels, graph.stream_channels_asis
     return output == state or (isinstance(output, list) and set(state) <= set(output))
-
-
-def _metadata(spec: dict[str, Any], langgraph_version: str) -> dict[str, Any]:
-    """Return the metadata of a run for its messages, tasks, events and checkpoints."""
-    return {
-        **((spec.get("config") or {}).get("metadata") or {}),
-        **(spec.get("metadata") or {}),
-        "run_id": str(spec["run_id"]),
-        "thread_id": str(spec["thread_id"]),
-        "graph_id": spec["graph_id"],
-        "assistant_id": str(spec["assistant_id"]),
-        "run_attempt": spec.get("attempt", 1),
-        "langgraph_version": langgraph_version,
-    }

@@ -15,8 +15,8 @@ Down (runner → host)
     PING        empty; answered by PONG
     WIDEN       JSON {"stream_mode": [mode …]}: also send events of these modes from now on, if the run has them
     STOP        empty: finish nothing, start nothing, exit 0
-    OPEN        both ways: JSON head of a request, down for the project's app (`user_code/app.py`), up for the
-                deployment's own API (`user_code/loopback.py`); parts follow under the same id
+    OPEN        both ways: JSON head of a request, down for the project's app (`project/app.py`), up for the
+                deployment's own API (`project/loopback.py`); parts follow under the same id
     PART        both ways: one byte that names its kind (below), and its data
     CHECK       JSON [run id in hex …]: which of these runs are in progress? Answered by CHECKED, using what a run
                 needs: a document decoded, a thread, a document encoded

@@ -1,9 +1,18 @@
-"""Drawings and schemas of a revision's graphs, extracted once during the build."""
+"""Descriptions of a revision's graphs and of its app, extracted once during the build.
+
+A graph is described by its drawings and schemas, an app by its routes, documentation and middleware. Apps of Starlette
+and of FastAPI, which is based on it, can be described. Any other ASGI app is described as one mount that serves all
+paths.
+"""
 
 from __future__ import annotations
 
+import inspect
+import logging
+import re
+import sys
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -12,8 +21,17 @@ from langgraph.pregel import Pregel
 from pydantic import Field, TypeAdapter, create_model
 from typing_extensions import TypedDict
 
-from .loader import READ, LoadedGraph, user_traceback
+from .loader import READ, LoadedGraph
+from .output import short_traceback
 from .serialization import dumps, loads
+
+log = logging.getLogger("runyard")
+
+
+Route = dict[str, Any]
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+WHOLE: Route = {"path": "", "methods": [], "kind": "mount"}
 
 MAX_DEPTH = 10
 # Keywords of a field's schema that are taken from its channel: fields may be empty, and reducers change types.
@@ -34,7 +52,7 @@ async def _described(entry: LoadedGraph) -> dict[str, Any]:
         return await _describe(entry)
     except Exception as error:  # any error of a graph factory
         reason = f"{entry.location} gives no graph to describe: a run may fare better or end so"
-        return {**_undescribed(entry), "error": f"{reason}\n{user_traceback(error)}"}
+        return {**_undescribed(entry), "error": f"{reason}\n{short_traceback(error)}"}
 
 
 def _undescribed(entry: LoadedGraph) -> dict[str, Any]:
@@ -74,7 +92,7 @@ async def _drawn(entry: LoadedGraph, graph: Pregel) -> dict[str, Any]:
     try:
         return {"drawings": await _at_depths(_local(graph))}
     except Exception as error:  # any error of a node's code
-        reason = f"{entry.location} cannot be drawn\n{user_traceback(error)}"
+        reason = f"{entry.location} cannot be drawn\n{short_traceback(error)}"
         return {"drawings": {"all": NO_DRAWING}, "error": reason}
 
 
@@ -203,3 +221,108 @@ def _made(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None
                 continue
             return None if schema is None else loads(dumps(schema))
     return None
+
+
+def describe_app(app: Any) -> dict[str, Any]:
+    """Return the app's routes in the order of matching, its OpenAPI document, its middleware and its CORS settings."""
+    routes = getattr(app, "routes", None)
+    used = list(getattr(app, "user_middleware", ()))
+    cors = next((one for one in used if _is_cors(one)), None)
+    return {
+        "routes": [WHOLE] if routes is None else list(_describe_routes(routes)),
+        "openapi": _openapi(app),
+        "middleware": [one.cls.__name__ for one in used if one is not cors],
+        "cors": None if cors is None else _cors_settings(cors),
+    }
+
+
+def _describe_routes(routes: Iterable[Any]) -> Iterator[Route]:
+    for route in routes:
+        match _kind(route):
+            case "included":  # an included router: FastAPI joins its paths lazily
+                contexts = route.effective_route_contexts()
+                yield from _describe_routes(each.starlette_route or each for each in contexts)
+            case "host":
+                yield from _describe_routes(route.routes)
+            case "mount" if not route.path and route.routes:
+                yield from _describe_routes(route.routes)
+            case "unknown":
+                log.warning("http.app: a %s is no route that can be served", type(route).__name__)
+            case kind:
+                methods = sorted(getattr(route, "methods", None) or ()) if kind == "http" else []
+                yield {"path": route.path, "methods": methods, "kind": kind}
+
+
+def _kind(route: Any) -> str:
+    if hasattr(route, "effective_route_contexts"):
+        return "included"
+    routing = sys.modules.get("starlette.routing")
+    for name, kind in (("Mount", "mount"), ("Host", "host"), ("WebSocketRoute", "websocket")):
+        if isinstance(route, getattr(routing, name, ())):
+            return kind
+    return "http" if getattr(route, "path", None) else "unknown"
+
+
+def _openapi(app: Any) -> dict[str, Any] | None:
+    """Return the document that a FastAPI app publishes, or a document generated from a Starlette app's routes."""
+    make = getattr(app, "openapi", None)
+    if make is None:
+        paths = dict(_paths(getattr(app, "routes", None) or ()))
+        return {"openapi": "3.1.0", "paths": paths} if paths else None
+    if not callable(make) or getattr(app, "openapi_url", None) is None:
+        return None
+    try:
+        return loads(dumps(make()))
+    except Exception:  # any error of the app's own models
+        log.warning("http.app: its OpenAPI document cannot be made", exc_info=True)
+        return None
+
+
+def _paths(routes: Iterable[Any], prefix: str = "") -> Iterator[tuple[str, Route]]:
+    """Yield each path with its operations. Leaves out mounted apps that have their own document."""
+    for route in routes:
+        kind = _kind(route)
+        if kind == "host" or (kind == "mount" and not hasattr(route.app, "openapi")):
+            yield from _paths(route.routes or (), prefix + (route.path if kind == "mount" else ""))
+        elif kind == "http" and getattr(route, "include_in_schema", True):
+            path = PARAMETER.sub(r"{\1}", prefix + route.path)
+            yield path, {method.lower(): _operation(route, method, path) for method in _methods(route)}
+
+
+def _methods(route: Any) -> list[str]:
+    """Return the methods of a route. A class-based endpoint has one function for each method."""
+    if route.methods is not None:
+        return sorted(route.methods - {"HEAD", "OPTIONS"})
+    return [method for method in METHODS if hasattr(route.endpoint, method.lower())]
+
+
+def _operation(route: Any, method: str, path: str) -> Route:
+    endpoint = route.endpoint
+    described = endpoint if inspect.isroutine(endpoint) else getattr(endpoint, method.lower(), endpoint)
+    text = inspect.getdoc(described) if described.__doc__ else None
+    parameters = [
+        {"in": "path", "name": name, "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    return {
+        "operationId": re.sub(r"\W+", "_", f"app_{method.lower()}{path}").strip("_"),
+        "summary": f"{method} {path}",
+        "tags": ["App"],
+        "parameters": parameters,
+        "responses": {"default": {"description": "The answer of the app"}},
+        **({"description": text} if text else {}),
+    }
+
+
+def _is_cors(middleware: Any) -> bool:
+    """Whether this is Starlette's CORSMiddleware, whose settings the web process can apply itself."""
+    cls = middleware.cls
+    return (cls.__module__, cls.__name__) == ("starlette.middleware.cors", "CORSMiddleware")
+
+
+def _cors_settings(cors: Any) -> Mapping[str, Any]:
+    """Return the arguments of a CORSMiddleware by name, including defaults."""
+    options = getattr(cors, "kwargs", None) or getattr(cors, "options", {})
+    bound = inspect.signature(cors.cls).bind(None, *getattr(cors, "args", ()), **options)
+    bound.apply_defaults()
+    return loads(dumps({name: value for name, value in bound.arguments.items() if name != "app"}))

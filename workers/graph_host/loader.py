@@ -26,12 +26,11 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 
-from . import tracebacks
-from .saver import HostSaver
+from .checkpoints.saver import HostSaver
+from .output import short_traceback
+from .project.users import AUTH_USER
 from .serialization import text_of
-from .user_code.users import AUTH_USER
 
-TRACEBACK_LINES = 30
 UNNAMED = Pregel.name  # the name of a graph that was compiled without a name
 # Access contexts: the purposes of opening a graph, as `ServerRuntime` names them.
 RUN, READ = "threads.create_run", "assistants.read"
@@ -151,7 +150,7 @@ def _load(
             entry.graph = entry.prepared(value)
         except Exception as error:  # any error of the builder's compile()
             raise LoadFailed(
-                f"graph '{graph_id}': {spec} does not compile\n{user_traceback(error)}"
+                f"graph '{graph_id}': {spec} does not compile\n{short_traceback(error)}"
             ) from error
     elif callable(value) and not isinstance(value, type):
         _inspect_factory(entry, value)
@@ -204,7 +203,7 @@ def _module(key: str, location: str, modules: Modules) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name == location:
             hint = f"no module named '{location}'; a file is written with a slash: './{location}'"
             raise LoadFailed(f"{key}: {hint}") from error
-        raise LoadFailed(f"{key}: {location} failed\n{user_traceback(error)}{_hint(error)}") from error
+        raise LoadFailed(f"{key}: {location} failed\n{short_traceback(error)}{_hint(error)}") from error
 
 
 def _hint(error: BaseException) -> str:
@@ -352,8 +351,3 @@ def _works_empty(schema: Any) -> bool:
     except Exception:  # any error of the schema's validation
         return False
     return True
-
-
-def user_traceback(error: BaseException) -> str:
-    """Return the last lines of a traceback, starting at the user's code."""
-    return "\n".join(tracebacks.user_traceback(error).splitlines()[-TRACEBACK_LINES:])

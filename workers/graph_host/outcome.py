@@ -9,10 +9,10 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
+from .checkpoints.run_checkpoints import Saved
 from .events import INTERRUPT, coordinates
 from .masking import masked
-from .protocol.input_events import OpenInterrupt, open_interrupts
-from .run_checkpoints import Saved
+from .protocol.log import OpenInterrupt, open_interrupts
 from .serialization import dumps, loads, text_of
 
 TASKS = "__pregel_tasks"  # the channel of Send objects
@@ -37,7 +37,9 @@ class Outcome:
     keeps_thread: bool = False  # the run was refused, and its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, for any status
     first_token_ago: float | None = None  # seconds since a model first streamed a token
-    asked: list[OpenInterrupt] = field(default_factory=list)  # open interrupts of a successful run
+    waiting_interrupts: list[OpenInterrupt] = field(
+        default_factory=list
+    )  # open interrupts of a successful run
 
     def __post_init__(self) -> None:
         if self.status == "error":
@@ -45,7 +47,7 @@ class Outcome:
 
     def fail(self, error: dict[str, str]) -> None:
         self.status, self.error, self.thread_status = "error", error, "error"
-        self.asked = []
+        self.waiting_interrupts = []
 
     def use(self, state: dict[str, Any], values: bytes) -> None:
         """Set the state record, its values, and the thread status that follows from them."""
@@ -59,7 +61,7 @@ class Outcome:
             return
         self.use(state_record(snapshot, thread_id), dumps(snapshot.values))
         self.interrupts = interrupts_by_task(snapshot.tasks)
-        self.asked = open_interrupts(snapshot.tasks) if self.status == "success" else []
+        self.waiting_interrupts = open_interrupts(snapshot.tasks) if self.status == "success" else []
 
     def document(self) -> dict[str, Any]:
         """Return the JSON of the DONE frame."""

@@ -1,8 +1,10 @@
-"""Conversion of printed and logged output of user code to LOG frames with the id of the run.
+"""Conversion of printed and logged output of user code to LOG frames with the id of the run, and its tracebacks.
 
 The output of one `print()` is one record, even if it has several lines. A printed traceback is one record, too. Three
 limits apply: bytes per record, records per run, and records per second. A longer output becomes several records, cut
 between lines, and the end of an output above MAX_CHARACTERS is dropped. One line reports the number of dropped records.
+
+Tracebacks are for authors of graphs: they start at the user's code and leave out its callers.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from __future__ import annotations
 import contextvars
 import io
 import logging
+import os
 import sys
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from . import frames, tracebacks
+from . import frames
 from .connection import Connection
 from .masking import MAX_RECORD_BYTES
 from .standard import get_ident, json_dumps, monotonic
@@ -30,6 +34,19 @@ REMEMBERED_RUNS = 4_096
 PIECE_SECONDS = 0.1
 BEGINS = ("Traceback (most recent call last):", "  + Exception Group Traceback", "Exception in thread ")
 CONNECTS = ("During handling of the above", "The above exception was")
+
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+TRACEBACK_LINES = 30
+IMPORTS = "<frozen importlib"
+# Frames between the host and a node of a graph: LangGraph's loop and its threads.
+CALLERS = (
+    "/langgraph/pregel/",
+    "/langgraph/_internal/",
+    "/langchain_core/runnables/",
+    "/concurrent/futures/",
+    "/asyncio/",
+    "/importlib/__init__.py",
+)
 
 current_run_id: contextvars.ContextVar[bytes] = contextvars.ContextVar("run_id", default=frames.NOBODY)
 
@@ -188,13 +205,13 @@ class LineWriter(io.TextIOBase):
 
     def write(self, text: str) -> int:
         key = (get_ident(), current_run_id.get())
-        held = self._partial.pop(key, "") + text
-        if held.endswith("\n"):
-            self._take(key, held)
-        elif len(held) > MAX_RECORD_BYTES:
-            self._emit(key, held)
-        elif held:
-            self._partial[key] = held
+        pending = self._partial.pop(key, "") + text
+        if pending.endswith("\n"):
+            self._take(key, pending)
+        elif len(pending) > MAX_RECORD_BYTES:
+            self._emit(key, pending)
+        elif pending:
+            self._partial[key] = pending
         return len(text)
 
     def _take(self, key: Key, piece: str) -> None:
@@ -256,10 +273,10 @@ class _PrintedTraceback:
 
     def takes(self, piece: str) -> bool:
         """Append the piece if it may belong to the traceback. Returns whether it was appended."""
-        said = piece.lstrip("\n")
-        if self._length > MAX_CHARACTERS or (self._is_whole and said and not said.startswith(CONNECTS)):
+        content = piece.lstrip("\n")
+        if self._length > MAX_CHARACTERS or (self._is_whole and content and not content.startswith(CONNECTS)):
             return False
-        self._is_whole = not said.startswith((" ", *BEGINS, *CONNECTS)) if said else self._is_whole
+        self._is_whole = not content.startswith((" ", *BEGINS, *CONNECTS)) if content else self._is_whole
         self._pieces.append(piece)
         self._length += len(piece)
         return True
@@ -277,7 +294,7 @@ class _Formatter(logging.Formatter):
     """Formats the message, and the traceback starting at the user's code."""
 
     def formatException(self, ei: Any) -> str:
-        return tracebacks.user_traceback(ei[1])
+        return user_traceback(ei[1])
 
 
 class FrameHandler(logging.Handler):
@@ -295,9 +312,47 @@ class FrameHandler(logging.Handler):
             self._limiter.emit("ERROR", record.name, f"unprintable log record: {_shown(record.msg)}")
 
 
-def _shown(said: object) -> str:
+def _shown(value: object) -> str:
     """Return the repr of a logged object, or its type's name if that fails. An error must not reach the user's code."""
     try:
-        return repr(said)
+        return repr(value)
     except Exception:  # any error of the project's own object
-        return type(said).__name__
+        return type(value).__name__
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback without the frames of this package, of imports, and of LangGraph above the user's code."""
+    shown = traceback.TracebackException.from_exception(error)
+    for part in _chained(shown):
+        part.stack = traceback.StackSummary.from_list(_below_callers(list(part.stack)))
+    return "".join(shown.format()).rstrip()
+
+
+def short_traceback(error: BaseException) -> str:
+    """Return the last TRACEBACK_LINES lines of a traceback, starting at the user's code."""
+    return last_lines(user_traceback(error))
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-TRACEBACK_LINES:])
+
+
+def _below_callers(stack: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    kept = [frame for frame in stack if not frame.filename.startswith((HERE, IMPORTS))]
+    for position, frame in enumerate(kept):
+        if not any(caller in frame.filename for caller in CALLERS):
+            return kept[position:]
+    return kept  # the library itself failed
+
+
+def _chained(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """Yield the exception, its causes and contexts, and the exceptions of groups."""
+    waiting, seen = [shown], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        waiting += [each for each in (part.__cause__, part.__context__) if each is not None]
+        waiting += part.exceptions or ()

@@ -7,7 +7,7 @@ ops and their other keys:
     history  `limit`, `before` (checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: omit)
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
     embed    `ops`: store operations as in `store.py`; without graph and thread
-    authenticate, authorize  calls of the project's authorization (`user_code/auth.py`); without graph and thread
+    authenticate, authorize  calls of the project's authorization (`project/auth.py`); without graph and thread
 
 The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the
 data to store, so that the runner can store it in one transaction.
@@ -16,7 +16,7 @@ data to store, so that the runner can store it in one transaction.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import InvalidUpdateError
@@ -24,18 +24,18 @@ from langgraph.pregel import Pregel
 from langgraph.types import StateSnapshot, StateUpdate
 
 from . import frames
-from .commands import command_of
+from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run
+from .checkpoints.storage import Overlay
 from .connection import Connection
+from .inputs import command_of, query_config
 from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
-from .meaning import MeaningIndex
 from .outcome import interrupts_by_task, read_state, state_record
 from .output import current_run_id
-from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
+from .project.loopback import current_user
+from .project.users import AUTH_USER, configurable_of
 from .serialization import dumps, error_record, without_nul
 from .standard import json_dumps
-from .storage import Overlay
-from .user_code.loopback import current_user
-from .user_code.users import AUTH_USER, configurable_of, with_user
+from .store import MeaningIndex
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # less than the limit of a frame
 
@@ -54,7 +54,7 @@ class Query:
         self._connection = connection
         self._entry = entry
         self._id = id
-        self._asked = document
+        self._document = document
         self._thread_id = str(document["thread_id"])
         self._storage = Overlay(connection, id, self._thread_id)
         self._checkpoints = RunCheckpoints(
@@ -75,9 +75,9 @@ class Query:
         """Compute and send the answer. Errors become refusals; only a cancellation is raised."""
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
-        current_user.set(configurable_of(self._asked).get(AUTH_USER))
+        current_user.set(configurable_of(self._document).get(AUTH_USER))
         try:
-            parts = await self._answered()
+            parts = await self._answer()
             if sum(map(len, parts)) > MAX_ANSWER_BYTES:
                 error = {"error": "AnswerTooLarge", "message": "the answer is too large: ask for less"}
                 parts = [refusal(error, "too_large")]
@@ -89,16 +89,16 @@ class Query:
             parts = [refusal(error_record(error), "failed")]
         self._connection.send(frames.ANSWER, self._id, frames.pack(parts))
 
-    async def _answered(self) -> list[bytes]:
-        access = UPDATE_STATE if self._asked["op"] == "update" else READ_STATE
-        entry, config = self._entry, self._config()
+    async def _answer(self) -> list[bytes]:
+        access = UPDATE_STATE if self._document["op"] == "update" else READ_STATE
+        entry, config = self._entry, query_config(self._document)
         if entry.graph is not None:
-            return await self._ask(entry.graph)
-        async with entry.opened(config, access, self._asked.get("context") or {}) as graph:
-            return await self._ask(graph)
+            return await self._answer_from(entry.graph)
+        async with entry.opened(config, access, self._document.get("context") or {}) as graph:
+            return await self._answer_from(graph)
 
-    async def _ask(self, graph: Pregel) -> list[bytes]:
-        match self._asked["op"]:
+    async def _answer_from(self, graph: Pregel) -> list[bytes]:
+        match self._document["op"]:
             case "state":
                 return [dumps(await self._state(graph))]
             case "history":
@@ -108,41 +108,29 @@ class Query:
             case op:
                 return [refusal({"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"})]
 
-    def _config(self, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
-        """Return the config that addresses the thread, or one of its checkpoints."""
-        given = self._asked.get("config") or {}
-        address = {
-            key: value for key, value in (checkpoint or {}).items() if key in CHECKPOINT_KEYS and value
-        }
-        kept = {
-            key: value for key, value in configurable_of(self._asked).items() if key not in CHECKPOINT_KEYS
-        }
-        configurable = with_user({**kept, **address, "thread_id": self._thread_id})
-        return cast("RunnableConfig", {**given, "configurable": configurable})
-
     async def _state(self, graph: Pregel) -> dict[str, Any]:
-        config = self._config(self._asked.get("checkpoint"))
-        deep = bool(self._asked.get("subgraphs"))
+        config = query_config(self._document, self._document.get("checkpoint"))
+        deep = bool(self._document.get("subgraphs"))
         try:
             snapshot = await graph.aget_state(config, subgraphs=deep)
         except ValueError as error:
             if _is_unknown_subgraph(error):
-                return nothing_at(self._thread_id, self._asked.get("checkpoint") or {})
+                return empty_state(self._thread_id, self._document.get("checkpoint") or {})
             raise
-        return shown(snapshot, self._thread_id, deep=deep)
+        return state_document(snapshot, self._thread_id, deep=deep)
 
     async def _history(self, graph: Pregel) -> list[dict[str, Any]]:
-        asked = self._asked
+        document = self._document
         before: RunnableConfig | None = None
-        if asked.get("before"):
-            before = {"configurable": {"checkpoint_id": asked["before"]}}
-        config = self._config({"checkpoint_ns": asked.get("checkpoint_ns")})
+        if document.get("before"):
+            before = {"configurable": {"checkpoint_id": document["before"]}}
+        config = query_config(self._document, {"checkpoint_ns": document.get("checkpoint_ns")})
         states = graph.aget_state_history(
-            config, filter=asked.get("filter") or None, before=before, limit=asked["limit"]
+            config, filter=document.get("filter") or None, before=before, limit=document["limit"]
         )
         try:
             return [
-                shown(snapshot, self._thread_id, values=asked.get("values", True))
+                state_document(snapshot, self._thread_id, values=document.get("values", True))
                 async for snapshot in states
             ]
         except ValueError as error:
@@ -151,17 +139,19 @@ class Query:
             raise
 
     async def _update(self, graph: Pregel) -> list[bytes]:
-        asked = self._asked
-        supersteps = [[_state_update(update) for update in step] for step in asked["supersteps"]]
+        document = self._document
+        supersteps = [[_state_update(update) for update in step] for step in document["supersteps"]]
         try:
-            config = await graph.abulk_update_state(self._config(asked.get("checkpoint")), supersteps)
+            config = await graph.abulk_update_state(
+                query_config(self._document, document.get("checkpoint")), supersteps
+            )
         except ValueError as error:
             if _is_unknown_subgraph(error):
                 raise InvalidUpdateError(str(error)) from error
             raise
         snapshot = await read_state(graph, self._thread_id)
         written_at = config.get("configurable") or {}
-        document = {
+        answer = {
             "checkpoint": {
                 "thread_id": self._thread_id,
                 "checkpoint_ns": written_at.get("checkpoint_ns", ""),
@@ -171,11 +161,11 @@ class Query:
             "interrupts": interrupts_by_task(snapshot.tasks),
             "written": [[kind, header, len(blobs)] for kind, header, blobs in self._storage.written],
         }
-        blobs = [blob for _, _, own in self._storage.written for blob in own]
-        return [without_nul(dumps(document)), dumps(snapshot.values), *blobs]
+        blobs = [blob for _, _, parts in self._storage.written for blob in parts]
+        return [without_nul(dumps(answer)), dumps(snapshot.values), *blobs]
 
 
-async def embedded(
+async def answer_embed(
     connection: Connection, index: MeaningIndex | None, id: bytes, document: dict[str, Any]
 ) -> None:
     """Answer a query for the vectors of store operations, for callers outside of graphs."""
@@ -190,7 +180,7 @@ async def embedded(
     connection.send(frames.ANSWER, id, frames.pack([answer]))
 
 
-def shown(
+def state_document(
     snapshot: StateSnapshot, thread_id: str, *, deep: bool = False, values: bool = True
 ) -> dict[str, Any]:
     """Return a state in the shape of the API.
@@ -199,10 +189,10 @@ def shown(
     """
     record = {**({"values": snapshot.values} if values else {}), **state_record(snapshot, thread_id)}
     if deep:
-        for task, own in zip(snapshot.tasks, record["tasks"], strict=True):
+        for task, task_record in zip(snapshot.tasks, record["tasks"], strict=True):
             if isinstance(task.state, StateSnapshot):
-                own["state"] = shown(task.state, thread_id, deep=True)
-                own["checkpoint"] = None
+                task_record["state"] = state_document(task.state, thread_id, deep=True)
+                task_record["checkpoint"] = None
     return record
 
 
@@ -221,7 +211,7 @@ def _is_unknown_subgraph(error: ValueError) -> bool:
     return type(error) is ValueError and str(error).startswith("Subgraph ")
 
 
-def nothing_at(thread_id: str, address: dict[str, Any]) -> dict[str, Any]:
+def empty_state(thread_id: str, address: dict[str, Any]) -> dict[str, Any]:
     """Return an empty state for an address that has no state."""
     checkpoint_id = address.get("checkpoint_id")
     return {

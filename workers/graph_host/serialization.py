@@ -27,6 +27,17 @@ from .masking import masked
 
 # Depth to which the slow path follows nested values. Deeper values become text.
 MAX_DEPTH = 100
+# Types of messages with a short form in protocol v2, and its fields.
+SHORT_TYPES = frozenset({"human", "ai", "system", "tool", "function", "remove"})
+SHORT_FIELDS = (
+    "id",
+    "name",
+    "response_metadata",
+    "tool_calls",
+    "invalid_tool_calls",
+    "tool_call_id",
+    "status",
+)
 
 _message_fields: dict[type, tuple[str, ...]] = {}
 
@@ -41,12 +52,12 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(_simplify(value, 0, plain))
 
 
-def dumps_as(value: Any, shape: Shape) -> bytes:
-    """Encode any value as JSON, with another conversion of objects than `plain`."""
+def short_dumps(value: Any) -> bytes:
+    """Encode any value as JSON for protocol v2: like `dumps`, with messages in short form."""
     try:
-        return orjson.dumps(value, default=shape)
+        return orjson.dumps(value, default=_short)
     except (TypeError, RecursionError):
-        return orjson.dumps(_simplify(value, 0, shape))
+        return orjson.dumps(_simplify(value, 0, _short))
 
 
 def loads(data: bytes) -> Any:
@@ -101,6 +112,20 @@ def message_dict(message: BaseMessage) -> dict[str, Any]:
     if message.model_extra:
         out.update(message.model_extra)
     return out
+
+
+def _short(value: Any) -> Any:
+    """Convert one object to the closest type that orjson supports, and a message to its short form."""
+    if not isinstance(value, BaseMessage) or value.type not in SHORT_TYPES:
+        return plain(value)
+    message = {"type": value.type, "content": value.content}
+    for name in SHORT_FIELDS:
+        field = getattr(value, name, None)
+        if field:
+            message[name] = field
+    if value.type == "tool":
+        message["artifact"] = getattr(value, "artifact", None)
+    return message
 
 
 def text_of(value: Any, how: Any = str) -> str:

@@ -35,18 +35,18 @@ LINGER_SECONDS = 0.02  # longest delay of a checkpoint that no run waits for, to
 RETRY_SECONDS = (0.05, 1.0)  # the first and the longest pause while the database is unreachable
 
 
-class Owner(Protocol):
-    """The interface of a run's execution that the committer uses."""
+class CommitOwner(Protocol):
+    """The attempt that a commit belongs to. All writes of an attempt have the same owner."""
 
     run: Claimed
 
-    def fence(self, why: str) -> None:
+    def fence(self, reason: str) -> None:
         """Handle the loss of the lease: another attempt may own the run."""
 
-    def written(self, ask: int) -> None:
+    def stored(self, ask: int) -> None:
         """Handle the commit of a checkpoint that the graph waits for."""
 
-    def unwritable(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         """Handle a checkpoint that the database refuses permanently."""
 
 
@@ -57,7 +57,7 @@ class CommitEntry:
     An entry with none of these only waits for the run's earlier entries.
     """
 
-    owner: Owner
+    owner: CommitOwner
     write: Write | None = None
     ask: int = 0
     end: Finish | None = None
@@ -66,7 +66,7 @@ class CommitEntry:
     retried: bool = False  # the answer of an earlier commit was lost: that commit may have succeeded
 
     @property
-    def waits_only(self) -> bool:
+    def is_barrier(self) -> bool:
         return self.write is None and self.end is None and self.back is None
 
 
@@ -82,25 +82,25 @@ class Committer:
             forever, self._commit_waiting, self._wait, what="storing checkpoints", retry=RETRY_SECONDS
         )
 
-    def store(self, owner: Owner, write: Write, ask: int) -> None:
-        """Queue a checkpoint or its writes. Unless `ask` is 0, `owner.written(ask)` is called after the commit."""
+    def store(self, owner: CommitOwner, write: Write, ask: int) -> None:
+        """Queue a checkpoint or its writes. Unless `ask` is 0, `owner.stored(ask)` is called after the commit."""
         self._entries.append(CommitEntry(owner, write=write, ask=ask))
         if ask:
             self._urgent.set()
         self._wake.set()
 
-    def finish(self, owner: Owner, end: Finish) -> Next | None:
+    def finish(self, owner: CommitOwner, end: Finish) -> Next | None:
         """Store a run's end after its earlier writes. Returns the thread's run that may start next.
 
         Raises Fenced, or RunyardError if the database refuses the data.
         """
         return cast("Next | None", self._enter(CommitEntry(owner, end=end)))
 
-    def settle(self, owner: Owner) -> Wish | None:
+    def settle(self, owner: CommitOwner) -> Wish | None:
         """Wait until the run's earlier writes are committed or refused. Returns the requested cancellation, or None."""
         return cast("Wish | None", self._enter(CommitEntry(owner)))
 
-    def give_back(self, owner: Owner, back: Requeue) -> bool:
+    def give_back(self, owner: CommitOwner, back: Requeue) -> bool:
         """Return a run to the queue. Returns False if this owner has lost it or its cancellation is requested."""
         return cast("bool", self._enter(CommitEntry(owner, back=back)))
 
@@ -155,7 +155,7 @@ class Committer:
         """Fail these entries of a run, and drop its later writes, which must not be stored without the refused ones."""
         owner = entries[0].owner
         log.warning("run %s: what it wants to store is refused: %s", owner.run.run_id, error)
-        owner.unwritable(error)
+        owner.refuse(error)
         self._entries = [entry for entry in self._entries if entry.owner is not owner or entry.write is None]
         for entry in entries:
             self._fail(entry, RunyardError(f"the database refuses it: {error}"))
@@ -165,15 +165,15 @@ class Committer:
         writes = [entry.write for entry in batch if entry.write is not None]
         ends = [entry.end for entry in batch if entry.end is not None]
         backs = [entry.back for entry in batch if entry.back is not None]
-        settled = [entry.owner.run for entry in batch if entry.waits_only]
+        settled = [entry.owner.run for entry in batch if entry.is_barrier]
         to_disk = any(entry.ask for entry in batch)
         with driver() as conn:
             done, fenced = self._store(conn, ends, writes, to_disk=to_disk)
             done |= self._done_before(conn, batch, done)
-            given = claims.give_back(conn, backs) if backs else set()
-            wishes = claims.wishes_to_stop(conn, settled) if settled else {}
-        self._answer_waiting(batch, done, given, wishes)
-        self._answer_written(batch, fenced)
+            returned = claims.give_back(conn, backs) if backs else set()
+            requests = claims.wishes_to_stop(conn, settled) if settled else {}
+        self._answer_waiting(batch, done, returned, requests)
+        self._answer_writes(batch, fenced)
 
     def _store(
         self, conn: Driver, ends: Sequence[Finish], writes: Sequence[Write], *, to_disk: bool
@@ -195,38 +195,38 @@ class Committer:
         """Return the ends that an earlier commit has stored although its answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
-        found = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
-        return dict.fromkeys(found)  # None: the threads' next runs are unknown here; upkeep notifies of them
+        ended = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
+        return dict.fromkeys(ended)  # None: the threads' next runs are unknown here; upkeep notifies of them
 
     @staticmethod
     def _answer_waiting(
         batch: Sequence[CommitEntry],
         done: Mapping[UUID, Next | None],
-        given: Set[UUID],
-        wishes: Mapping[UUID, Wish],
+        returned: Set[UUID],
+        requests: Mapping[UUID, Wish],
     ) -> None:
         for entry in batch:
             if entry.result is None or entry.result.ready():
                 continue
             run_id = entry.owner.run.run_id
-            if entry.waits_only:
-                entry.result.set(wishes.get(run_id))
+            if entry.is_barrier:
+                entry.result.set(requests.get(run_id))
             elif entry.back is not None:
-                entry.result.set(run_id in given)
+                entry.result.set(run_id in returned)
             elif run_id in done:
                 entry.result.set(done[run_id])
             else:
                 entry.result.set_exception(Fenced())
 
     @staticmethod
-    def _answer_written(batch: Sequence[CommitEntry], fenced: set[UUID]) -> None:
+    def _answer_writes(batch: Sequence[CommitEntry], fenced: set[UUID]) -> None:
         for entry in batch:
             if entry.write is None:
                 continue
             if entry.owner.run.run_id in fenced:
                 entry.owner.fence("its checkpoints are refused")
             elif entry.ask:
-                entry.owner.written(entry.ask)
+                entry.owner.stored(entry.ask)
 
     @staticmethod
     def _fail(entry: CommitEntry, error: Exception) -> None:

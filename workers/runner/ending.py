@@ -1,6 +1,6 @@
 """The end of an attempt, decided from its outcome and from a request to stop it.
 
-`of()` only decides; `workers/runner/execution.py` carries the decision out.
+`decide()` only decides; `workers/runner/execution.py` commits the decision.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _seconds(value: Any) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class HostOutcome:
     """The content of a host's DONE frame. Without fields: the host has sent none."""
 
     status: str | None = None
@@ -53,7 +53,7 @@ class Done:
     answer: bytes | None = None
 
     @classmethod
-    def of(cls, parts: list[bytes]) -> Done:
+    def read(cls, parts: list[bytes]) -> HostOutcome:
         head = orjson.loads(parts[0])
         has_state = head.get("state") is not None
         return cls(
@@ -77,22 +77,22 @@ class End:
     status: RunStatus
     thread_status: ThreadStatus | None  # None: the thread stays as it was before the run
     error: dict[str, Any] | None = None
-    done: Done = Done()
+    outcome: HostOutcome = HostOutcome()
     is_announced: bool = False  # the runner writes the error as an event, since the host could not
 
     def finish(self, run: Claimed, *, end_seq: int) -> Finish:
         """Return this end as the database stores it. `end_seq` is the number of the last event in the run's log."""
-        done = self.done
+        outcome = self.outcome
         return Finish(
             run,
             self.status,
             self.thread_status,
             self.error,
-            done.values,
-            done.state,
-            done.interrupts,
-            done.usage,
-            done.first_token_ago,
+            outcome.values,
+            outcome.state,
+            outcome.interrupts,
+            outcome.usage,
+            outcome.first_token_ago,
             end_seq,
         )
 
@@ -101,7 +101,7 @@ class End:
 
         A client that waits for the run receives the answer or, if a failed run has none, its error.
         """
-        answer = self.done.answer
+        answer = self.outcome.answer
         if answer is None:
             has_failed = self.error is not None and self.status is not RunStatus.INTERRUPTED
             answer = dumps({"__error__": self.error}).encode() if has_failed else b"null"
@@ -114,7 +114,7 @@ class RollBack:
     """Remove the run and its effects. A client that waits for the run still receives its last answer."""
 
     error: dict[str, Any]
-    done: Done = Done()
+    outcome: HostOutcome = HostOutcome()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class Drop:
 Ending = End | RollBack | GiveBack | Drop
 
 
-def of(
+def decide(
     run: Claimed,
-    outcome: Done | RunyardError,
+    outcome: HostOutcome | RunyardError,
     stop: Stop | None,
     *,
     max_attempts: int,
@@ -150,17 +150,17 @@ def of(
     match outcome:
         case Fenced():
             return Drop(outcome)
-        case Done() if stop and stop.action == BUDGET:
+        case HostOutcome() if stop and stop.action == BUDGET:
             return stopped(run, stop, outcome, timeout_seconds=timeout_seconds)
-        case Done(status="success"):
-            return End(RunStatus.SUCCESS, outcome.thread_status, done=outcome)
-        case Done(status="error"):
+        case HostOutcome(status="success"):
+            return End(RunStatus.SUCCESS, outcome.thread_status, outcome=outcome)
+        case HostOutcome(status="error"):
             return _failed(outcome)
-        case Done() if stop:
+        case HostOutcome() if stop:
             return stopped(run, stop, outcome, timeout_seconds=timeout_seconds)
         case HostError() if stop:
             return stopped(run, stop, timeout_seconds=timeout_seconds)
-        case Done():
+        case HostOutcome():
             return _failed(outcome)
         case HostDied(together=together) if together > 1:
             level = quarantine.after(run.quarantine, together)
@@ -179,27 +179,29 @@ def of(
             return unstorable(outcome)
 
 
-def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: float) -> Ending:
-    """Decide how a run ends on a request to stop it. `done` is the host's DONE frame, if one arrived."""
+def stopped(
+    run: Claimed, stop: Stop, outcome: HostOutcome = HostOutcome(), *, timeout_seconds: float
+) -> Ending:
+    """Decide how a run ends on a request to stop it. `outcome` is empty if no DONE frame arrived."""
     match stop.action:
         case "handover":
             return GiveBack()
         case "rollback" if run.temporary:
-            return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
+            return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, outcome=outcome)
         case "rollback":
-            return RollBack(cancel_error(ROLLBACK, stop.reason), done)
+            return RollBack(cancel_error(ROLLBACK, stop.reason), outcome)
         case action if action == BUDGET:
             error = {"error": "BudgetExceeded", "message": stop.reason or ""}
-            done = replace(done, answer=None)
-            return End(RunStatus.ERROR, ThreadStatus.ERROR, error, done, is_announced=True)
+            outcome = replace(outcome, answer=None)
+            return End(RunStatus.ERROR, ThreadStatus.ERROR, error, outcome, is_announced=True)
         case "timeout":
             seconds = run.timeout_seconds or timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}
-            done = replace(done, answer=None)
-            return End(RunStatus.TIMEOUT, ThreadStatus.ERROR, error, done, is_announced=True)
+            outcome = replace(outcome, answer=None)
+            return End(RunStatus.TIMEOUT, ThreadStatus.ERROR, error, outcome, is_announced=True)
         case _:
             error = cancel_error("interrupt", stop.reason)
-            return End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, error, done)
+            return End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, error, outcome)
 
 
 def unstorable(refusal: RunyardError) -> End:
@@ -212,9 +214,9 @@ def as_error(error: RunyardError) -> dict[str, str]:
     return {"error": type(error).__name__, "message": error.message}
 
 
-def _failed(done: Done) -> End:
-    thread_status = None if done.keeps_thread else ThreadStatus.ERROR
-    return End(RunStatus.ERROR, thread_status, done.error, done)
+def _failed(outcome: HostOutcome) -> End:
+    thread_status = None if outcome.keeps_thread else ThreadStatus.ERROR
+    return End(RunStatus.ERROR, thread_status, outcome.error, outcome)
 
 
 def _abandoned(run: Claimed, death: HostError) -> End:

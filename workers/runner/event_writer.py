@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -34,6 +34,17 @@ RETRY_SECONDS = (0.02, 0.5)  # the first and the longest pause while Redis is un
 RESERVE_MORE = 20 * RESERVED
 
 
+class LogOwner(Protocol):
+    """The attempt that writes a log."""
+
+    def reserve(self, upto: int) -> bool:
+        """Reserve the numbers up to this one. Returns False if that is impossible for now."""
+        ...
+
+    def fence(self, reason: str) -> None:
+        """Handle the loss of the log: another attempt writes it."""
+
+
 class RunLog:
     """The events of one attempt. Their numbers begin with the attempt's reserved block."""
 
@@ -41,15 +52,14 @@ class RunLog:
         self,
         writer: Writer,
         id: UUID,
+        owner: LogOwner,
         *,
         attempt: int,
-        owner: str,
+        worker: str,
         floor: int,
-        reserve: Callable[[int], bool],
-        on_fenced: Callable[[], None],
         wake_channel: events.WakeChannel | None = None,
     ) -> None:
-        self.id, self.attempt, self.owner = id, attempt, owner
+        self.id, self.attempt, self.worker = id, attempt, worker
         self._wake_channel = wake_channel
         self.is_open = False
         self.ended = False  # the last event has been added
@@ -58,8 +68,7 @@ class RunLog:
         self.drained = Signal()
         self.drained.set()
         self._writer = writer
-        self._reserve = reserve
-        self._on_fenced = on_fenced
+        self._owner = owner
         self._floor = floor
         self._reserved = floor + RESERVED
         self._sent = floor  # number of the last event that Redis has acknowledged
@@ -132,14 +141,14 @@ class RunLog:
         last = self._sent + len(payloads)
         # After a run's end no other attempt continues its numbers, so none need to be reserved.
         if last > self._reserved and not self.ended:
-            if not self._reserve(last + RESERVE_MORE):
+            if not self._owner.reserve(last + RESERVE_MORE):
                 return None
             self._reserved = last + RESERVE_MORE
         final = self.ended and len(payloads) == len(self._waiting)
         return Batch(
             self.id,
             self.attempt,
-            self.owner,
+            self.worker,
             self._sent + 1,
             payloads,
             floor=None if self.is_open else self._floor,
@@ -160,7 +169,7 @@ class RunLog:
             self.abandon()
         elif answer == FENCED:
             self.abandon()
-            self._on_fenced()
+            self._owner.fence("another attempt writes its events")
         else:
             raise ValueError(f"unknown answer {answer!r}")
 

@@ -28,23 +28,28 @@ from shared.deployments.logs import clean
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import MIB, Settings
 from workers.graph_host import frames
-from workers.isolation import disk, sandbox, usage
+from workers.isolation import bubblewrap, disk, sandbox, usage
+from workers.isolation.cgroups import ControlGroup
+from workers.runner.host_health import HostHealth
 from workers.runner.quarantine import OPEN, Group
 
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
-STALLED_SECONDS = 5.0  # a host that leaves a ping unanswered for this long gets no new runs
-QUIET_SECONDS = 5.0  # a new run without a frame for this long is checked: does the host execute it?
-LONG_QUIET_SECONDS = 30.0  # … of a run that has already sent frames
-PONGS = 5  # a host that answers this many pings while a check stays unanswered is unfit
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
 READING_SECONDS = 0.01  # longest time of reading a host's socket before other greenlets run
 PAUSE_SECONDS = 0.0001  # not 0: gevent would resume this greenlet many times before checking sockets
 OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of printed output: most bytes of one read, and of one line
 # Errors that reading a frame can raise when user code has taken over the sending process.
-NONSENSE = (frames.BadFrame, ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
+MALFORMED_FRAME_ERRORS = (
+    frames.BadFrame,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
 
 
 class Occupant(Protocol):
@@ -104,9 +109,7 @@ class Host:
         self.is_unfit = False  # takes no new runs because it does not begin them, or user code damaged it
         self.started_at = self.last_used = time.monotonic()
         self.memory_mb = settings.host_memory_mb  # limit
-        self.delay = 0.0  # seconds until its latest pong
-        self.queued = 0  # node calls that waited for a thread at the time of that pong
-        self._starved: set[bytes] = set()  # runs all of whose node calls had waited long for a thread
+        self.health = HostHealth()
         self.died: str | None = None
         self._counting: gevent.Greenlet | None = None  # measures the home folder
         # The processes have ended and the home folder is being emptied. The death is reported after that.
@@ -118,30 +121,25 @@ class Host:
         self._home = command.home
         self._changed = changed
         self._opened = opened
-        self._active: set[bytes] = set()  # runs whose frames have arrived since the last ping
-        self._ask_at: dict[bytes, float] = {}  # by run: when to check that the host executes it
-        self._asked: set[bytes] | None = None  # runs of the check that is still unanswered
-        self._pongs = 0  # pongs since that check was sent
-        self._asked_at: float | None = None  # when the ping was sent that is still unanswered
-        self._warned = False
+        self._has_warned = False  # of the ping that is still unanswered
         self._ready: AsyncResult = AsyncResult()
         self._write_lock = RLock()
         self._group = sandbox.host_group(settings)
-        ours, theirs = socket.socketpair()
+        runner_socket, host_socket = socket.socketpair()
         try:
             self._process = _start(
                 command,
-                theirs,
+                host_socket,
                 partial(sandbox.confine, self._group, file_bytes=settings.host_home_mb * MIB),
             )
         except OSError as error:
-            ours.close()
-            self._let_go()
+            runner_socket.close()
+            self._release_resources()
             raise HostUnusable(f"the graph host could not be started: {error}") from error
         finally:
-            theirs.close()
+            host_socket.close()
         self.usage = usage.Program(self.pid)
-        self._socket = ours
+        self._socket = runner_socket
         self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._watch_output)]
 
     @property
@@ -150,17 +148,7 @@ class Host:
 
     @property
     def is_healthy(self) -> bool:
-        return self.died is None and not self.is_unfit and self.silence < STALLED_SECONDS
-
-    @property
-    def silence(self) -> float:
-        """Seconds since the ping that is still unanswered; 0 if there is none."""
-        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
-
-    @property
-    def starved(self) -> set[UUID]:
-        """Runs that wait for a thread in this host and should move to another host."""
-        return {UUID(bytes=id) for id in self._starved & self._ask_at.keys()}
+        return self.died is None and not self.is_unfit and not self.health.is_stalled
 
     def wait_ready(self) -> dict[str, Any]:
         """Wait until the graphs are loaded and return the body of the READY frame. Raises HostUnusable."""
@@ -188,7 +176,7 @@ class Host:
             raise self._death
         self.admit(id, occupant)
         if kind == frames.RUN:
-            self._ask_at[id] = self.last_used + QUIET_SECONDS
+            self.health.run_entered(id)
         self.send(kind, id, body)
 
     def admit(self, id: bytes, occupant: Occupant) -> None:
@@ -200,7 +188,7 @@ class Host:
         """Stop passing frames with this id to their occupant."""
         self.occupants.pop(id, None)
         self.entered_at.pop(id, None)
-        self._ask_at.pop(id, None)
+        self.health.run_left(id)
         self.last_used = time.monotonic()
         if not self.occupants:
             self._changed(self)
@@ -209,18 +197,16 @@ class Host:
         """Send a ping, to see that the host's event loop turns. Kills the host after a long silence."""
         if self.died is not None or not self._ready.ready():
             return
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
-            gevent.spawn(self._send_ping)  # in a greenlet: sending blocks while the socket is full
-        elif self.silence > self._settings.host_stall_seconds:
-            self.kill(f"blocked for {self.silence:.0f} s: a node held the event loop")
-        elif self.silence > STALLED_SECONDS and not self._warned:
-            self._warned = True
-            self._output("WARNING", f"the event loop has been blocked for {self.silence:.0f} s", None)
-        self._check_on_quiet_runs()
-
-    def _send_ping(self) -> None:
-        self._send_quietly(frames.PING, b"")
+        silence = self.health.silence
+        if self.health.ping():
+            # In a greenlet: sending blocks while the socket is full.
+            gevent.spawn(self._send_quietly, frames.PING, b"")
+        elif silence > self._settings.host_stall_seconds:
+            self.kill(f"blocked for {silence:.0f} s: a node held the event loop")
+        elif self.health.is_stalled and not self._has_warned:
+            self._has_warned = True
+            self._output("WARNING", f"the event loop has been blocked for {silence:.0f} s", None)
+        self._check_quiet_runs()
 
     def _send_quietly(self, kind: int, body: bytes) -> None:
         try:
@@ -228,46 +214,20 @@ class Host:
         except HostDied:
             return
 
-    def _check_on_quiet_runs(self) -> None:
-        """Ask the host whether it executes the runs that have sent no frames for a while.
-
-        A pong proves only that the event loop turns. Answering a CHECK needs the same parts of the host as a run does,
-        and user code may have broken those.
-        """
-        self._note_active()
-        if self._asked is not None:
-            if self._pongs >= PONGS:
-                if not self.is_unfit:
-                    log.warning(
-                        "host %s of revision %s answers nothing but pings", self.pid, self.revision_id
-                    )
-                    self.is_unfit = True
-                self._displace(set(self._ask_at))  # includes runs that were sent after the check
-            return
-        now = time.monotonic()
-        quiet = {id for id, at in self._ask_at.items() if at <= now}
-        if quiet:
-            self._asked, self._pongs = quiet, 0
+    def _check_quiet_runs(self) -> None:
+        """Ask the host whether it executes the runs that have sent no frames for a while."""
+        if quiet := self.health.next_check():
             gevent.spawn(self._send_quietly, frames.CHECK, orjson.dumps([id.hex() for id in quiet]))
-
-    def _note_active(self) -> None:
-        for id in self._active & self._ask_at.keys():
-            self._ask_at[id] = time.monotonic() + LONG_QUIET_SECONDS
-        self._active.clear()
-
-    def _checked(self, begun: set[bytes]) -> None:
-        """Handle the answer to a check: the host executes the runs in `begun`."""
-        asked, self._asked = self._asked or set(), None
-        self._active |= begun
-        self._displace(asked - begun)
+        elif self.health.ignores_checks:
+            if not self.is_unfit:
+                log.warning("host %s of revision %s answers nothing but pings", self.pid, self.revision_id)
+                self.is_unfit = True
+            self._displace(self.health.displace_all())
 
     def _displace(self, ids: set[bytes]) -> None:
-        """Send these runs to another host, except those whose frames have arrived in the meantime."""
-        self._note_active()
-        now = time.monotonic()
+        """Send these runs to another host."""
         for id in ids:
-            if self._ask_at.get(id, now) <= now and (occupant := self.occupants.get(id)):
-                self._ask_at.pop(id, None)
+            if occupant := self.occupants.get(id):
                 occupant.host_died(NotBegun("does not execute the run"))
 
     @property
@@ -277,7 +237,7 @@ class Host:
     def measure(self) -> None:
         """Measure the host's processes, memory and home folder. Kills a host that exceeds a limit."""
         most = self._settings.host_processes
-        self.usage.measure(sandbox.TEMPORARY, most)
+        self.usage.measure(bubblewrap.TEMPORARY, most)
         if len(self.usage.processes) > most:
             self.kill(f"had more than {most} processes")
         elif self.used_bytes > self.memory_mb * MIB:
@@ -321,27 +281,27 @@ class Host:
     def kill(self, reason: str) -> None:
         """Kill the process and everything it started. Calls `host_died` of each occupant."""
         if self.died is None and not self._is_emptying:
-            self._bury(reason)
+            self._mark_dead(reason)
 
     def wait_output(self) -> None:
         """Wait up to OUTPUT_SECONDS until the output that the host printed before its end has been read."""
         gevent.joinall(self._greenlets, timeout=OUTPUT_SECONDS)
 
-    def _bury(self, reason: str) -> None:
+    def _mark_dead(self, reason: str) -> None:
         self.died = reason
         if not self._ready.ready():
             self._ready.set_exception(HostUnusable(reason))
         self.usage.end()
         self._socket.close()
         gevent.spawn(self._process.wait)
-        self._let_go()
+        self._release_resources()
         occupants, self.occupants = list(self.occupants.values()), {}
         self._death = HostDied(reason, together=len(occupants))
         for occupant in occupants:
             occupant.host_died(self._death)
         self._changed(self)
 
-    def _let_go(self) -> None:
+    def _release_resources(self) -> None:
         """End the control group, and release the lock on the revision's files."""
         if self._group is not None:
             self._group.end()
@@ -369,7 +329,7 @@ class Host:
                     resumed_at = time.monotonic()
         except OSError:
             pass  # the process has ended; `kill` below says how
-        except NONSENSE as error:
+        except MALFORMED_FRAME_ERRORS as error:
             log.warning("host %s of revision %s sent nonsense: %r", self.pid, self.revision_id, error)
             self.kill(f"sent a frame that cannot be read: {error}")
         if self.died is None:
@@ -377,29 +337,23 @@ class Host:
 
     def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:
         if kind == frames.PONG:
-            if self._asked_at is not None:
-                self.delay, self._asked_at, self._warned = time.monotonic() - self._asked_at, None, False
-                self._pongs += 1
-            if body:
-                self._learn_condition(orjson.loads(body))
-            else:
-                self.queued, self._starved = 0, set()
+            self._on_pong(orjson.loads(body) if body else None)
         elif kind == frames.LOG:
             self._log_line(id, body)
         elif kind == frames.READY:
             self._become_ready(orjson.loads(body))
         elif kind == frames.CHECKED:
-            self._checked({bytes.fromhex(id) for id in orjson.loads(body)})
+            self._displace(self.health.checked({bytes.fromhex(id) for id in orjson.loads(body)}))
         elif kind == frames.OPEN:
             self._opened(self, id, orjson.loads(body))
         elif occupant := self.occupants.get(id):
-            self._active.add(id)
+            self.health.frame_received(id)
             occupant.received(kind, body)
 
-    def _learn_condition(self, condition: dict[str, Any]) -> None:
-        self.queued = int(condition["queued"])
-        self._starved = {bytes.fromhex(id) for id in condition["starved"]}
-        if condition["damage"] is not None and not self.is_unfit:
+    def _on_pong(self, condition: dict[str, Any] | None) -> None:
+        self.health.pong(condition)
+        self._has_warned = False
+        if condition is not None and condition["damage"] is not None and not self.is_unfit:
             self.is_unfit = True
             self._output("WARNING", f"{condition['damage']}: its process gets no new runs", None)
 
@@ -423,13 +377,7 @@ class Host:
             code = self._process.wait(timeout=TERM_SECONDS)
         except gevent.subprocess.TimeoutExpired:
             return "closed its socket"
-        if self._group is not None and self._group.ran_out_of_memory():
-            return f"used more than {self.memory_mb} MiB"
-        if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        if code > 128 and code - 128 in set(signal.Signals):  # how the sandbox reports its child's signal
-            return f"was killed by {signal.Signals(code - 128).name}"
-        return f"exited with code {code}"
+        return describe_exit(code, self._group, self.memory_mb)
 
     def _watch_output(self) -> None:
         """Pass on printed lines. Takes at most a tenth of the runner's time: user code that floods the pipe blocks."""
@@ -455,9 +403,9 @@ class Host:
 
 
 def _start(
-    command: HostCommand, theirs: socket.socket, confine: Callable[[], None]
+    command: HostCommand, host_socket: socket.socket, confine: Callable[[], None]
 ) -> gevent.subprocess.Popen:
-    argv = [part if part != "{socket}" else str(theirs.fileno()) for part in command.argv]
+    argv = [part if part != "{socket}" else str(host_socket.fileno()) for part in command.argv]
     return gevent.subprocess.Popen(
         argv,
         bufsize=0,
@@ -466,7 +414,18 @@ def _start(
         stdin=gevent.subprocess.DEVNULL,
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
-        pass_fds=(theirs.fileno(),),
+        pass_fds=(host_socket.fileno(),),
         start_new_session=True,
         preexec_fn=confine,
     )
+
+
+def describe_exit(code: int, group: ControlGroup | None, memory_mb: int) -> str:
+    """Return how a host's process ended, to follow the words "the host"."""
+    if group is not None and group.ran_out_of_memory():
+        return f"used more than {memory_mb} MiB"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    if code > 128 and code - 128 in set(signal.Signals):  # how the sandbox reports its child's signal
+        return f"was killed by {signal.Signals(code - 128).name}"
+    return f"exited with code {code}"

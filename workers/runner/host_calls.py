@@ -43,7 +43,7 @@ from shared.settings import Settings
 from shared.threads import state
 from workers.graph_host import frames
 from workers.runner import host_lookups
-from workers.runner.host import NONSENSE, Host
+from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
 from workers.runner.loopback import Loopbacks
 from workers.runner.quarantine import OPEN
@@ -335,5 +335,5 @@ def _refusal_of_host(document: bytes) -> RunyardError:
         if kind == "too_large":
             return TooLarge(message)
         return HostError(f"{refused['error']}: {message}")
-    except NONSENSE as error:
+    except MALFORMED_FRAME_ERRORS as error:
         return HostError(f"the graph host sent a refusal that cannot be read: {error!r}")

@@ -47,7 +47,7 @@ OPEN_HOSTS, QUARANTINED = 0, 1
 NEVER: AsyncResult = AsyncResult()
 
 
-class GaveUp(HostError):
+class AcquireCancelled(HostError):
     """The caller has stopped waiting for the graph host."""
 
 
@@ -57,7 +57,7 @@ class _Start:
 
     revision_id: UUID
     group: Group
-    asked_at: float = field(default_factory=time.monotonic)
+    requested_at: float = field(default_factory=time.monotonic)
     done: AsyncResult = field(default_factory=AsyncResult)
     host: Host | None = None  # set once the process exists
 
@@ -105,8 +105,8 @@ class HostPool:
     ) -> Host:
         """Return the least busy healthy host of a revision for runs of this group and depth. Starts one if needed.
 
-        Raises HostUnusable if the host cannot be started, and GaveUp if `unless` is set before the host is ready. The
-        caller must enter the host at once: the pool may evict it as soon as other greenlets run.
+        Raises HostUnusable if the host cannot be started, and AcquireCancelled if `unless` is set before the host is
+        ready. The caller must enter the host at once: the pool may evict it as soon as other greenlets run.
         """
         host = self._wait_for_host(revision_id, group, unless, waits_for_slot=not depth)
         if host is None:
@@ -137,7 +137,7 @@ class HostPool:
                 timeout = None if waits_for_slot else SLOT_WAIT_SECONDS
                 gevent.wait([start.done, unless], timeout=timeout, count=1)
                 if unless.ready():
-                    raise GaveUp
+                    raise AcquireCancelled
                 if start.done.ready():
                     start.done.get()
         finally:
@@ -155,13 +155,13 @@ class HostPool:
             return min(healthy, key=lambda host: (_is_busy(host), len(host.occupants)))
         alive = [host for host in hosts.ready if host.died is None]
         if len(alive) >= 2 * self._most(revision_id):
-            return min(alive, key=lambda host: host.silence)
+            return min(alive, key=lambda host: host.health.silence)
         return None
 
     def _most(self, revision_id: UUID) -> int:
         """Return how many hosts of a revision this runner may have, not counting hosts that do not answer."""
-        own = self._limits.get(revision_id)
-        return (own.hosts_per_runner if own else None) or self._settings.hosts_per_revision
+        limits = self._limits.get(revision_id)
+        return (limits.hosts_per_runner if limits else None) or self._settings.hosts_per_revision
 
     def _needs_another_host(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
         return (
@@ -177,9 +177,9 @@ class HostPool:
         for hosts in tuple(self._groups.values()):
             if any(_takes_runs(host) and not _is_busy(host) for host in hosts.ready):
                 for host in tuple(hosts.ready):
-                    yield from host.starved
+                    yield from host.health.starved
 
-    def expect(self, revision_id: UUID, group: Group) -> None:
+    def prestart(self, revision_id: UUID, group: Group) -> None:
         """Begin to start a host for runs of this group that will arrive soon."""
         hosts = self._hosts(revision_id, group)
         if not hosts.ready and hosts.start is None:
@@ -219,7 +219,8 @@ class HostPool:
 
     def _advance(self) -> None:
         """Begin the queued starts that have a free slot. For the others, evict an idle host."""
-        for start in sorted(self._queue, key=lambda start: (self._count(start.revision_id), start.asked_at)):
+        by_need = sorted(self._queue, key=lambda start: (self._count(start.revision_id), start.requested_at))
+        for start in by_need:
             if sum(other.revision_id == start.revision_id for other in self._starting) >= STARTS_OF_ONE:
                 continue
             if self._has_slot(start.group):
@@ -231,9 +232,9 @@ class HostPool:
 
     def _count(self, revision_id: UUID) -> int:
         """Return the number of slots that a revision's hosts take, including hosts that are starting or stopping."""
-        return sum(id == revision_id for id, _ in self._taken())
+        return sum(id == revision_id for id, _ in self._occupied_slots())
 
-    def _taken(self) -> Iterator[tuple[UUID, Group]]:
+    def _occupied_slots(self) -> Iterator[tuple[UUID, Group]]:
         """Yield `(revision_id, group)` of each taken slot."""
         for host in (*self.all(), *self._leaving):
             if host.died is None:
@@ -244,7 +245,7 @@ class HostPool:
     def _has_slot(self, group: Group) -> bool:
         kind, hosts = _kind(group), self._settings.max_hosts
         most = {OPEN_HOSTS: hosts, QUARANTINED: max(hosts // 2, 2)}.get(kind, 1)
-        return sum(_kind(taken) == kind for _, taken in self._taken()) < most
+        return sum(_kind(other) == kind for _, other in self._occupied_slots()) < most
 
     def _free_slot(self, group: Group) -> None:
         """Evict the host that has been idle longest, unless a host of this kind is already stopping."""
@@ -276,7 +277,7 @@ class HostPool:
 
     def _open(self, start: _Start) -> Host:
         command, output = self._prepare(start.revision_id)
-        own = self._limits[start.revision_id] = self._limits_of(start.revision_id)
+        limits = self._limits[start.revision_id] = self._limits_of(start.revision_id)
         log.info("starting a host of revision %s", start.revision_id)
         host = Host(
             start.revision_id,
@@ -287,8 +288,8 @@ class HostPool:
             changed=self._changed,
             opened=lambda host, id, head: self.on_open(host, id, head),
         )
-        if own.memory_mb is not None:
-            host.memory_mb = min(own.memory_mb, self._settings.host_memory_mb)
+        if limits.memory_mb is not None:
+            host.memory_mb = min(limits.memory_mb, self._settings.host_memory_mb)
         return host
 
     # ending
@@ -321,12 +322,12 @@ class HostPool:
     def adjust(self, limits: Mapping[UUID, HostLimits]) -> None:
         """Apply the current limits of deployments. Evicts idle hosts beyond them and those of deleted deployments."""
         self._limits.update(limits)
-        for revision_id, own in limits.items():
+        for revision_id, changed in limits.items():
             hosts = [host for host in self.all() if host.revision_id == revision_id and host.died is None]
             if not hosts:
                 self._limits.pop(revision_id, None)
-            kept = 0 if own.is_gone else self._most(revision_id)
-            why = "its deployment is gone" if own.is_gone else "its deployment may have fewer"
+            kept = 0 if changed.is_gone else self._most(revision_id)
+            why = "its deployment is gone" if changed.is_gone else "its deployment may have fewer"
             open_to_all = [host for host in hosts if host.group == OPEN]
             idle = [host for host in open_to_all if self._is_idle(host)]
             for host in idle[: max(len(open_to_all) - kept, 0)]:
@@ -342,10 +343,10 @@ class HostPool:
     def _watch(self) -> None:
         starting = [start.host for start in self._starting if start.host is not None]
         for host in (*self.all(), *starting):
-            self._look_after(host)
+            self._check(host)
         self._clear()
-        self._look_after_the_starved()
-        self._look_after_the_queue()
+        self._serve_starved_runs()
+        self._serve_queue()
 
     def _clear(self) -> None:
         """Forget the groups and revisions that have no host, no pending start and no waiting caller."""
@@ -355,7 +356,7 @@ class HostPool:
         used = {revision_id for revision_id, _ in self._groups}
         self._limits = {key: limits for key, limits in self._limits.items() if key in used}
 
-    def _look_after(self, host: Host) -> None:
+    def _check(self, host: Host) -> None:
         if host.died is not None:
             self._forget(host)
             return
@@ -376,14 +377,14 @@ class HostPool:
         limits = self._limits.get(host.revision_id, HostLimits())
         return REPLACED_IDLE_SECONDS if limits.is_replaced else math.inf
 
-    def _look_after_the_starved(self) -> None:
+    def _serve_starved_runs(self) -> None:
         """Start another host for runs that wait for a thread, even if no new run needs a host."""
         for (revision_id, group), hosts in tuple(self._groups.items()):
-            is_wanted = any(host.starved for host in hosts.ready)
-            if is_wanted and self._needs_another_host(revision_id, group, hosts):
+            is_needed = any(host.health.starved for host in hosts.ready)
+            if is_needed and self._needs_another_host(revision_id, group, hosts):
                 self._request(revision_id, group)
 
-    def _look_after_the_queue(self) -> None:
+    def _serve_queue(self) -> None:
         """Serve queued starts: with a host that has become usable again, or with a slot.
 
         If a start has waited too long for a slot, one host of its kind stops taking new runs.
@@ -395,7 +396,7 @@ class HostPool:
         waits_since: dict[int, float] = {}
         for start in self._queue:
             if (kind := _kind(start.group)) != QUARANTINED:
-                waits_since[kind] = min(start.asked_at, waits_since.get(kind, math.inf))
+                waits_since[kind] = min(start.requested_at, waits_since.get(kind, math.inf))
         for host in self.all():
             if _kind(host.group) not in waits_since:
                 host.is_retiring = False
@@ -434,4 +435,5 @@ def _takes_runs(host: Host) -> bool:
 
 def _is_busy(host: Host) -> bool:
     """Whether another host would execute new runs sooner."""
-    return host.delay > SLOW_SECONDS or host.silence > SLOW_SECONDS or host.queued > 0
+    health = host.health
+    return health.delay > SLOW_SECONDS or health.silence > SLOW_SECONDS or health.queued > 0

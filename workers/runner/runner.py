@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -30,26 +30,24 @@ from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
-from shared.runs import claims, eligibility, nesting, unsent_events
+from shared.runs import claims, eligibility, unsent_events
 from shared.runs import limits as run_limits
-from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
 from workers.runner.budgets import Budgets
-from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
+from workers.runner.claiming import AT_ONCE, UNNOTIFIED_SECONDS, ClaimedRuns, Claims, LimitedQueue
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writers
-from workers.runner.execution import LOST_AFTER, Execution, Services
+from workers.runner.execution import Execution
 from workers.runner.host import Host
 from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
+from workers.runner.hosted_run import Services
 
 log = logging.getLogger(__name__)
 
-
 RETRY_SECONDS = 1.0  # longest pause before a loop repeats a step that failed because a server was unreachable
-OVERLOOKED_SECONDS = 2.0
 NESTED_SECONDS = 1.0  # longest interval between two searches for waiting nested runs
 NESTED_PAUSE_SECONDS = 0.02  # shortest interval: notifications that arrive together cause one search
 WARM_AT_START = 2
@@ -75,31 +73,26 @@ class Runner:
         self.draining = False  # in order to shut down
         self._is_drained = False  # by an operator
         self._drains_until = time.monotonic()  # deadline for executions and for requests to apps
-        self._executions: dict[UUID, Execution] = {}
-        self._busy: Counter[int] = Counter()  # executions by depth
+        self.executions: dict[UUID, Execution] = {}  # by run
         self._may_have_nested = Event()  # nested runs may be waiting, and this runner may have slots for them
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._notified_at = time.monotonic()
-        terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool)
-        self._claiming = Claiming(settings.pool, terms)
-        # Slots for runs that are being claimed, by depth; None: the depth is not known yet.
-        self._reserved_slots: Counter[int | None] = Counter()
-        self._has_backlog = False  # some notified runs found no free slot and may still be waiting
+        self.claims = Claims(settings)
         self._group = Group()
         self._loops = [
             gevent.spawn(forever, step, pause, what=what, retry=(min(pause, RETRY_SECONDS), RETRY_SECONDS))
             for step, pause, what in (
-                (self._renew, settings.lease_seconds / 3, "renewing leases"),
+                (self.renew, settings.lease_seconds / 3, "renewing leases"),
                 (self._fence_stale, 1.0, "fencing stale runs"),
                 (self.services.budgets.learn, 1.0, "learning budgets"),
-                (self._claim_overlooked, 1.0, "claiming overlooked runs"),
+                (self.claim_unnotified, 1.0, "claiming runs without a notification"),
                 (self._give_back_unanswered, 1.0, "giving back unanswered claims"),
                 (self._hand_over_starved, 1.0, "handing over starved runs"),
                 (self._listen, 1.0, "listening for control messages"),
             )
         ]
         self._loops.append(
-            gevent.spawn(forever, self._claim_nested, self._wait_for_nested, what="claiming nested runs")
+            gevent.spawn(forever, self.claim_nested, self._wait_for_nested, what="claiming nested runs")
         )
 
     @property
@@ -115,17 +108,9 @@ class Runner:
         return not (self.draining or self._is_drained)
 
     @property
-    def free_slots(self) -> int:
-        """Free slots for top-level runs (depth 0)."""
-        return self._free_slots(0)
-
-    def _free_slots(self, depth: int) -> int:
-        reserved = self._reserved_slots[None] + self._reserved_slots[depth]
-        return self.settings.runner_slots - self._busy[depth] - reserved
-
-    @property
-    def _free_at_each_depth(self) -> int:
-        return min(self._free_slots(depth) for depth in range(nesting.MAX_DEPTH + 1))
+    def has_free_slot(self) -> bool:
+        """Whether a slot for top-level runs (depth 0) is free."""
+        return self.claims.slots.free() > 0
 
     def notify(self, run_ids: Iterable[UUID]) -> None:
         """Claim and execute as many of these runs as possible. Returns when they have ended."""
@@ -134,19 +119,10 @@ class Runner:
             self._pass_on(run_ids)
             return
         notified = list(run_ids)
-        most = self.free_slots
-        wanted = notified[: max(most, 0)]
-        self._has_backlog = self._has_backlog or len(wanted) < len(notified)
-        if not wanted:
+        started = self._start(self.claims.claim_notified(notified))
+        if len(started) < len(notified):
             self._may_have_nested.set()
-            return  # the backlog is claimed when a slot becomes free
-        if self._has_backlog or len(wanted) > self._free_at_each_depth:
-            begun = self._claim_backlog(len(wanted))
-        else:
-            begun = self._claim(lambda: self._claiming.notified(wanted, most), len(wanted))
-        if len(begun) < len(notified):
-            self._may_have_nested.set()
-        gevent.joinall(begun)
+        gevent.joinall(started)
 
     def _pass_on(self, run_ids: Iterable[UUID]) -> None:
         """Enqueue notifications again that arrive during a drain, so that another runner receives them."""
@@ -158,53 +134,40 @@ class Runner:
         """Start a thread's next run here if it is in this pool and a slot is free; otherwise notify its pool."""
         if following is None:
             return
-        if following.pool == self.settings.pool and self._takes_runs and self.free_slots > 0:
+        if following.pool == self.settings.pool and self._takes_runs and self.has_free_slot:
             self._group.spawn(self.notify, [following.run_id])
         else:
             broker.enqueue_run(following.pool, following.run_id)
 
-    def _start_next_of(self, line: LimitedId) -> None:
-        """Start the next run of a limited deployment or key after one has ended: here if a slot is free.
+    def _start_next_of(self, queue: LimitedQueue) -> None:
+        """Start the next run of a limited deployment or key after one has ended: here if a slot is free."""
+        if self._takes_runs and self.has_free_slot:
+            self._start(self.claims.claim_next_of(queue))
+        else:
+            self.claims.notify_next_of(queue)
 
-        Without a free slot other runners are notified. Without a database upkeep notifies them later.
-        """
-        if self._takes_runs and self.free_slots > 0:
-            self._claim(lambda: self._claiming.of([line], self.free_slots), 0)
-            return
-        try:
-            with connection() as conn:
-                waiting = run_limits.to_notify(conn, line)
-        except Unavailable as error:
-            log.warning("nobody is notified, upkeep will: %s", error)
-            return
-        for run in waiting:
-            broker.enqueue_run(run.pool, run.run_id)
-
-    def _claim_overlooked(self) -> None:
+    def claim_unnotified(self) -> None:
         """Claim waiting runs if no notification has arrived for a while.
 
         An unreachable Redis therefore only delays runs.
         """
-        quiet = time.monotonic() - self._notified_at > OVERLOOKED_SECONDS
-        most = self.free_slots
-        if self._takes_runs and most > 0 and quiet:
-            overlooked = partial(self._claiming.overlooked, most, waited_seconds=OVERLOOKED_SECONDS)
-            self._claim_in_group(overlooked, most)
+        is_quiet = time.monotonic() - self._notified_at > UNNOTIFIED_SECONDS
+        if self._takes_runs and is_quiet:
+            self._claim_in_group(self.claims.claim_unnotified)
 
     def _wait_for_nested(self) -> None:
         self._may_have_nested.wait(NESTED_SECONDS)
         gevent.sleep(NESTED_PAUSE_SECONDS)
 
-    def _claim_nested(self) -> None:
+    def claim_nested(self) -> None:
         """Claim nested runs, the deepest first, as many of each depth as it has free slots."""
         self._may_have_nested.clear()
         if self.draining and not self._drain_seconds_left:
             return
-        for waiting in self._claiming.nested_waiting():
-            most = self._free_slots(waiting.depth)
-            if most > 0 and self._may_claim_nested(waiting.depth):
-                claim = partial(self._claiming.nested, waiting, most)
-                if len(self._claim_in_group(claim, most, waiting.depth)) >= AT_ONCE:
+        for waiting in self.claims.nested_waiting():
+            if self._may_claim_nested(waiting.depth):
+                started = self._claim_in_group(partial(self.claims.claim_nested, waiting))
+                if len(started) >= AT_ONCE:
                     self._may_have_nested.set()
 
     def _may_claim_nested(self, depth: int) -> bool:
@@ -215,53 +178,22 @@ class Runner:
         """
         if self.draining and self._drain_seconds_left <= 0:
             return False
-        return self._takes_runs or self._busy[depth - 1] > 0
+        return self._takes_runs or self.claims.slots.busy(depth - 1) > 0
 
-    def _claim_in_group(
-        self, claim: Callable[[], Taken], slots: int, depth: int = 0
-    ) -> list[gevent.Greenlet]:
+    def _claim_in_group(self, claim: Callable[[], ClaimedRuns]) -> list[gevent.Greenlet]:
         """Claim in a greenlet that `close` waits for, so that each claimed run is executed or handed over."""
-        return self._group.spawn(self._claim, claim, slots, depth).get()
+        return self._group.spawn(lambda: self._start(claim())).get()
 
     def _give_back_unanswered(self) -> None:
-        """Return runs to the queue that this runner owns in the database but does not execute.
+        self.claims.give_back_unanswered(self.executions.keys())
 
-        A claim whose answer was lost may have been committed. Its runs would otherwise wait until their leases expire.
-        """
-        unsure_for = time.monotonic() - self._claiming.unanswered_at
-        if unsure_for > self.settings.lease_seconds:
-            return
-        with connection() as conn:
-            given = claims.give_back_unknown(conn, owner=self.settings.worker, known=list(self._executions))
-        for run in given:
-            log.warning("run %s: claimed, but the answer was lost: it goes back to the queue", run.run_id)
-            broker.enqueue_run(run.pool, run.run_id)
-
-    def _claim_backlog(self, most: int) -> list[gevent.Greenlet]:
-        """Claim runs of the backlog in round robin between keys. Fewer runs than `most` mean an empty backlog."""
-        self._has_backlog = False  # `notify` sets it again if it finds no free slot meanwhile
-        begun = self._claim(lambda: self._claiming.round_robin(most), most, 0)
-        self._has_backlog = self._has_backlog or len(begun) >= min(most, AT_ONCE)
-        return begun
-
-    def _claim(
-        self, claim: Callable[[], Taken], slots: int, depth: int | None = None
-    ) -> list[gevent.Greenlet]:
-        """Claim runs and start executing them.
-
-        Reserves `slots` slots while the database answers: at this depth, or at each depth if it is None.
-        """
-        self._reserved_slots[depth] += slots
-        try:
-            return [self._spawn(*item) for item in claim()]
-        finally:
-            self._reserved_slots[depth] -= slots
-
-    def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
-        execution = Execution(self.services, run, stored)
-        self._executions[run.run_id] = execution
-        self._busy[run.depth] += 1
-        return self._group.spawn(self._execute, execution)
+    def _start(self, claimed: ClaimedRuns) -> list[gevent.Greenlet]:
+        """Start executing claimed runs."""
+        for run, _ in claimed:
+            self.claims.slots.occupy(run.depth)
+        executions = [Execution(self.services, run, stored) for run, stored in claimed]
+        self.executions |= {execution.run.run_id: execution for execution in executions}
+        return [self._group.spawn(self._execute, execution) for execution in executions]
 
     def _execute(self, execution: Execution) -> None:
         run = execution.run
@@ -271,14 +203,14 @@ class Runner:
             except Exception:  # outermost loop: a bug of the runner; the lease expires and upkeep takes over
                 log.exception("run %s: executing it failed", run.run_id)
             finally:
-                if self._executions.get(run.run_id) is execution:
-                    del self._executions[run.run_id]
-                self._busy[run.depth] -= 1
+                if self.executions.get(run.run_id) is execution:
+                    del self.executions[run.run_id]
+                self.claims.slots.release(run.depth)
                 self._ended.append(time.monotonic())
                 if run.depth:
                     self._may_have_nested.set()
-            if self._has_backlog and self._takes_runs and self.free_slots > 0:
-                self._claim_backlog(self.free_slots)
+            if self.claims.has_backlog and self._takes_runs and self.has_free_slot:
+                self._start(self.claims.claim_backlog(self.claims.slots.free()))
                 return
             if run.limited and not run.depth:
                 self._start_next_of(run.deployment_id)
@@ -295,50 +227,50 @@ class Runner:
             self._ended.popleft()
         return {
             "slots": self.settings.runner_slots,
-            "running": len(self._executions),
+            "running": len(self.executions),
             "ended_a_minute": len(self._ended),
-            "hosts": [_shown(host, now) for host in self.hosts.all() if host.died is None],
+            "hosts": [_host_figures(host, now) for host in self.hosts.all() if host.died is None],
         }
 
     def _learn_limits(self) -> None:
         revision_ids = {host.revision_id for host in self.hosts.all()}
         with connection() as conn:
-            found = limits.of_hosts(conn, revision_ids) if revision_ids else None
+            host_limits = limits.of_hosts(conn, revision_ids) if revision_ids else None
             some_key_is_limited = run_limits.any_key_is_limited(conn)
-        self._claiming.learn(some_key_is_limited=some_key_is_limited)
-        if found is not None:
-            self.hosts.adjust(found)
+        self.claims.learn(some_key_is_limited=some_key_is_limited)
+        if host_limits is not None:
+            self.hosts.adjust(host_limits)
 
     # leases
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Renew all leases. Retries those whose rows a commit has locked, for a sixth of the lease duration."""
-        waiting = dict(self._executions)
+        waiting = dict(self.executions)
         give_up_at = time.monotonic() + self.settings.lease_seconds / 6
         while waiting and time.monotonic() < give_up_at:
             waiting = self._renew_unlocked(waiting)
             if waiting:
                 gevent.sleep(LOCKED_SECONDS)
 
-    def _renew_unlocked(self, mine: Mapping[UUID, Execution]) -> dict[UUID, Execution]:
+    def _renew_unlocked(self, executions: Mapping[UUID, Execution]) -> dict[UUID, Execution]:
         """Renew these leases once. Returns executions whose rows were locked; fences those that lost their lease."""
         sent_at = time.monotonic()
         with connection() as conn:
-            held = claims.renew(
-                conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
+            leases = claims.renew(
+                conn, list(executions), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
             )
         locked = {}
-        for run_id, execution in mine.items():
-            if self._executions.get(run_id) is not execution:
+        for run_id, execution in executions.items():
+            if self.executions.get(run_id) is not execution:
                 continue  # this execution has ended meanwhile
-            hold = held.get(run_id)
-            if hold is None or hold.attempt != execution.run.attempt:
-                execution.fence("its lease has run out or is somebody else's")
+            lease = leases.get(run_id)
+            if lease is None or lease.attempt != execution.run.attempt:
+                execution.hosted.fence("its lease has run out or is somebody else's")
                 continue
-            if hold.cancel_requested is not None:
-                execution.cancel(hold.cancel_requested, hold.cancel_reason)
-            if hold.renewed:
-                execution.renewed_at = sent_at
+            if lease.cancel_requested is not None:
+                execution.hosted.cancel(lease.cancel_requested, lease.cancel_reason)
+            if lease.renewed:
+                execution.hosted.lease.renewed_at = sent_at
             else:
                 locked[run_id] = execution
         return locked
@@ -348,10 +280,9 @@ class Runner:
 
         Runs in its own loop, so that a renewal that hangs does not delay it.
         """
-        limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
-        for execution in tuple(self._executions.values()):
-            if execution.renewed_at < limit:
-                execution.fence("its lease was not renewed in time")
+        for execution in tuple(self.executions.values()):
+            if execution.hosted.lease.is_lost:
+                execution.hosted.fence("its lease was not renewed in time")
 
     def _listen(self) -> None:
         """Receive control messages of runs and revisions to warm up. A lost message only costs time."""
@@ -373,13 +304,13 @@ class Runner:
             has_unsent = self.services.writers.has_unsent(run_id)
             gevent.spawn(unsent_events.answer, message["answers"], has_unsent)
             return
-        execution = self._executions.get(run_id)
+        execution = self.executions.get(run_id)
         if execution is None:
             return
         if message["action"] == WIDEN:
-            execution.widen(message["stream_mode"])
+            execution.hosted.widen(message["stream_mode"])
         else:
-            execution.cancel(message["action"], message.get("reason"))
+            execution.hosted.cancel(message["action"], message.get("reason"))
 
     def warm_up(self) -> None:
         """Start hosts of the most recently used deployments ahead of their first run."""
@@ -418,17 +349,17 @@ class Runner:
         The threads may be held by runs that wait for these very runs.
         """
         for run_id in tuple(self.hosts.starved()):
-            if execution := self._executions.get(run_id):
+            if execution := self.executions.get(run_id):
                 log.info("run %s: its host has no thread for it, it goes to another", run_id)
-                execution.cancel("handover", None)
+                execution.hosted.cancel("handover", None)
 
     @property
     def _drain_seconds_left(self) -> float:
         return max(self._drains_until - time.monotonic(), 0)
 
     def _hand_over_all(self) -> None:
-        for execution in tuple(self._executions.values()):
-            execution.cancel("handover", None)
+        for execution in tuple(self.executions.values()):
+            execution.hosted.cancel("handover", None)
 
     def close(self) -> None:
         """Wait for executions until the drain ends, hand over those that remain, and end the hosts.
@@ -445,7 +376,7 @@ class Runner:
         self._group.join(timeout=1.0)  # executions whose hosts did not react end when their hosts are killed
 
 
-def _shown(host: Host, now: float) -> dict[str, Any]:
+def _host_figures(host: Host, now: float) -> dict[str, Any]:
     return {
         "revision_id": str(host.revision_id),
         "pid": host.pid,

@@ -17,10 +17,10 @@ from tests.support.authorizing import answer, request
 from tests.support.hosted import ALL, HOSTED, SMALLEST
 from tests.support.hosts import graph_host
 from workers.graph_host.loader import LoadFailed
-from workers.graph_host.user_code import asked_request
-from workers.graph_host.user_code import auth as host_auth
-from workers.graph_host.user_code.auth import ProjectAuth
-from workers.graph_host.user_code.users import user_of
+from workers.graph_host.project import auth as host_auth
+from workers.graph_host.project import request as caller_request
+from workers.graph_host.project.auth import ProjectAuth
+from workers.graph_host.project.users import user_of
 
 DEFAULTS = {"identity": "ann", "is_authenticated": True, "display_name": "ann", "permissions": []}
 
@@ -106,7 +106,7 @@ def test_parameters_with_defaults_keep_them_and_without_the_header_there_is_no_a
 def _framework(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the test with Starlette in the project and without."""
     if request.param == "bare":
-        monkeypatch.setattr(asked_request, "_starlette", lambda name: None)
+        monkeypatch.setattr(caller_request, "_starlette", lambda name: None)
 
 
 @pytest.mark.usefixtures("_framework")

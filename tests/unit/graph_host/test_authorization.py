@@ -9,7 +9,7 @@ import pytest
 from langgraph_sdk import Auth
 
 from tests.support.authorizing import answer, ask
-from workers.graph_host.user_code.auth import ProjectAuth
+from workers.graph_host.project.auth import ProjectAuth
 
 THREAD = str(UUID(int=1))
 ANN = {"identity": "ann", "permissions": ["read"], "org": {"id": 3}}

@@ -13,7 +13,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from tests.support.hosts import Checkpointed, HostProcess
-from workers.graph_host.protocol.input_events import answered
+from workers.graph_host.protocol.log import answered_interrupts
 
 
 def test_an_interrupt_is_the_last_of_the_values(host: HostProcess) -> None:
@@ -136,7 +136,9 @@ def asked(graph: Any) -> dict[str, str]:
 
 def answers(saver: InMemorySaver) -> list[str]:
     return asyncio.run(
-        answered(saver, {"configurable": {**ONE_THREAD["configurable"], "checkpoint_ns": ""}}, "yes")
+        answered_interrupts(
+            saver, {"configurable": {**ONE_THREAD["configurable"], "checkpoint_ns": ""}}, "yes"
+        )
     )
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.graph_host.loop import Loop
+from workers.graph_host.loop import Loop, NodeThreads, current_depth
 from workers.graph_host.output import current_run_id
-from workers.graph_host.threads import NodeThreads, current_depth
 
 STUCK_SECONDS = 20  # after this, the loop wakes up anyway and the test fails
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
-from workers.graph_host import masking, meaning
+from workers.graph_host import masking, store
 
 SECRET = "s3cret 'quoted\" back\\slash/é"
 LINES = "-----first line-----\nsecond line"
@@ -288,10 +288,10 @@ def test_nor_is_the_beginning_of_one_shown_where_its_line_was_cut_off(shown: str
 
 def test_a_reason_is_masked_before_it_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Any) -> None:
-        raise ValueError("no access with the api_key " + "x" * (meaning.MAX_REASON - 35) + "a-long-password")
+        raise ValueError("no access with the api_key " + "x" * (store.MAX_REASON - 35) + "a-long-password")
 
-    monkeypatch.setattr(meaning, "ensure_embeddings", fail)
+    monkeypatch.setattr(store, "ensure_embeddings", fail)
     monkeypatch.setattr(masking, "_mask", masking.masker(["a-long-password"]))
 
-    with pytest.raises(meaning.LoadFailed, match=r"xxx\*\*\*$"):
-        meaning.load({"embed": "provider:model", "dims": 1})
+    with pytest.raises(store.LoadFailed, match=r"xxx\*\*\*$"):
+        store.load_index({"embed": "provider:model", "dims": 1})

@@ -11,8 +11,7 @@ import pytest
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, Run, graph_host
 from tests.support.waiting import wait_until
-from workers.graph_host import damage as damage_of_process
-from workers.graph_host import frames
+from workers.graph_host import frames, health
 
 
 def test_it_answers_pings_while_nodes_work_and_says_which_runs_it_executes(own_host: HostProcess) -> None:
@@ -62,13 +61,13 @@ def test_so_many_threads_left_behind_that_later_runs_would_lack_them_are_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = 2 * (threading.active_count() + 5)
-    monkeypatch.setattr(damage_of_process, "getrlimit", lambda resource: (most, most))
-    watch, over = damage_of_process.DamageWatch(), threading.Event()
-    assert watch.found() is None
+    monkeypatch.setattr(health, "getrlimit", lambda resource: (most, most))
+    watch, over = health.DamageWatch(), threading.Event()
+    assert watch.describe() is None
 
     for _ in range(10):
         threading.Thread(target=over.wait, daemon=True).start()
-    found = watch.found()
+    found = watch.describe()
     over.set()
 
     assert found == "nodes left more threads than half of what it may have"

@@ -19,8 +19,8 @@ from starlette.staticfiles import StaticFiles
 
 from tests.support.hosted import HOSTED, SMALLEST
 from tests.support.hosts import graph_host
-from workers.graph_host.user_code.app_description import describe
-from workers.graph_host.user_code.app_exchanges import scope_of
+from workers.graph_host.inspection import describe_app
+from workers.graph_host.project.app import scope_of
 
 PROJECT = """
 from contextlib import asynccontextmanager
@@ -59,7 +59,7 @@ def endpoint(*args: Any) -> Any: ...
 
 
 def routes(app: Any) -> list[tuple[str, list[str], str]]:
-    return [(route["path"], route["methods"], route["kind"]) for route in describe(app)["routes"]]
+    return [(route["path"], route["methods"], route["kind"]) for route in describe_app(app)["routes"]]
 
 
 def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_router_that_is_kept_whole_lists_its_joined_paths() -> None:
 def test_an_app_that_nobody_knows_serves_everything() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
-    assert describe(app) == {
+    assert describe_app(app) == {
         "routes": [{"path": "", "methods": [], "kind": "mount"}],
         "openapi": None,
         "middleware": [],
@@ -186,7 +186,7 @@ def test_middleware_is_named_and_the_settings_of_cors_are_read_off() -> None:
         ]
     )
 
-    found = describe(app)
+    found = describe_app(app)
 
     assert found["middleware"] == ["BaseHTTPMiddleware"]
     chosen = {"allow_origins": ["https://a.test"], "allow_credentials": True}
@@ -195,7 +195,7 @@ def test_middleware_is_named_and_the_settings_of_cors_are_read_off() -> None:
 
     class Guard(CORSMiddleware): ...
 
-    derived = describe(Starlette(middleware=[Middleware(Guard)]))
+    derived = describe_app(Starlette(middleware=[Middleware(Guard)]))
 
     assert (derived["middleware"], derived["cors"]) == (["Guard"], None)
 
@@ -219,7 +219,7 @@ def test_an_app_without_a_document_gets_one_of_its_routes() -> None:
         ]
     )
 
-    paths = describe(app)["openapi"]["paths"]
+    paths = describe_app(app)["openapi"]["paths"]
 
     assert {path: list(item) for path, item in paths.items()} == {
         "/api/notes": ["get"], "/api/notes/{id}": ["delete"], "/c": ["post"],
@@ -240,9 +240,9 @@ def test_the_document_of_an_app_that_makes_one_is_reported() -> None:
     def app(make: Any, url: str | None = "/openapi.json") -> Any:
         return SimpleNamespace(routes=[], openapi=make, openapi_url=url)
 
-    assert describe(app(document))["openapi"] == document()
-    assert describe(app(document, None))["openapi"] is None
-    assert describe(app(broken))["openapi"] is None
+    assert describe_app(app(document))["openapi"] == document()
+    assert describe_app(app(document, None))["openapi"] is None
+    assert describe_app(app(broken))["openapi"] is None
 
 
 # The ASGI scope of a request

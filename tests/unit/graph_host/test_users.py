@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.hosts import Checkpointed, HostProcess, graph_host
-from workers.graph_host.user_code.users import User, user_of
+from workers.graph_host.project.users import User, user_of
 
 ANN = {
     "identity": "ann",

@@ -15,7 +15,7 @@ import pytest
 from cli.machine import embedded, up
 from shared.infra import hardening, system
 from shared.settings import BadSetting, Settings
-from workers.isolation import cgroups, confinement, sandbox, usage
+from workers.isolation import bubblewrap, cgroups, confinement, levels, sandbox, usage
 from workers.isolation.confinement import Identity
 
 PROJECT = Path(__file__).parents[3]
@@ -123,20 +123,20 @@ def test_on_macos_a_process_does_without(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_on_macos_user_code_has_level_0_and_the_reason_is_said(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    sandbox._bubblewrap.cache_clear()
-    monkeypatch.setattr(sandbox, "_settled", None)
+    bubblewrap.find.cache_clear()
+    monkeypatch.setattr(sandbox, "settled", None)
     try:
         for user in (0, 501):
             monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-            found, reasons = sandbox.best(settings)
+            found, reasons = levels.find(settings)
             assert (found.level, found.identity, reasons) == (0, None, ["a sandbox needs Linux"])
         with pytest.raises(BadSetting, match="RUNYARD_ISOLATION=require"):
-            sandbox.best(Settings(isolation="require"))
+            levels.find(Settings(isolation="require"))
         assert sandbox.wrap(
             ["python"], settings, readonly=[], writable=[], cwd=Path("/"), memory_bytes=1
         ) == ["python"]
     finally:
-        sandbox._bubblewrap.cache_clear()
+        bubblewrap.find.cache_clear()
 
 
 @pytest.mark.usefixtures("macos")

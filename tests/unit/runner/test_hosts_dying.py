@@ -19,38 +19,21 @@ from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.isolation.cgroups import ControlGroup
 from workers.runner import host as one_host
-from workers.runner.host import Host
+from workers.runner import host_health
+from workers.runner.host import Host, describe_exit
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSEGV, "was killed by SIGSEGV")],
-    ids=["kill", "segfault"],
-)
-def test_how_a_host_ended_is_reported(how: signal.Signals, told: str) -> None:
-    host = object.__new__(Host)
-    host._group = None
-    host._process = Ended(-how)  # type: ignore[assignment]
-    assert host._how_it_ended() == told
-    host._process = Ended(128 + how)  # type: ignore[assignment]
-    assert host._how_it_ended() == told
+def test_how_a_host_ended_is_reported() -> None:
+    for how in (signal.SIGKILL, signal.SIGSEGV):
+        for code in (-how, 128 + how):
+            assert describe_exit(code, None, 512) == f"was killed by {how.name}"
+    assert describe_exit(3, None, 512) == "exited with code 3"
 
 
 def test_a_host_that_the_kernel_ended_for_its_memory_is_reported_so(tmp_path: Path) -> None:
-    host = object.__new__(Host)
-    host._group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
+    group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
     (tmp_path / "host" / "memory.events").write_text("oom 1\noom_kill 2\n")
-    host._process = Ended(-signal.SIGKILL)  # type: ignore[assignment]
-    host.memory_mb = 512
-    assert host._how_it_ended() == "used more than 512 MiB"
-
-
-class Ended:
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def wait(self, timeout: float) -> int:
-        return self.code
+    assert describe_exit(-signal.SIGKILL, group, 512) == "used more than 512 MiB"
 
 
 @within(stage)
@@ -156,13 +139,27 @@ def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(s:
 # Hosts that answer pings and are still unfit
 
 
+def frames_to(host: Host) -> list[int]:
+    """Return the list of the kinds of frames that the host is sent from now on."""
+    kinds: list[int] = []
+    send = host.send
+
+    def record(kind: int, id: bytes, body: bytes) -> None:
+        kinds.append(kind)
+        send(kind, id, body)
+
+    host.send = record  # type: ignore[method-assign]
+    return kinds
+
+
 @greened
 def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsewhere(world: World) -> None:
-    with constants(one_host, QUIET_SECONDS=0.2), stage(world) as s:
+    with constants(host_health, QUIET_SECONDS=0.2), stage(world) as s:
         s.part = "pongs only"
         unfit = s.acquire()
         first = Occupant().enter(unfit)
-        until(lambda: unfit._asked)
+        sent = frames_to(unfit)
+        until(lambda: frames.CHECK in sent)
         second = Occupant().enter(unfit)  # enters after the check, which is never answered
         until(lambda: first.deaths and second.deaths)
         assert all(isinstance(occupant.deaths[0], NotBegun) for occupant in (first, second))
@@ -192,7 +189,7 @@ def test_a_host_that_says_it_is_damaged_gets_no_runs_and_stops_when_it_is_empty(
 
 @greened
 def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
-    with constants(one_host, QUIET_SECONDS=0.2), stage(world) as s:
+    with constants(host_health, QUIET_SECONDS=0.2), stage(world) as s:
         s.part = "forgets"
         host = s.acquire()
         occupant = Occupant().enter(host)
@@ -204,17 +201,12 @@ def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
 
 @greened
 def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
-    with constants(one_host, QUIET_SECONDS=0.1, LONG_QUIET_SECONDS=0.1), stage(world) as s:
+    with constants(host_health, QUIET_SECONDS=0.1, LONG_QUIET_SECONDS=0.1), stage(world) as s:
         s.part = "has them all"
         host = s.acquire()
         occupant = Occupant().enter(host)
-        asked: list[bytes] = []
-        send = host.send
-        host.send = lambda kind, id, body: (
-            asked.append(body) if kind == frames.CHECK else None,
-            send(kind, id, body),
-        )[1]  # type: ignore[method-assign]
-        until(lambda: len(asked) >= 3)
+        sent = frames_to(host)
+        until(lambda: sent.count(frames.CHECK) >= 3)
 
         assert host.is_healthy
         assert not occupant.deaths
@@ -222,11 +214,9 @@ def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
 
 @greened
 def test_a_run_that_sends_something_costs_no_check(world: World) -> None:
-    with constants(one_host, QUIET_SECONDS=0.2), stage(world) as s:
+    with constants(host_health, QUIET_SECONDS=0.2), stage(world) as s:
         host = s.acquire()
-        sent: list[int] = []
-        send = host.send
-        host.send = lambda kind, id, body: (sent.append(kind), send(kind, id, body))[1]  # type: ignore[method-assign]
+        sent = frames_to(host)
         occupant = Occupant().enter(host)
         until(lambda: sent.count(frames.PING) >= 10)
 

@@ -71,7 +71,7 @@ def test_a_graph_that_raises_is_an_error_and_not_tried_again(b: Bench) -> None:
 
 @greened
 def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise KeyError("namespace")
 
     with bench(world) as b, pytest.MonkeyPatch.context() as patch:

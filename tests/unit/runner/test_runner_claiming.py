@@ -82,7 +82,7 @@ def test_runs_of_a_thread_go_in_order_and_those_of_a_limited_key_one_by_one(b: B
 def test_a_runner_has_no_more_runs_than_slots_at_each_depth(b: Bench) -> None:
     ids = [b.create("sleeps", {"seconds": 0.3}) for _ in range(5)]
     gevent.spawn(b.runner.notify, ids)
-    until(lambda: b.runner._executions)
+    until(lambda: b.runner.executions)
     assert sum(b.status(run_id) == "running" for run_id in ids) <= 2
     for run_id in ids:
         b.wait(run_id)
@@ -92,7 +92,7 @@ def test_a_runner_has_no_more_runs_than_slots_at_each_depth(b: Bench) -> None:
     gevent.spawn(b.runner.notify, [*ids, root])
     b.wait(root)
     while not all(b.status(run_id) == "success" for run_id in ids):
-        assert b.runner._busy[1] <= 2
+        assert b.runner.claims.slots.busy(1) <= 2
 
 
 @within(bench, runner_slots=2)
@@ -112,7 +112,7 @@ def test_a_full_runner_claims_round_robin_and_loses_no_run(b: Bench) -> None:
     order = sorted(ended, key=lambda run_id: ended[run_id])
     assert order.index(single) < 8
     assert order.index(slow[-1]) < 20
-    assert not b.runner._has_backlog
+    assert not b.runner.claims.has_backlog
 
 
 @within(bench)

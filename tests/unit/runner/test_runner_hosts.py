@@ -21,8 +21,7 @@ from tests.support.played_hosts import Occupant, played
 from tests.support.runner_bench import Bench, bench, prepare, show
 from tests.support.waiting import until
 from workers.graph_host import frames
-from workers.runner import host as one_host
-from workers.runner import host_pool
+from workers.runner import host_health, host_pool
 from workers.runner.host import HostCommand
 from workers.runner.host_pool import HostPool
 from workers.runner.quarantine import OPEN
@@ -150,7 +149,7 @@ def test_a_run_that_waits_for_a_host_is_fenced(b: Bench) -> None:
                 text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
                 {"id": run_id},
             )
-        until(lambda: not b.runner._executions)
+        until(lambda: not b.runner.executions)
 
 
 @contextmanager
@@ -161,7 +160,7 @@ def first_host_idle(b: Bench) -> Iterator[None]:
     def first_played(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
         return (idle.pop(), show) if idle else prepare(revision_id)
 
-    with constants(host_pool, PING_SECONDS=0.1), constants(one_host, QUIET_SECONDS=0.5):
+    with constants(host_pool, PING_SECONDS=0.1), constants(host_health, QUIET_SECONDS=0.5):
         pool = b.with_hosts(HostPool(b.settings, first_played))
         try:
             yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,9 +54,9 @@ def test_a_draining_runner_waits_for_runs_that_it_claimed_from_the_backlog(b: Be
     ids = [b.create("counts", {"n": 4, "seconds": 0.1}) for _ in range(8)]
     task = gevent.spawn(b.runner.notify, ids)
     until(task.ready)  # the runs in flight now were claimed from the backlog, outside a task
-    until(lambda: len(b.runner._executions) == 2)
+    until(lambda: len(b.runner.executions) == 2)
     b.runner.drain()
-    in_flight = set(b.runner._executions)
+    in_flight = set(b.runner.executions)
     b.runner.close()
 
     rows = {run_id: b.row(run_id) for run_id in ids}
@@ -92,9 +91,9 @@ def test_a_draining_runner_executes_the_nested_runs_that_its_runs_may_wait_for(b
 
     b.cancel(caller, "interrupt")
     b.wait(caller)
-    until(lambda: not b.runner._executions)
+    until(lambda: not b.runner.executions)
     late = b.create("echo", depth=1)
-    b.runner._claim_nested()
+    b.runner.claim_nested()
     assert b.status(late) == "pending"
 
 
@@ -104,7 +103,7 @@ def test_a_runner_whose_time_to_drain_is_over_claims_no_nested_runs(b: Bench) ->
     b.wait_for_event(caller, b"asleep")
     b.runner.drain()
     nested = b.create("echo", depth=1)
-    b.runner._claim_nested()
+    b.runner.claim_nested()
     assert b.status(nested) == "pending"
 
 
@@ -127,7 +126,7 @@ def test_a_runner_that_an_operator_drained_finishes_what_it_has_and_takes_nothin
     waiting, nested = b.create("echo"), b.create("echo", depth=1)
     b.runner.notify([waiting])
     b.wait(nested)
-    b.runner._claim_overlooked()
+    b.runner.claim_unnotified()
     assert [b.status(run_id) for run_id in (running, nested, waiting)] == ["running", "success", "pending"]
     assert str(waiting) in [id for _, _, id in b.notified], "other runners are notified of it"
 
@@ -156,7 +155,7 @@ def test_a_zombie_stops_and_writes_nothing(b: Bench) -> None:
                 text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
                 {"id": run_id},
             )
-        until(lambda: not b.runner._executions)
+        until(lambda: not b.runner.executions)
 
         row = b.row(run_id)
         assert (row["status"], row["owner"]) == ("running", "other")
@@ -173,7 +172,7 @@ def test_a_run_deleted_under_its_runner_stops_and_nothing_is_wrong(b: Bench) -> 
                 stopped = cancel.delete_thread(conn, b.deployment.id, b.thread(run_id)["thread_id"])
             if is_hinted:
                 signals.publish_cancels(stopped, 60)
-            until(lambda: not b.runner._executions)
+            until(lambda: not b.runner.executions)
 
             assert [(record.levelname, record.getMessage()) for record in records] == [
                 ("INFO", f"run {run_id}: deleted, attempt 1 is dropped")
@@ -187,7 +186,7 @@ def test_a_lease_that_cannot_be_renewed_is_given_up(b: Bench) -> None:
     run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
     b.wait_for_event(run_id, b"asleep")
 
-    until(lambda: not b.runner._executions)
+    until(lambda: not b.runner.executions)
     assert b.status(run_id) == "running"  # left for upkeep to take over
 
 
@@ -239,8 +238,10 @@ def test_runs_that_are_executed_are_not_taken_for_such(b: Bench) -> None:
     b.wait_for_event(run_id, b"asleep")
     with connection() as conn:
         conn.execute(text("UPDATE run SET updated_at = now() - interval '1 minute'"))
-    b.runner._claiming.unanswered_at = time.monotonic()
-    b.runner._give_back_unanswered()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claiming, "driver", deaf)
+        b.runner.notify([b.create("echo")])
+    b.runner.claims.give_back_unanswered(b.runner.executions.keys())
 
     assert b.status(run_id) == "running"
 
@@ -286,12 +287,12 @@ def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards
     runs = [b.start("sleeps", {"seconds": 60}, stream_mode=["custom"]) for _ in range(2)]
     for run_id in runs:
         b.wait_for_event(run_id, b"asleep")
-    claimed = [b.runner._executions[run_id].run for run_id in runs]
+    claimed = [b.runner.executions[run_id].run for run_id in runs]
     for first, second in (claimed, claimed[::-1]):
         before = {run_id: b.row(run_id)["lease_until"] for run_id in runs}
         with connection() as commit:
             assert claims.hold(commit, first)
-            renewing = gevent.spawn(b.runner._renew)
+            renewing = gevent.spawn(b.runner.renew)
             until(lambda id=second.run_id, old=before: b.row(id)["lease_until"] > old[id])
             assert b.row(first.run_id)["lease_until"] == before[first.run_id]
             assert claims.hold(commit, second)
@@ -310,7 +311,7 @@ def test_a_runner_says_whether_it_has_unsent_events_of_a_run(b: Bench) -> None:
 
     b.cancel(run_id, "interrupt")
     b.wait(run_id)
-    until(lambda: not b.runner._executions)
+    until(lambda: not b.runner.executions)
     assert not unsent_events.may_have(owner, run_id)
     assert not unsent_events.may_have(owner, uuid4())
     assert unsent_events.may_have("a runner that has gone", run_id)
@@ -321,7 +322,7 @@ def test_who_joins_after_the_log_was_lost_gets_the_end_from_the_row(b: Bench) ->
     until(lambda: redis.broker().pubsub_numsub(redis.control_channel(b.settings.worker))[0][1])
     run_id = b.start("echo")
     b.wait(run_id)
-    until(lambda: not b.runner._executions)
+    until(lambda: not b.runner.executions)
     with connection() as conn:
         fleet.record_heartbeat(conn, heartbeat(b))
         conn.execute(text("UPDATE run SET ended_at = ended_at - interval '2 seconds'"))

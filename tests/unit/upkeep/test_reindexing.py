@@ -15,7 +15,7 @@ from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, dumps
 from tests.support import factories
-from workers.graph_host.meaning import MeaningIndex
+from workers.graph_host.store import MeaningIndex
 from workers.upkeep import reindexing
 from workers.upkeep.reindexing import Reindexing
 

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessageChunk
 
 from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.run_request import STREAM_MODES
-from workers.graph_host.events import Asked, EventWriter
+from workers.graph_host.events import EventWriter, StreamRequest
 
 MESSAGE = (AIMessageChunk("a", id="1"), {})
 
@@ -35,7 +35,7 @@ class Recorder(EventWriter):
     """An event writer that records the names of its events instead of sending them."""
 
     def __init__(self, *modes: str) -> None:
-        super().__init__(cast("Any", None), b"", Asked(frozenset(modes), subgraphs=True), max_bytes=1)
+        super().__init__(cast("Any", None), b"", StreamRequest(frozenset(modes), subgraphs=True), max_bytes=1)
         self.names: list[str] = []
 
     def emit(self, name: str, ns: tuple[str, ...], data: bytes) -> None:

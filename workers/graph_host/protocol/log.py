@@ -1,15 +1,23 @@
-"""Events of protocol v2 in a run's log, besides the classic events.
+"""Events of protocol v2 in a run's log, besides the classic events, and those for open and answered interrupts.
 
 An event's name is `~` and a JSON array: method, namespace, end of the event's id ("": its number in the log), and name
 of the custom event. Its data is the complete `params`, which later components pass on without decoding.
+
+The events for interrupts are written for every run on a thread, even if no reader of protocol v2 is present. They are
+rare, and the next client that opens the thread needs them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.types import PregelTask, StateSnapshot
+
+from ..inputs import INTERRUPT_ID
 from ..serialization import dumps
 
 Namespace = tuple[str, ...]
@@ -79,3 +87,70 @@ class ProtocolLog:
 
 def _head(method: str, ns: Namespace, id_tail: str, name: str | None) -> bytes:
     return b"~" + dumps([method, list(ns), id_tail, name]) + b"\n"
+
+
+INTERRUPTED = "__interrupt__"  # LangGraph's names of the channels that a task writes besides its output
+CONTROL = frozenset({INTERRUPTED, "__resume__", "__error__", "__error_source_node__"})
+
+
+class OpenInterrupt(NamedTuple):
+    """An interrupt that waits for an answer."""
+
+    namespace: Namespace  # of the graph whose node raised the interrupt
+    id: str
+    value: Any
+
+
+def open_interrupts(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[OpenInterrupt]:
+    """Return the open interrupts of a state, each with the namespace of the innermost task that raised it."""
+    interrupts: list[OpenInterrupt] = []
+    for task in tasks:
+        state = task.state if isinstance(task.state, StateSnapshot) else None
+        inner = open_interrupts(state.tasks, _namespace_of(state)) if state is not None else []
+        interrupts += inner or [OpenInterrupt(ns, item.id, item.value) for item in task.interrupts]
+    return interrupts
+
+
+async def answered_interrupts(
+    saver: BaseCheckpointSaver[Any], config: RunnableConfig, resume: Any
+) -> list[str]:
+    """Return the ids of the interrupts that a run with this resume value answers."""
+    if isinstance(resume, Mapping) and resume and all(INTERRUPT_ID.fullmatch(str(key)) for key in resume):
+        return [str(key) for key in resume]
+    checkpoint = await saver.aget_tuple(config)
+    return [] if checkpoint is None else _open_ids(checkpoint)
+
+
+def write_requested(
+    log: ProtocolLog, interrupts: Iterable[OpenInterrupt], known: Mapping[str, Namespace]
+) -> None:
+    """Write an event for each open interrupt. `known` maps interrupt ids to the namespaces where they were raised."""
+    for interrupt in interrupts:
+        ns = known.get(interrupt.id, interrupt.namespace)
+        tail = f"input|{'|'.join(ns)}|{interrupt.id}"
+        for value in (interrupt.value, None):  # without the value if the event is too large
+            data = {"interrupt_id": interrupt.id, "payload": value, "value": value}
+            if log.write("input.requested", ns, dumps(data), id_tail=tail):
+                break
+
+
+def write_answered(log: ProtocolLog, ids: list[str]) -> None:
+    if ids:
+        log.write("input.answered", (), dumps({"interrupt_ids": ids}))
+
+
+def _open_ids(checkpoint: CheckpointTuple) -> list[str]:
+    """Return the ids of interrupts of unfinished tasks in a checkpoint.
+
+    Includes answered interrupts of such a task, because the task may raise them again.
+    """
+    writes = checkpoint.pending_writes or []
+    ended = {task for task, channel, _ in writes if channel not in CONTROL}
+    raised = [value for task, channel, value in writes if channel == INTERRUPTED and task not in ended]
+    items = [item for value in raised for item in (value if isinstance(value, (list, tuple)) else [value])]
+    return list(dict.fromkeys(item.id for item in items if hasattr(item, "id")))
+
+
+def _namespace_of(state: StateSnapshot) -> Namespace:
+    ns = (state.config.get("configurable") or {}).get("checkpoint_ns") or ""
+    return tuple(ns.split("|")) if ns else ()

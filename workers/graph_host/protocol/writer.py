@@ -16,12 +16,10 @@ from typing import Any
 from langchain_core.messages import BaseMessage, BaseMessageChunk
 
 from ..masking import masked
-from ..serialization import dumps, error_record, with_masked_error
-from .input_events import OpenInterrupt, write_requested
-from .log import Namespace, ProtocolLog, now
+from ..serialization import dumps, error_record, short_dumps, with_masked_error
+from .log import Namespace, OpenInterrupt, ProtocolLog, now, write_requested
 from .message_blocks import MessageBlocks
 from .model_calls import ModelCalls
-from .short_values import short_dumps
 from .subgraph_lives import SubgraphLives
 
 log = logging.getLogger("runyard")
@@ -100,7 +98,7 @@ class ProtocolWriter:
         """Write an event that a transformer has written to a named channel."""
         self._log.write("custom", ns, short_dumps({"name": name, "payload": payload}), name=name)
 
-    def close(self, event: str, error: Mapping[str, Any] | None, asked: Iterable[OpenInterrupt]) -> None:
+    def close(self, event: str, error: Mapping[str, Any] | None, interrupts: Iterable[OpenInterrupt]) -> None:
         """Write all held-back events at the end of the run. `event` is the last lifecycle event of the run."""
         self._settle()
         for ns in sorted(self._held, key=len, reverse=True):
@@ -108,7 +106,7 @@ class ProtocolWriter:
         for key in list(self._messages):
             self._end_message(key, event, error)
         self._lives.end_all(event, None if error is None else str(error.get("message") or ""))
-        write_requested(self._log, asked, self._raised)
+        write_requested(self._log, interrupts, self._raised)
         if self._last is not None:
             self._log.write("values", (), short_dumps(self._last))
 

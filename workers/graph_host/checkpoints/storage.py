@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import frames
-from .connection import Connection, Document
-from .serialization import dumps, without_nul
-from .standard import json_loads
+from .. import frames
+from ..connection import Connection, Document
+from ..serialization import dumps, without_nul
+from ..standard import json_loads
 
 
 class StorageFailed(Exception):
@@ -135,27 +135,27 @@ class MemoryStorage(Storage):
                 stored[key] = header["task_path"], channel, type_, data
 
     def _get(self, question: dict[str, Any]) -> list[bytes]:
-        ns, wanted = question["checkpoint_ns"], question["checkpoint_id"]
+        ns, checkpoint_id = question["checkpoint_ns"], question["checkpoint_id"]
         ids = [id for own_ns, id in self._checkpoints if own_ns == ns]
-        if wanted:
-            ids = [id for id in ids if id == wanted]
+        if checkpoint_id:
+            ids = [id for id in ids if id == checkpoint_id]
         if not ids:
             return [b'{"found":false}']
         record, blobs = self._record(ns, max(ids))
         return [dumps({"found": True, **record}), *blobs]
 
     def _list(self, question: dict[str, Any]) -> list[bytes]:
-        ns, before, wanted = question["checkpoint_ns"], question["before"], question["checkpoint_id"]
-        found = [
+        ns, before, checkpoint_id = question["checkpoint_ns"], question["before"], question["checkpoint_id"]
+        keys = [
             (own_ns, id)
             for (own_ns, id), (header, _) in self._checkpoints.items()
             if ns in (None, own_ns)
-            and (not wanted or id == wanted)
+            and (not checkpoint_id or id == checkpoint_id)
             and (not before or id < before)
             and all(header["metadata"].get(key) == value for key, value in question["filter"].items())
         ]
-        found.sort(key=lambda key: key[1], reverse=True)
-        return self._page(found[: question["limit"]], more=len(found) > question["limit"])
+        keys.sort(key=lambda key: key[1], reverse=True)
+        return self._page(keys[: question["limit"]], more=len(keys) > question["limit"])
 
     def _ancestors(self, question: dict[str, Any]) -> list[bytes]:
         ns, id = question["checkpoint_ns"], question["checkpoint_id"]
@@ -205,12 +205,12 @@ class Overlay(Storage):
         self._own.send(kind, header, blobs)
 
     async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        own = self._own_answer(kind, header, blobs)
-        return own or self._with_own_writes(await super().ask(kind, header, blobs))
+        answer = self._own_answer(kind, header, blobs)
+        return answer or self._with_own_writes(await super().ask(kind, header, blobs))
 
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        own = self._own_answer(kind, header, blobs)
-        return own or self._with_own_writes(super().ask_blocking(kind, header, blobs))
+        answer = self._own_answer(kind, header, blobs)
+        return answer or self._with_own_writes(super().ask_blocking(kind, header, blobs))
 
     def _own_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
         """Return the answer if it concerns a checkpoint written here; None if the runner must be asked."""
@@ -235,8 +235,8 @@ class Overlay(Storage):
         merged: list[bytes] = []
         for record in records:
             merged += [next(blobs) for _ in range(1 + len(record["blobs"]))]
-            own = self._own.writes_of(record)
-            merged += [data for *_, data in own]
+            writes = self._own.writes_of(record)
+            merged += [data for *_, data in writes]
             merged += [next(blobs) for _ in record["writes"]]
-            record["writes"] = [write[:3] for write in own] + record["writes"]
+            record["writes"] = [write[:3] for write in writes] + record["writes"]
         return [dumps(head), *merged]

@@ -29,8 +29,8 @@ import orjson
 from langgraph_sdk import Auth
 
 from ..loader import LoadFailed, Modules, load_object
-from .asked_request import NAMES, Facts
 from .loopback import acting_for
+from .request import NAMES, Facts
 from .users import document_of, user_of
 
 log = logging.getLogger("runyard")

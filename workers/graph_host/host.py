@@ -34,12 +34,12 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, NoReturn
 
-from . import damage, frames, masking, watch
+from . import frames, masking
 from .connection import Connection
-from .loop import Loop
-from .output import Limiter, capture
+from .health import DamageWatch, LoopWatch
+from .loop import Loop, NodeThreads
+from .output import Limiter, capture, short_traceback
 from .standard import has_own_threads, json_dumps, json_loads, sleep
-from .threads import NodeThreads
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
 # The oldest versions that the tests of this package pass with.
@@ -79,7 +79,7 @@ class Host:
         self._exchanges: Any = None
         self._is_stopping = False
         self._limits: Any = None
-        self._damage = damage.DamageWatch()
+        self._damage = DamageWatch()
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
@@ -95,8 +95,8 @@ class Host:
         )
         mount_prefix = (self._config.get("http") or {}).get("mount_prefix") or ""
         self._connect_loopback(self._exchanges, mount_prefix)
-        self._damage = damage.DamageWatch()  # new: changes made while loading are the project's choice
-        watch.start(self._loop, self._connection)
+        self._damage = DamageWatch()  # new: changes made while loading are the project's choice
+        LoopWatch(self._loop, self._connection)
         gc.collect()
         gc.freeze()  # loaded modules are never freed, so the collector need not scan them again
         while True:
@@ -109,14 +109,15 @@ class Host:
 
     def _load(self) -> None:
         for package, oldest in OLDEST.items():
-            found = _version(package)
-            if _numbers(found) < oldest:
-                wanted = ".".join(map(str, oldest))
-                message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
+            installed = _version(package)
+            if _numbers(installed) < oldest:
+                needed = ".".join(map(str, oldest))
+                message = f"{package} {needed} or newer is needed: the project has {installed or 'none'}"
                 self._unusable("environment", message)
         try:  # imported here because they import langgraph, whose version must be checked first
-            from . import execution, loader, project_types, queries, saver
-            from .user_code import exchanges, loopback
+            from . import execution, loader, queries
+            from .checkpoints import saver, serializer
+            from .project import exchanges, loopback
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._unusable("environment", message)
@@ -129,61 +130,62 @@ class Host:
         allowed = self._config.get("allowed_msgpack_modules") or ()
         if allowed is not True:
             allowed = [tuple(item) for item in allowed]
-        keeper = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
+        checkpoint_saver = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
         loopback.install()
         self._exchanges = exchanges.Exchanges(self._connection)
         try:
-            own_store = self._make_store()
+            graph_store = self._make_store()
             modules: dict[str, ModuleType] = {}
-            self._entries = loader.load_all(self._config["graphs"], keeper, own_store, modules)
+            self._entries = loader.load_all(self._config["graphs"], checkpoint_saver, graph_store, modules)
             self._load_user_code(modules)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
         if not has_own_threads():
             self._unusable("load", REPLACED_THREADS)
-        keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))
+        checkpoint_saver.with_allowlist(
+            serializer.project_types([os.getcwd(), *self._config.get("paths", ())])
+        )
 
     def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
         """Load the project's authorization and ASGI app. Raises LoadFailed."""
-        if own := self._config.get("auth"):
-            from .user_code import auth
+        if auth_config := self._config.get("auth"):
+            from .project import auth
 
-            self._auth = auth.load(own["path"], modules)
+            self._auth = auth.load(auth_config["path"], modules)
         if location := (self._config.get("http") or {}).get("app"):
-            from .user_code import app
+            from .project import app
 
             self._app = app.App(app.load(location, modules), self._exchanges)
 
     def _start_app(self) -> None:
         if self._app is None:
             return
-        from .user_code import lifespan
+        from .project import app
 
         try:
             self._loop.run_until_complete(self._app.start())
-        except lifespan.LifespanFailed as error:
+        except app.LifespanFailed as error:
             self._unusable("load", str(error))
 
     def _make_store(self) -> Any:
         """Return the store for graphs. Raises LoadFailed if its embeddings cannot be loaded."""
-        from . import meaning, store
+        from . import store
 
         config = self._config.get("store") or {}
-        self._index = meaning.load(config["index"]) if config.get("index") else None
+        self._index = store.load_index(config["index"]) if config.get("index") else None
         return store.HostStore(self._connection, config.get("ttl"), self._index)
 
     def _report_inspection(self) -> None:
-        from . import inspection, loader
-        from .user_code import app_description
+        from . import inspection
 
         try:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))
             user_code = {
                 "auth": self._auth and self._auth.describe(),
-                "app": self._app and app_description.describe(self._app.app),
+                "app": self._app and inspection.describe_app(self._app.app),
             }
         except Exception as error:  # any error of a graph factory
-            self._unusable("inspect", loader.user_traceback(error))
+            self._unusable("inspect", short_traceback(error))
         self._limiter.finish()
         ready = {"graphs": graphs, "versions": self._versions, "user_code": user_code}
         self._connection.send(frames.READY, frames.NOBODY, _json(ready))
@@ -219,7 +221,7 @@ class Host:
 
     def _condition(self) -> bytes:
         """Return the body of a PONG: the waiting calls, starved runs and damage, or nothing if there are none."""
-        queued, damage = self._threads.queued, self._damage.found()
+        queued, damage = self._threads.queued, self._damage.describe()
         if not queued and damage is None:
             return b""
         starved = self._threads.starved(STARVED_SECONDS) if queued else ()
@@ -232,9 +234,9 @@ class Host:
         Uses what a run needs, too: the decoder, a thread and the encoder. The thread is separate from those of nodes,
         since a host whose node threads are all busy is not at fault.
         """
-        asked = self._execution.loads(body)
-        begun = await self._loop.run_in_executor(self._checker, self._in_progress, asked)
-        self._connection.send(frames.CHECKED, frames.NOBODY, self._execution.dumps(begun))
+        ids = self._execution.loads(body)
+        started = await self._loop.run_in_executor(self._checker, self._in_progress, ids)
+        self._connection.send(frames.CHECKED, frames.NOBODY, self._execution.dumps(started))
 
     def _in_progress(self, ids: list[str]) -> list[str]:
         return [id for id in ids if bytes.fromhex(id) in self._runs]
@@ -264,7 +266,7 @@ class Host:
 
     def _ended(self, id: bytes) -> None:
         self._runs.pop(id, None)
-        if self._damage.found() is not None:
+        if self._damage.describe() is not None:
             self._connection.send(frames.PONG, frames.NOBODY, self._condition())
 
     def _refuse(self, id: bytes, error: dict[str, str]) -> None:
@@ -283,7 +285,7 @@ class Host:
     def _on_query(self, id: bytes, body: bytes) -> None:
         document = json_loads(body)
         if document["op"] == "embed":
-            self._ask(self._answering.embedded(self._connection, self._index, id, document))
+            self._ask(self._answering.answer_embed(self._connection, self._index, id, document))
             return
         if document["op"] in ("authenticate", "authorize"):
             self._ask(self._decide(id, document))

@@ -50,14 +50,14 @@ class Record:
         """Return the values of these channels, as far as they are stored with the checkpoint."""
         body = self._body = self._body or load((self.head["type"], self.data))
         small = body["checkpoint"]["channel_values"]
-        found = {channel: small[channel] for channel in channels if channel in small}
+        values = {channel: small[channel] for channel in channels if channel in small}
         for channel, typed in body["typed"].items():
             if channel in channels:
-                found[channel] = load(typed)
+                values[channel] = load(typed)
         for (channel, _, type_), data in zip(self.head["blobs"], self.blobs, strict=True):
             if channel in channels:
-                found[channel] = load((type_, data))
-        return found
+                values[channel] = load((type_, data))
+        return values
 
     def pending(self, load: Load, channels: Collection[str]) -> Iterator[PendingWrite]:
         """Yield the writes to these channels, the last first."""

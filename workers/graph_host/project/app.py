@@ -1,9 +1,10 @@
-"""One request or WebSocket in a project's app: conversion between parts of an exchange and ASGI messages."""
+"""A project's own ASGI app (`http.app`): loading, lifespan and requests."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,19 +12,144 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import frames
+from ..loader import LoadFailed, Modules, load_object
+from ..output import last_lines, short_traceback
 from ..serialization import dumps, loads
-from .exchanges import Exchange
+from .exchanges import Exchange, Exchanges
 from .loopback import current_user
 from .users import user_of
 
 log = logging.getLogger("runyard")
 
 Message = dict[str, Any]
+
+KEY = "http.app"
+# Timeouts of requests and of the lifespan at shutdown; together less than the runner waits for a host to stop.
+END_SECONDS, LEAVE_SECONDS = 1.5, 2.5
+# How long a request may continue after its client has disconnected.
+GIVE_UP_SECONDS = 5.0
 # The only error detail that the caller receives.
 FAILED = {"message": "the project's app failed"}
 NORMAL, NO_CODE = 1000, 1005
 # Names of exceptions that occur in an app after its client has disconnected.
 PARTINGS = frozenset({"CancelledError", "ClientDisconnect", "WebSocketDisconnect"})
+
+
+class App:
+    """The app and the requests in progress."""
+
+    def __init__(self, app: Any, exchanges: Exchanges) -> None:
+        self.app = app
+        self._exchanges = exchanges
+        self._lifespan = Lifespan(app)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Enter the app's lifespan. Raises LifespanFailed."""
+        await self._lifespan.enter()
+
+    def open(self, id: bytes, head: dict[str, Any]) -> None:
+        """Start a task that serves a request or WebSocket."""
+        exchange = self._exchanges.begin(id)
+        kind = SocketCall if head["type"] == "websocket" else HttpCall
+        call = kind(exchange, head)
+        task = self._exchanges.connection.loop.create_task(call.run(self.app, dict(self._lifespan.state)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        exchange.on_close = lambda: self._give_up_later(task)
+
+    async def stop(self) -> None:
+        """End the requests in progress, at most END_SECONDS, and leave the lifespan, at most LEAVE_SECONDS."""
+        self._exchanges.close_all()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=END_SECONDS)
+            for task in late:
+                task.cancel()
+        await self._lifespan.leave(LEAVE_SECONDS)
+
+    def _give_up_later(self, task: asyncio.Task[None]) -> None:
+        self._exchanges.connection.loop.call_later(GIVE_UP_SECONDS, task.cancel)
+
+
+def load(location: str, modules: Modules) -> Any:
+    """Load the project's app. Raises LoadFailed."""
+    found = load_object(KEY, location, modules)
+    if not _takes_three(found):
+        raise LoadFailed(
+            f"{KEY}: {location} is no ASGI app, called with scope, receive and send: {type(found).__name__}"
+        )
+    return found
+
+
+def _takes_three(value: Any) -> bool:
+    if not callable(value):
+        return False
+    try:
+        inspect.signature(value).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # implemented in C, without a signature
+        return True
+    return True
+
+
+class LifespanFailed(Exception):
+    """An app could not start. The message is for the person who deploys."""
+
+
+class Lifespan:
+    """The lifespan of one app, entered once. An app that does not support lifespans is served without one."""
+
+    def __init__(self, app: Any) -> None:
+        self.state: dict[str, Any] = {}  # the state that the lifespan sets for requests
+        self._app = app
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._refusal: str | None = None
+        self._is_entered = asyncio.Event()
+
+    async def enter(self) -> None:
+        """Wait until the app has started. Raises LifespanFailed."""
+        self._inbox.put_nowait({"type": "lifespan.startup"})
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        await self._is_entered.wait()
+        if self._refusal is None:
+            if self._error is not None:
+                log.info("http.app is served without a lifespan: %r", self._error)
+            return
+        await asyncio.wait([self._task], timeout=1)
+        why = short_traceback(self._error) if self._error else last_lines(self._refusal)
+        raise LifespanFailed(f"http.app: its lifespan failed at the start\n{why}".rstrip())
+
+    async def leave(self, seconds: float) -> None:
+        """Shut the app down. Waits at most this many seconds."""
+        if self._task is None or self._task.done():
+            return
+        self._inbox.put_nowait({"type": "lifespan.shutdown"})
+        _, late = await asyncio.wait([self._task], timeout=seconds)
+        if late:
+            log.warning("http.app: its lifespan did not end within %s s", seconds)
+        elif self._error is not None:
+            log.error("http.app: its lifespan failed at the end", exc_info=self._error)
+
+    async def _run(self) -> None:
+        scope = {
+            "type": "lifespan",
+            "asgi": {"version": "3.0", "spec_version": "2.0"},
+            "state": self.state,
+        }
+        try:
+            await self._app(scope, self._inbox.get, self._send)
+        except BaseException as error:  # any exception of the app
+            self._error = error
+        self._is_entered.set()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] in ("lifespan.startup.failed", "lifespan.shutdown.failed"):
+            self._refusal = str(message.get("message") or "")
+        if message["type"].startswith("lifespan.startup."):
+            self._is_entered.set()
 
 
 class ClientDisconnect(OSError):

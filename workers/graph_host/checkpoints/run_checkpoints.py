@@ -8,15 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    EXCLUDED_METADATA_KEYS,
-    Checkpoint,
-    CheckpointTuple,
-    copy_checkpoint,
-)
+from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, Checkpoint, CheckpointTuple, copy_checkpoint
 
+from ..serialization import dumps, text_of
 from .records import Records
-from .serialization import dumps, text_of
 from .storage import MemoryStorage, Storage
 
 PAGE = 50
@@ -189,10 +184,10 @@ def next_page(question: dict[str, Any], parts: Sequence[bytes]) -> dict[str, Any
     """Return the question for the next page; None if there is none or the limit is reached."""
     head = Storage.head(parts)
     items = head["items"]
-    wanted = question["wanted"]
-    if wanted is not None:
-        wanted -= len(items)
-    if not items or not head["more"] or wanted == 0:
+    remaining = question["wanted"]
+    if remaining is not None:
+        remaining -= len(items)
+    if not items or not head["more"] or remaining == 0:
         return None
-    limit = PAGE if wanted is None else min(wanted, PAGE)
-    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "wanted": wanted}
+    limit = PAGE if remaining is None else min(remaining, PAGE)
+    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "wanted": remaining}

@@ -7,11 +7,9 @@ that are not stored yet are sent. Runs on a temporary thread keep their checkpoi
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import AsyncIterator, Collection, Generator, Iterator, Sequence
-from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -22,10 +20,8 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
-from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from . import frames
+from .. import frames
 from .records import DeltaHistory, Record, Records, read_all
 from .run_checkpoints import (
     RunCheckpoints,
@@ -40,24 +36,18 @@ from .run_checkpoints import (
     next_page,
     tuple_question,
 )
+from .serializer import Allowed, allows_any, make_serializer
 from .storage import Storage
 
 # A serialized value up to this size is cheaper inside the checkpoint than as a separate row.
 INLINE_BYTES = 512
 
 
-# Classes that a checkpoint may contain besides LangGraph's: (module, class) pairs; True: any class.
-Allowed = Collection[tuple[str, ...]] | Literal[True]
-STRICT = "LANGGRAPH_STRICT_MSGPACK"  # LangGraph's own switch, which a deployment may set to false
-WRITTEN = frozenset({"null", "bytes", "bytearray", "msgpack"})  # data types that this saver writes
-
-
 T = TypeVar("T")
-Walk = Generator[dict[str, Any], list[bytes] | None, T]
-
-
-class CheckpointRefused(Exception):
-    """A checkpoint contains data that must not be restored."""
+Header = dict[str, Any]
+# A method that may wait for the storage is a generator: it yields the storage and a frame's kind, header and blobs, and
+# receives the parts of the answer. LangGraph's async and sync methods take the same steps in two ways.
+Steps = Generator[tuple[Storage, int, Header, list[bytes]], Any, T]
 
 
 class CheckpointTooLarge(Exception):
@@ -68,9 +58,9 @@ class HostSaver(BaseCheckpointSaver[str]):
     """Saves and loads the checkpoints of the current run or query."""
 
     def __init__(self, allowed: Allowed = (), *, max_bytes: int = 32 << 20) -> None:
-        if os.environ.get(STRICT, "true").lower() == "false":
+        if allows_any():
             allowed = True
-        super().__init__(serde=_serializer(allowed))
+        super().__init__(serde=make_serializer(allowed))
         self._allowed = None if allowed is True else set(allowed)
         self._max_bytes = max_bytes
 
@@ -81,7 +71,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         """
         if self._allowed is not None and not self._allowed.issuperset(extra_allowlist):
             self._allowed.update(extra_allowlist)
-            self.serde = _serializer(self._allowed)
+            self.serde = make_serializer(self._allowed)
         return self
 
     # Writing
@@ -93,14 +83,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        run = current_run.get()
-        frame = self._put(run, config, checkpoint, metadata, new_versions)
-        storage = run.storage_of(addressed_by(config)["thread_id"])
-        if frame and run.waits:
-            await storage.ask(frames.CHECKPOINT, *frame)
-        elif frame:
-            storage.send(frames.CHECKPOINT, *frame)
-        return config_of(addressed_by(config), checkpoint["id"])
+        return await _awaited(self._put(config, checkpoint, metadata, new_versions))
 
     def put(
         self,
@@ -109,14 +92,23 @@ class HostSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        run = current_run.get()
-        frame = self._put(run, config, checkpoint, metadata, new_versions)
-        storage = run.storage_of(addressed_by(config)["thread_id"])
+        return _blocking(self._put(config, checkpoint, metadata, new_versions))
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Steps[RunnableConfig]:
+        run, conf = current_run.get(), addressed_by(config)
+        storage = run.storage_of(conf["thread_id"])
+        frame = self._frame(run, config, checkpoint, metadata, new_versions)
         if frame and run.waits:
-            storage.ask_blocking(frames.CHECKPOINT, *frame)
+            yield storage, frames.CHECKPOINT, *frame
         elif frame:
             storage.send(frames.CHECKPOINT, *frame)
-        return config_of(addressed_by(config), checkpoint["id"])
+        return config_of(conf, checkpoint["id"])
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -148,7 +140,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         self._check_size(blobs)
         run.storage_of(conf["thread_id"]).send(frames.WRITES, header, blobs)
 
-    def _put(
+    def _frame(
         self,
         run: RunCheckpoints,
         config: RunnableConfig,
@@ -246,20 +238,18 @@ class HostSaver(BaseCheckpointSaver[str]):
     # Reading
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        run = current_run.get()
-        known, found = self._from_memory(run, config)
-        if known:
-            return found
-        storage = run.storage_of(addressed_by(config)["thread_id"])
-        return self._one(run, await storage.ask(frames.ASK, tuple_question(config), []))
+        return await _awaited(self._get(config))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return _blocking(self._get(config))
+
+    def _get(self, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
         run = current_run.get()
-        known, found = self._from_memory(run, config)
-        if known:
-            return found
+        is_known, known = self._from_memory(run, config)
+        if is_known:
+            return known
         storage = run.storage_of(addressed_by(config)["thread_id"])
-        return self._one(run, storage.ask_blocking(frames.ASK, tuple_question(config), []))
+        return self._one(run, (yield storage, frames.ASK, tuple_question(config), []))
 
     async def alist(
         self,
@@ -270,12 +260,11 @@ class HostSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         run = current_run.get()
-        question: dict[str, Any] | None = list_question(run, config, filter, before, limit)
+        question = list_question(run, config, filter, before, limit)
         while question is not None:
-            parts = await run.storage_of(question["thread_id"]).ask(frames.ASK, question, [])
-            for item in self._many(run, parts):
+            page, question = await _awaited(self._page(run, question))
+            for item in page:
                 yield item
-            question = next_page(question, parts)
 
     def list(
         self,
@@ -286,11 +275,17 @@ class HostSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         run = current_run.get()
-        question: dict[str, Any] | None = list_question(run, config, filter, before, limit)
+        question = list_question(run, config, filter, before, limit)
         while question is not None:
-            parts = run.storage_of(question["thread_id"]).ask_blocking(frames.ASK, question, [])
-            yield from self._many(run, parts)
-            question = next_page(question, parts)
+            page, question = _blocking(self._page(run, question))
+            yield from page
+
+    def _page(
+        self, run: RunCheckpoints, question: Header
+    ) -> Steps[tuple[Iterator[CheckpointTuple], Header | None]]:
+        """Return the checkpoints of one page, and the question for the next page; None after the last."""
+        parts = yield run.storage_of(question["thread_id"]), frames.ASK, question, []
+        return self._many(run, parts), next_page(question, parts)
 
     def _from_memory(
         self, run: RunCheckpoints, config: RunnableConfig
@@ -299,55 +294,33 @@ class HostSaver(BaseCheckpointSaver[str]):
         conf = addressed_by(config)
         if conf.get("thread_id") != run.thread_id:
             return False, None
-        ns, wanted = conf.get("checkpoint_ns", ""), conf.get("checkpoint_id")
+        ns, checkpoint_id = conf.get("checkpoint_ns", ""), conf.get("checkpoint_id")
         saved = run.last.get(ns)
         if saved is not None:
-            if run.is_over and wanted in (None, saved.checkpoint["id"]):
+            if run.is_over and checkpoint_id in (None, saved.checkpoint["id"]):
                 return True, as_tuple(run.thread_id, ns, saved)
             return False, None
-        if run.is_fresh and not wanted:
+        if run.is_fresh and not checkpoint_id:
             return True, None
         if run.newest is not None and not ns:
-            found = self._one(run, run.newest)
-            if not wanted or (found and found.checkpoint["id"] == wanted):
-                return True, found
+            newest = self._one(run, run.newest)
+            if not checkpoint_id or (newest and newest.checkpoint["id"] == checkpoint_id):
+                return True, newest
         return False, None
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> dict[str, Any]:
-        run = current_run.get()
-        storage = run.storage_of(addressed_by(config)["thread_id"])
-        walk = self._walk(run, config, channels)
-        answer: list[bytes] | None = None
-        while True:
-            try:
-                question = walk.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = await storage.ask(frames.ASK, question, [])
+        return await _awaited(self._delta_history(config, channels))
 
     def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> dict[str, Any]:
-        run = current_run.get()
-        storage = run.storage_of(addressed_by(config)["thread_id"])
-        walk = self._walk(run, config, channels)
-        answer: list[bytes] | None = None
-        while True:
-            try:
-                question = walk.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = storage.ask_blocking(frames.ASK, question, [])
+        return _blocking(self._delta_history(config, channels))
 
-    def _walk(
-        self, run: RunCheckpoints, config: RunnableConfig, channels: Sequence[str]
-    ) -> Walk[dict[str, Any]]:
-        """Collect the writes and values of channels in a checkpoint's ancestors, a page of ancestors per question.
-
-        A generator: yields questions to the storage and receives their answers.
-        """
-        conf = addressed_by(config)
+    def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Steps[dict[str, Any]]:
+        """Collect the writes and values of channels in a checkpoint's ancestors, a page of ancestors per question."""
+        run, conf = current_run.get(), addressed_by(config)
         place = conf["thread_id"], conf.get("checkpoint_ns", "")
+        storage = run.storage_of(conf["thread_id"])
         history = DeltaHistory(channels)
         records = {} if run.records is None else run.records
         is_known, target = self._from_memory(run, config)
@@ -355,10 +328,10 @@ class HostSaver(BaseCheckpointSaver[str]):
             parent = addressed_by(target.parent_config if target else None)
             id = parent.get("checkpoint_id")
         else:
-            record = yield from _read(records, place, conf.get("checkpoint_id"), channels)
+            record = yield from _read(storage, records, place, conf.get("checkpoint_id"), channels)
             id = record.parent_id if record else None
         while id and history.open:
-            ancestor = yield from _read(records, place, id, channels)
+            ancestor = yield from _read(storage, records, place, id, channels)
             if ancestor is None:
                 break
             history.take(ancestor, self.serde.loads_typed)
@@ -403,41 +376,29 @@ class HostSaver(BaseCheckpointSaver[str]):
 
     # Removing, copying
 
-    async def _do(self, question: dict[str, Any]) -> None:
-        run = current_run.get()
-        run.stored_blobs.clear()
-        storage = run.storage_of(question.get("thread_id", run.thread_id))
-        storage.head(await storage.ask(frames.ASK, question, []))
-
-    def _do_blocking(self, question: dict[str, Any]) -> None:
-        run = current_run.get()
-        run.stored_blobs.clear()
-        storage = run.storage_of(question.get("thread_id", run.thread_id))
-        storage.head(storage.ask_blocking(frames.ASK, question, []))
-
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._do({"op": "delete_thread", "thread_id": thread_id})
+        await _awaited(_change({"op": "delete_thread", "thread_id": thread_id}))
 
     def delete_thread(self, thread_id: str) -> None:
-        self._do_blocking({"op": "delete_thread", "thread_id": thread_id})
+        _blocking(_change({"op": "delete_thread", "thread_id": thread_id}))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._do({"op": "delete_for_runs", "run_ids": [*run_ids]})
+        await _awaited(_change({"op": "delete_for_runs", "run_ids": [*run_ids]}))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._do_blocking({"op": "delete_for_runs", "run_ids": [*run_ids]})
+        _blocking(_change({"op": "delete_for_runs", "run_ids": [*run_ids]}))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._do({"op": "copy_thread", "source": source_thread_id, "target": target_thread_id})
+        await _awaited(_change({"op": "copy_thread", "source": source_thread_id, "target": target_thread_id}))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._do_blocking({"op": "copy_thread", "source": source_thread_id, "target": target_thread_id})
+        _blocking(_change({"op": "copy_thread", "source": source_thread_id, "target": target_thread_id}))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._do({"op": "prune", "thread_ids": [*thread_ids], "strategy": strategy})
+        await _awaited(_change({"op": "prune", "thread_ids": [*thread_ids], "strategy": strategy}))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        self._do_blocking({"op": "prune", "thread_ids": [*thread_ids], "strategy": strategy})
+        _blocking(_change({"op": "prune", "thread_ids": [*thread_ids], "strategy": strategy}))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the next version: text that sorts after the current one.
@@ -448,9 +409,43 @@ class HostSaver(BaseCheckpointSaver[str]):
         return f"{number + 1:010}.{random.getrandbits(40):010x}"
 
 
+async def _awaited(steps: Steps[T]) -> T:
+    """Take the steps of a method, awaiting the storage's answers."""
+    answer: list[bytes] | None = None
+    while True:
+        try:
+            storage, kind, header, blobs = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = await storage.ask(kind, header, blobs)
+
+
+def _blocking(steps: Steps[T]) -> T:
+    """Take the steps of a method, blocking until the storage answers."""
+    answer: list[bytes] | None = None
+    while True:
+        try:
+            storage, kind, header, blobs = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = storage.ask_blocking(kind, header, blobs)
+
+
+def _change(question: Header) -> Steps[None]:
+    """Remove or copy stored checkpoints. Raises StorageFailed if the runner refuses."""
+    run = current_run.get()
+    run.stored_blobs.clear()
+    storage = run.storage_of(question.get("thread_id", run.thread_id))
+    storage.head((yield storage, frames.ASK, question, []))
+
+
 def _read(
-    records: Records, place: tuple[str, str], checkpoint_id: str | None, channels: Collection[str]
-) -> Walk[Record | None]:
+    storage: Storage,
+    records: Records,
+    place: tuple[str, str],
+    checkpoint_id: str | None,
+    channels: Collection[str],
+) -> Steps[Record | None]:
     """Return the record of a checkpoint (None: the newest) with these channels.
 
     Asks the storage for it and its ancestors unless `records` has it.
@@ -459,57 +454,13 @@ def _read(
     if record is not None and record.has(channels):
         return record
     needed = frozenset(channels).union((record and record.channels) or ())
-    parts = yield ancestors_question(place, checkpoint_id, needed)
-    fetched = read_all(Storage.head(parts or [])["items"], iter((parts or [])[1:]), needed)
+    parts = yield storage, frames.ASK, ancestors_question(place, checkpoint_id, needed), []
+    fetched = read_all(Storage.head(parts)["items"], iter(parts[1:]), needed)
     for one in fetched:
         known = records.get(one.key)
         if known is None or not known.has(needed):
             records[one.key] = one
     return fetched[0] if fetched else None
-
-
-class Serializer(JsonPlusSerializer):
-    """A serializer that raises CheckpointRefused for data that must not be restored.
-
-    LangGraph itself continues with the bare data of a class that is not allowed. The next checkpoint would then contain
-    that data in place of the value, and a payload injected into the database would reach the graph.
-    """
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        if data[0] not in WRITTEN:
-            raise CheckpointRefused(
-                f"the checkpoint holds data of the kind {data[0]!r}, which no graph wrote"
-            )
-        refused: list[str] = []
-        token = _refused.set(refused)
-        try:
-            value = super().loads_typed(data)
-        finally:
-            _refused.reset(token)
-        if refused:
-            raise CheckpointRefused(
-                f"the checkpoint names {refused[0]}, which is neither the project's nor the library's:"
-                f" a deployment with the variable {STRICT}=false restores objects of any class"
-            )
-        return value
-
-
-_refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
-
-
-def _note(event: SerdeEvent) -> None:
-    """Record a class that LangGraph has not restored. It reports this only to event listeners."""
-    refused = _refused.get()
-    if refused is not None and event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
-        refused.append(f"{event['module']}.{event['name']}")
-
-
-register_serde_event_listener(_note)
-
-
-def _serializer(allowed: Allowed) -> Serializer:
-    modules = True if allowed is True else list(allowed)
-    return Serializer(pickle_fallback=False, allowed_msgpack_modules=modules)
 
 
 def _is_small(value: Any) -> bool:

@@ -195,7 +195,7 @@ def _starlette_request(requests: Any, facts: Facts) -> Any:
 def _request_class(requests: Any) -> Any:
     datastructures = _starlette("datastructures")
 
-    class AskedRequest(requests.Request):
+    class CallerRequest(requests.Request):
         """Starlette's request with the URL that the caller requested. A scope contains only its path."""
 
         facts: Facts
@@ -204,7 +204,7 @@ def _request_class(requests: Any) -> Any:
         def url(self) -> Any:
             return datastructures.URL(self.facts.url)
 
-    return AskedRequest
+    return CallerRequest
 
 
 def _starlette(name: str) -> Any:

@@ -1,0 +1,1 @@
+"""Checkpoints of graphs: the saver that graphs use, its serializer, and their way to the runner."""
