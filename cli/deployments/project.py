@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from pathspec import GitIgnoreSpec
 
-from cli.api.access import TENANT_NAMES, read_env
+from cli.client.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
 from shared.deployments import env_names, javascript
 from shared.errors import misspelt

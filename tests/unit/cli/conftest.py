@@ -42,7 +42,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr("cli.api.client.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cli.client.client.PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("cli.deployments.following.POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
 

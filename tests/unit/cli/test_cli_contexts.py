@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli import completion
-from cli.api import contexts
-from cli.api.client import Client
+from cli.client import contexts
+from cli.client.client import Client
 from cli.main import app
 from cli.operating import login
 from tests.support import control_plane as fake

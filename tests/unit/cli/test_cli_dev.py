@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.api.client import Client
+from cli.client.client import Client
 from cli.deployments import new
 from cli.deployments.project import Project, own_paths
-from cli.deployments.watching import changes, state_of
 from cli.errors import BadUsage
-from cli.machine import demo, dev
+from cli.machine import dev, serve
 from cli.machine.dev import Developing, ProjectFiles, first_run
+from cli.machine.lines import Lines
+from cli.machine.watching import changes, state_of
 from cli.main import app
-from cli.output import Lines
 from shared.settings import Settings
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, deploy_answers, line
 
@@ -154,7 +154,7 @@ def test_the_addresses_of_a_service_for_other_machines_have_a_line_of_their_own(
         ({"RUNYARD_URL": "https://agents.example"}, "https://agents.example/", False),
         ({"RUNYARD_LISTEN_HOST": "127.0.0.1"}, "http://127.0.0.1:8155/", False),
     ):
-        text = "\n".join(demo.addresses(Settings.from_env(everywhere | more), ["app"]))
+        text = "\n".join(serve.addresses(Settings.from_env(everywhere | more), ["app"]))
         assert f"Console         {console}\n" in text
         assert f"Deployment      {console}d/app\n" in text
         assert ("There: runyard login http://ADDRESS:8155" in text) is has_line, text
@@ -193,7 +193,7 @@ def test_a_first_run_can_be_typed_as_it_is_shown(graphs: dict[str, str], typed: 
 
 
 def test_changes_are_those_that_a_deploy_would_see(tmp_path: Path) -> None:
-    new.make(tmp_path / "app", "chat")
+    new.create_project(tmp_path / "app", "chat")
     folder = tmp_path / "app"
     project = Project.read(folder)
     told = changes(lambda: Project.read(folder), state_of(project))

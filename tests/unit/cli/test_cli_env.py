@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.api.access import ApiKey, find_key, find_tenant, find_url, read_env
+from cli.client.access import ApiKey, find_key, find_tenant, find_url, read_env
 from cli.errors import CommandFailed
 from cli.main import app
 from cli.operating.browser import has_screen

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.errors import CommandFailed
-from cli.machine import process, procfile
+from cli.machine import procfile
 from cli.main import app
 from shared.settings import BadSetting
 
@@ -84,7 +84,7 @@ def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ou
         "RUNYARD_API_KEY_FILE": "",
     }
 
-    environment = process.environment_of(process.line_of("web"), given)
+    environment = procfile.environment_of(procfile.line_of("web"), given)
 
     assert environment["RUNYARD_DATA_DIR"] == str(here / "data")
     assert environment["RUNYARD_CACHE_DIR"] == str(here / "data" / "cache")
@@ -93,7 +93,7 @@ def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ou
 
     given = {**SERVERS, "PATH": "/theirs/bin", "PYTHONPATH": "/theirs", "OTHER": "as it is"}
 
-    environment = process.environment_of(process.line_of("web"), given)
+    environment = procfile.environment_of(procfile.line_of("web"), given)
 
     assert environment["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/theirs/bin"
     assert environment["PYTHONPATH"] == str(procfile.PROJECT)
@@ -104,7 +104,7 @@ def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ou
 def test_beat_gets_no_key(here: Path) -> None:
     given = {**SERVERS, "RUNYARD_API_KEY": "k"}
 
-    environment = process.environment_of(process.line_of("beat"), given)
+    environment = procfile.environment_of(procfile.line_of("beat"), given)
 
     assert not {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"} & environment.keys()
     assert environment["REDIS_URL"] == SERVERS["REDIS_URL"]
@@ -122,9 +122,9 @@ def test_beat_gets_no_key(here: Path) -> None:
 )
 def test_what_a_process_cannot_do_without_is_named(here: Path, name: str, missing: str) -> None:
     with pytest.raises(CommandFailed, match=f"{name} needs {missing}: set"):
-        process.environment_of(process.line_of(name), {})
+        procfile.environment_of(procfile.line_of(name), {})
 
 
 def test_a_file_that_cannot_be_read_is_named(here: Path) -> None:
     with pytest.raises(BadSetting, match="DATABASE_URL_FILE"):
-        process.environment_of(process.line_of("web"), {"DATABASE_URL_FILE": "missing"})
+        procfile.environment_of(procfile.line_of("web"), {"DATABASE_URL_FILE": "missing"})

@@ -13,7 +13,6 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli import options
 from cli.deployments import new
 from cli.deployments.project import Project, keep_root
 from cli.deployments.report import Terminal
@@ -406,7 +405,7 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
 def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
+    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
     ran = CliRunner().invoke(app, ["new", str(tmp_path / "agent")])
     assert ("runyard dev" in ran.stdout, "runyard deploy" in ran.stdout) == (False, True)
 

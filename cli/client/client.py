@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import httpx
 
-from cli.api.access import ApiKey
-from cli.api.addresses import PREVIEW_SIGN
-from cli.api.ids import is_id, is_part, with_part
+from cli.client.access import ApiKey
+from cli.client.names import PREVIEW_SIGN, is_id, is_part, with_part
 from cli.errors import BadUsage, CommandFailed
 
 PAGE = 100

@@ -22,8 +22,8 @@ import typer
 from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
-from cli.api import contexts
-from cli.api.contexts import KEY_PREFIX, Context, is_service_key, normalized
+from cli.client import contexts
+from cli.client.contexts import KEY_PREFIX, Context, is_service_key, normalized
 from cli.errors import BadUsage, CommandFailed
 from shared.settings import Settings, names_of
 
