@@ -102,8 +102,10 @@ def command(
     if function is None:
         return partial(command, needs_server=needs_server, json_help=json_help)
     body = function
-    own = inspect.signature(body, eval_str=True).parameters
-    filled = {name: parameter.annotation for name, parameter in own.items() if _options(parameter.annotation)}
+    parameters = inspect.signature(body, eval_str=True).parameters
+    filled = {
+        name: parameter.annotation for name, parameter in parameters.items() if _options(parameter.annotation)
+    }
     options = {name: kind for filler in filled.values() for name, kind in _options(filler).items()}
     if "as_json" in options:
         options["as_json"] = Annotated[bool, typer.Option("--json", help=json_help)]
@@ -118,7 +120,7 @@ def command(
 
     declared = [
         *(_parameter(name, kind) for name, kind in options.items() if _is_argument(kind)),
-        *(parameter for name, parameter in own.items() if name not in filled),
+        *(parameter for name, parameter in parameters.items() if name not in filled),
         *(_parameter(name, kind) for name, kind in options.items() if not _is_argument(kind)),
         *([_parameter("context", typer.Context)] if needs_server else []),
     ]

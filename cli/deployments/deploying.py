@@ -122,23 +122,30 @@ def start(client: Client, request: DeployRequest, report: Report) -> tuple[dict[
     for name in refused:
         report.note(f"{name} is reserved and is not sent")
     with request.source.prepared() as revision_config:
-        deployment = (
-            client.deployment(request.deployment_id) if request.deployment_id else client.find(request.name)
-        )
+        if request.deployment_id:
+            deployment = client.deployment(request.deployment_id)
+        else:
+            deployment = client.find(request.name)
         if deployment is None and request.preview:
             raise CommandFailed(
                 f"There is no deployment {request.name} to preview: deploy it without --preview first."
             )
         if deployment is None:
-            return _create(client, request, revision_config, secrets, report)
-        if request.preview:
-            report.step(f"Previewing the deployment {deployment['name']} as {request.preview}")
+            record = _create(client, request, revision_config, secrets, report)
         else:
-            report.step(f"Updating the deployment {deployment['name']}")
-            if len(deployment.get("traffic") or []) > 1:
-                report.note("Its traffic is split: when this is deployed, the split ends.")
-        config = revision_config(client, deployment["id"], report)
-        return _change_source(client, deployment, request, config, secrets, report)
+            if request.preview:
+                report.step(f"Previewing the deployment {deployment['name']} as {request.preview}")
+            else:
+                report.step(f"Updating the deployment {deployment['name']}")
+                if len(deployment.get("traffic") or []) > 1:
+                    report.note("Its traffic is split: when this is deployed, the split ends.")
+            config = revision_config(client, deployment["id"], report)
+            record = _add_revision(
+                client, deployment, request, config, {"secrets": secrets, **request.settings}
+            )
+        number, revision_id = record.get("latest_revision_number"), record["latest_revision_id"]
+        report.step(f"Building {version(number) if number else 'revision'} ({revision_id})")
+        return record, revision_id
 
 
 def _create(
@@ -147,7 +154,7 @@ def _create(
     revision_config: RevisionConfig,
     secrets: list[dict[str, str]],
     report: Report,
-) -> tuple[dict[str, Any], str]:
+) -> dict[str, Any]:
     """Create the deployment. A git source is part of the create call; an archive is uploaded and set by a PATCH.
 
     If the upload or the PATCH fails, the new deployment is deleted.
@@ -166,12 +173,11 @@ def _create(
     created = f"Created the deployment {request.name}"
     if not is_upload:
         report.step(created)
-        report.step(f"Building {_revision(deployment)}")
-        return deployment, deployment["latest_revision_id"]
+        return deployment
     try:
         report.step(created)
         config = revision_config(client, deployment["id"], report)
-        return _change_source(client, deployment, request, config, secrets, report, is_new=True)
+        return _add_revision(client, deployment, request, config, {"secrets": secrets})
     except (CommandFailed, KeyboardInterrupt):
         _delete_without_source(client, deployment["id"])
         raise
@@ -186,42 +192,24 @@ def _delete_without_source(client: Client, deployment_id: str) -> None:
         pass  # the command reports why the deploy failed
 
 
-def _change_source(
+def _add_revision(
     client: Client,
     deployment: dict[str, Any],
     request: DeployRequest,
     config: dict[str, Any],
-    secrets: list[dict[str, str]],
-    report: Report,
-    *,
-    is_new: bool = False,
-) -> tuple[dict[str, Any], str]:
-    body = {
-        "revision_source": request.source.kind,
-        "source_revision_config": config,
-        "secrets": secrets,
-        **({} if is_new else request.settings),
-    }
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Create a revision with this source, or a preview. Returns the deployment's record with the new revision."""
+    body = {"revision_source": request.source.kind, "source_revision_config": config, **changes}
     if request.source.config():
         body["source_config"] = request.source.config()
     if request.preview:
-        revision = client.add_revision(deployment["id"], {**body, "preview": request.preview})
-        record = deployment | {
-            "latest_revision_id": revision["id"],
-            "latest_revision_number": revision["number"],
-        }
-        report.step(f"Building {_revision(record)}")
-        return record, revision["id"]
+        row = client.add_revision(deployment["id"], {**body, "preview": request.preview})
+        return deployment | {"latest_revision_id": row["id"], "latest_revision_number": row["number"]}
     record = deployment | client.change(deployment["id"], body)
-    revision_id = record.get("latest_revision_id") or client.newest_revision(deployment["id"])["id"]
-    report.step(f"Building {_revision({**record, 'latest_revision_id': revision_id})}")
-    return record, revision_id
-
-
-def _revision(deployment: dict[str, Any]) -> str:
-    """Return `v3 (ID)` for the deployment's newest revision."""
-    number = deployment.get("latest_revision_number")
-    return f"{version(number) if number else 'revision'} ({deployment['latest_revision_id']})"
+    if not record.get("latest_revision_id"):
+        record["latest_revision_id"] = client.newest_revision(deployment["id"])["id"]
+    return record
 
 
 def follow_to_end(

@@ -96,25 +96,25 @@ class Project:
 
     def folders(self) -> list[Path]:
         """Return the project's directory and the directories outside it that it depends on. Raises CommandFailed."""
-        found = [self.folder]
+        folders = [self.folder]
         for entry in self._dependencies():
             folder = (self.folder / entry).resolve()
             if not folder.is_dir():
                 raise CommandFailed(f"{self.config_name}: the dependency {entry!r} is not a directory")
-            if not any(folder.is_relative_to(known) for known in found):
-                found.append(folder)
-        return found
+            if not any(folder.is_relative_to(known) for known in folders):
+                folders.append(folder)
+        return folders
 
     def _dependencies(self) -> list[str]:
         """Return the directories that the configuration depends on. Omits packages, which the build installs."""
         entries = self.config.get("dependencies") or []
         if not isinstance(entries, list):
             raise CommandFailed(f"{self.config_name}: dependencies must be a list")
-        found = [entry for entry in entries if isinstance(entry, str) and entry.startswith(".")]
+        roots = [entry for entry in entries if isinstance(entry, str) and entry.startswith(".")]
         source = self.config.get("source")
         if isinstance(source, dict) and isinstance(source.get("root"), str):
-            found.append(source["root"])
-        return found
+            roots.append(source["root"])
+        return roots
 
     def root(self) -> Path:
         """Return the directory that names in the archive are relative to."""
@@ -216,13 +216,13 @@ def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]
     spec = ignored(folder)
     for parent, subfolders, names in os.walk(folder):
         here = Path(parent)
-        place = here.relative_to(folder)
+        relative = here.relative_to(folder)
         subfolders[:] = sorted(
             name for name in subfolders
-            if not spec.match_file(f"{(place / name).as_posix()}/")
+            if not spec.match_file(f"{(relative / name).as_posix()}/")
             and not (here / name).is_symlink() and here / name not in apart
         )  # fmt: skip
-        yield here, [name for name in sorted(names) if not spec.match_file((place / name).as_posix())]
+        yield here, [name for name in sorted(names) if not spec.match_file((relative / name).as_posix())]
 
 
 def ignored(folder: Path) -> GitIgnoreSpec:
@@ -243,22 +243,22 @@ def deployment_name(text: str) -> str:
 def name_here() -> str:
     """Return the name that `deploy` would give the project in the current directory."""
     folder = Path.cwd()
-    found = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
-    return name_of(folder.name, found)
+    variables = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
+    return name_of(folder.name, variables)
 
 
-def name_of(folder: str, found: Mapping[str, str]) -> str:
+def name_of(folder: str, variables: Mapping[str, str]) -> str:
     """Return a project's default name: from the variable LANGSMITH_DEPLOYMENT_NAME, else from its directory."""
-    return deployment_name(os.environ.get(NAME) or found.get(NAME) or folder)
+    return deployment_name(os.environ.get(NAME) or variables.get(NAME) or folder)
 
 
-def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
+def sendable(variables: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
     """Return the variables in the form of the control plane, and the sorted names of variables that it would refuse.
 
     Variables for the command line itself are in neither.
     """
-    refused = env_names.refused(found)
-    sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
+    refused = env_names.refused(variables)
+    sent = [{"name": name, "value": value} for name, value in variables.items() if name not in refused]
     return sent, sorted(set(refused) - OWN)
 
 

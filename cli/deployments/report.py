@@ -82,20 +82,11 @@ class Plain(Report):
         self._print_line(text)
 
 
-class Quiet(Plain):
+class Quiet(Report):
     """Reports only the address."""
 
-    def note(self, text: str) -> None:
-        """Print nothing."""
-
-    def step(self, text: str) -> None:
-        """Print nothing."""
-
-    def status(self, status: str, seconds: float) -> None:
-        """Print nothing."""
-
-    def log(self, line: dict[str, Any]) -> None:
-        """Print nothing."""
+    def __init__(self, print_line: PrintLine) -> None:
+        self._print_line = print_line
 
     def result(self, record: dict[str, Any], text: str) -> None:
         self._print_line(record["url"] or text)

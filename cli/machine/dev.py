@@ -150,15 +150,15 @@ def settings_for(
     environment = {
         name: value for name, value in os.environ.items() if name.removesuffix("_FILE") not in FOREIGN
     }
-    own = {"RUNYARD_PORT": str(port), "RUNYARD_LISTEN_HOST": host}
+    overrides = {"RUNYARD_PORT": str(port), "RUNYARD_LISTEN_HOST": host}
     # An idle graph host never stops. The first run after a pause would otherwise wait for a process to start.
-    base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | own)
-    place = (data_dir or project.folder / DATA_DIR).absolute()
+    base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | overrides)
+    folder = (data_dir or project.folder / DATA_DIR).absolute()
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     is_cache_named = bool(os.environ.get("RUNYARD_CACHE_DIR"))
     return replace(
         base,
-        data_dir=place,
+        data_dir=folder,
         cache_dir=base.cache_dir if is_cache_named else caches / "runyard",
         dev_deployment=deployment_name(project.folder.name),
         log_level=base.log_level if verbose or "RUNYARD_LOG_LEVEL" in os.environ else "WARNING",
@@ -238,9 +238,9 @@ class Developing:
         try:
             project = self._files.read()
             keep_root(self._settings.data_dir, self._name, project.root())
-            found = read_variables(project, self._files.env_file)
+            variables = read_variables(project, self._files.env_file)
             request = DeployRequest(
-                self._name, ArchiveUpload(project), found, settings={"limits": self._limits}
+                self._name, ArchiveUpload(project), variables, settings={"limits": self._limits}
             )
             record, revision_id = start(self._client, request, report)
             follow(self._client, record["id"], revision_id, report)

@@ -135,11 +135,11 @@ def check(data_dir: Path) -> None:
 def _make_cluster(folder: Path, identity: _Identity) -> None:
     if (folder / "PG_VERSION").exists():
         return
-    made = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
-    _remove_tree(made)
-    made.mkdir(parents=True, mode=0o700)
-    identity.own(made)
-    command = [str(postgres_program("initdb")), "-D", str(made), "-U", ROLE, "--auth=trust", "--no-sync"]
+    draft = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
+    _remove_tree(draft)
+    draft.mkdir(parents=True, mode=0o700)
+    identity.own(draft)
+    command = [str(postgres_program("initdb")), "-D", str(draft), "-U", ROLE, "--auth=trust", "--no-sync"]
     command += ["--encoding=UTF8", *system.locale_options()]
     done = subprocess.run(
         command,
@@ -166,7 +166,7 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
             f"{folder} is not a PostgreSQL folder but holds {found}. Move it away, or choose another folder with"
             " RUNYARD_DATA_DIR."
         ) from error
-    made.rename(folder)
+    draft.rename(folder)
 
 
 def _postmaster_is_ready(folder: Path, pid: int) -> bool:

@@ -67,17 +67,17 @@ def read(path: Path = PROJECT / "Procfile") -> list[ProcfileLine]:
     for number, text in enumerate(path.read_text().splitlines(), 1):
         if not text.strip() or text.startswith("#"):
             continue
-        found = LINE.match(text)
-        if found is None:
+        match = LINE.match(text)
+        if match is None:
             raise BadProcfile(f"{path}, line {number}: not `name: command`: {text!r}")
-        lines.append(ProcfileLine(found["name"], found["command"].strip()))
+        lines.append(ProcfileLine(match["name"], match["command"].strip()))
     return lines
 
 
-def surroundings(given: Mapping[str, str]) -> dict[str, str]:
+def surroundings(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that every process needs: search paths of programs and modules, and interpreter options."""
     return {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)]),
         # Keep modules in the caller's folder or path out, such as a project's own `shared` package.
         "PYTHONPATH": str(PROJECT),
         "PYTHONSAFEPATH": "1",
@@ -145,27 +145,27 @@ def line_of(name: str) -> ProcfileLine:
     return lines[name]
 
 
-def environment_of(line: ProcfileLine, given: Mapping[str, str]) -> dict[str, str]:
+def environment_of(line: ProcfileLine, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the process: the given variables, with absolute paths and our search paths.
 
     Raises BadSetting, and CommandFailed if a required setting is missing.
     """
-    check_public(given)
-    settings = Settings.from_env(given)
+    check_public(variables)
+    settings = Settings.from_env(variables)
     missing = [VARIABLES[name] for name in NEEDED.get(line.name, SERVING) if not getattr(settings, name)]
     if missing:
         raise CommandFailed(
             f"{line.name} needs {' and '.join(missing)}: set what is missing, or start the whole service with"
             " `runyard up`."
         )
-    return line.environment({**given, **_paths(given, settings), **surroundings(given)})
+    return line.environment({**variables, **_paths(variables, settings), **surroundings(variables)})
 
 
-def _paths(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
+def _paths(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
     """Return the variables that hold paths, made absolute. The process runs in another working directory."""
     files = [f"{name}_FILE" for name in VARIABLES.values()]
     return {
         "RUNYARD_DATA_DIR": str(settings.data_dir),
         "RUNYARD_CACHE_DIR": str(settings.cache_dir),
-        **{name: str(Path(given[name]).absolute()) for name in files if given.get(name)},
+        **{name: str(Path(variables[name]).absolute()) for name in files if variables.get(name)},
     }

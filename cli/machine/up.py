@@ -25,7 +25,7 @@ from cli.errors import CannotStart
 from cli.machine import embedded, procfile
 from cli.machine.fork_server.client import ForkServer
 from cli.machine.lines import Lines
-from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
+from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, describe_exit
 from shared.infra import schema, system
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings, unknown_variables
@@ -54,11 +54,11 @@ class OncePerMachine:
     def __call__(self, name: str, line: str) -> None:
         if name == embedded.VALKEY and embedded.KERNEL_ADVICE.search(line):
             return
-        _, is_of_machine, said = line.partition(OF_MACHINE)
+        _, is_of_machine, text = line.partition(OF_MACHINE)
         if is_of_machine:
-            if said in self._shown:
+            if text in self._shown:
                 return
-            self._shown.add(said)
+            self._shown.add(text)
         self._show(name, line)
 
 
@@ -80,7 +80,7 @@ def run_service(settings: Settings, lines: Lines, on_ready: OnReady, opening: st
         if opening:
             lines.say(opening)
         supervisor = Supervisor(OncePerMachine(lines.show))
-        with supervisor.attentive():
+        with supervisor.handling_signals():
             return _serve(_with_keys(settings), lines, on_ready, supervisor, lock)
 
 
@@ -258,7 +258,7 @@ def _migrate(
         SupervisedProgram(release.name, release.argv, release.environment(environment), procfile.PROJECT)
     )
     if code != 0 and not supervisor.is_asked_to_stop:
-        raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
+        raise CannotStart(f"The database could not be prepared: {release.command!r} {describe_exit(code)}.")
 
 
 # The processes

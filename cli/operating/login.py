@@ -67,14 +67,14 @@ def login(
     if not isinstance(me, dict) or "role" not in me:
         raise CommandFailed(f"{address} does not answer as a runyard service. Nothing was kept.")
     with contexts.locked():
-        kept = contexts.load()
-        existing = kept.by_name.get(name)
+        stored = contexts.load()
+        existing = stored.by_name.get(name)
         if is_default and existing and existing.url != address:
             raise BadUsage(
                 f"The context {name} is the service {existing.url}. Nothing was kept."
                 f" Give another name with --name, or replace that context with --name {name}."
             )
-        contexts.save(kept.with_context(context))
+        contexts.save(stored.with_context(context))
     organization = me["organization"]["name"]
     out.done(
         f"Logged in to {address} with the role {me['role']} in the organization {organization}."

@@ -114,15 +114,15 @@ def _select(rows: Sequence[dict[str, Any]], worker: str | None) -> list[dict[str
     runners.
     """
     if worker is None:
-        found = [row for row in rows if row["kind"] == "runner"]
-        if len(found) > 1:
-            names = ", ".join(sorted(f"{row['host_name']}:{row['pid']}" for row in found))
-            raise BadUsage(f"There are {len(found)} runners; choose one: {printable(names)}.")
+        selected = [row for row in rows if row["kind"] == "runner"]
+        if len(selected) > 1:
+            names = ", ".join(sorted(f"{row['host_name']}:{row['pid']}" for row in selected))
+            raise BadUsage(f"There are {len(selected)} runners; choose one: {printable(names)}.")
     else:
-        found = [row for row in rows if f"{row['id']}:".startswith(f"{worker}:")]
-    if not found:
+        selected = [row for row in rows if f"{row['id']}:".startswith(f"{worker}:")]
+    if not selected:
         raise CommandFailed(f"There is no worker {worker or ''}".rstrip() + ". `runyard workers` lists them.")
-    return found
+    return selected
 
 
 def _read_again(client: Client, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -151,8 +151,8 @@ class Transcript:
             if node == "__interrupt__":
                 continue  # the command prints the question at the end, with the way to answer it
             self.finish()
-            place = f"{namespace}/{node}" if namespace else node
-            self._notes.print(Text.assemble(("✓ ", "green"), (printable(place), "cyan")))
+            path = f"{namespace}/{node}" if namespace else node
+            self._notes.print(Text.assemble(("✓ ", "green"), (printable(path), "cyan")))
             # A node that ran several times in one step has a list of updates.
             for one in update if isinstance(update, list) else [update]:
                 self._update(one)

@@ -89,7 +89,7 @@ def fork_server(supervisor: Supervisor) -> ForkServer | None:
 def main(grace_seconds: float, commands: list[str]) -> None:
     lines = Lines()
     supervisor = Supervisor(lines.show)
-    with supervisor.attentive():
+    with supervisor.handling_signals():
         forks = fork_server(supervisor)
         for number, command in enumerate(commands):
             supervisor.start(

@@ -16,7 +16,6 @@ import pytest
 from flask import Flask
 from typer.core import TyperArgument
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from cli.client.client import Client
 from cli.deployments.logs import Log
@@ -26,7 +25,7 @@ from cli.machine.procfile import PROJECT
 from cli.main import app
 from cli.output import json_text
 from tests.support import control_plane as fake
-from tests.support.commands import deployed, json_lines, runyard
+from tests.support.commands import deployed, invoke, json_lines, runyard
 from tests.support.control_plane import (
     BUILD_LOG,
     REVISION,
@@ -350,7 +349,7 @@ def test_a_service_that_is_not_there_or_is_another_s_is_a_sentence(server: Contr
     server.answers = {"GET /v2/deployments": [(200, b"<html>hello")]}
     assert "not JSON" in runyard(server, "list").stderr
 
-    ran = CliRunner().invoke(app, ["list", "--url", "http://127.0.0.1:9", "--api-key", "key"])
+    ran = invoke("list", "--url", "http://127.0.0.1:9", "--api-key", "key")
     assert ran.exit_code == 1
     assert "Start it with `runyard up`" in ran.output
 
@@ -365,10 +364,10 @@ def test_a_certificate_of_a_private_authority_is_refused_with_the_variable_to_se
         arguments = ["list", "--url", f"https://localhost:{port}", "--api-key", "key"]
         for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
             monkeypatch.delenv(variable, raising=False)
-        assert "set SSL_CERT_FILE" in CliRunner().invoke(app, arguments).stderr
+        assert "set SSL_CERT_FILE" in invoke(*arguments).stderr
 
         monkeypatch.setenv("SSL_CERT_FILE", authority)
-        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert invoke(*arguments).exit_code == 0
 
 
 def test_a_busy_service_is_asked_again_with_the_same_key(server: ControlPlane, project: Path) -> None:
@@ -472,12 +471,12 @@ def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytes
 def test_a_key_needs_a_running_database_and_a_bad_setting_stops_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ran = CliRunner().invoke(app, ["keys", "create"])
+    ran = invoke("keys", "create")
     assert ran.exit_code == 1
     assert "runyard up" in ran.output
 
     monkeypatch.setenv("RUNYARD_PORT", "many")
-    ran = CliRunner().invoke(app, ["up"])
+    ran = invoke("up")
     assert ran.exit_code == 1
     assert "RUNYARD_PORT must be a number" in ran.output
 
@@ -493,7 +492,7 @@ def test_every_command_has_a_help_page_in_which_flags_have_no_type() -> None:
     pages = dict(commands(get_command(app)))
     assert {("deploy",), ("runs", "show"), ("workers", "drain"), ("contexts",)} <= set(pages)
     for path, command in pages.items():
-        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
+        shown = invoke(*path, "--help", env={"COLUMNS": "200"})
         assert shown.exit_code == 0, shown.output
         assert command.help, path
         assert "<bool>" not in shown.output, path
@@ -577,7 +576,7 @@ def test_the_command_line_is_imported_without_the_service_s_packages() -> None:
 def test_a_command_of_the_service_says_what_to_install(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
 
-    ran = CliRunner().invoke(app, command.split(), prog_name="runyard")
+    ran = invoke(*command.split())
 
     assert ran.exit_code == 1
     assert f"`runyard {command.removesuffix(' web').removesuffix(' file')}` needs the packages" in ran.output
@@ -590,7 +589,7 @@ def test_a_key_of_a_service_elsewhere_is_never_made_in_the_database_here(
 ) -> None:
     monkeypatch.setenv(name, "https://runyard.example.com")
 
-    ran = CliRunner().invoke(app, ["keys", "create"])
+    ran = invoke("keys", "create")
 
     assert (ran.exit_code, "No API key for https://runyard.example.com" in ran.output) == (1, True)
 
@@ -598,6 +597,6 @@ def test_a_key_of_a_service_elsewhere_is_never_made_in_the_database_here(
 def test_without_the_service_s_packages_keys_are_made_over_http_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
 
-    ran = CliRunner().invoke(app, ["keys", "create"])
+    ran = invoke("keys", "create")
 
     assert (ran.exit_code, "No API key" in ran.output) == (1, True)

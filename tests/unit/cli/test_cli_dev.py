@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from cli.client.client import Client
 from cli.deployments import new
@@ -22,8 +21,8 @@ from cli.machine import dev, serve
 from cli.machine.dev import Developing, ProjectFiles, first_run
 from cli.machine.lines import Lines
 from cli.machine.watching import changes, state_of
-from cli.main import app
 from shared.settings import Settings
+from tests.support.commands import invoke
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, deploy_answers, line
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -141,7 +140,7 @@ def test_a_taken_port_is_reported_before_anything_starts(
 ) -> None:
     monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # the tests' process stays open
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ran = CliRunner().invoke(app, ["dev", str(project), "--port", str(taken.getsockname()[1])])
+        ran = invoke("dev", str(project), "--port", str(taken.getsockname()[1]))
     assert ran.exit_code == 1
     assert "choose another with --port." in ran.output
     assert "Starting" not in ran.output
@@ -169,11 +168,9 @@ def test_an_origin_is_what_a_browser_calls_it() -> None:
 
 def test_the_peer_s_options_are_taken_with_a_notice(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
-    monkeypatch.setattr(dev, "up", lambda settings, *_: asked.append(settings) or 0)
+    monkeypatch.setattr(dev, "run_service", lambda settings, *_: asked.append(settings) or 0)
     options = ["--no-browser", "--allow-blocking", "--debug-port", "5678", "--wait-for-client", "--studio"]
-    ran = CliRunner().invoke(
-        app, ["dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options]
-    )
+    ran = invoke("dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options)
     assert ran.exit_code == 0, ran.output
     assert (asked[0].listen_host, asked[0].dev_origin) == ("localhost", dev.STUDIO)
 

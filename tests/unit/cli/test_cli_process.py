@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cli.errors import CommandFailed
 from cli.machine import procfile
-from cli.main import app
 from shared.settings import BadSetting
+from tests.support.commands import invoke
 
 SERVERS = {
     "DATABASE_URL": "postgresql://somewhere/db",
@@ -24,7 +23,7 @@ SERVERS = {
 def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ran = CliRunner().invoke(app, ["process", "postgres"])
+    ran = invoke("process", "postgres")
 
     assert ran.exit_code == 2
     assert "'postgres'" in ran.stderr
@@ -32,7 +31,7 @@ def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
 
     monkeypatch.setenv("RUNYARD_PORT", "http")
 
-    ran = CliRunner().invoke(app, ["process", "web"])
+    ran = invoke("process", "web")
 
     assert ran.exit_code == 1
     assert "RUNYARD_PORT" in ran.stderr
@@ -41,7 +40,7 @@ def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
     for command in ("process web", "up"):
         monkeypatch.setenv("RUNYARD_DEV_DEPLOYMENT", "chat")
 
-        ran = CliRunner().invoke(app, command.split())
+        ran = invoke(*command.split())
 
         assert (ran.exit_code, "RUNYARD_DEV_DEPLOYMENT is set by `runyard dev`" in ran.stderr) == (1, True)
 
@@ -59,7 +58,7 @@ def test_it_becomes_the_command_of_the_procfile_in_the_folder_of_the_service(
         lambda program, argv, given: became.append((program, argv, given["RUNYARD_POOL"], os.getcwd())),
     )
 
-    ran = CliRunner().invoke(app, ["process", "runner"])
+    ran = invoke("process", "runner")
 
     [line] = [line for line in procfile.read() if line.name == "runner"]
     assert ran.exit_code == 0, ran.output

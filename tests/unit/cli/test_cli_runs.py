@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import Result
+from typer.testing import Result
 
 from cli.client import names
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from cli.client.client import Client
-from cli.main import app
 from cli.operating import top
+from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, D
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -56,7 +55,7 @@ def service(server: ControlPlane) -> ControlPlane:
 
 
 def called(server: ControlPlane, *options: str) -> str:
-    result = CliRunner().invoke(app, ["top", "--url", server.url, "--api-key", "k", *options])
+    result = runyard(server, "top", *options)
     assert result.exit_code == 0, result.output
     return result.stdout
 
