@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, NewType, get_args, get_type_hints
 
 import typer
@@ -54,6 +55,12 @@ Org = Annotated[
         help="Organization, for a key that may act in several (RUNYARD_ORG).",
         metavar="NAME",
         rich_help_panel="Service",
+    ),
+]
+Directory = Annotated[
+    Path,
+    typer.Argument(
+        help="Directory of the project. Default: this one.", metavar="DIRECTORY", show_default=False
     ),
 ]
 ConfigFile = Annotated[

@@ -95,10 +95,11 @@ class Output:
         if self.as_json:
             self.json(data)
             return
+        out = console()
         for label, value in facts.items():
-            if value not in (None, "", {}, []) and value != Text():
+            if value not in (None, "", {}, []):
                 text = value if isinstance(value, Text) else printable(shortened(as_text(value)))
-                console().print(Text.assemble((f"{label:<12}", "bold"), text))
+                out.print(Text.assemble((f"{label:<12}", "bold"), text))
 
     def rows(
         self,

@@ -10,10 +10,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from cli.client.client import Client
-from cli.commands import ConfigFile, Service, command
+from cli.commands import ConfigFile, Directory, Service, command
 from cli.deployments.deploying import (
     ArchiveUpload,
     DeployRequest,
@@ -39,12 +39,7 @@ def deploy(
     limits: Limits,
     service: Service,
     out: Output,
-    directory: Path = Argument(
-        Path("."),
-        help="Directory of the project. Default: this one.",
-        metavar="DIRECTORY",
-        show_default=False,
-    ),
+    directory: Directory = Path("."),
     name: str | None = Option(
         None, "--name", "-n", help="Name of the deployment. Default: the directory's name.", metavar="NAME"
     ),

@@ -12,7 +12,7 @@ from cli.client.names import address_in, revision_style, version
 from cli.commands import Yes, command, delete_record
 from cli.deployments.revisions import show_revisions
 from cli.deployments.target import Name, RequiredName, Wide, find_by_name, resolve_deployment
-from cli.output import Column, Output, Row, console, id_column, when
+from cli.output import Column, Output, Row, console, id_column, printable, when
 
 REVISIONS_SHOWN = 5
 ORDINARY = (
@@ -74,17 +74,18 @@ def delete(
 def _facts(row: Row) -> dict[str, Any]:
     config = row.get("source_config") or {}
     limits = {name: value for name, value in (row.get("limits") or {}).items() if value is not None}
-    traffic = row.get("traffic") or []
+    secrets = printable(", ".join(secret["name"] for secret in row.get("secrets") or []))
+    is_split = len(row.get("traffic") or []) > 1
     return {
         "Deployment": f"{row['name']} ({row['id']})",
         "Status": _state(row),
         "Address": address_in(row),
         "Type": config.get("deployment_type"),
         "Source": config.get("repo_url"),
-        "Traffic": traffic_text(row) if len(traffic) > 1 else None,
+        "Traffic": traffic_text(row) if is_split else None,
         "Pool": row.get("pool"),
         "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
-        "Secrets": ", ".join(secret["name"] for secret in row.get("secrets") or []),
+        "Secrets": Text(secrets) if secrets else None,  # a Text is not shortened
         "Changed": when(row.get("updated_at")),
     }
 

@@ -26,26 +26,16 @@ from shared.errors import misspelt
 
 CONFIG = "langgraph.json"
 NAME = "LANGSMITH_DEPLOYMENT_NAME"  # variable of `langgraph deploy`, in the environment or in .env
-OWN = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})  # variables that configure the command line itself
+CLIENT_VARIABLES = frozenset(
+    {NAME, "RUNYARD_API_KEY", *TENANT_NAMES}
+)  # variables that configure the command line itself
 ALWAYS_IGNORED = (
-    *(
-        "__pycache__/",
-        ".git/",
-        ".venv/",
-        "venv/",
-        ".env/",
-        "node_modules/",
-        ".tox/",
-        ".mypy_cache/",
-        ".ruff_cache/",
-    ),
-    *(".pytest_cache/", ".runyard/", ".langgraph_api/"),
-)
+    "__pycache__/ .git/ .venv/ venv/ .env/ node_modules/ .tox/ .mypy_cache/ .ruff_cache/ .pytest_cache/ .runyard/"
+    " .langgraph_api/"
+).split()
 SECRET_FILES = re.compile(r"\.env.*")
 IGNORE_FILES = (".dockerignore", ".gitignore")
-KEPT_ROOT = (
-    "project.json"  # in the data directory of `runyard dev`: its deployment, and the folder that is edited
-)
+KEPT_ROOT = "project.json"  # in the data directory of `runyard dev`: its deployment and the edited folder
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
 
 
@@ -174,14 +164,14 @@ class Project:
                 f"{similar}: unknown key. Did you mean graphs?" if similar else "graphs: this key is missing"
             )
             raise CommandFailed(f"{self.config_name}: {reason}")
-        graphs, auth, http = (self.config.get(key) for key in ("graphs", "auth", "http"))
+        graphs, auth, http = (
+            section if isinstance(section := self.config.get(key), dict) else {}
+            for key in ("graphs", "auth", "http")
+        )
         entries = [
-            *(
-                (f"graphs.{id}", entry, "graph")
-                for id, entry in (graphs if isinstance(graphs, dict) else {}).items()
-            ),
-            ("auth.path", auth.get("path") if isinstance(auth, dict) else None, "authorization"),
-            ("http.app", http.get("app") if isinstance(http, dict) else None, "app"),
+            *((f"graphs.{id}", entry, "graph") for id, entry in graphs.items()),
+            ("auth.path", auth.get("path"), "authorization"),
+            ("http.app", http.get("app"), "app"),
         ]
         for where, entry, kind in entries:
             path = entry.get("path") if isinstance(entry, dict) else entry
@@ -227,7 +217,7 @@ def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]
 
 def ignored(folder: Path) -> GitIgnoreSpec:
     """Return the patterns of omitted files: the built-in ones, then those of the directory's ignore files."""
-    patterns = list(ALWAYS_IGNORED)
+    patterns = [*ALWAYS_IGNORED]
     for name in IGNORE_FILES:
         path = folder / name
         if path.is_file():
@@ -259,10 +249,10 @@ def sendable(variables: Mapping[str, str]) -> tuple[list[dict[str, str]], list[s
     """
     refused = env_names.refused(variables)
     sent = [{"name": name, "value": value} for name, value in variables.items() if name not in refused]
-    return sent, sorted(set(refused) - OWN)
+    return sent, sorted(set(refused) - CLIENT_VARIABLES)
 
 
-def own_paths(data_dir: Path, root: Callable[[], Path], text: str) -> str:
+def original_paths(data_dir: Path, root: Callable[[], Path], text: str) -> str:
     """Replace paths into a revision's copy of the project by the paths of the edited originals."""
     places = "|".join(re.escape(str(place)) for place in {data_dir.absolute(), data_dir.resolve()})
     return re.sub(rf"(?:{places})/revisions/[0-9a-f-]+/project(?![\w.-])", lambda _: str(root()), text)
@@ -274,7 +264,7 @@ def keep_root(data_dir: Path, name: str, root: Path) -> None:
 
 
 def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
-    """Return a function that replaces paths as `own_paths` does.
+    """Return a function that replaces paths as `original_paths` does.
 
     The function changes nothing unless `runyard dev` deployed this deployment with the data directory.
     """
@@ -283,4 +273,4 @@ def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
         root = Path(kept["root"]) if kept["deployment"] == name else None
     except (OSError, ValueError, KeyError, TypeError):
         root = None
-    return str if root is None else lambda text: own_paths(data_dir, lambda: root, text)
+    return str if root is None else lambda text: original_paths(data_dir, lambda: root, text)

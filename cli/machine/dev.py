@@ -15,15 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from cli.client.access import KEPT_KEY
 from cli.client.client import Client
-from cli.commands import ConfigFile, command
+from cli.commands import ConfigFile, Directory, command
 from cli.deployments.deploying import ArchiveUpload, DeployRequest, read_variables, start
 from cli.deployments.following import LAST_LINES, follow
 from cli.deployments.logs import Log
-from cli.deployments.project import CONFIG, Project, deployment_name, keep_root, own_paths
+from cli.deployments.project import CONFIG, Project, deployment_name, keep_root, original_paths
 from cli.deployments.report import FAILED_STEP, Report
 from cli.errors import FAILED, BadUsage, CommandFailed
 from cli.machine.lines import Lines
@@ -42,36 +42,17 @@ BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
 BUILD_STEP = re.compile(r"(?:fetching|resolving|creating an|installing|loading) ")  # the builder's lines
 # Variables of the shell that are ignored: they describe another service, and `runyard dev` starts its own.
-FOREIGN = (
-    *("DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_DATABASE_POOLER"),
-    *(
-        "REDIS_URL",
-        "REDIS_BROKER_URL",
-        "REDIS_EVENTS_URL",
-        *names_of("listen_host"),
-        "RUNYARD_PORT",
-        "RUNYARD_URL",
-        "RUNYARD_INTERNAL_URL",
-        "RUNYARD_DATA_DIR",
-    ),
-    *(
-        "RUNYARD_API_KEY",
-        "RUNYARD_ENCRYPTION_KEYS",
-        "RUNYARD_APP_DOMAIN",
-        "RUNYARD_DEV_DEPLOYMENT",
-        "RUNYARD_DEV_ORIGIN",
-    ),
-)
+FOREIGN = {
+    *names_of("listen_host"),
+    *"DATABASE_URL DATABASE_READ_URL DATABASE_DIRECT_URL REDIS_URL REDIS_BROKER_URL REDIS_EVENTS_URL".split(),
+    *"RUNYARD_DATABASE_POOLER RUNYARD_PORT RUNYARD_URL RUNYARD_INTERNAL_URL RUNYARD_DATA_DIR RUNYARD_API_KEY".split(),
+    *"RUNYARD_ENCRYPTION_KEYS RUNYARD_APP_DOMAIN RUNYARD_DEV_DEPLOYMENT RUNYARD_DEV_ORIGIN".split(),
+}
 
 
 @command(needs_server=True)
 def dev(
-    directory: Path = Argument(
-        Path("."),
-        help="Directory of the project. Default: this one.",
-        metavar="DIRECTORY",
-        show_default=False,
-    ),
+    directory: Directory = Path("."),
     port: int = Option(PORT, "--port", "-p", min=1, max=65535, help="Port to listen on.", metavar="PORT"),
     host: str = Option(
         HOST, help="Address to listen on. Requests from other machines need a key.", metavar="ADDRESS"
@@ -110,15 +91,13 @@ def dev(
     --no-reload, a project that does not build ends the command with exit code 1.
     """
     project = Project.read(directory, config)
-    if not verbose:
-        os.environ.setdefault(
-            "PYTHONWARNINGS", "ignore"
-        )  # warnings of the service's processes do not concern the user
+    if not verbose:  # warnings of the service's processes do not concern the user
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
     settings = settings_for(project, port, data_dir, verbose=verbose, host=host)
     settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
     _keep_out_of_git(settings.data_dir)
     files = ProjectFiles(project.folder, config, env_file)
-    lines = Lines(rewrite=partial(own_paths, settings.data_dir, files.root))
+    lines = Lines(rewrite=partial(original_paths, settings.data_dir, files.root))
     limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
     for is_set, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
         if is_set:

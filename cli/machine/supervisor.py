@@ -232,9 +232,9 @@ class Supervisor:
             for child in self._children:
                 if child.process is not None and child.process.pid == pid:
                     child.process.returncode = os.waitstatus_to_exitcode(status)
-                    self._bury(child)
+                    self._mark_dead(child)
 
-    def _bury(self, child: Child) -> None:
+    def _mark_dead(self, child: Child) -> None:
         assert child.process is not None
         process, child.process = child.process, None
         child.last_exit = process.returncode

@@ -224,8 +224,8 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
     Servers need neither our addresses nor our keys, and other processes may be able to read their environment.
     """
-    own = tuple(VARIABLES.values())
-    return {name: value for name, value in environment.items() if not name.startswith(own)}
+    names = tuple(VARIABLES.values())
+    return {name: value for name, value in environment.items() if not name.startswith(names)}
 
 
 def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child) -> None:
@@ -266,7 +266,7 @@ def _migrate(
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """Return the environment of the processes: this process's own, with all resolved addresses and keys."""
-    own = {
+    resolved = {
         "DATABASE_URL": settings.database_url or "",
         "DATABASE_DIRECT_URL": settings.database_direct_url or "",
         "REDIS_URL": settings.redis_url or "",
@@ -285,7 +285,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
     }
-    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **own}
+    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **resolved}
 
 
 def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:

@@ -15,24 +15,10 @@ from tests.support.control_plane import ControlPlane
 from tests.support.databases import fresh
 
 FOREIGN = (
-    *(
-        "RUNYARD_API_KEY",
-        "RUNYARD_URL",
-        "RUNYARD_ORG",
-        "RUNYARD_CONTEXT",
-        "RUNYARD_LISTEN_HOST",
-        "RUNYARD_HOST",
-        "RUNYARD_PORT",
-        "LANGGRAPH_HOST_URL",
-    ),
-    *(
-        "LANGGRAPH_HOST_API_KEY",
-        "LANGSMITH_API_KEY",
-        "LANGCHAIN_API_KEY",
-        "LANGSMITH_TENANT_ID",
-        "LANGSMITH_DEPLOYMENT_NAME",
-    ),
-)
+    "RUNYARD_API_KEY RUNYARD_URL RUNYARD_ORG RUNYARD_CONTEXT RUNYARD_LISTEN_HOST RUNYARD_HOST RUNYARD_PORT"
+    " LANGGRAPH_HOST_URL LANGGRAPH_HOST_API_KEY LANGSMITH_API_KEY LANGCHAIN_API_KEY LANGSMITH_TENANT_ID"
+    " LANGSMITH_DEPLOYMENT_NAME"
+).split()
 
 
 @pytest.fixture

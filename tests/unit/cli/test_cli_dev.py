@@ -15,7 +15,7 @@ import pytest
 
 from cli.client.client import Client
 from cli.deployments import new
-from cli.deployments.project import Project, own_paths
+from cli.deployments.project import Project, original_paths
 from cli.errors import BadUsage
 from cli.machine import dev, serve
 from cli.machine.dev import Developing, ProjectFiles, first_run
@@ -85,7 +85,7 @@ def test_texts_name_the_files_that_are_edited_and_not_a_revision_s_copies(tmp_pa
     said = io.StringIO()
     for dependencies in ("[]", '["../lib"]'):
         (project / "langgraph.json").write_text(f'{{"dependencies": {dependencies}}}')
-        Lines(said, partial(own_paths, data_dir, files.root)).show("agent", text)
+        Lines(said, partial(original_paths, data_dir, files.root)).show("agent", text)
 
     assert said.getvalue().splitlines() == [
         f'agent    │ File "{root}/app/agent.py", line 3 ({copy}/env/bin/python, {root})'
