@@ -4,3 +4,7 @@
 `deployments` (deploy to logs), `runs` (run, runs, threads), `operating` (workers, keys, usage …), `backups` and
 `doctor`. `commands` has their decorator, `output` what they print with; they call the service through `client`.
 """
+
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]  # root of the clone, or the `app` folder of an installed wheel

@@ -10,10 +10,10 @@ from pathlib import Path
 import typer
 from typer import Argument, Option
 
+from cli import PROJECT
 from cli.commands import command, has_server
 from cli.deployments.project import CONFIG, deployment_name
 from cli.errors import BadUsage, CommandFailed
-from cli.machine.procfile import PROJECT
 from cli.output import console
 
 TEMPLATES = PROJECT / "examples"

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cli import PROJECT
 from cli.client.access import KEPT_KEY
 from cli.doctor.findings import Finding, fails, ok, warning
-from cli.machine import embedded, procfile, up
+from cli.machine import embedded, up
 from shared import __version__
 from shared.settings import MIB, PASSED_ON, BadSetting, Settings, check_public, unknown_variables
 
@@ -48,7 +49,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 def python() -> Finding:
     """Report the interpreter, the release and the operating system."""
     version = ".".join(map(str, sys.version_info[:3]))
-    where = f"runyard {__version__} in {procfile.PROJECT}"
+    where = f"runyard {__version__} in {PROJECT}"
     if sys.platform == "linux":
         return ok("Python", f"{version}, {where}")
     system = "macOS" if sys.platform == "darwin" else platform.system()
@@ -254,8 +255,8 @@ def probe_user_code(settings: Settings, environment: Mapping[str, str]) -> dict[
     try:
         done = subprocess.run(
             [sys.executable, "-m", "workers.machine", str(nearest(settings.data_dir))],
-            env={**environment, "PYTHONPATH": str(procfile.PROJECT), "PYTHONSAFEPATH": "1"},
-            cwd=procfile.PROJECT,
+            env={**environment, "PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"},
+            cwd=PROJECT,
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,

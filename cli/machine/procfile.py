@@ -12,11 +12,11 @@ from pathlib import Path
 import typer
 from typer import Argument
 
+from cli import PROJECT
 from cli.commands import command
 from cli.errors import BadUsage, CommandFailed
 from shared.settings import VARIABLES, Formation, Settings, check_public, unknown_variables
 
-PROJECT = Path(__file__).resolve().parents[2]  # root of the clone, or the `app` folder of an installed wheel
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
 # Addresses and keys that a process never uses. Withholding them means that a compromised process cannot leak them.

@@ -14,6 +14,7 @@ import httpx
 import typer
 from typer import Option
 
+from cli import PROJECT
 from cli.client.client import AS_STUDIO, Client
 from cli.client.names import address_in, served_at
 from cli.commands import command
@@ -22,7 +23,6 @@ from cli.deployments.project import Project
 from cli.deployments.report import PrintLine
 from cli.errors import CommandFailed
 from cli.machine.lines import Lines
-from cli.machine.procfile import PROJECT
 from cli.machine.up import run_service
 from shared.settings import Settings, check_public
 

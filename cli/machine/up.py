@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cli import PROJECT
 from cli.client.access import KEPT_KEY, KEPT_URL
 from cli.errors import CannotStart
 from cli.machine import embedded, procfile
@@ -255,7 +256,7 @@ def _migrate(
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
     code = supervisor.run(
-        SupervisedProgram(release.name, release.argv, release.environment(environment), procfile.PROJECT)
+        SupervisedProgram(release.name, release.argv, release.environment(environment), PROJECT)
     )
     if code != 0 and not supervisor.is_asked_to_stop:
         raise CannotStart(f"The database could not be prepared: {release.command!r} {describe_exit(code)}.")
@@ -318,7 +319,7 @@ def _start_processes(
                         name,
                         line.argv,
                         line.environment(environment),
-                        procfile.PROJECT,
+                        PROJECT,
                         command=line.command,
                     )
                     started.append(supervisor.start(program))

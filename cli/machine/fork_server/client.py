@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from cli.machine import procfile
+from cli import PROJECT
 from cli.machine.fork_server import ANSWER_SECONDS, FORK, GO, LONGEST, OWN_PID
 from cli.machine.supervisor import ForkedProcess, SupervisedProgram, Supervisor
 
@@ -31,9 +31,7 @@ class ForkServer:
             room = " " * LONGEST
             argv = [sys.executable, "-m", "cli.machine.fork_server", str(server_end.fileno()), room]
             self._child = supervisor.start(
-                SupervisedProgram(
-                    "forks", argv, environment, procfile.PROJECT, pass_fds=(server_end.fileno(),)
-                ),
+                SupervisedProgram("forks", argv, environment, PROJECT, pass_fds=(server_end.fileno(),)),
                 restarts=False,
             )
 
