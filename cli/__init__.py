@@ -2,5 +2,9 @@
 
 `main` registers the commands. Each is a function in one of the packages `machine` (up, dev, demo, process, health),
 `deployments` (deploy to logs), `runs` (run, runs, threads), `operating` (workers, keys, usage …), `backups` and
-`doctor`. They call the service through `api`, and share `options`, `output` and `errors`.
+`doctor`. `commands` has their decorator, `output` what they print with; they call the service through `client`.
 """
+
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]  # root of the clone, or the `app` folder of an installed wheel

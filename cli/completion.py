@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import threading
 from contextlib import redirect_stderr
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
+from typer import Argument, Option
 from typer._completion_shared import get_completion_script, install
 
-from cli.api import contexts
-from cli.api.access import find_key, find_tenant, find_url
-from cli.api.client import Client
-from shared.settings import Settings
+from cli.client import contexts
+from cli.commands import Service
 
 PROGRAM, VARIABLE = "runyard", "_RUNYARD_COMPLETE"
 LIMIT_SECONDS = 1.0  # timeout: the shell blocks until the completion returns
@@ -23,13 +21,11 @@ MOST = 100
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # shells' completion scripts may evaluate special characters
 
 
-def command(
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"], typer.Argument(help="The shell: bash, zsh or fish.", metavar="SHELL")
-    ],
-    is_installed: Annotated[
-        bool, typer.Option("--install", help="Install the script for your user instead of printing it.")
-    ] = False,
+def completion(
+    shell: Literal["bash", "zsh", "fish"] = Argument(help="The shell: bash, zsh or fish.", metavar="SHELL"),
+    is_installed: bool = Option(
+        False, "--install", help="Install the script for your user instead of printing it."
+    ),
 ) -> None:
     """Print the script that makes a shell complete commands, options and names, or install it."""
     if is_installed:
@@ -44,24 +40,22 @@ def deployment_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
     Returns an empty list without a key, or if the service does not answer in time. Prints nothing.
     """
-    found: list[str] = []
-    asking = threading.Thread(target=_ask, args=(ctx, incomplete, found), daemon=True)
+    names: list[str] = []
+    lookup = threading.Thread(target=_find_names, args=(ctx, incomplete, names), daemon=True)
     with redirect_stderr(io.StringIO()):
-        asking.start()
-        asking.join(LIMIT_SECONDS)
-    return list(found)
+        lookup.start()
+        lookup.join(LIMIT_SECONDS)
+    return list(names)
 
 
-def _ask(ctx: typer.Context, incomplete: str, found: list[str]) -> None:
+def _find_names(ctx: typer.Context, incomplete: str, names: list[str]) -> None:
     try:
         contexts.requested.set(ctx.find_root().params.get("context"))
-        settings, given = Settings.from_env(os.environ), ctx.params
-        url = find_url(given.get("url"), settings)
-        key = find_key(given.get("api_key"), settings, url=url)
-        with Client(url, key, tenant=find_tenant(given.get("org"))) as client:
+        options = {name: ctx.params.get(name) for name in ("url", "api_key", "org")}
+        with Service(**options).open() as client:
             answer = client.get("/v2/deployments", {"name_contains": incomplete, "limit": MOST})
-        names = [row["name"] for row in answer["resources"]]
-        found += sorted(name for name in names if name.startswith(incomplete) and PLAIN.fullmatch(name))
+        matches = (row["name"] for row in answer["resources"] if row["name"].startswith(incomplete))
+        names += sorted(name for name in matches if PLAIN.fullmatch(name))
     except Exception:  # the outermost loop: a shell must not print a traceback between the words of a command
         return
 

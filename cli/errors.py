@@ -29,3 +29,7 @@ class TimedOut(CommandFailed):
     """A wait reached its timeout. The operation continues and may still succeed."""
 
     exit_code = TIMED_OUT
+
+
+class CannotStart(CommandFailed):
+    """The service or one of its servers cannot be started; the message says what to do."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace as changed
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.commands import Yes, command, settings
 from cli.errors import CommandFailed
-from cli.options import Json, Yes, sentences, settings
+from cli.output import Output
 from shared.settings import Settings
 
 PassphraseFile = Annotated[
@@ -25,7 +25,9 @@ PassphraseFile = Annotated[
 ]
 
 
+@command(needs_server=True)
 def backup(
+    out: Output,
     target: Annotated[
         Path,
         typer.Argument(help="File to write, or directory for a file named after the time.", metavar="FILE"),
@@ -36,21 +38,19 @@ def backup(
         typer.Option("--check", help="Read this backup and check that it can be restored; write nothing."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Write a backup of the service's database, as of one moment, while the service runs.
 
     The backup holds deployments with their archives, threads, runs, stores, crons, API keys, OAuth clients and secrets.
     Secrets stay encrypted: keep the keys elsewhere, or seal them into the backup with --passphrase-file.
     """
-    with sentences(as_json=as_json):
-        if check:
-            _check(target, passphrase_file, as_json=as_json)
-        else:
-            _make(target, passphrase_file, force=force, as_json=as_json)
+    if check:
+        _check(target, passphrase_file, out)
+    else:
+        _make(target, passphrase_file, out, force=force)
 
 
-def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: bool) -> None:
+def _make(target: Path, passphrase_file: Path | None, out: Output, *, force: bool) -> None:
     from cli.backups import contents, database, keys, making
     from cli.machine import local  # imports the whole database layer, which few commands need
 
@@ -59,8 +59,8 @@ def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: b
     passphrase = keys.passphrase(passphrase_file)
     with database.of_service(own) as url:
         path, manifest = making.make(url, target, encryption_keys, passphrase=passphrase, replace=force)
-    if as_json:
-        typer.echo(json.dumps({"path": str(path), **_shown(manifest)}, indent=2))
+    if out.as_json:
+        out.json({"path": str(path), **_shown(manifest)})
         return
     typer.echo(f"{path}: {contents.in_words(contents.counts(manifest['tables']))} ({_size(path)}).")
     if manifest["unreadable"]:
@@ -75,14 +75,14 @@ def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: b
         )
 
 
-def _check(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
+def _check(path: Path, passphrase_file: Path | None, out: Output) -> None:
     from cli.backups import contents, restoring
 
     backup, _ = restoring.open_backup(path, settings(), passphrase_file)
     encrypted = restoring.check(backup)
     manifest = backup.manifest
-    if as_json:
-        typer.echo(json.dumps({"path": str(path), **_shown(manifest), **encrypted}, indent=2))
+    if out.as_json:
+        out.json({"path": str(path), **_shown(manifest), **encrypted})
         return
     typer.echo(
         f"{path} is authentic and whole: made {manifest['made_at']} by runyard {manifest['version']}, signed with the"
@@ -94,7 +94,9 @@ def _check(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
     )
 
 
+@command(needs_server=True)
 def restore(
+    out: Output,
     file: Annotated[Path, typer.Argument(help="Backup.", metavar="FILE")],
     passphrase_file: PassphraseFile = None,
     replace: Annotated[
@@ -109,26 +111,24 @@ def restore(
             help="Disable crons, end unfinished runs and send no webhooks: for a copy beside the original.",
         ),
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Restore a backup into the empty database of a stopped service: of DATABASE_URL, else of the data directory.
 
     The restore is one transaction: if it fails or is interrupted, nothing has changed. Runs that had not ended when the
     backup was made continue when the service starts.
     """
-    with sentences(as_json=as_json):
-        _restore(file, settings(), passphrase_file, replace=replace, yes=yes, paused=paused, as_json=as_json)
+    _restore(file, settings(), passphrase_file, out, replace=replace, yes=yes, paused=paused)
 
 
 def _restore(
     file: Path,
     own: Settings,
     passphrase_file: Path | None,
+    out: Output,
     *,
     replace: bool,
     yes: bool,
     paused: bool,
-    as_json: bool,
 ) -> None:
     from cli.backups import contents, database, restoring
     from cli.machine import local  # imports SQLAlchemy
@@ -141,7 +141,7 @@ def _restore(
             target = restoring.look(conn)
         restoring.require(target, replace=replace)
         if not target.is_empty:
-            _confirm(contents.in_words(target.counts), yes=yes, as_json=as_json)
+            _confirm(contents.in_words(target.counts), yes=yes, as_json=out.as_json)
         kept: Path | None = None
         troubles: list[str] = []
 
@@ -157,9 +157,9 @@ def _restore(
         if paused:
             with local.connected(changed(own, database_url=url)):
                 ended = restoring.end_live_runs()
-    if as_json:
+    if out.as_json:
         result = {**_shown(backup.manifest), **encrypted, "ended_runs": ended}
-        typer.echo(json.dumps({"path": str(file), **result}, indent=2))
+        out.json({"path": str(file), **result})
     else:
         restored = contents.in_words(contents.counts(backup.tables))
         typer.echo(f"Restored {restored}, as of {backup.manifest['made_at']}.")

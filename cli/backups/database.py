@@ -14,9 +14,8 @@ import psycopg
 from sqlalchemy import Connection as EngineConnection
 from sqlalchemy import NullPool, create_engine
 
-from cli.errors import CommandFailed
+from cli.errors import CannotStart, CommandFailed
 from cli.machine import embedded
-from cli.machine.embedded import CannotStart
 from cli.machine.up import SERVER_SECONDS, locked, without_secrets
 from shared.infra.postgres import driver_url
 from shared.settings import Settings

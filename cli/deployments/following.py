@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, SSEError
 
-from cli.api.client import Client
-from cli.api.statuses import REVISION_ENDS
+from cli.client.client import Client
+from cli.client.names import REVISION_ENDS
 from cli.deployments.report import Report, Stopwatch
 from cli.errors import CommandFailed, TimedOut
 from cli.output import as_time

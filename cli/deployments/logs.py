@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 from rich.text import Text
+from typer import Option
 
-from cli.api.client import Client
-from cli.deployments import revisions
-from cli.deployments.deployments import NameOrPreview, chosen_with_preview
+from cli.client.client import Client
+from cli.commands import command, settings
 from cli.deployments.project import kept_paths
 from cli.deployments.report import LEVEL_STYLES
+from cli.deployments.revisions import find_revision
+from cli.deployments.target import NameOrPreview, resolve_with_preview
 from cli.errors import BadUsage
-from cli.options import Key, Org, Url, open_client, sentences, settings
-from cli.output import as_time, console, printable
+from cli.output import Output, as_time, console, json_text, printable
 
 FOLLOW_SECONDS = 1.0
 WAIT_SECONDS = 20  # timeout of a long poll; the service answers as soon as there is a line
@@ -30,76 +30,62 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 Line = dict[str, Any]
 
 
-def command(
+@command(json_help="Print one JSON object for each line.")
+def logs(
+    client: Client,
+    out: Output,
     name: NameOrPreview = None,
-    kind: Annotated[
-        Literal["deploy", "build"],
-        typer.Option("--type", help="Log of the serving deployment, or of a build."),
-    ] = "deploy",
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new lines as they come, until Ctrl-C.")
-    ] = False,
-    level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] | None,
-        typer.Option(help="Only lines of this level and above.", case_sensitive=False, show_default=False),
-    ] = None,
-    query: Annotated[
-        str | None, typer.Option("--query", help="Only lines that contain this text.", metavar="TEXT")
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            help="Only lines since this time: 2026-01-31T12:00:00, or an age such as 15m, 2h, 3d.",
-            metavar="TIME",
-        ),
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only lines up to this time.", metavar="TIME")] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(
-            help="Only lines of this revision: v3, its id or the end of its id. Default for --type build: the newest.",
-            metavar="REVISION",
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Number of lines, the newest.", min=1, metavar="N")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")] = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
+    kind: Literal["deploy", "build"] = Option(
+        "deploy", "--type", help="Log of the serving deployment, or of a build."
+    ),
+    follow: bool = Option(False, "--follow", "-f", help="Print new lines as they come, until Ctrl-C."),
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] | None = Option(
+        None, help="Only lines of this level and above.", case_sensitive=False, show_default=False
+    ),
+    query: str | None = Option(None, "--query", help="Only lines that contain this text.", metavar="TEXT"),
+    since: str | None = Option(
+        None,
+        help="Only lines since this time: 2026-01-31T12:00:00, or an age such as 15m, 2h, 3d.",
+        metavar="TIME",
+    ),
+    until: str | None = Option(None, help="Only lines up to this time.", metavar="TIME"),
+    revision: str | None = Option(
+        None,
+        help="Only lines of this revision: v3, its id or the end of its id. Default for --type build: the newest.",
+        metavar="REVISION",
+    ),
+    limit: int = Option(100, help="Number of lines, the newest.", min=1, metavar="N"),
 ) -> None:
     """Show log lines of a deployment, oldest first."""
-    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        filters = {
-            "level": level,
-            "query": query,
-            "start_time": moment(since) if since else None,
-            "end_time": moment(until) if until else None,
-        }
-        found, preview = chosen_with_preview(client, name)
-        if preview is None or revision:
-            revision_id = _revision_id(client, found, kind, revision)
-        else:
-            serving = preview["revision_id"] if kind == "deploy" else None
-            revision_id = serving or preview["latest_revision_id"]
-        log = Log(client, found["id"], revision_id, kind, filters)
-        show = _json_line if as_json else _shower(kept_paths(settings().data_dir, found["name"]))
-        lines = log.newest(limit)
-        for line in lines:
+    filters = {
+        "level": level,
+        "query": query,
+        "start_time": as_moment(since) if since else None,
+        "end_time": as_moment(until) if until else None,
+    }
+    deployment, preview = resolve_with_preview(client, name)
+    if preview is None or revision:
+        revision_id = _revision_id(client, deployment, kind, revision)
+    else:
+        serving = preview["revision_id"] if kind == "deploy" else None
+        revision_id = serving or preview["latest_revision_id"]
+    log = Log(client, deployment["id"], revision_id, kind, filters)
+    show = _json_line if out.as_json else _line_printer(kept_paths(settings().data_dir, deployment["name"]))
+    lines = log.newest(limit)
+    for line in lines:
+        show(line)
+    if not lines and not follow and not out.as_json:
+        what = "that matches" if any(filters.values()) else "yet"
+        typer.echo(f"There is nothing in the {kind} log {what}. --follow shows lines as they come.", err=True)
+    if follow:
+        for line in log.following():
             show(line)
-        if not lines and not follow and not as_json:
-            what = "that matches" if any(filters.values()) else "yet"
-            typer.echo(
-                f"There is nothing in the {kind} log {what}. --follow shows lines as they come.", err=True
-            )
-        if follow:
-            for line in log.following():
-                show(line)
 
 
-def _revision_id(client: Client, found: dict[str, Any], kind: str, revision: str | None) -> str | None:
+def _revision_id(client: Client, deployment: dict[str, Any], kind: str, revision: str | None) -> str | None:
     if revision:
-        return revisions.find(client, found, revision)["id"]
-    return client.newest_revision(found["id"])["id"] if kind == "build" else None
+        return find_revision(client, deployment, revision)["id"]
+    return client.newest_revision(deployment["id"])["id"] if kind == "build" else None
 
 
 class Log:
@@ -135,13 +121,13 @@ class Log:
         offset: str | None = None
         while True:
             where: dict[str, Any] = {"offset": offset} if offset else self._since_newest()
-            asked_at = time.monotonic()
+            sent_at = time.monotonic()
             page = self._page("asc", PAGE, wait_seconds=WAIT_SECONDS, **where)
             offset = page.get("next_offset") or offset
             fresh = [line for line in page["logs"] if line["id"] not in self._read_ids]
             self._remember(fresh)
             yield from fresh
-            if not page["logs"] and time.monotonic() - asked_at < FOLLOW_SECONDS:
+            if not page["logs"] and time.monotonic() - sent_at < FOLLOW_SECONDS:
                 # The service answered without a long poll: the log is a build's, or the service is shutting down.
                 time.sleep(FOLLOW_SECONDS)
 
@@ -163,7 +149,7 @@ class Log:
         return self._client.logs(deployment_id, revision_id, kind, body, wait_seconds=wait_seconds)
 
 
-def _shower(rewrite: Callable[[str], str]) -> Callable[[Line], None]:
+def _line_printer(rewrite: Callable[[str], str]) -> Callable[[Line], None]:
     out = console()
 
     def show(line: Line) -> None:
@@ -175,10 +161,10 @@ def _shower(rewrite: Callable[[str], str]) -> Callable[[Line], None]:
 
 
 def _json_line(line: Line) -> None:
-    typer.echo(json.dumps({**line, "timestamp": as_time(line["timestamp"])}, ensure_ascii=False))
+    typer.echo(json_text({**line, "timestamp": as_time(line["timestamp"])}))
 
 
-def moment(text: str) -> str:
+def as_moment(text: str) -> str:
     """Convert an ISO 8601 time or an age such as `15m` to ISO 8601 with a time zone. Raises BadUsage."""
     ago = AGO.fullmatch(text.strip())
     if ago:

@@ -6,14 +6,14 @@ import json
 import shlex
 import shutil
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from cli import PROJECT
+from cli.commands import command, has_server
 from cli.deployments.project import CONFIG, deployment_name
 from cli.errors import BadUsage, CommandFailed
-from cli.machine.procfile import PROJECT
-from cli.options import has_server, sentences
 from cli.output import console
 
 TEMPLATES = PROJECT / "examples"
@@ -22,45 +22,45 @@ IGNORED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info
 GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
 
 
-def command(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Directory to create. It may exist if it is empty.", metavar="DIRECTORY", show_default=False
-        ),
-    ] = None,
-    template: Annotated[
-        str, typer.Option("--template", "-t", help="Template to copy; --list prints them.", metavar="NAME")
-    ] = DEFAULT,
-    list_only: Annotated[bool, typer.Option("--list", help="List the templates.")] = False,
+@command
+def new(
+    directory: Path | None = Argument(
+        None,
+        help="Directory to create. It may exist if it is empty.",
+        metavar="DIRECTORY",
+        show_default=False,
+    ),
+    template: str = Option(
+        DEFAULT, "--template", "-t", help="Template to copy; --list prints them.", metavar="NAME"
+    ),
+    list_only: bool = Option(False, "--list", help="List the templates."),
 ) -> None:
     """Create a starter project. It needs no key of a model provider."""
-    with sentences():
-        if list_only:
-            for name, text in templates().items():
-                console().print(f"{name:<10} {text}")
-            return
-        if directory is None:
-            raise BadUsage("Name the directory: `runyard new my-agent`.")
-        make(directory, template)
-        typer.echo(f"Made {directory} from the template {template}. What to do with it:\n")
-        typed = shlex.quote(str(directory))
-        if has_server():
-            typer.echo(f"  runyard dev {typed}      serve it here, and again whenever a file changes")
-        typer.echo(f"  runyard deploy {typed}   deploy it to a running service")
+    if list_only:
+        for name, text in templates().items():
+            console().print(f"{name:<10} {text}")
+        return
+    if directory is None:
+        raise BadUsage("Name the directory: `runyard new my-agent`.")
+    create_project(directory, template)
+    typer.echo(f"Made {directory} from the template {template}. What to do with it:\n")
+    path = shlex.quote(str(directory))
+    if has_server():
+        typer.echo(f"  runyard dev {path}      serve it here, and again whenever a file changes")
+    typer.echo(f"  runyard deploy {path}   deploy it to a running service")
 
 
 def templates() -> dict[str, str]:
     """Return the names of the templates with the descriptions of their graphs."""
-    return {path.parent.name: _described(path) for path in sorted(TEMPLATES.glob(f"*/{CONFIG}"))}
+    return {path.parent.name: _description(path) for path in sorted(TEMPLATES.glob(f"*/{CONFIG}"))}
 
 
-def _described(path: Path) -> str:
+def _description(path: Path) -> str:
     graphs = json.loads(path.read_text(encoding="utf-8"))["graphs"].values()
     return " ".join(graph["description"] for graph in graphs if isinstance(graph, dict))
 
 
-def make(directory: Path, template: str) -> None:
+def create_project(directory: Path, template: str) -> None:
     """Copy a template to a new or empty directory. Raises CommandFailed."""
     known = templates()
     if template not in known:
@@ -71,17 +71,17 @@ def make(directory: Path, template: str) -> None:
         shutil.copytree(TEMPLATES / template, directory, ignore=IGNORED, dirs_exist_ok=True)
         (directory / ".gitignore").write_text(GITIGNORE)
         readme = directory / "README.md"
-        readme.write_text(_at_home(readme.read_text(encoding="utf-8"), directory, template), encoding="utf-8")
+        readme.write_text(_renamed(readme.read_text(encoding="utf-8"), directory, template), encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"{directory} cannot be made: {error}") from error
 
 
-def _at_home(text: str, directory: Path, template: str) -> str:
+def _renamed(text: str, directory: Path, template: str) -> str:
     """Replace the example's name and path in its README by those of the project."""
     name = directory.resolve().name
     text = text.replace(f"# {template}\n", f"# {name}\n", 1)
-    for command in ("deploy", "dev"):
-        text = text.replace(f"runyard {command} examples/{template}", f"runyard {command}")
+    for verb in ("deploy", "dev"):
+        text = text.replace(f"runyard {verb} examples/{template}", f"runyard {verb}")
     deployed = deployment_name(name)
     return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
         f"runyard run {template}", f"runyard run {deployed}"

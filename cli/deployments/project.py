@@ -19,33 +19,23 @@ from typing import Any, BinaryIO
 
 from pathspec import GitIgnoreSpec
 
-from cli.api.access import TENANT_NAMES, read_env
+from cli.client.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
 from shared.deployments import env_names, javascript
 from shared.errors import misspelt
 
 CONFIG = "langgraph.json"
 NAME = "LANGSMITH_DEPLOYMENT_NAME"  # variable of `langgraph deploy`, in the environment or in .env
-OWN = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})  # variables that configure the command line itself
+CLIENT_VARIABLES = frozenset(
+    {NAME, "RUNYARD_API_KEY", *TENANT_NAMES}
+)  # variables that configure the command line itself
 ALWAYS_IGNORED = (
-    *(
-        "__pycache__/",
-        ".git/",
-        ".venv/",
-        "venv/",
-        ".env/",
-        "node_modules/",
-        ".tox/",
-        ".mypy_cache/",
-        ".ruff_cache/",
-    ),
-    *(".pytest_cache/", ".runyard/", ".langgraph_api/"),
-)
+    "__pycache__/ .git/ .venv/ venv/ .env/ node_modules/ .tox/ .mypy_cache/ .ruff_cache/ .pytest_cache/ .runyard/"
+    " .langgraph_api/"
+).split()
 SECRET_FILES = re.compile(r"\.env.*")
 IGNORE_FILES = (".dockerignore", ".gitignore")
-KEPT_ROOT = (
-    "project.json"  # in the data directory of `runyard dev`: its deployment, and the folder that is edited
-)
+KEPT_ROOT = "project.json"  # in the data directory of `runyard dev`: its deployment and the edited folder
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
 
 
@@ -96,25 +86,25 @@ class Project:
 
     def folders(self) -> list[Path]:
         """Return the project's directory and the directories outside it that it depends on. Raises CommandFailed."""
-        found = [self.folder]
+        folders = [self.folder]
         for entry in self._dependencies():
             folder = (self.folder / entry).resolve()
             if not folder.is_dir():
                 raise CommandFailed(f"{self.config_name}: the dependency {entry!r} is not a directory")
-            if not any(folder.is_relative_to(known) for known in found):
-                found.append(folder)
-        return found
+            if not any(folder.is_relative_to(known) for known in folders):
+                folders.append(folder)
+        return folders
 
     def _dependencies(self) -> list[str]:
         """Return the directories that the configuration depends on. Omits packages, which the build installs."""
         entries = self.config.get("dependencies") or []
         if not isinstance(entries, list):
             raise CommandFailed(f"{self.config_name}: dependencies must be a list")
-        found = [entry for entry in entries if isinstance(entry, str) and entry.startswith(".")]
+        roots = [entry for entry in entries if isinstance(entry, str) and entry.startswith(".")]
         source = self.config.get("source")
         if isinstance(source, dict) and isinstance(source.get("root"), str):
-            found.append(source["root"])
-        return found
+            roots.append(source["root"])
+        return roots
 
     def root(self) -> Path:
         """Return the directory that names in the archive are relative to."""
@@ -174,14 +164,14 @@ class Project:
                 f"{similar}: unknown key. Did you mean graphs?" if similar else "graphs: this key is missing"
             )
             raise CommandFailed(f"{self.config_name}: {reason}")
-        graphs, auth, http = (self.config.get(key) for key in ("graphs", "auth", "http"))
+        graphs, auth, http = (
+            section if isinstance(section := self.config.get(key), dict) else {}
+            for key in ("graphs", "auth", "http")
+        )
         entries = [
-            *(
-                (f"graphs.{id}", entry, "graph")
-                for id, entry in (graphs if isinstance(graphs, dict) else {}).items()
-            ),
-            ("auth.path", auth.get("path") if isinstance(auth, dict) else None, "authorization"),
-            ("http.app", http.get("app") if isinstance(http, dict) else None, "app"),
+            *((f"graphs.{id}", entry, "graph") for id, entry in graphs.items()),
+            ("auth.path", auth.get("path"), "authorization"),
+            ("http.app", http.get("app"), "app"),
         ]
         for where, entry, kind in entries:
             path = entry.get("path") if isinstance(entry, dict) else entry
@@ -216,18 +206,18 @@ def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]
     spec = ignored(folder)
     for parent, subfolders, names in os.walk(folder):
         here = Path(parent)
-        place = here.relative_to(folder)
+        relative = here.relative_to(folder)
         subfolders[:] = sorted(
             name for name in subfolders
-            if not spec.match_file(f"{(place / name).as_posix()}/")
+            if not spec.match_file(f"{(relative / name).as_posix()}/")
             and not (here / name).is_symlink() and here / name not in apart
         )  # fmt: skip
-        yield here, [name for name in sorted(names) if not spec.match_file((place / name).as_posix())]
+        yield here, [name for name in sorted(names) if not spec.match_file((relative / name).as_posix())]
 
 
 def ignored(folder: Path) -> GitIgnoreSpec:
     """Return the patterns of omitted files: the built-in ones, then those of the directory's ignore files."""
-    patterns = list(ALWAYS_IGNORED)
+    patterns = [*ALWAYS_IGNORED]
     for name in IGNORE_FILES:
         path = folder / name
         if path.is_file():
@@ -243,26 +233,26 @@ def deployment_name(text: str) -> str:
 def name_here() -> str:
     """Return the name that `deploy` would give the project in the current directory."""
     folder = Path.cwd()
-    found = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
-    return name_of(folder.name, found)
+    variables = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
+    return name_of(folder.name, variables)
 
 
-def name_of(folder: str, found: Mapping[str, str]) -> str:
+def name_of(folder: str, variables: Mapping[str, str]) -> str:
     """Return a project's default name: from the variable LANGSMITH_DEPLOYMENT_NAME, else from its directory."""
-    return deployment_name(os.environ.get(NAME) or found.get(NAME) or folder)
+    return deployment_name(os.environ.get(NAME) or variables.get(NAME) or folder)
 
 
-def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
+def sendable(variables: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
     """Return the variables in the form of the control plane, and the sorted names of variables that it would refuse.
 
     Variables for the command line itself are in neither.
     """
-    refused = env_names.refused(found)
-    sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
-    return sent, sorted(set(refused) - OWN)
+    refused = env_names.refused(variables)
+    sent = [{"name": name, "value": value} for name, value in variables.items() if name not in refused]
+    return sent, sorted(set(refused) - CLIENT_VARIABLES)
 
 
-def own_paths(data_dir: Path, root: Callable[[], Path], text: str) -> str:
+def original_paths(data_dir: Path, root: Callable[[], Path], text: str) -> str:
     """Replace paths into a revision's copy of the project by the paths of the edited originals."""
     places = "|".join(re.escape(str(place)) for place in {data_dir.absolute(), data_dir.resolve()})
     return re.sub(rf"(?:{places})/revisions/[0-9a-f-]+/project(?![\w.-])", lambda _: str(root()), text)
@@ -274,7 +264,7 @@ def keep_root(data_dir: Path, name: str, root: Path) -> None:
 
 
 def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
-    """Return a function that replaces paths as `own_paths` does.
+    """Return a function that replaces paths as `original_paths` does.
 
     The function changes nothing unless `runyard dev` deployed this deployment with the data directory.
     """
@@ -283,4 +273,4 @@ def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
         root = Path(kept["root"]) if kept["deployment"] == name else None
     except (OSError, ValueError, KeyError, TypeError):
         root = None
-    return str if root is None else lambda text: own_paths(data_dir, lambda: root, text)
+    return str if root is None else lambda text: original_paths(data_dir, lambda: root, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +14,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.status import Status
 from rich.text import Text
 
-from cli.api.statuses import status_style
-from cli.output import console, printable
+from cli.client.names import revision_style
+from cli.output import console, json_text, printable
 
 PrintLine = Callable[[str], None]
 Sent = Callable[[int], None]
 
+FAILED_STEP = re.compile(
+    r"step '\w+' failed: "
+)  # log line of the builder; the error at the end states the reason
 LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG": "dim"}
 
 
@@ -72,26 +75,18 @@ class Plain(Report):
         self._print_line(f"{status} after {seconds:.1f} s")
 
     def log(self, line: dict[str, Any]) -> None:
-        self._print_line(f"  {printable(line['message'])}")
+        if not FAILED_STEP.match(line["message"]):
+            self._print_line(f"  {printable(line['message'])}")
 
     def result(self, record: dict[str, Any], text: str) -> None:
         self._print_line(text)
 
 
-class Quiet(Plain):
+class Quiet(Report):
     """Reports only the address."""
 
-    def note(self, text: str) -> None:
-        """Print nothing."""
-
-    def step(self, text: str) -> None:
-        """Print nothing."""
-
-    def status(self, status: str, seconds: float) -> None:
-        """Print nothing."""
-
-    def log(self, line: dict[str, Any]) -> None:
-        """Print nothing."""
+    def __init__(self, print_line: PrintLine) -> None:
+        self._print_line = print_line
 
     def result(self, record: dict[str, Any], text: str) -> None:
         self._print_line(record["url"] or text)
@@ -112,11 +107,12 @@ class Terminal(Report):
 
     def status(self, status: str, seconds: float) -> None:
         if self._wait is not None:
-            self._wait.update(Text(status, status_style(status)))
-        self._out.print(Text.assemble((status, status_style(status)), (f" after {seconds:.1f} s", "dim")))
+            self._wait.update(Text(status, revision_style(status)))
+        self._out.print(Text.assemble((status, revision_style(status)), (f" after {seconds:.1f} s", "dim")))
 
     def log(self, line: dict[str, Any]) -> None:
-        self._out.print(Text(f"  {printable(line['message'])}", LEVEL_STYLES.get(line["level"], "")))
+        if not FAILED_STEP.match(line["message"]):
+            self._out.print(Text(f"  {printable(line['message'])}", LEVEL_STYLES.get(line["level"], "")))
 
     @contextmanager
     def upload(self, size: int) -> Iterator[Sent]:
@@ -174,11 +170,11 @@ class JsonReport(Report):
         return True
 
     def _write(self, event: str, **data: Any) -> None:
-        self._out.write(json.dumps({"event": event, **data}, ensure_ascii=False) + "\n")
+        self._out.write(json_text({"event": event, **data}) + "\n")
         self._out.flush()
 
 
-def choose(*, as_json: bool, quiet: bool) -> Report:
+def choose_report(*, as_json: bool, is_quiet: bool = False) -> Report:
     """Return the report for these options and for stdout: a terminal or not."""
     if as_json:
         return JsonReport()
@@ -187,7 +183,7 @@ def choose(*, as_json: bool, quiet: bool) -> Report:
     def print_line(text: str) -> None:
         out.print(Text(text))
 
-    if quiet:
+    if is_quiet:
         return Quiet(print_line)
     return Terminal(out) if out.is_terminal else Plain(print_line)
 

@@ -1,5 +1,1 @@
 """`runyard doctor`: check the environment of the service and report problems. Starts nothing and changes nothing."""
-
-from cli.doctor.screen import command
-
-__all__ = ["command"]

@@ -39,9 +39,9 @@ def check(settings: Settings) -> Iterator[Finding]:
         yield _not_started()
     else:
         yield from _at(url, "REDIS_URL", is_embedded=settings.redis_url is None)
-    for name, own in _of_roles(settings):
-        for found in _at(own, name, is_embedded=False):
-            yield replace(found, name=name if found.name == name else f"{found.name} ({name})")
+    for name, url in _of_roles(settings):
+        for finding in _at(url, name, is_embedded=False):
+            yield replace(finding, name=name if finding.name == name else f"{finding.name} ({name})")
 
 
 def _of_roles(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -57,7 +57,7 @@ def _at(url: str, name: str, *, is_embedded: bool) -> Iterator[Finding]:
 
     try:
         check_address(url, ("redis", "rediss", "unix"))
-        found = _look(url)
+        bus = _read_state(url)
     except UnreadableAddress:
         yield fails(
             name, "cannot be read as an address", f"Write it as {EXAMPLE}, with %40 for an @ in the password."
@@ -72,7 +72,7 @@ def _at(url: str, name: str, *, is_embedded: bool) -> Iterator[Finding]:
             name, masked(str(error), url), f"Check host, port and password in {name}, and that it runs."
         )
     else:
-        yield from judge(found, is_embedded=is_embedded)
+        yield from judge(bus, is_embedded=is_embedded)
 
 
 def _not_started() -> Finding:
@@ -84,7 +84,7 @@ def _not_started() -> Finding:
     return ok(name, f"{version} embedded, not started: `runyard up` starts it in the data directory")
 
 
-def _look(url: str) -> Bus:
+def _read_state(url: str) -> Bus:
     """Read the state of the server. Raises RedisError, and ValueError for an invalid address."""
     from redis.exceptions import ResponseError
 
@@ -115,52 +115,50 @@ def _pubsub(limits: str) -> tuple[int, int, int] | None:
 # Judging a server's state
 
 
-def judge(found: Bus, *, is_embedded: bool) -> Iterator[Finding]:
+def judge(bus: Bus, *, is_embedded: bool) -> Iterator[Finding]:
     """Yield the findings about a server that answers."""
-    yield _server(found, is_embedded=is_embedded)
-    yield _eviction(found)
-    yield _appendonly(found)
-    yield _memory(found, is_embedded=is_embedded)
-    yield _buffers(found)
+    yield _server(bus, is_embedded=is_embedded)
+    yield _eviction(bus)
+    yield _appendonly(bus)
+    yield _memory(bus, is_embedded=is_embedded)
+    yield _buffers(bus)
 
 
-def _server(found: Bus, *, is_embedded: bool) -> Finding:
+def _server(bus: Bus, *, is_embedded: bool) -> Finding:
     name = "Valkey (embedded)" if is_embedded else "Redis"
-    version = tuple(int(part) for part in str(found.info.get("redis_version", "0.0")).split(".")[:2])
+    version = tuple(int(part) for part in str(bus.info.get("redis_version", "0.0")).split(".")[:2])
     if version < OLDEST_SERVER:
-        return fails(name, found.version, "Redis 6.2, Valkey 7.2 or newer is needed: upgrade the server.")
-    if found.info.get("role", "master") != "master":
-        return fails(name, f"{found.version}, a replica", "Name the primary server.")
-    if found.info.get("cluster_enabled"):
-        return fails(
-            name, f"{found.version}, a cluster", "Use one server, or one behind Sentinel: no cluster."
-        )
-    return ok(name, found.version)
+        return fails(name, bus.version, "Redis 6.2, Valkey 7.2 or newer is needed: upgrade the server.")
+    if bus.info.get("role", "master") != "master":
+        return fails(name, f"{bus.version}, a replica", "Name the primary server.")
+    if bus.info.get("cluster_enabled"):
+        return fails(name, f"{bus.version}, a cluster", "Use one server, or one behind Sentinel: no cluster.")
+    return ok(name, bus.version)
 
 
-def _eviction(found: Bus) -> Finding:
-    name, policy = "eviction", str(found.info.get("maxmemory_policy", "unknown"))
+def _eviction(bus: Bus) -> Finding:
+    name, policy = "eviction", str(bus.info.get("maxmemory_policy", "unknown"))
     advice = "Set maxmemory-policy noeviction: queues and events must not be thrown away."
     if policy == NOEVICTION:
         return ok(name, policy)
-    if not found.info.get("maxmemory"):
+    if not bus.info.get("maxmemory"):
         return warning(name, f"{policy}, without a maxmemory that would start it", advice)
     return fails(name, policy, advice)
 
 
-def _appendonly(found: Bus) -> Finding:
+def _appendonly(bus: Bus) -> Finding:
     name = "append-only file"
-    if not found.info.get("aof_enabled"):
+    if not bus.info.get("aof_enabled"):
         return warning(
             name, "off", "Set appendonly yes: without it a restart forgets queues and recent events."
         )
-    if found.info.get("aof_last_write_status", "ok") != "ok":
+    if bus.info.get("aof_last_write_status", "ok") != "ok":
         return fails(name, "the last write failed", "Look at the server's disk and its log.")
     return ok(name, "on")
 
 
-def _memory(found: Bus, *, is_embedded: bool) -> Finding:
-    name, used, most = "memory", int(found.info["used_memory"]), int(found.info.get("maxmemory") or 0)
+def _memory(bus: Bus, *, is_embedded: bool) -> Finding:
+    name, used, most = "memory", int(bus.info["used_memory"]), int(bus.info.get("maxmemory") or 0)
     text = f"{used / MIB:.0f} MiB used"
     if not most:
         if is_embedded:
@@ -179,8 +177,8 @@ def _memory(found: Bus, *, is_embedded: bool) -> Finding:
     return ok(name, text)
 
 
-def _buffers(found: Bus) -> Finding:
-    name, limits = "pub/sub buffers", found.pubsub_buffer
+def _buffers(bus: Bus) -> Finding:
+    name, limits = "pub/sub buffers", bus.pubsub_buffer
     advice = "Set client-output-buffer-limit pubsub 64mb 16mb 30."
     if limits is None:
         return warning(

@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
 from cli.errors import CommandFailed
-from cli.machine import embedded, formation
+from cli.machine import embedded, procfile
 from shared import __version__
 from shared.infra import system
 from shared.infra.schema import CREATE_ANEW, ENCODING, DevelopmentDatabase, needed, refuse_development
@@ -83,20 +83,20 @@ def check(settings: Settings) -> Iterator[Finding]:
             return
         url, where = embedded.postgres_url(settings.data_dir), "PostgreSQL (embedded)"
     try:
-        found = _look(url, is_embedded=settings.database_url is None)
+        database = _read_state(url, is_embedded=settings.database_url is None)
     except CannotLook as error:
         yield error.finding
         yield from _keys_without_database(settings)
         return
     started = settings.processes
     if settings.database_url is None:
-        started = formation.of_machine(settings, system.processors())
-    yield from judge(found, where, is_pooled=settings.database_pooler != "none", started=started)
+        started = procfile.formation_of(settings, system.processors())
+    yield from judge(database, where, is_pooled=settings.database_pooler != "none", started=started)
     if settings.database_read_url is not None:
         yield _replica(settings.database_read_url)
-    yield schema(found)
-    yield from _workers(found)
-    yield _keys(settings, url, found)
+    yield schema(database)
+    yield from _workers(database)
+    yield _keys(settings, url, database)
 
 
 def _not_started(settings: Settings) -> Finding:
@@ -111,7 +111,7 @@ def _not_started(settings: Settings) -> Finding:
     return ok(name, f"{version} embedded, not started: `runyard up` starts it in the data directory")
 
 
-def _look(url: str, *, is_embedded: bool) -> Database:
+def _read_state(url: str, *, is_embedded: bool) -> Database:
     """Read the state of the database. Raises CannotLook."""
     import psycopg  # imported here: it takes as long as a whole other command, and no other command needs it
     from psycopg.rows import dict_row
@@ -182,10 +182,10 @@ def _workers_query() -> bytes:
 
 def _has_workers(conn: Any) -> bool:
     """Whether the `worker` table exists and this role may read it."""
-    found = conn.execute(
+    cursor = conn.execute(
         "SELECT coalesce(has_table_privilege(to_regclass('worker'), 'SELECT'), false) AS may"
     )
-    return found.fetchone()["may"]
+    return cursor.fetchone()["may"]
 
 
 def _advice(state: str | None) -> str:
@@ -201,26 +201,26 @@ def _advice(state: str | None) -> str:
 # Judging the state of the database
 
 
-def judge(found: Database, where: str, *, is_pooled: bool, started: Formation = ()) -> Iterator[Finding]:
+def judge(database: Database, where: str, *, is_pooled: bool, started: Formation = ()) -> Iterator[Finding]:
     """Yield the findings about a server that answers."""
-    if found.number < OLDEST_SERVER:
-        yield fails(where, found.version, "PostgreSQL 14 or newer is needed: upgrade the server.")
-    elif found.is_readonly:
+    if database.number < OLDEST_SERVER:
+        yield fails(where, database.version, "PostgreSQL 14 or newer is needed: upgrade the server.")
+    elif database.is_readonly:
         advice = "Name the primary server in DATABASE_URL: a standby takes no writes."
-        yield fails(where, f"{found.version}, and takes no writes", advice)
-    elif found.encoding != ENCODING:
-        text = f"{found.version}, and the database has the encoding {found.encoding}"
+        yield fails(where, f"{database.version}, and takes no writes", advice)
+    elif database.encoding != ENCODING:
+        text = f"{database.version}, and the database has the encoding {database.encoding}"
         yield fails(where, text, CREATE_ANEW)
     else:
-        yield ok(where, found.version)
+        yield ok(where, database.version)
     if is_pooled:
-        yield ok("max_connections", f"{found.usable} usable of {found.most}, shared out by PgBouncer")
+        yield ok("max_connections", f"{database.usable} usable of {database.most}, shared out by PgBouncer")
     else:
-        yield connections(found, started)
-    yield _clock(found)
+        yield connections(database, started)
+    yield _clock(database)
 
 
-def connections(found: Database, started: Formation = ()) -> Finding:
+def connections(database: Database, started: Formation = ()) -> Finding:
     """Compare `max_connections` with the maximum that the processes may open.
 
     Counts at least one process of each kind, those that `runyard up` starts here, or the running workers if they are
@@ -230,25 +230,27 @@ def connections(found: Database, started: Formation = ()) -> Finding:
 
     counted = {"web": 1, "runner": 1, "builder": 1, **dict(started)}
     for kind in ("runner", "builder"):
-        counted[kind] = max(counted[kind], sum(row["number"] for row in found.workers if row["kind"] == kind))
+        counted[kind] = max(
+            counted[kind], sum(row["number"] for row in database.workers if row["kind"] == kind)
+        )
     need = sum(MOST_CONNECTIONS[kind] * number for kind, number in counted.items())
     processes = ", ".join(f"{number} {kind}" for kind, number in counted.items())
-    text = f"{found.usable} usable of {found.most}; {processes} may take {need}"
-    if found.others:
-        text += f", others have {found.others}"
+    text = f"{database.usable} usable of {database.most}; {processes} may take {need}"
+    if database.others:
+        text += f", others have {database.others}"
     name, advice = (
         "max_connections",
         "Raise max_connections of PostgreSQL (a restart), or put PgBouncer before it.",
     )
-    if found.usable < need:
+    if database.usable < need:
         return fails(name, text, advice)
-    if found.usable < need + found.others:
+    if database.usable < need + database.others:
         return warning(name, text, advice)
     return ok(name, text)
 
 
-def _clock(found: Database) -> Finding:
-    away = found.behind_seconds
+def _clock(database: Database) -> Finding:
+    away = database.behind_seconds
     if abs(away) < CLOCK_SECONDS:
         return ok("clock", f"within {CLOCK_SECONDS:g} s of the database's")
     is_behind = "behind" if away > 0 else "ahead of"
@@ -259,9 +261,9 @@ def _clock(found: Database) -> Finding:
     )
 
 
-def schema(found: Database) -> Finding:
+def schema(database: Database) -> Finding:
     """Compare the applied migrations with those of this release."""
-    newest, applied = needed(), found.schema
+    newest, applied = needed(), database.schema
     if applied == newest:
         return ok("schema", f"version {applied}, as the code's")
     if applied is not None and applied > newest:
@@ -272,21 +274,21 @@ def schema(found: Database) -> Finding:
         refuse_development(applied)
     except DevelopmentDatabase as error:
         return fails("schema", text, str(error))
-    if not found.may_create:
+    if not database.may_create:
         advice = "Let the role of DATABASE_URL create tables: GRANT CREATE ON SCHEMA public."
         return fails("schema", f"{text}, and this role may not create tables", advice)
     return warning("schema", text, "`runyard up` or `runyard process release` brings it up to date.")
 
 
-def _workers(found: Database) -> Iterator[Finding]:
-    if not found.workers:
+def _workers(database: Database) -> Iterator[Finding]:
+    if not database.workers:
         return
-    text = ", ".join(f"{row['number']} {row['kind']} {row['version']}" for row in found.workers)
-    if any(row["version"] != __version__ for row in found.workers):
+    text = ", ".join(f"{row['number']} {row['kind']} {row['version']}" for row in database.workers)
+    if any(row["version"] != __version__ for row in database.workers):
         advice = "Upgrade all of them when the rolling upgrade is done."
         yield warning("workers", f"{text}; here is {__version__}", advice)
     else:
-        yield ok("workers", f"{text}, isolation level {min(row['isolation'] for row in found.workers)}")
+        yield ok("workers", f"{text}, isolation level {min(row['isolation'] for row in database.workers)}")
 
 
 # Keys
@@ -302,7 +304,7 @@ def _keys_without_database(settings: Settings) -> Iterator[Finding]:
             yield ok("encryption keys", "none yet: `runyard up` makes one, other processes need one set")
 
 
-def _keys(settings: Settings, url: str, found: Database) -> Finding:
+def _keys(settings: Settings, url: str, database: Database) -> Finding:
     name = "encryption keys"
     if not _has_keys(settings):
         advice = "Set RUNYARD_ENCRYPTION_KEYS as the other processes have it (`runyard encryption new-key`)."
@@ -310,7 +312,7 @@ def _keys(settings: Settings, url: str, found: Database) -> Finding:
     with _configured(settings) as bad:
         if bad is not None:
             return bad
-        if found.schema != needed():
+        if database.schema != needed():
             return ok(name, f"{_origin(settings)}; tried when the schema is this code's")
         return _tried(settings, url)
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli.api.access import KEPT_KEY
+from cli import PROJECT
+from cli.client.access import KEPT_KEY
 from cli.doctor.findings import Finding, fails, ok, warning
-from cli.machine import embedded, procfile, up
+from cli.machine import embedded, up
 from shared import __version__
 from shared.settings import MIB, PASSED_ON, BadSetting, Settings, check_public, unknown_variables
 
@@ -48,7 +49,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 def python() -> Finding:
     """Report the interpreter, the release and the operating system."""
     version = ".".join(map(str, sys.version_info[:3]))
-    where = f"runyard {__version__} in {procfile.PROJECT}"
+    where = f"runyard {__version__} in {PROJECT}"
     if sys.platform == "linux":
         return ok("Python", f"{version}, {where}")
     system = "macOS" if sys.platform == "darwin" else platform.system()
@@ -157,10 +158,10 @@ def _version_there(settings: Settings) -> str | None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{settings.local_url}/info", timeout=ANSWER_SECONDS) as answer:
-            said = json.load(answer)
+            info = json.load(answer)
     except (OSError, ValueError):
         return None
-    return str(said["version"]) if isinstance(said, dict) and "flags" in said else None
+    return str(info["version"]) if isinstance(info, dict) and "flags" in info else None
 
 
 def _holder(number: int) -> str:
@@ -168,10 +169,10 @@ def _holder(number: int) -> str:
     import psutil  # imported here: no other check needs it
 
     try:
-        for found in psutil.net_connections("tcp"):
-            _, listens_at = found.laddr or ("", 0)
-            if found.status == psutil.CONN_LISTEN and listens_at == number and found.pid:
-                return f"{psutil.Process(found.pid).name()} (process {found.pid})"
+        for connection in psutil.net_connections("tcp"):
+            _, listens_at = connection.laddr or ("", 0)
+            if connection.status == psutil.CONN_LISTEN and listens_at == number and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
     except (psutil.Error, OSError):
         pass
     return ""
@@ -198,10 +199,10 @@ def git() -> Finding:
     """Check the version of git, which fetches deployments from repositories."""
     advice = "Install git 2.30 or newer: deployments from repositories cannot be built here."
     program = shutil.which("git")
-    said = _output([program, "--version"]) if program else None
-    if said is None:
+    answer = _output([program, "--version"]) if program else None
+    if answer is None:
         return warning("git", "not there", advice)
-    version = said.removeprefix("git version ").split()[0]
+    version = answer.removeprefix("git version ").split()[0]
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     return ok("git", version) if numbers >= OLDEST_GIT else warning("git", version, advice)
 
@@ -216,12 +217,12 @@ def _output(argv: list[str]) -> str | None:
 
 def proxies(environment: Mapping[str, str]) -> Finding:
     """Report the proxy and certificate variables passed on to builds and agents, without passwords."""
-    told = [
+    variables = [
         f"{name}={_without_password(environment[name])}"
         for name in PASSED_ON
         if environment.get(name) and name not in ("PATH", "LANG", "LC_ALL", "TZ")
     ]
-    return ok("way out", ", ".join(told) or "no proxies set")
+    return ok("way out", ", ".join(variables) or "no proxies set")
 
 
 def _without_password(address: str) -> str:
@@ -238,15 +239,15 @@ def _without_password(address: str) -> str:
 def user_code(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Check sandbox and interpreters with the code that runners and builders use."""
     try:
-        found = look_at_user_code(settings, environment)
+        report = probe_user_code(settings, environment)
     except ValueError as error:
         yield fails("isolation", str(error), "The line above tells what is missing.")
         return
-    yield isolation(found)
-    yield ok("interpreters", f"Python {', '.join(found['pythons'])}; uv {found['uv']}")
+    yield isolation(report)
+    yield ok("interpreters", f"Python {', '.join(report['pythons'])}; uv {report['uv']}")
 
 
-def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any]:
+def probe_user_code(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any]:
     """Run the probe `workers.machine` in a subprocess and return its JSON. Raises ValueError.
 
     A subprocess is needed because the command line never imports `workers`.
@@ -254,8 +255,8 @@ def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dic
     try:
         done = subprocess.run(
             [sys.executable, "-m", "workers.machine", str(nearest(settings.data_dir))],
-            env={**environment, "PYTHONPATH": str(procfile.PROJECT), "PYTHONSAFEPATH": "1"},
-            cwd=procfile.PROJECT,
+            env={**environment, "PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"},
+            cwd=PROJECT,
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
@@ -268,12 +269,12 @@ def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dic
     return json.loads(done.stdout)
 
 
-def isolation(found: Mapping[str, Any]) -> Finding:
+def isolation(report: Mapping[str, Any]) -> Finding:
     """Report the isolation level, and how to raise it."""
     name = "isolation"
-    if found["refusal"]:
-        return fails(name, found["refusal"], "Install bubblewrap, allow user namespaces, or take `auto`.")
-    text = f"level {found['level']}: {found['meaning']}"
-    if reasons := "; ".join(found["reasons"]):
+    if report["refusal"]:
+        return fails(name, report["refusal"], "Install bubblewrap, allow user namespaces, or take `auto`.")
+    text = f"level {report['level']}: {report['meaning']}"
+    if reasons := "; ".join(report["reasons"]):
         text += f" ({reasons})"
-    return ok(name, text) if found["level"] == 2 else warning(name, text, found["advice"])
+    return ok(name, text) if report["level"] == 2 else warning(name, text, report["advice"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,30 +10,27 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from cli.commands import command
 from cli.doctor import bus, database, machine
 from cli.doctor.findings import Finding, State, fails
 from cli.errors import FAILED
-from cli.options import Json, sentences
-from cli.output import console, printable
+from cli.output import Output, printable
 from shared.settings import VARIABLES, BadSetting, Settings
 
 STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILS: "bold red"}
 
 
-def command(as_json: Json = False) -> None:
+@command(needs_server=True)
+def doctor(out: Output) -> None:
     """Check settings, servers, keys, disk and isolation, and print what to do about each problem.
 
     The checks use the environment of this shell: call the command with that of the processes. It starts and changes
     nothing. Exit code 1: the service would fail. Warnings do not change the exit code.
     """
-    with sentences():
-        found = list(examine(os.environ))
-        if as_json:
-            typer.echo(json.dumps(as_document(found), indent=2, ensure_ascii=False))
-        else:
-            _show(found)
-        if not is_well(found):
-            raise typer.Exit(FAILED)
+    findings = list(examine(os.environ))
+    out.show(as_document(findings), lambda: _table(findings))
+    if not is_well(findings):
+        raise typer.Exit(FAILED)
 
 
 def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -75,36 +71,36 @@ def readable(environment: Mapping[str, str]) -> tuple[Settings, dict[str, str], 
         try:
             return Settings.from_env(usable), usable, bad
         except BadSetting as error:
-            name = _named(str(error))
-            taken = [each for each in (name, f"{name}_FILE") if usable.pop(each, None) is not None]
-            if not taken:
+            name = _variable_of(str(error))
+            removed = [each for each in (name, f"{name}_FILE") if usable.pop(each, None) is not None]
+            if not removed:
                 raise  # the error names no variable of the environment, which is a bug
             bad.append(fails(name, str(error), "Mend it or take it away: docs/settings.md has them all."))
 
 
-def _named(message: str) -> str:
+def _variable_of(message: str) -> str:
     """Return the variable that the message of a BadSetting begins with; empty if there is none."""
     return max((name for name in VARIABLES.values() if message.startswith(name)), key=len, default="")
 
 
-def is_well(found: Sequence[Finding]) -> bool:
+def is_well(findings: Sequence[Finding]) -> bool:
     """Whether no finding is a failure; warnings are allowed."""
-    return all(finding.state is not State.FAILS for finding in found)
+    return all(finding.state is not State.FAILS for finding in findings)
 
 
-def as_document(found: Sequence[Finding]) -> dict[str, object]:
+def as_document(findings: Sequence[Finding]) -> dict[str, object]:
     """Return the findings as the JSON that `--json` prints."""
-    return {"ok": is_well(found), "checks": [finding.as_dict() for finding in found]}
+    return {"ok": is_well(findings), "checks": [finding.as_dict() for finding in findings]}
 
 
-def _show(found: Sequence[Finding]) -> None:
+def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in found:
+    for finding in findings:
         text = Text(printable(finding.found))
         if finding.advice:
             text.append(f"\n→ {printable(finding.advice)}", style="bold")
         table.add_row(Text(finding.name), Text(finding.state, style=STYLES[finding.state]), text)
-    console().print(table)
+    return table

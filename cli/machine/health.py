@@ -62,36 +62,38 @@ def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = No
         return _check_web(settings, "/ok?ready=1" if is_ready else "/ok")
     if kind == DATABASE:
         return _check_database(settings)
-    found = [
+    addresses = [
         address
         for address in health_socket.addresses(settings.runtime_dir, kind)
         if pid in (None, address.pid)
     ]
-    if not found:
+    if not addresses:
         which = f"with the process id {pid} " if pid is not None else ""
         raise Unhealthy(f"No {kind} {which}answers in {settings.runtime_dir}.")
-    for address in found:
+    for address in addresses:
         try:
             answer = health_socket.ask(address, ANSWER_SECONDS)
         except NoHealthAnswer as error:
             raise Unhealthy(f"{kind} {address.pid} {error}.") from error
         if is_ready and answer != health_socket.READY:
             raise Unhealthy(f"{kind} {address.pid} is not ready: {answer}.")
-    return f"{kind} is {'ready' if is_ready else 'live'}: {', '.join(str(address.pid) for address in found)}"
+    return (
+        f"{kind} is {'ready' if is_ready else 'live'}: {', '.join(str(address.pid) for address in addresses)}"
+    )
 
 
 def _check_web(settings: Settings, path: str) -> str:
     where = (settings.local_host, settings.port)
-    asked = f"GET {path} HTTP/1.0\r\nHost: {settings.bind}\r\n\r\n"
+    request = f"GET {path} HTTP/1.0\r\nHost: {settings.bind}\r\n\r\n"
     try:
-        with socket.create_connection(where, ANSWER_SECONDS) as asking:
-            asking.sendall(asked.encode())
-            status = asking.makefile("rb").readline(100).split()[1:2]
+        with socket.create_connection(where, ANSWER_SECONDS) as connection:
+            connection.sendall(request.encode())
+            status = connection.makefile("rb").readline(100).split()[1:2]
     except OSError as error:
         raise Unhealthy(f"web does not answer at {where[0]}:{where[1]}: {error}.") from error
     if status != [b"200"]:
-        said = status[0].decode("ascii", "replace") if status else "nothing"
-        raise Unhealthy(f"web answers {path} with {said}.")
+        answer = status[0].decode("ascii", "replace") if status else "nothing"
+        raise Unhealthy(f"web answers {path} with {answer}.")
     return f"web answers {path}"
 
 

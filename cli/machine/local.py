@@ -38,12 +38,12 @@ def create_key(
     """Create an API key and return its text. Raises CommandFailed if the organization does not exist."""
     with connected(settings), connection() as conn:
         query = text("SELECT id FROM organization WHERE name = :name AND deleted_at IS NULL")
-        found = conn.execute(query, {"name": organization}).scalar()
-        if found is None:
+        organization_id = conn.execute(query, {"name": organization}).scalar()
+        if organization_id is None:
             raise CommandFailed(
                 f"There is no organization {organization!r}. `runyard orgs create` makes one."
             )
-        return api_keys.create(conn, found, name=name, role=role, lifetime=lifetime)
+        return api_keys.create(conn, organization_id, name=name, role=role, lifetime=lifetime)
 
 
 def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]) -> Counter[str]:

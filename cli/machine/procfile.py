@@ -1,4 +1,4 @@
-"""The Procfile: the single list of the service's processes."""
+"""The Procfile, which is the single list of the service's processes; how many of each start; and `runyard process`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]  # root of the clone, or the `app` folder of an installed wheel
+import typer
+from typer import Argument
+
+from cli import PROJECT
+from cli.commands import command
+from cli.errors import BadUsage, CommandFailed
+from shared.settings import VARIABLES, Formation, Settings, check_public, unknown_variables
+
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
 # Addresses and keys that a process never uses. Withholding them means that a compromised process cannot leak them.
@@ -23,6 +30,14 @@ WITHHELD = {
 # Set by honcho. With it `release` keeps running after the migrations, because honcho stops everything when a process
 # ends. Under our own supervisor `release` has to end, so the variable is removed.
 UNDER_HONCHO = "HONCHO_PROCESS_NAME"
+
+# Settings that a process requires; processes that are not listed require SERVING.
+NEEDED = {"release": ("database_url",), "beat": ("redis_url",)}
+SERVING = ("database_url", "redis_url", "encryption_keys")
+
+# Processors kept busy by one web, one runner, and the graph host and servers that work for them.
+PROCESSORS_OF_A_PAIR = 4
+MOST_PAIRS = 3  # more pairs could exceed the `max_connections` of the embedded PostgreSQL
 
 
 class BadProcfile(ValueError):
@@ -52,20 +67,105 @@ def read(path: Path = PROJECT / "Procfile") -> list[ProcfileLine]:
     for number, text in enumerate(path.read_text().splitlines(), 1):
         if not text.strip() or text.startswith("#"):
             continue
-        found = LINE.match(text)
-        if found is None:
+        match = LINE.match(text)
+        if match is None:
             raise BadProcfile(f"{path}, line {number}: not `name: command`: {text!r}")
-        lines.append(ProcfileLine(found["name"], found["command"].strip()))
+        lines.append(ProcfileLine(match["name"], match["command"].strip()))
     return lines
 
 
-def surroundings(given: Mapping[str, str]) -> dict[str, str]:
+def surroundings(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that every process needs: search paths of programs and modules, and interpreter options."""
     return {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)]),
         # Keep modules in the caller's folder or path out, such as a project's own `shared` package.
         "PYTHONPATH": str(PROJECT),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "MALLOC_ARENA_MAX": "2",  # a heap per thread would take memory that is never returned
+    }
+
+
+# The number of processes
+
+
+def formation_of(settings: Settings, processors: int) -> Formation:
+    """Return the number of web, runner and builder processes to start on a machine.
+
+    The default is one builder, and one web and one runner per four processors, at most three of each. `runyard dev`
+    starts one of each. `RUNYARD_PROCESSES` overrides the numbers it names.
+    """
+    pairs = max(1, min(processors // PROCESSORS_OF_A_PAIR, MOST_PAIRS))
+    if settings.dev_deployment is not None:
+        pairs = 1
+    return tuple({"web": pairs, "runner": pairs, "builder": 1, **dict(settings.processes)}.items())
+
+
+def formation_text(formation: Formation) -> str:
+    """Return the formation in the syntax of `RUNYARD_PROCESSES`."""
+    return ",".join(f"{name}={number}" for name, number in formation)
+
+
+def children(formation: Formation, name: str) -> int:
+    """Return how many processes the supervisor starts for a line of the Procfile.
+
+    It starts one `web`: gunicorn, which forks its own workers.
+    """
+    return 1 if name == "web" else dict(formation).get(name, 1)
+
+
+# `runyard process`
+
+
+@command(needs_server=True)
+def process(
+    name: str = Argument(
+        help="Process: release, web, runner, builder or beat.", metavar="PROCESS", show_default=False
+    ),
+) -> None:
+    """Execute one process of the service, for containers, systemd and Kubernetes.
+
+    Start `release` first: it migrates the database and ends. The other processes serve until SIGTERM. The settings name
+    the servers and keys; unlike `runyard up`, this command creates none. The command replaces itself by the process, which
+    keeps the process id.
+    """
+    line = line_of(name)
+    environment = environment_of(line, os.environ)
+    for text in unknown_variables(os.environ):
+        typer.echo(text, err=True)
+    os.chdir(PROJECT)
+    os.execve(line.argv[0], line.argv, environment)
+
+
+def line_of(name: str) -> ProcfileLine:
+    """Return the line of the Procfile with this name. Raises BadUsage."""
+    lines = {line.name: line for line in read()}
+    if name not in lines:
+        raise BadUsage(f"There is no process {name!r}. There are: {', '.join(lines)}.")
+    return lines[name]
+
+
+def environment_of(line: ProcfileLine, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the process: the given variables, with absolute paths and our search paths.
+
+    Raises BadSetting, and CommandFailed if a required setting is missing.
+    """
+    check_public(variables)
+    settings = Settings.from_env(variables)
+    missing = [VARIABLES[name] for name in NEEDED.get(line.name, SERVING) if not getattr(settings, name)]
+    if missing:
+        raise CommandFailed(
+            f"{line.name} needs {' and '.join(missing)}: set what is missing, or start the whole service with"
+            " `runyard up`."
+        )
+    return line.environment({**variables, **_paths(variables, settings), **surroundings(variables)})
+
+
+def _paths(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Return the variables that hold paths, made absolute. The process runs in another working directory."""
+    files = [f"{name}_FILE" for name in VARIABLES.values()]
+    return {
+        "RUNYARD_DATA_DIR": str(settings.data_dir),
+        "RUNYARD_CACHE_DIR": str(settings.cache_dir),
+        **{name: str(Path(variables[name]).absolute()) for name in files if variables.get(name)},
     }

@@ -100,7 +100,7 @@ class Supervisor:
         self._stop_asked = 0
 
     @contextlib.contextmanager
-    def attentive(self) -> Iterator[None]:
+    def handling_signals(self) -> Iterator[None]:
         """Handle signals and adopt orphans within the block. Kills every remaining process at its end."""
         system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         wakeup_read, wakeup_write = system.open_pipe()
@@ -164,7 +164,9 @@ class Supervisor:
             if self.is_asked_to_stop or time.monotonic() > deadline:
                 return False
             if needs is not None and needs.deaths >= 3:
-                raise Died(f"{needs.program.name} ends as soon as it starts ({ended(needs.last_exit)})")
+                raise Died(
+                    f"{needs.program.name} ends as soon as it starts ({describe_exit(needs.last_exit)})"
+                )
             self.serve(0.02)
         return True
 
@@ -230,9 +232,9 @@ class Supervisor:
             for child in self._children:
                 if child.process is not None and child.process.pid == pid:
                     child.process.returncode = os.waitstatus_to_exitcode(status)
-                    self._bury(child)
+                    self._mark_dead(child)
 
-    def _bury(self, child: Child) -> None:
+    def _mark_dead(self, child: Child) -> None:
         assert child.process is not None
         process, child.process = child.process, None
         child.last_exit = process.returncode
@@ -245,7 +247,7 @@ class Supervisor:
         child.deaths = 1 if now - child.started_at > STEADY_SECONDS else child.deaths + 1
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (child.deaths - 1), LONGEST_PAUSE_SECONDS)
         child.starts_at = now + pause
-        self._show(child.program.name, f"{ended(child.last_exit)}; it starts again in {pause:g} s")
+        self._show(child.program.name, f"{describe_exit(child.last_exit)}; it starts again in {pause:g} s")
 
     def _drain(self, child: Child, process: RunningProcess) -> None:
         """Show the last output of an ended process.
@@ -289,7 +291,7 @@ class Supervisor:
             self.serve(0.05)
 
 
-def ended(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """Describe an exit code: `ended with exit code 1`, `was killed by SIGKILL`."""
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
@@ -314,10 +316,10 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 def _kill_leftovers() -> None:
     """Kill adopted orphans that have not ended."""
     for _ in range(50):
-        left = system.own_children()
-        if not left:
+        children = system.own_children()
+        if not children:
             return
-        for pid in left:
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cli.api.access import KEPT_KEY, KEPT_URL
-from cli.machine import embedded, formation, procfile
-from cli.machine.embedded import CannotStart
+from cli import PROJECT
+from cli.client.access import KEPT_KEY, KEPT_URL
+from cli.errors import CannotStart
+from cli.machine import embedded, procfile
 from cli.machine.fork_server.client import ForkServer
-from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
-from cli.output import Lines
+from cli.machine.lines import Lines
+from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, describe_exit
 from shared.infra import schema, system
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings, unknown_variables
@@ -38,7 +39,7 @@ FIRST = ("web", "runner")  # needed for a run; the others would slow down their 
 
 OF_MACHINE = "workers.isolation.sandbox"  # log lines of this module concern the machine, not the process
 
-Visit = Callable[[Settings], int | None]
+OnReady = Callable[[Settings], int | None]
 
 
 class OncePerMachine:
@@ -54,25 +55,25 @@ class OncePerMachine:
     def __call__(self, name: str, line: str) -> None:
         if name == embedded.VALKEY and embedded.KERNEL_ADVICE.search(line):
             return
-        _, is_of_machine, said = line.partition(OF_MACHINE)
+        _, is_of_machine, text = line.partition(OF_MACHINE)
         if is_of_machine:
-            if said in self._shown:
+            if text in self._shown:
                 return
-            self._shown.add(said)
+            self._shown.add(text)
         self._show(name, line)
 
 
-def up(settings: Settings, lines: Lines, visit: Visit, opening: str | None = None) -> int:
+def run_service(settings: Settings, lines: Lines, on_ready: OnReady, opening: str | None = None) -> int:
     """Run the service until a stop request and return the exit code.
 
     `opening` is printed once the data directory and the port are known to be available.
-    `visit` runs in its own thread once the service answers. If it returns an exit code instead of None, the service
+    `on_ready` runs in its own thread once the service answers. If it returns an exit code instead of None, the service
     stops with that code.
     """
     close_memory()
     for text in unknown_variables(os.environ):
         lines.say(text)
-    settings = replace(settings, processes=formation.of_machine(settings, system.processors()))
+    settings = replace(settings, processes=procfile.formation_of(settings, system.processors()))
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
     with locked(settings.data_dir) as lock:
@@ -80,11 +81,11 @@ def up(settings: Settings, lines: Lines, visit: Visit, opening: str | None = Non
         if opening:
             lines.say(opening)
         supervisor = Supervisor(OncePerMachine(lines.show))
-        with supervisor.attentive():
-            return _serve(_with_keys(settings), lines, visit, supervisor, lock)
+        with supervisor.handling_signals():
+            return _serve(_with_keys(settings), lines, on_ready, supervisor, lock)
 
 
-def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Supervisor, lock: int) -> int:
+def _serve(settings: Settings, lines: Lines, on_ready: OnReady, supervisor: Supervisor, lock: int) -> int:
     servers: list[Child] = []
     processes: list[Child] = []
     address_file = settings.data_dir / KEPT_URL
@@ -102,7 +103,7 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
         if supervisor.is_asked_to_stop:
             return 0
         address_file.write_text(settings.url + "\n")
-        visitor = _Visitor(visit, settings, supervisor)
+        visitor = _Visitor(on_ready, settings, supervisor)
         visitor.start()
         while not supervisor.is_asked_to_stop:
             supervisor.serve()
@@ -224,8 +225,8 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
     Servers need neither our addresses nor our keys, and other processes may be able to read their environment.
     """
-    own = tuple(VARIABLES.values())
-    return {name: value for name, value in environment.items() if not name.startswith(own)}
+    names = tuple(VARIABLES.values())
+    return {name: value for name, value in environment.items() if not name.startswith(names)}
 
 
 def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child) -> None:
@@ -255,10 +256,10 @@ def _migrate(
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
     code = supervisor.run(
-        SupervisedProgram(release.name, release.argv, release.environment(environment), procfile.PROJECT)
+        SupervisedProgram(release.name, release.argv, release.environment(environment), PROJECT)
     )
     if code != 0 and not supervisor.is_asked_to_stop:
-        raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
+        raise CannotStart(f"The database could not be prepared: {release.command!r} {describe_exit(code)}.")
 
 
 # The processes
@@ -266,7 +267,7 @@ def _migrate(
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """Return the environment of the processes: this process's own, with all resolved addresses and keys."""
-    own = {
+    resolved = {
         "DATABASE_URL": settings.database_url or "",
         "DATABASE_DIRECT_URL": settings.database_direct_url or "",
         "REDIS_URL": settings.redis_url or "",
@@ -274,7 +275,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_CACHE_DIR": str(settings.cache_dir),
         "RUNYARD_LISTEN_HOST": settings.listen_host,
         "RUNYARD_PORT": str(settings.port),
-        "RUNYARD_PROCESSES": formation.written(settings.processes),
+        "RUNYARD_PROCESSES": procfile.formation_text(settings.processes),
         "RUNYARD_URL": settings.url,
         "RUNYARD_APP_DOMAIN": settings.app_domain or "",
         "RUNYARD_DEV_DEPLOYMENT": settings.dev_deployment or "",
@@ -285,7 +286,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
     }
-    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **own}
+    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **resolved}
 
 
 def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:
@@ -312,13 +313,13 @@ def _start_processes(
     for is_first in (True, False):
         for line in lines:
             if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
-                for number in range(1, formation.children(settings.processes, line.name) + 1):
+                for number in range(1, procfile.children(settings.processes, line.name) + 1):
                     name = line.name if number == 1 else f"{line.name}.{number}"
                     program = SupervisedProgram(
                         name,
                         line.argv,
                         line.environment(environment),
-                        procfile.PROJECT,
+                        PROJECT,
                         command=line.command,
                     )
                     started.append(supervisor.start(program))
@@ -340,11 +341,11 @@ def _answers(settings: Settings) -> Iterator[bool]:
 
 
 class _Visitor(threading.Thread):
-    """A thread that runs `visit` once the service answers, and stops the service with its exit code."""
+    """A thread that runs `on_ready` once the service answers, and stops the service with its exit code."""
 
-    def __init__(self, visit: Visit, settings: Settings, supervisor: Supervisor) -> None:
+    def __init__(self, on_ready: OnReady, settings: Settings, supervisor: Supervisor) -> None:
         super().__init__(name="visitor", daemon=True)
-        self._visit, self._settings, self._supervisor = visit, settings, supervisor
+        self._visit, self._settings, self._supervisor = on_ready, settings, supervisor
         self.exit_code: int | None = None
 
     def run(self) -> None:

@@ -6,59 +6,47 @@ import os
 import sys
 import webbrowser
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Option
 
-from cli import completion
-from cli.api.access import find_url
-from cli.deployments.deployments import NAME_FORMS, chosen, one_name
-from cli.deployments.served import echo_json
-from cli.options import Json, Key, Org, Url, open_client, sentences, settings
+from cli.client.access import find_url
+from cli.commands import Service, command, settings
+from cli.deployments.target import NameOrConsole, one_name, resolve_deployment
+from cli.output import Output
 
 
-def command(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help=f"{NAME_FORMS}. Default: the console's first page.",
-            metavar="DEPLOYMENT",
-            show_default=False,
-            autocompletion=completion.deployment_names,
-        ),
-    ] = None,
-    option: Annotated[str | None, typer.Option("--deployment", hidden=True)] = None,  # for older scripts
-    print_only: Annotated[
-        bool, typer.Option("--print", help="Print the address without opening a browser.")
-    ] = False,
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
+@command
+def open_console(
+    service: Service,
+    out: Output,
+    name: NameOrConsole = None,
+    option: str | None = Option(None, "--deployment", hidden=True),  # for older scripts
+    print_only: bool = Option(False, "--print", help="Print the address without opening a browser."),
 ) -> None:
     """Open the console, or a deployment's page in it, in a browser.
 
     The command prints the address. Without a display it opens no browser. The console asks for an API key, but not under
     `runyard dev`.
     """
-    with sentences(as_json=as_json):
-        name = one_name(name, option)
-        if name is None:
-            found = {"url": f"{find_url(url, settings())}/"}
-        else:
-            with open_client(url, api_key, org) as client:
-                record = chosen(client, name)
-                found = {"name": record["name"], "url": page_of(client.url, record)}
-        if as_json:
-            echo_json(found)
-            return
-        typer.echo(found["url"])
-        if not print_only and sys.stdout.isatty() and has_screen(os.environ):
-            webbrowser.open(found["url"])
+    name = one_name(name, option)
+    if name is None:
+        result = {"url": f"{find_url(service.url, settings())}/"}
+    else:
+        with service.open() as client:
+            record = resolve_deployment(client, name)
+            result = {"name": record["name"], "url": _page_of(client.url, record)}
+    if out.as_json:
+        out.json(result)
+        return
+    typer.echo(result["url"])
+    if not print_only and sys.stdout.isatty() and has_screen(os.environ):
+        webbrowser.open(result["url"])
 
 
-def page_of(url: str, found: Mapping[str, Any]) -> str:
-    return f"{url}/o/{found['tenant_id']}/host/deployments/{found['id']}"
+def _page_of(url: str, record: Mapping[str, Any]) -> str:
+    return f"{url}/o/{record['tenant_id']}/host/deployments/{record['id']}"
 
 
 def has_screen(environment: Mapping[str, str], platform: str = sys.platform) -> bool:

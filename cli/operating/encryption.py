@@ -2,92 +2,87 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import typer
 
-from cli.api.access import KEPT_URL
+from cli.client.access import KEPT_URL
+from cli.commands import Yes, command, new_app, settings
 from cli.errors import CommandFailed
 from cli.machine import embedded
-from cli.options import Json, ServerCommand, Yes, new_app, sentences, settings
+from cli.output import Output
 from shared.settings import Settings
 
 app = new_app("Create, list and rotate the keys that encrypt secrets.")
 
 
-@app.command("new-key", cls=ServerCommand)
+@app.command("new-key")
+@command(needs_server=True)
 def new_key() -> None:
     """Create an encryption key, first in secret.key; with RUNYARD_ENCRYPTION_KEYS it is printed."""
-    with sentences():
-        from cli.machine import local  # imports the whole database layer, which few commands need
+    from cli.machine import local  # imports the whole database layer, which few commands need
 
-        own = settings()
-        if own.encryption_keys or not embedded.key_file(own.data_dir).is_file():
-            typer.echo(local.new_key())
-            typer.echo(
-                "Put it at the end of RUNYARD_ENCRYPTION_KEYS of every process and restart them; then at the"
-                " beginning, and restart them again; then call `runyard encryption rotate`.",
-                err=True,
-            )
-            return
-        path = local.add_first(own)
+    environment = settings()
+    if environment.encryption_keys or not embedded.key_file(environment.data_dir).is_file():
+        typer.echo(local.new_key())
         typer.echo(
-            f"Put a new key first in {path}. Restart `runyard up`, then call `runyard encryption rotate`."
+            "Put it at the end of RUNYARD_ENCRYPTION_KEYS of every process and restart them; then at the"
+            " beginning, and restart them again; then call `runyard encryption rotate`.",
+            err=True,
         )
+        return
+    path = local.add_first(environment)
+    typer.echo(f"Put a new key first in {path}. Restart `runyard up`, then call `runyard encryption rotate`.")
 
 
-@app.command("list", cls=ServerCommand)
-def list_keys(as_json: Json = False) -> None:
+@app.command("list")
+@command(needs_server=True)
+def list_keys(out: Output) -> None:
     """List the fingerprints of the encryption keys, as backups name them. The first key encrypts."""
-    with sentences(as_json=as_json):
-        from cli.backups.keys import fingerprint
-        from cli.machine import local  # see new_key()
+    from cli.backups.keys import fingerprint
+    from cli.machine import local  # see new_key()
 
-        found = [fingerprint(key) for key in local.encryption_keys(settings())]
-        typer.echo(json.dumps(found) if as_json else "\n".join(found))
+    fingerprints = [fingerprint(key) for key in local.encryption_keys(settings())]
+    out.done("\n".join(fingerprints), fingerprints)
 
 
-@app.command("rotate", cls=ServerCommand)
-def rotate(
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@app.command("rotate")
+@command(needs_server=True)
+def rotate(out: Output, yes: Yes = False) -> None:
     """Encrypt every stored secret with the first key, so that the other keys can be removed.
 
     The service may run meanwhile. If the command is interrupted, call it again. Exit code 1: secrets with other keys are
     left.
     """
-    with sentences(as_json=as_json):
-        from cli.machine import local  # see new_key()
+    from cli.machine import local  # see new_key()
 
-        own = settings()
-        _require_known(own, yes=yes or as_json)
+    environment = settings()
+    _require_known(environment, yes=yes or out.as_json)
 
-        def print_counts(column: str, counts: Counter[str]) -> None:
-            if counts and not as_json:
-                typer.echo(f"{column}: {_said(counts)}")
+    def print_counts(column: str, counts: Counter[str]) -> None:
+        if counts and not out.as_json:
+            typer.echo(f"{column}: {_describe(counts)}")
 
-        totals = local.rotate(own, print_counts)
-        late = local.remaining(own)
-        if as_json:
-            typer.echo(json.dumps({name: totals[name] for name in ("rotated", "current", "unreadable")}))
-        if late["rotated"] or late["changed"]:
-            raise CommandFailed(
-                "While this ran, something was written with an older key: a process of the service does not have"
-                " the new one first. Restart it, and call this again."
-            )
-        if totals["unreadable"]:
-            raise CommandFailed(
-                f"{totals['unreadable']} values cannot be read with any of the keys. Is a key missing?"
-            )
-        if not as_json:
-            typer.echo(
-                f"Done: {_said(totals) or 'nothing is stored'}. The older keys are not needed any longer."
-            )
+    totals = local.rotate(environment, print_counts)
+    late = local.remaining(environment)
+    if out.as_json:
+        out.json({name: totals[name] for name in ("rotated", "current", "unreadable")})
+    if late["rotated"] or late["changed"]:
+        raise CommandFailed(
+            "While this ran, something was written with an older key: a process of the service does not have"
+            " the new one first. Restart it, and call this again."
+        )
+    if totals["unreadable"]:
+        raise CommandFailed(
+            f"{totals['unreadable']} values cannot be read with any of the keys. Is a key missing?"
+        )
+    if not out.as_json:
+        typer.echo(
+            f"Done: {_describe(totals) or 'nothing is stored'}. The older keys are not needed any longer."
+        )
 
 
-def _said(counts: Counter[str]) -> str:
+def _describe(counts: Counter[str]) -> str:
     words = {
         "rotated": "encrypted anew",
         "current": "as it should be",
@@ -97,21 +92,21 @@ def _said(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[name]} {word}" for name, word in words.items() if counts[name])
 
 
-def _require_known(own: Settings, *, yes: bool) -> None:
+def _require_known(environment: Settings, *, yes: bool) -> None:
     """Check that every process has the new key. A process without it could not read rotated secrets.
 
     With RUNYARD_ENCRYPTION_KEYS, the user confirms it. With secret.key, raises CommandFailed if the service started
     before the file changed.
     """
-    if own.encryption_keys:
+    if environment.encryption_keys:
         if not yes:
             typer.confirm("Has every process been restarted with the new key first?", abort=True, err=True)
         return
     from cli.machine import local  # see new_key()
 
-    path = embedded.key_file(own.data_dir)
-    started = own.data_dir / KEPT_URL  # written when the service has come up
-    local.encryption_keys(own)
+    path = embedded.key_file(environment.data_dir)
+    started = environment.data_dir / KEPT_URL  # written when the service has come up
+    local.encryption_keys(environment)
     if started.exists() and started.stat().st_mtime < path.stat().st_mtime:
         raise CommandFailed(
             f"The service was started before the newest key came into {path}. Restart it first."

@@ -2,92 +2,78 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from typer import Argument
 
-from cli.api.client import Client
-from cli.api.ids import is_id
+from cli.client.names import is_id
+from cli.commands import OperatorClient, Yes, command, delete_record, new_app
 from cli.errors import CommandFailed
-from cli.operating.keys import day
-from cli.options import Json, Key, Url, Yes, confirm_deletion, new_app, open_client, sentences
-from cli.output import console, printable
+from cli.output import Column, Output, minute
 
 app = new_app("Create, list, rename and delete organizations. Needs an operator's key.")
 
-Which = Annotated[str, typer.Argument(help="Organization: its name or id.", metavar="NAME|ID")]
+NameOrId = Annotated[str, typer.Argument(help="Organization: its name or id.", metavar="NAME|ID")]
+
+COLUMNS = (
+    Column("Name", lambda row: row["name"]),
+    Column("Created", lambda row: minute(row["created_at"])),
+    Column("ID", lambda row: row["id"]),
+)
 
 
 @app.command("create")
+@command
 def create(
-    name: Annotated[str, typer.Argument(help="Name: letters, digits, `.`, `_` and `-`.", metavar="NAME")],
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
+    client: OperatorClient,
+    out: Output,
+    name: str = Argument(help="Name: letters, digits, `.`, `_` and `-`.", metavar="NAME"),
 ) -> None:
     """Create an organization. `runyard keys create --org NAME --role admin` then creates its first key."""
-    with sentences(as_json=as_json), open_client(url, api_key) as client:
-        made = client.send("POST", "/v2/organizations", {"name": name})
-        if as_json:
-            typer.echo(json.dumps(made, indent=2))
-            return
-        typer.echo(
-            f"Created {made['name']} ({made['id']}). Its first key: `runyard keys create --org {made['name']} --role admin`."
-        )
+    row = client.send("POST", "/v2/organizations", {"name": name})
+    advice = f"Its first key: `runyard keys create --org {row['name']} --role admin`."
+    out.done(f"Created {row['name']} ({row['id']}). {advice}", row)
 
 
 @app.command("list")
-def list_organizations(as_json: Json = False, url: Url = None, api_key: Key = None) -> None:
+@command
+def list_organizations(client: OperatorClient, out: Output) -> None:
     """List the organizations that the key may act in, oldest first."""
-    with sentences(as_json=as_json), open_client(url, api_key) as client:
-        rows = list(client.every("/v2/organizations"))
-        if as_json:
-            typer.echo(json.dumps(rows, indent=2))
-            return
-        table = Table("Name", "Created", "ID", box=None, pad_edge=False)
-        for row in rows:
-            table.add_row(*(printable(cell) for cell in (row["name"], day(row["created_at"]), row["id"])))
-        console().print(table)
+    out.rows(list(client.every("/v2/organizations")), COLUMNS, empty="There are no organizations.")
 
 
 @app.command("rename")
+@command
 def rename(
-    which: Which,
-    name: Annotated[str, typer.Argument(help="New name.", metavar="NEW_NAME")],
-    url: Url = None,
-    api_key: Key = None,
+    client: OperatorClient, which: NameOrId, name: str = Argument(help="New name.", metavar="NEW_NAME")
 ) -> None:
     """Rename an organization. Its id and its keys stay."""
-    with sentences(), open_client(url, api_key) as client:
-        client.send("PATCH", f"/v2/organizations/{chosen(client, which)['id']}", {"name": name})
-        typer.echo(f"Renamed to {name}.")
+    client.send("PATCH", f"/v2/organizations/{_find(client, which)['id']}", {"name": name})
+    typer.echo(f"Renamed to {name}.")
 
 
 @app.command("delete")
-def delete(
-    which: Which,
-    yes: Yes = False,
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
-) -> None:
+@command
+def delete(client: OperatorClient, out: Output, which: NameOrId, yes: Yes = False) -> None:
     """Delete an organization with its deployments, threads, runs and keys, after a confirmation."""
-    with sentences(as_json=as_json), open_client(url, api_key) as client:
-        found = chosen(client, which)
-        if not yes:
-            confirm_deletion(found["name"], "deployments, threads, runs and keys", as_json=as_json)
-        client.send("DELETE", f"/v2/organizations/{found['id']}")
-        typer.echo(json.dumps({"deleted": found["id"]}) if as_json else f"Deleted {found['name']}.")
+    row = _find(client, which)
+    delete_record(
+        out,
+        row["name"],
+        "deployments, threads, runs and keys",
+        lambda: client.send("DELETE", f"/v2/organizations/{row['id']}"),
+        yes=yes,
+        result={"deleted": row["id"]},
+    )
 
 
-def chosen(client: Client, name_or_id: str) -> dict[str, Any]:
+def _find(client: OperatorClient, name_or_id: str) -> dict[str, Any]:
     """Return the organization of that name or id. Raises CommandFailed."""
     field = "id" if is_id(name_or_id) else "name"
-    wanted = name_or_id.lower() if field == "id" else name_or_id
+    value = name_or_id.lower() if field == "id" else name_or_id
     for row in client.every("/v2/organizations"):
-        if row[field] == wanted:
+        if row[field] == value:
             return row
     raise CommandFailed(
         f"There is no organization {name_or_id!r}. `runyard orgs list` shows those there are."

@@ -2,79 +2,61 @@
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
+from typer import Option
 
-from cli.api.addresses import address_in, served_at
-from cli.api.client import Client
-from cli.api.ids import version
+from cli.client.client import Client
+from cli.client.names import address_in, served_at, version
+from cli.commands import command
 from cli.errors import CommandFailed
 from cli.operating import workers
-from cli.options import Json, Key, Org, Url, open_client, sentences
-from cli.output import console, printable
+from cli.output import Column, Output, console, duration, table
 
 LOOK_SECONDS = 2.0
 QUIT = ("q", "Q", "\x03", "\x04")
 BUSIEST, RUNS_OF_EACH = 5, 10  # deployments whose runs are listed, and runs listed of each
 
 
-def command(
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
+@command
+def top(
+    client: Client, out: Output, once: bool = Option(False, "--once", help="Print once and exit.")
 ) -> None:
     """Show running and waiting runs of pools and deployments, live; `q` exits.
 
     The figures of deployments cover the last hour. Without a terminal, each refresh is printed below the one before.
     """
-    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        if as_json:
-            _print_json(client, once=once)
-        elif once or not (console().is_terminal and sys.stdin.isatty()):
-            _print(client, once=once)
-        else:
-            _live(client)
-
-
-def _print_json(client: Client, *, once: bool) -> None:
     if once:
-        typer.echo(json.dumps(ask(client), indent=2))
-        return
-    while True:
-        typer.echo(json.dumps(ask(client)))
-        time.sleep(LOOK_SECONDS)
-
-
-def _print(client: Client, *, once: bool) -> None:
-    while True:
-        console().print(shown(ask(client)))
-        if once:
-            return
-        time.sleep(LOOK_SECONDS)
-        typer.echo()
+        answer = read(client)
+        out.show(answer, lambda: draw(answer))
+    elif out.as_json:
+        out.repeat(lambda: read(client), LOOK_SECONDS)
+    elif console().is_terminal and sys.stdin.isatty():
+        _live(client)
+    else:
+        while True:
+            console().print(draw(read(client)))
+            time.sleep(LOOK_SECONDS)
+            typer.echo()
 
 
 def _live(client: Client) -> None:
     with (
         keys() as pressed,
-        Live(shown(ask(client)), console=console(), auto_refresh=False, screen=True) as live,
+        Live(draw(read(client)), console=console(), auto_refresh=False, screen=True) as live,
     ):
         while pressed(LOOK_SECONDS) not in QUIT:
-            live.update(shown(ask(client)), refresh=True)
+            live.update(draw(read(client)), refresh=True)
 
 
 @contextmanager
@@ -94,14 +76,14 @@ def keys() -> Iterator[Any]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def ask(client: Client) -> dict[str, Any]:
+def read(client: Client) -> dict[str, Any]:
     """Return the pools, deployments and running runs to show. Raises CommandFailed."""
     deployments = client.get("/v2/metrics/overview", {"window": "hour"})["deployments"]
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "pools": client.get("/v2/workers")["pools"],
         "deployments": deployments,
-        "runs": [run for each in _busiest(deployments) for run in _running(client, each)],
+        "runs": [run for each in _busiest(deployments) for run in _running_runs(client, each)],
     }
 
 
@@ -110,7 +92,7 @@ def _busiest(deployments: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
     return sorted(running, key=lambda each: -each["running"])[:BUSIEST]
 
 
-def _running(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _running_runs(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return running runs of a deployment, at most RUNS_OF_EACH; an empty list if its API refuses.
 
     A deployment that is being deleted meanwhile must not end the command.
@@ -119,8 +101,8 @@ def _running(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, An
         record = client.deployment(deployment["id"])
         address = served_at(client.url, record["name"], address_in(record))
         with client.at(address) as at:
-            wanted = {"status": ["running"], "limit": RUNS_OF_EACH}
-            found = at.send("POST", "/runs/search", wanted, repeat=True)
+            query = {"status": ["running"], "limit": RUNS_OF_EACH}
+            runs = at.send("POST", "/runs/search", query, repeat=True)
     except CommandFailed:
         return []
     return [
@@ -131,68 +113,57 @@ def _running(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, An
             "started_at": run["started_at"],
             "attempt": run.get("attempt"),
         }
-        for run in found
+        for run in runs
     ]
 
 
-def shown(found: Mapping[str, Any], now: datetime | None = None) -> Group:
+def draw(answer: Mapping[str, Any], now: datetime | None = None) -> Group:
     """Return the tables of one refresh."""
     now = now or datetime.now(UTC)
-    parts: list[Any] = [workers.pools_table(found["pools"]), Text()]
-    if found["deployments"]:
-        parts.append(_deployments(found["deployments"]))
+    parts: list[Any] = [workers.pools_table(answer["pools"]), Text()]
+    if answer["deployments"]:
+        rows = sorted(answer["deployments"], key=lambda row: (-row["running"] - row["waiting"], row["name"]))
+        parts.append(table(rows, DEPLOYMENTS))
     else:
         parts.append(Text("There are no deployments. `runyard deploy` makes one."))
-    if found["runs"]:
-        parts += [Text(), _runs(found["runs"], now)]
+    if answer["runs"]:
+        rows = sorted(answer["runs"], key=lambda row: row["started_at"] or "")
+        parts += [Text(), table([{**row, "seconds": _age(row, now)} for row in rows], RUNS)]
     return Group(*parts)
 
 
-def _deployments(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = workers.plain_table(
-        "Deployment",
-        "Pool",
-        "revision",
-        "running",
-        "waiting",
-        "oldest wait",
-        "runs/min",
-        "failed",
-        "p50",
-        "p95",
-    )
-    for row in sorted(rows, key=lambda row: (-row["running"] - row["waiting"], row["name"])):
-        table.add_row(
-            Text(printable(row["name"])),
-            Text(printable(row["pool"])),
-            version(row["revision_number"]) if row["revision_number"] else "-",
-            str(row["running"]),
-            str(row["waiting"]),
-            workers.duration(row["oldest_wait_seconds"]) if row["waiting"] else "-",
-            f"{row['runs_a_minute']:.1f}",
-            Text(str(row["failed"]), style="red" if row["failed"] else ""),
-            seconds(row["duration_p50"]),
-            seconds(row["duration_p95"]),
-        )
-    return table
+def _age(run: Mapping[str, Any], now: datetime) -> float:
+    started_at = datetime.fromisoformat(run["started_at"]) if run["started_at"] else now
+    return max((now - started_at).total_seconds(), 0)
 
 
-def _runs(rows: Sequence[Mapping[str, Any]], now: datetime) -> Table:
-    table = workers.plain_table("Run", "Deployment", "Thread", "for", "attempt")
-    for row in sorted(rows, key=lambda row: row["started_at"] or ""):
-        since = datetime.fromisoformat(row["started_at"]) if row["started_at"] else now
-        table.add_row(
-            printable(row["run_id"]),
-            Text(printable(row["deployment"])),
-            printable(row["thread_id"]),
-            workers.duration(max((now - since).total_seconds(), 0)),
-            str(row["attempt"] or "-"),
-        )
-    return table
-
-
-def seconds(value: float | None) -> str:
-    """Return a duration such as `0.35 s` or `12 s`; a dash for None."""
+def seconds(value: float | None) -> str | None:
+    """Return a duration such as `0.35 s` or `12 s`; None for None."""
     if value is None:
-        return "-"
-    return f"{value:.2f} s" if value < 10 else workers.duration(value)
+        return None
+    return f"{value:.2f} s" if value < 10 else duration(value)
+
+
+def _failed(row: Mapping[str, Any]) -> Text:
+    return Text(str(row["failed"]), style="red" if row["failed"] else "")
+
+
+DEPLOYMENTS = (
+    Column("Deployment", lambda row: row["name"], no_wrap=True),
+    Column("Pool", lambda row: row["pool"]),
+    Column("revision", lambda row: version(row["revision_number"])),
+    Column("running", lambda row: row["running"]),
+    Column("waiting", lambda row: row["waiting"]),
+    Column("oldest wait", lambda row: duration(row["oldest_wait_seconds"]) if row["waiting"] else None),
+    Column("runs/min", lambda row: f"{row['runs_a_minute']:.1f}"),
+    Column("failed", _failed),
+    Column("p50", lambda row: seconds(row["duration_p50"])),
+    Column("p95", lambda row: seconds(row["duration_p95"])),
+)
+RUNS = (
+    Column("Run", lambda run: run["run_id"], no_wrap=True),
+    Column("Deployment", lambda run: run["deployment"]),
+    Column("Thread", lambda run: run["thread_id"]),
+    Column("for", lambda run: duration(run["seconds"])),
+    Column("attempt", lambda run: run["attempt"] or None),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -15,12 +14,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
-from cli.api.client import Client
-from cli.api.ids import version
+from cli.client.client import Client
+from cli.client.names import version
+from cli.commands import Service, command, new_app
 from cli.errors import BadUsage, CommandFailed, TimedOut
-from cli.options import Json, Key, Org, Url, new_app, open_client, sentences
-from cli.output import console, printable
+from cli.output import Column, Output, console, duration, printable, table
 
 WATCH_SECONDS = 2.0
 STATE_STYLES = {"silent": "bold red", "draining": "yellow"}
@@ -43,115 +43,92 @@ Worker = Annotated[
 
 
 @app.callback(invoke_without_command=True, no_args_is_help=False)
-def show(
-    context: typer.Context,
-    watch: Watch = False,
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
-) -> None:
+@command
+def show(service: Service, out: Output, context: typer.Context, watch: Watch = False) -> None:
     """Show pools, runners, builders and graph hosts; drain and resume workers.
 
     A key sees the graph hosts of its organization's deployments; an operator's key sees all graph hosts.
     """
     if context.invoked_subcommand is not None:
         return
-    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+    with service.open() as client:
         if not watch:
-            found = ask(client)
-            if as_json:
-                typer.echo(json.dumps(found, indent=2))
-            else:
-                console().print(shown(found))
-            return
-        if as_json:
-            while True:
-                typer.echo(json.dumps(ask(client)))
-                time.sleep(WATCH_SECONDS)
-        with Live(shown(ask(client)), console=console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(WATCH_SECONDS)
-                live.update(shown(ask(client)), refresh=True)
+            answer = read(client)
+            out.show(answer, lambda: draw(answer))
+        elif out.as_json:
+            out.repeat(lambda: read(client), WATCH_SECONDS)
+        else:
+            with Live(draw(read(client)), console=console(), auto_refresh=False) as live:
+                while True:
+                    time.sleep(WATCH_SECONDS)
+                    live.update(draw(read(client)), refresh=True)
 
 
 @app.command("drain")
+@command
 def drain(
+    client: Client,
+    out: Output,
     worker: Worker = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
-        ),
-    ] = 0,
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
+    wait: float = Option(
+        0, "--wait", min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
+    ),
 ) -> None:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.
 
     Other runners of the pool take the runs that wait. The worker stays drained until `runyard workers resume` or until
     its process ends: a worker that starts is ready. It notices within five seconds. Needs an operator's key.
     """
-    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        rows = _change(client, worker, "drain")
-        if wait:
-            _wait_until_idle(client, rows, wait)
-        _print_changed(_again(client, rows), DRAINING, as_json=as_json)
-        pools = client.get("/v2/workers")["pools"]
-        for pool in pools:
-            if not as_json and pool["runners"] and pool["runners"] == pool["draining"]:
-                typer.echo(
-                    f"No other runner serves the pool {pool['name']}: its new runs wait until one is resumed or started.",
-                    err=True,
-                )
+    rows = _change(client, worker, "drain")
+    if wait:
+        _wait_until_idle(client, rows, wait)
+    _print_changed(_read_again(client, rows), DRAINING, out)
+    for pool in [] if out.as_json else read(client)["pools"]:
+        if pool["runners"] and pool["runners"] == pool["draining"]:
+            typer.echo(
+                f"No other runner serves the pool {pool['name']}: its new runs wait until one is resumed or started.",
+                err=True,
+            )
 
 
 @app.command("resume")
-def resume(
-    worker: Worker = None,
-    as_json: Json = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
-) -> None:
+@command
+def resume(client: Client, out: Output, worker: Worker = None) -> None:
     """End the drain of a worker: it takes new runs or builds again. Needs an operator's key."""
-    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        rows = _change(client, worker, "resume")
-        _print_changed(_again(client, rows), READY, as_json=as_json)
+    rows = _change(client, worker, "resume")
+    _print_changed(_read_again(client, rows), READY, out)
 
 
 def _change(client: Client, worker: str | None, action: str) -> list[dict[str, Any]]:
     """Drain or resume the selected workers. Returns their rows from before the change. Raises CommandFailed."""
-    rows = _named(ask(client)["workers"], worker)
+    rows = _select(read(client)["workers"], worker)
     for row in rows:
         client.send("POST", f"/v2/workers/{quote(row['id'], safe='')}/{action}", repeat=True)
     return rows
 
 
-def _named(rows: Sequence[dict[str, Any]], worker: str | None) -> list[dict[str, Any]]:
+def _select(rows: Sequence[dict[str, Any]], worker: str | None) -> list[dict[str, Any]]:
     """Return the workers whose id is `worker`, or begins with it followed by a colon.
 
     Without `worker`, return the only runner. Raises CommandFailed if none matches, and BadUsage if there are several
     runners.
     """
     if worker is None:
-        found = [row for row in rows if row["kind"] == "runner"]
-        if len(found) > 1:
-            names = ", ".join(sorted(f"{row['host_name']}:{row['pid']}" for row in found))
-            raise BadUsage(f"There are {len(found)} runners; choose one: {printable(names)}.")
+        selected = [row for row in rows if row["kind"] == "runner"]
+        if len(selected) > 1:
+            names = ", ".join(sorted(f"{row['host_name']}:{row['pid']}" for row in selected))
+            raise BadUsage(f"There are {len(selected)} runners; choose one: {printable(names)}.")
     else:
-        found = [row for row in rows if f"{row['id']}:".startswith(f"{worker}:")]
-    if not found:
+        selected = [row for row in rows if f"{row['id']}:".startswith(f"{worker}:")]
+    if not selected:
         raise CommandFailed(f"There is no worker {worker or ''}".rstrip() + ". `runyard workers` lists them.")
-    return found
+    return selected
 
 
-def _again(client: Client, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _read_again(client: Client, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the current rows of these workers, without workers whose process has ended."""
     ids = {row["id"] for row in rows}
-    return [row for row in ask(client)["workers"] if row["id"] in ids]
+    return [row for row in read(client)["workers"] if row["id"] in ids]
 
 
 def _wait_until_idle(client: Client, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
@@ -164,11 +141,11 @@ def _wait_until_idle(client: Client, rows: Sequence[Mapping[str, Any]], seconds:
     silent: dict[str, float] = {}
     heartbeats: Counter[str] = Counter()  # by worker, including the last one before the request
     while True:
-        now = _again(client, rows)
-        for row in now:
+        current = _read_again(client, rows)
+        for row in current:
             heartbeats[row["id"]] += row["silent_seconds"] < silent.get(row["id"], math.inf)
             silent[row["id"]] = row["silent_seconds"]
-        busy = [row for row in now if row["running"] or heartbeats[row["id"]] <= 2]
+        busy = [row for row in current if row["running"] or heartbeats[row["id"]] <= 2]
         if not busy:
             return
         if time.monotonic() > give_up_at:
@@ -182,107 +159,82 @@ def _unfinished(row: Mapping[str, Any]) -> str:
     return f"{row['running']} running" if row["running"] else "has not confirmed the drain yet"
 
 
-def _print_changed(rows: Sequence[Mapping[str, Any]], state: str, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(
-            json.dumps([{"id": row["id"], "state": row["state"], "running": row["running"]} for row in rows])
-        )
+def _print_changed(rows: Sequence[Mapping[str, Any]], state: str, out: Output) -> None:
+    if out.as_json:
+        fields = ("id", "state", "running")
+        out.done("", [{field: row[field] for field in fields} for row in rows])
         return
     for row in rows:
         busy = f", {row['running']} running" if state == DRAINING else ""
         typer.echo(printable(f"{row['kind']} {row['host_name']}:{row['pid']}: {row['state']}{busy}"))
 
 
-def ask(client: Client) -> dict[str, Any]:
+def read(client: Client) -> dict[str, Any]:
     """Return the workers, pools and builders. Raises CommandFailed."""
     return client.get("/v2/workers")
 
 
-def shown(found: Mapping[str, Any]) -> Group:
+def draw(answer: Mapping[str, Any]) -> Group:
     """Return the tables of one refresh."""
-    parts: list[Any] = [pools_table(found["pools"]), Text()]
-    if found["workers"]:
-        parts.append(_workers(found["workers"]))
+    parts: list[Any] = [pools_table(answer["pools"]), Text()]
+    if answer["workers"]:
+        parts.append(table(answer["workers"], WORKERS))
     else:
         parts.append(Text("No worker runs: nothing is built, and no run starts.", style="bold red"))
-    hosts = [(worker, host) for worker in found["workers"] for host in worker["hosts"]]
+    hosts = [host | {"worker": worker} for worker in answer["workers"] for host in worker["hosts"]]
     if hosts:
-        parts += [Text(), _hosts(hosts)]
+        parts += [Text(), table(hosts, HOSTS)]
     return Group(*parts)
-
-
-def plain_table(*columns: str) -> Table:
-    """Return a table without borders. Columns whose names begin with a lower-case letter are right-aligned."""
-    table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if name[0].islower() else "left", no_wrap=number == 0)
-    return table
 
 
 def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of the pools with their runners and waiting runs."""
-    table = plain_table("Pool", "runners", "running", "slots", "waiting", "oldest wait", "ended/min", "hosts")
-    for pool in pools:
-        is_stuck = pool["pending"] and pool["runners"] == pool["draining"]
-        silent = pool.get("silent", 0)  # older services do not return it
-        table.add_row(
-            Text(printable(pool["name"])),
-            Text(
-                f"{pool['runners']} + {silent} silent" if silent else str(pool["runners"]),
-                style="bold red" if is_stuck else "",
-            ),
-            str(pool["running"]),
-            str(pool["slots"]),
-            str(pool["pending"]),
-            duration(pool["oldest_wait_seconds"]) if pool["pending"] else "-",
-            str(pool["ended_a_minute"]),
-            str(pool["hosts"]),
-        )
-    return table
+    return table(pools, POOLS)
 
 
-def _workers(workers: Sequence[Mapping[str, Any]]) -> Table:
-    table = plain_table(
-        "Worker", "Pool", "State", "running", "slots", "hosts", "Isolation", "Version", "Host", "pid"
-    )
-    for worker in workers:
-        state, style = worker["state"], STATE_STYLES.get(worker["state"], "green")
-        if state == "silent":
-            state = f"silent for {duration(worker['silent_seconds'])}"
-        table.add_row(
-            worker["kind"],
-            Text(printable(worker["pool"] or "-")),
-            Text(state, style=style),
-            str(worker["running"]),
-            str(worker["slots"]),
-            str(worker["host_count"]),
-            ISOLATION.get(worker["isolation"], str(worker["isolation"])),
-            worker["version"],
-            Text(printable(worker["host_name"])),
-            str(worker["pid"]),
-        )
-    return table
+def _runners(pool: Mapping[str, Any]) -> Text:
+    is_stuck = pool["pending"] and pool["runners"] == pool["draining"]
+    silent = pool.get("silent", 0)  # older services do not return it
+    text = f"{pool['runners']} + {silent} silent" if silent else str(pool["runners"])
+    return Text(text, style="bold red" if is_stuck else "")
 
 
-def _hosts(hosts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Table:
-    table = plain_table("Graph host of", "revision", "runs", "memory", "age", "idle", "State", "Host", "pid")
-    for worker, host in hosts:
-        table.add_row(
-            Text(printable(host["deployment"])),
-            version(host["revision_number"]),
-            str(host["runs"]),
-            f"{host['memory_mb']}/{host['memory_limit_mb']} MiB",
-            duration(host["age_seconds"]),
-            "-" if host["runs"] else duration(host["idle_seconds"]),
-            "answers" if host["is_healthy"] else Text("blocked", style="bold red"),
-            Text(printable(worker["host_name"])),
-            str(host["pid"]),
-        )
-    return table
+def _state(worker: Mapping[str, Any]) -> Text:
+    state = worker["state"]
+    text = f"silent for {duration(worker['silent_seconds'])}" if state == "silent" else state
+    return Text(text, style=STATE_STYLES.get(state, "green"))
 
 
-def duration(seconds: float) -> str:
-    """Return a duration such as `5 s`, `3 min` or `2.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+POOLS = (
+    Column("Pool", lambda pool: pool["name"], no_wrap=True),
+    Column("runners", _runners),
+    Column("running", lambda pool: pool["running"]),
+    Column("slots", lambda pool: pool["slots"]),
+    Column("waiting", lambda pool: pool["pending"]),
+    Column("oldest wait", lambda pool: duration(pool["oldest_wait_seconds"]) if pool["pending"] else None),
+    Column("ended/min", lambda pool: pool["ended_a_minute"]),
+    Column("hosts", lambda pool: pool["hosts"]),
+)
+WORKERS = (
+    Column("Worker", lambda worker: worker["kind"], no_wrap=True),
+    Column("Pool", lambda worker: worker["pool"] or None),
+    Column("State", _state),
+    Column("running", lambda worker: worker["running"]),
+    Column("slots", lambda worker: worker["slots"]),
+    Column("hosts", lambda worker: worker["host_count"]),
+    Column("Isolation", lambda worker: ISOLATION.get(worker["isolation"], worker["isolation"])),
+    Column("Version", lambda worker: worker["version"]),
+    Column("Host", lambda worker: worker["host_name"]),
+    Column("pid", lambda worker: worker["pid"]),
+)
+HOSTS = (
+    Column("Graph host of", lambda host: host["deployment"], no_wrap=True),
+    Column("revision", lambda host: version(host["revision_number"])),
+    Column("runs", lambda host: host["runs"]),
+    Column("memory", lambda host: f"{host['memory_mb']}/{host['memory_limit_mb']} MiB"),
+    Column("age", lambda host: duration(host["age_seconds"])),
+    Column("idle", lambda host: None if host["runs"] else duration(host["idle_seconds"])),
+    Column("State", lambda host: "answers" if host["is_healthy"] else Text("blocked", style="bold red")),
+    Column("Host", lambda host: host["worker"]["host_name"]),
+    Column("pid", lambda host: host["pid"]),
+)

@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
 import httpx
 import typer
+from typer import Argument, Option
 
-from cli.api.client import AS_STUDIO
-from cli.api.statuses import UNSUCCESSFUL_RUNS
-from cli.deployments.deployments import NameOrPreview
+from cli.client.client import AS_STUDIO
+from cli.client.names import UNSUCCESSFUL_RUNS
+from cli.commands import Service, command, settings
 from cli.deployments.project import kept_paths
-from cli.deployments.served import serving
+from cli.deployments.target import NameOrPreview, serving
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
-from cli.options import Key, Org, Url, open_client, sentences, settings
-from cli.output import console, printable
-from cli.runs.transcript import Transcript, as_text, error_text
+from cli.output import Output, as_text, console, json_text, printable
+from cli.runs.transcript import Transcript, error_text
 
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
 WAIT_SECONDS = 2.0  # time without an event after which the command prints why the run waits
@@ -35,49 +35,38 @@ SENT_AS_MESSAGE = "\nThe input had `messages` only. A graph that takes other fie
 Show = Callable[[str, Any], None]
 
 
-def command(
+@command(json_help="Print one JSON object for each event.")
+def run(
+    service: Service,
+    out: Output,
     name: NameOrPreview = None,
-    said: Annotated[
-        str | None,
-        typer.Argument(
-            help="Input of the run: JSON, or text that becomes a message; `-` reads it from stdin.",
-            metavar="INPUT",
-            show_default=False,
-        ),
-    ] = None,
-    assistant: Annotated[
-        str | None,
-        typer.Option(
-            "--assistant",
-            "-a",
-            help="Id of an assistant or of a graph. Default: the only graph.",
-            metavar="ID",
-        ),
-    ] = None,
-    thread: Annotated[
-        str | None,
-        typer.Option("--thread", "-t", help="Thread to continue. Default: a new thread.", metavar="ID"),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            "--resume", help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
-        ),
-    ] = None,
-    stream_mode: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stream-mode",
-            "-m",
-            help="Stream mode; may be repeated. Default: messages-tuple, updates, custom.",
-            metavar="MODE",
-        ),
-    ] = None,
-    subgraphs: Annotated[bool, typer.Option("--subgraphs", help="Also stream events of subgraphs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each event.")] = False,
-    url: Url = None,
-    api_key: Key = None,
-    org: Org = None,
+    text: str | None = Argument(
+        None,
+        help="Input of the run: JSON, or text that becomes a message; `-` reads it from stdin.",
+        metavar="INPUT",
+        show_default=False,
+    ),
+    assistant: str | None = Option(
+        None,
+        "--assistant",
+        "-a",
+        help="Id of an assistant or of a graph. Default: the only graph.",
+        metavar="ID",
+    ),
+    thread: str | None = Option(
+        None, "--thread", "-t", help="Thread to continue. Default: a new thread.", metavar="ID"
+    ),
+    resume: str | None = Option(
+        None, "--resume", help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
+    ),
+    stream_mode: list[str] | None = Option(
+        None,
+        "--stream-mode",
+        "-m",
+        help="Stream mode; may be repeated. Default: messages-tuple, updates, custom.",
+        metavar="MODE",
+    ),
+    subgraphs: bool = Option(False, "--subgraphs", help="Also stream events of subgraphs."),
 ) -> None:
     """Start a run and print its events as they stream. Ctrl-C cancels the run.
 
@@ -86,59 +75,58 @@ def command(
 
     Exit codes: 0 the run succeeded or waits for an answer · 1 it failed · 2 wrong usage · 130 Ctrl-C cancelled it.
     """
-    with sentences(as_json=as_json):
-        body = _body(said, resume, thread)
-        with open_client(url, api_key, org) as client:
-            address, target = serving(client, name)
-            headers = {**client.headers, **AS_STUDIO}
-        request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
-        out, notes = console(), console(stderr=True)
-        transcript = Transcript(out, notes, streams_messages="messages-tuple" in request.stream_mode)
-        show: Show = _json_line if as_json else transcript.show
-        try:
-            ended = execute(
-                address, headers, request, show, lambda text: None if as_json else notes.print(text)
-            )
-        except httpx.HTTPError as error:
-            transcript.finish()
-            raise CommandFailed(_refusal(error, address)) from error
+    body = _body(text, resume, thread)
+    with service.open() as client:
+        address, target = serving(client, name)
+        headers = {**client.headers, **AS_STUDIO}
+    request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
+    text_out, notes = console(), console(stderr=True)
+    transcript = Transcript(text_out, notes, streams_messages="messages-tuple" in request.stream_mode)
+    show: Show = _json_line if out.as_json else transcript.show
+    try:
+        result = execute(
+            address, headers, request, show, lambda note: None if out.as_json else notes.print(note)
+        )
+    except httpx.HTTPError as error:
         transcript.finish()
-        if as_json:
-            _json_line("result", ended.record)
-        elif ended.interrupts:
-            for interrupt in ended.interrupts:
-                notes.print("It waits for an answer:", style="yellow")
-                out.print(printable(as_text(interrupt.get("value"))))
-            where = " ".join(["runyard run", *([name] if name else []), "--thread", str(ended.thread_id)])
-            notes.print(f"Answer with: {where} --resume {_answer(ended.interrupts)}", markup=False)
-        else:
-            notes.print(f"Go on with: --thread {ended.thread_id}", style="dim")
-        if ended.was_cancelled:
-            raise typer.Exit(INTERRUPTED)
-        if ended.status in UNSUCCESSFUL_RUNS:
-            if as_json:
-                raise typer.Exit(FAILED)  # the result names the reason
-            reason = kept_paths(settings().data_dir, target)(ended.error or "")
-            failure = f"The run ended as {ended.status}. {printable(reason)}".rstrip()
-            advice = f"\nIts traceback and log lines: `runyard logs {target}`"
-            raise CommandFailed(failure + (SENT_AS_MESSAGE if ended.lacks_field else "") + advice)
+        raise CommandFailed(_refusal(error, address)) from error
+    transcript.finish()
+    if out.as_json:
+        _json_line("result", result.record)
+    elif result.interrupts:
+        for interrupt in result.interrupts:
+            notes.print("It waits for an answer:", style="yellow")
+            text_out.print(printable(as_text(interrupt.get("value"))))
+        command_line = " ".join(["runyard run", *([name] if name else []), "--thread", result.thread_id])
+        notes.print(f"Answer with: {command_line} --resume {_answer(result.interrupts)}", markup=False)
+    else:
+        notes.print(f"Go on with: --thread {result.thread_id}", style="dim")
+    if result.was_cancelled:
+        raise typer.Exit(INTERRUPTED)
+    if result.status in UNSUCCESSFUL_RUNS:
+        if out.as_json:
+            raise typer.Exit(FAILED)  # the result names the reason
+        reason = kept_paths(settings().data_dir, target)(result.error or "")
+        failure = f"The run ended as {result.status}. {printable(reason)}".rstrip()
+        advice = f"\nIts traceback and log lines: `runyard logs {target}`"
+        raise CommandFailed(failure + (SENT_AS_MESSAGE if result.lacks_field else "") + advice)
 
 
-def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
+def _body(text: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
     """Return the input or the resume command of the run. Raises BadUsage."""
     if resume is not None:
         if thread is None:
             raise BadUsage("--resume answers a question of a thread: name it with --thread.")
-        if said is not None:
+        if text is not None:
             raise BadUsage("A run either begins with INPUT or goes on with --resume.")
         # Without `strict_resume`, an answer on a thread without a question would start a run that does nothing.
         return {"command": {"resume": _json_or(resume, lambda text: text)}, "strict_resume": True}
-    if said == "-":
-        said = sys.stdin.read().strip()
-    if not said:
+    if text == "-":
+        text = sys.stdin.read().strip()
+    if not text:
         raise BadUsage('Say what to run it with: `runyard run NAME "Hello!"`, or JSON, or - for stdin.')
-    found = _json_or(said, _message)
-    return {"input": found if isinstance(found, dict) else _message(said)}
+    value = _json_or(text, _message)
+    return {"input": value if isinstance(value, dict) else _message(text)}
 
 
 def _message(text: str) -> dict[str, Any]:
@@ -181,7 +169,7 @@ class RunCommand:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunResult:
     """The result of a run."""
 
     thread_id: str
@@ -205,7 +193,7 @@ class Ended:
 
 def execute(
     url: str, headers: Mapping[str, str], request: RunCommand, show: Show, note: Callable[[str], None]
-) -> Ended:
+) -> RunResult:
     """Start the run and pass each event to `show`. Returns how the run ended. Raises BadUsage and httpx.HTTPError."""
     from langgraph_sdk import get_sync_client  # an import of half a second that other commands do not need
 
@@ -254,7 +242,7 @@ def execute(
     run: Any = client.runs.get(thread_id, run_ids[0]) if run_ids else {"status": "error"}
     interrupts = [] if was_cancelled else _interrupts(client.threads.get(thread_id))
     run_id = run_ids[0] if run_ids else None
-    return Ended(
+    return RunResult(
         thread_id,
         run_id,
         run["status"],
@@ -277,8 +265,8 @@ def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str]
 
 def _only_graph(client: Any) -> str:
     """Return the id of the deployment's only graph. Raises BadUsage if it has several or none."""
-    found = client.assistants.search(metadata={"created_by": "system"}, limit=100)
-    graphs = sorted({assistant["graph_id"] for assistant in found})
+    assistants = client.assistants.search(metadata={"created_by": "system"}, limit=100)
+    graphs = sorted({assistant["graph_id"] for assistant in assistants})
     if len(graphs) != 1:
         raise BadUsage(f"Name a graph with --assistant: {', '.join(graphs) or 'the deployment has none'}.")
     return graphs[0]
@@ -298,7 +286,7 @@ def _answer(interrupts: list[dict[str, Any]]) -> str:
 
 
 def _json_line(event: str, data: Any) -> None:
-    typer.echo(json.dumps({"event": event, "data": data}, ensure_ascii=False))
+    typer.echo(json_text({"event": event, "data": data}))
 
 
 def _refusal(error: httpx.HTTPError, url: str) -> str:

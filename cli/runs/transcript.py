@@ -1,20 +1,78 @@
-"""Printing a run's stream as text: tokens as they arrive, then the changes of each step.
+"""A run's stream as text: tokens as they arrive, then the changes of each step.
 
 The run's output goes to stdout. Information about the run, such as its thread and its steps, goes to stderr.
+Nodes write messages as objects, dicts and tuples. Only objects are streamed as messages.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from cli.output import printable
-from cli.runs.messages import ASSISTANT, HUMAN, TOOL, ShownMessage, message_of, messages_of
+from cli.output import as_text, printable, shortened
 
-SHOWN_CHARACTERS = 2_000
+ASSISTANT = frozenset({"ai", "AIMessageChunk", "assistant"})
+TOOL = frozenset({"tool", "ToolMessageChunk"})
+HUMAN = frozenset({"human", "user"})
+ROLES = ASSISTANT | TOOL | HUMAN | {"system", "developer", "function"}
+
+
+@dataclass(frozen=True)
+class ShownMessage:
+    """A message with its role and text."""
+
+    role: str
+    text: str
+    id: str | None = None
+    name: str | None = None
+    is_streamed: bool = False  # a message object, which LangGraph usually also streams as a message event
+
+
+def message_of(data: Any) -> ShownMessage | None:
+    """Parse a message in any of its forms. Returns None if the data is not a message."""
+    if isinstance(data, str):
+        return ShownMessage("human", data)
+    if _is_pair(data):
+        return ShownMessage(data[0], "".join(_texts(data[1])))
+    if not isinstance(data, dict) or "content" not in data:
+        return None
+    role = str(data.get("role") or data.get("type"))
+    return ShownMessage(
+        role=role,
+        text="".join(_texts(data["content"])),
+        id=data.get("id"),
+        name=data.get("name"),
+        is_streamed="role" not in data and "response_metadata" in data,
+    )
+
+
+def messages_of(update: Any) -> Iterator[ShownMessage]:
+    """Yield the messages in a value that a node wrote to `messages`: one message or a list."""
+    for data in update if isinstance(update, list) and not _is_pair(update) else [update]:
+        message = message_of(data)
+        if message is not None:
+            yield message
+
+
+def _is_pair(data: Any) -> bool:
+    """Return whether a list is a `(role, content)` tuple. JSON has no tuples, so it arrives as a list."""
+    return isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and data[0] in ROLES
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield the texts of a message's content, which is a string or a list of blocks."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for block in content:
+            if isinstance(block, str):
+                yield block
+            elif isinstance(block, dict) and isinstance(block.get("text"), str):
+                yield block["text"]
 
 
 class Transcript:
@@ -28,7 +86,7 @@ class Transcript:
         self._out, self._notes = out, notes
         self._streams_messages = streams_messages
         self._speaking: str | None = None  # id of the message whose line is being printed
-        self._said: dict[str, str] = {}  # printed text by message id
+        self._printed: dict[str, str] = {}  # printed text by message id
 
     def show(self, event: str, data: Any) -> None:
         """Print one event of the stream."""
@@ -59,21 +117,21 @@ class Transcript:
         """Print the message in `[message, metadata]`: a chunk or a whole one."""
         chunk = message_of(data[0]) if isinstance(data, list) and data else None
         if chunk is not None:
-            self._say(chunk, chunk.text)
+            self._print(chunk, chunk.text)
 
     def _whole(self, message: ShownMessage) -> None:
         """Print the part of a whole message that has not been printed yet."""
-        said = self._said.get(message.id or "", "")
-        if message.text.startswith(said):
-            self._say(message, message.text[len(said) :])
+        printed = self._printed.get(message.id or "", "")
+        if message.text.startswith(printed):
+            self._print(message, message.text[len(printed) :])
 
-    def _say(self, message: ShownMessage, text: str) -> None:
+    def _print(self, message: ShownMessage, text: str) -> None:
         if message.id:
-            self._said[message.id] = self._said.get(message.id, "") + text
+            self._printed[message.id] = self._printed.get(message.id, "") + text
         if not text:
             return
         if message.role in TOOL:
-            self._answer_of_tool(message, text)
+            self._print_tool_result(message, text)
         if message.role not in ASSISTANT:
             return
         if self._speaking is None or self._speaking != message.id:
@@ -81,7 +139,7 @@ class Transcript:
             self._speaking = message.id or ""
         self._out.print(Text(printable(text)), end="")
 
-    def _answer_of_tool(self, message: ShownMessage, text: str) -> None:
+    def _print_tool_result(self, message: ShownMessage, text: str) -> None:
         self.finish()
         self._notes.print(
             Text.assemble(("⚙ ", "yellow"), (printable(f"{message.name or 'tool'}: "), "yellow")), end=""
@@ -93,8 +151,8 @@ class Transcript:
             if node == "__interrupt__":
                 continue  # the command prints the question at the end, with the way to answer it
             self.finish()
-            place = f"{namespace}/{node}" if namespace else node
-            self._notes.print(Text.assemble(("✓ ", "green"), (printable(place), "cyan")))
+            path = f"{namespace}/{node}" if namespace else node
+            self._notes.print(Text.assemble(("✓ ", "green"), (printable(path), "cyan")))
             # A node that ran several times in one step has a list of updates.
             for one in update if isinstance(update, list) else [update]:
                 self._update(one)
@@ -103,13 +161,13 @@ class Transcript:
         rest = update
         if isinstance(update, dict):
             rest = {name: value for name, value in update.items() if name != "messages"}
-            for message in self._unsaid(list(messages_of(update.get("messages")))):
+            for message in self._unprinted(list(messages_of(update.get("messages")))):
                 self._whole(message)
                 self.finish()
         if rest:
             self._out.print(Text(printable(shortened(as_text(rest)))))
 
-    def _unsaid(self, messages: list[ShownMessage]) -> list[ShownMessage]:
+    def _unprinted(self, messages: list[ShownMessage]) -> list[ShownMessage]:
         """Return the messages of an update that the stream had no event for.
 
         A node may return the whole conversation. Message objects up to the newest human or printed message are older
@@ -118,7 +176,7 @@ class Transcript:
         """
         if not self._streams_messages:
             return messages
-        known = [message.id in self._said or message.role in HUMAN for message in messages]
+        known = [message.id in self._printed or message.role in HUMAN for message in messages]
         older = len(known) - known[::-1].index(True) if True in known else 0
         return [message for n, message in enumerate(messages) if n >= older or not message.is_streamed]
 
@@ -128,11 +186,3 @@ def error_text(data: Any) -> str:
     if isinstance(data, dict):
         return ": ".join(str(data[name]) for name in ("error", "message") if data.get(name))
     return str(data)
-
-
-def as_text(data: Any) -> str:
-    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + " …"

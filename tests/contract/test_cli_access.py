@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from flask import Flask
 from sqlalchemy import insert, select
-from typer.testing import CliRunner
+from typer.testing import Result
 from werkzeug.serving import make_server
 from werkzeug.wsgi import LimitedStream
 
 import tests.support.factories as make
-from cli.main import app as runyard
 from cli.operating.keys import id_of, state
 from shared.access import organizations
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import SECRET
 from tests.contract.conftest import ADMIN_KEY
+from tests.support.commands import invoke
 
 OLD = encryption.new_key()
 
@@ -67,7 +66,7 @@ class Operator:
         self._env = {"RUNYARD_URL": url, "RUNYARD_API_KEY": key, "COLUMNS": "200"}
 
     def __call__(self, *words: str, fails: bool = False, **more: Any) -> Result:
-        ran = CliRunner().invoke(runyard, list(words), env=self._env, **more)
+        ran = invoke(*words, env=self._env, **more)
         assert (ran.exit_code != 0) is fails, ran.output
         return ran
 
@@ -139,13 +138,13 @@ def test_without_any_key_one_is_made_in_the_database(
     url: str, data_dir: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", database)
-    ran = CliRunner().invoke(runyard, ["keys", "create", "--name", "first", "--role", "operator"])
+    ran = invoke("keys", "create", "--name", "first", "--role", "operator")
     assert ran.exit_code == 0, ran.output
     assert [row["name"] for row in Operator(url, ran.stdout.strip()).json("keys", "list")] == ["first"]
-    ran = CliRunner().invoke(runyard, ["keys", "create", "--json"])
+    ran = invoke("keys", "create", "--json")
     made = json.loads(ran.stdout)
     assert (made["role"], made["id"], ran.stderr) == ("run", id_of(made["key"]), "")
-    refused = CliRunner().invoke(runyard, ["keys", "create", "--local", "--org", "nobody"])
+    refused = invoke("keys", "create", "--local", "--org", "nobody")
     assert "There is no organization 'nobody'" in refused.output
 
 
@@ -183,7 +182,7 @@ def secret() -> bytes:
 
 
 def rotate(*words: str) -> Result:
-    return CliRunner().invoke(runyard, ["encryption", "rotate", *words])
+    return invoke("encryption", "rotate", *words)
 
 
 def test_the_key_in_the_data_directory_is_changed(
@@ -192,7 +191,7 @@ def test_the_key_in_the_data_directory_is_changed(
     monkeypatch.setenv("DATABASE_URL", database)
     file = data_dir / "secret.key"
     file.write_text(OLD + "\n")
-    made = CliRunner().invoke(runyard, ["encryption", "new-key"])
+    made = invoke("encryption", "new-key")
     assert "Restart `runyard up`" in made.output
     new, old = file.read_text().strip().split(",")
     assert old == OLD
@@ -216,7 +215,7 @@ def test_keys_of_the_environment_are_taken_as_they_are(
     stored: None, data_dir: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", database)
-    new = CliRunner().invoke(runyard, ["encryption", "new-key"]).stdout.strip()
+    new = invoke("encryption", "new-key").stdout.strip()
     monkeypatch.setenv("RUNYARD_ENCRYPTION_KEYS", f"{new},{OLD}")
     assert rotate().exit_code == 1, "it asks whether every process has the key"
     assert rotate("--yes").exit_code == 0

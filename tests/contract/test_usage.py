@@ -136,7 +136,9 @@ def test_the_terminal_shows_names_and_a_sum(api: Api) -> None:
     rows = asked(api, "by=key,deployment")
     screen = Console(file=io.StringIO(), width=120)
 
-    screen.print(command.shown([*rows, {**rows[0], "deployment": None, "cost": 2.5}], ["key", "deployment"]))
+    screen.print(
+        command.usage_table([*rows, {**rows[0], "deployment": None, "cost": 2.5}], ["key", "deployment"])
+    )
 
     lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[0].split() == ["Key", "Deployment", "runs", "input", "output", "total", "cost"]

@@ -307,7 +307,7 @@ def test_the_command_draws_it(client: FlaskClient) -> None:
     fall_silent("c", 20)
     out = Console(width=160, file=StringIO())
 
-    out.print(command.shown(seen(client)))
+    out.print(command.draw(seen(client)))
 
     assert isinstance(out.file, StringIO)
     drawn = out.file.getvalue()

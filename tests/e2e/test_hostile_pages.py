@@ -19,8 +19,8 @@ PROJECT = Path(__file__).parent.parent / "projects" / NAME
 START = f"""
 import sys
 from dataclasses import replace
-from cli.machine import serving
-sys.exit(serving.serve(replace(serving.settings_for(None, None), dev_deployment="{NAME}")))
+from cli.machine import serve
+sys.exit(serve.serve(replace(serve.settings_for(None, None), dev_deployment="{NAME}")))
 """
 
 

@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from cli.api.client import Client
-from cli.deployments.deploy import deploy
+from cli.client.client import Client
+from cli.deployments.deploying import deploy
 from cli.deployments.project import Project
 from tests.support.one_file import write
 from tests.support.stack import Stack

@@ -12,8 +12,8 @@ from typing import LiteralString
 
 import pytest
 
-from cli.api.client import Client
-from cli.deployments.deploy import deploy
+from cli.client.client import Client
+from cli.deployments.deploying import deploy
 from cli.deployments.project import Project
 from tests.conftest import OUTSIDE
 from tests.support import counting

@@ -1,19 +1,25 @@
-"""Run `runyard` commands against a scripted control plane."""
+"""Run `runyard` commands in the process of the tests, alone or against a scripted control plane."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cli.main import app
 from tests.support.control_plane import ControlPlane, D, R, record
 
 
-def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--url", server.url, "--api-key", "key"], input=input)
+def invoke(*words: str, input: str | None = None, env: Mapping[str, str | None] | None = None) -> Result:
+    """Run a command as a shell does."""
+    return CliRunner().invoke(app, words, input=input, env=env, prog_name="runyard")
+
+
+def runyard(server: ControlPlane, *words: str, input: str | None = None) -> Result:
+    """Run a command with the address and an API key of the scripted control plane."""
+    return invoke(*words, "--url", server.url, "--api-key", "key", input=input)
 
 
 def json_lines(ran: Result) -> list[dict[str, Any]]:

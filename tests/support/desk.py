@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import psycopg
 
-from cli.api.client import Client
-from cli.deployments.deploy import deploy
+from cli.client.client import Client
+from cli.deployments.deploying import deploy
 from cli.deployments.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

@@ -22,8 +22,8 @@ from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 from typer.testing import CliRunner
 
-from cli.api.client import Client
-from cli.deployments.deploy import deploy
+from cli.client.client import Client
+from cli.deployments.deploying import deploy
 from cli.deployments.project import Project
 from cli.machine import embedded
 from cli.machine.procfile import PROJECT

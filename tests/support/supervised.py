@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from cli.machine.fork_server.client import ForkServer
+from cli.machine.lines import Lines
 from cli.machine.procfile import PROJECT
 from cli.machine.supervisor import SupervisedProgram, Supervisor
-from cli.output import Lines
 
 
 class Supervised:
@@ -89,7 +89,7 @@ def fork_server(supervisor: Supervisor) -> ForkServer | None:
 def main(grace_seconds: float, commands: list[str]) -> None:
     lines = Lines()
     supervisor = Supervisor(lines.show)
-    with supervisor.attentive():
+    with supervisor.handling_signals():
         forks = fork_server(supervisor)
         for number, command in enumerate(commands):
             supervisor.start(

@@ -71,9 +71,21 @@ FLOORS = {
         {"access"},
     ),
     "workers": ({"graph_host"}, {"isolation"}, {"runner"}, {"builder"}),
+    "cli": (
+        {"errors"},
+        {"client"},
+        {"output"},
+        {"commands"},
+        {"completion"},
+        {"deployments"},
+        {"runs", "machine"},
+        {"doctor", "backups"},
+        {"operating"},
+        {"main"},
+    ),
 }
 # Rooms that no other room may import.
-BESIDE = {"shared": {"migrations"}, "workers": {"upkeep"}}
+BESIDE = {"shared": {"migrations"}, "workers": {"upkeep"}, "cli": set()}
 
 # Packages that decode stored bytes into objects.
 DECODERS = frozenset({"langgraph", "langchain_core", "ormsgpack", "msgpack", "pickle", "marshal", "shelve"})

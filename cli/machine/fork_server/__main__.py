@@ -54,29 +54,29 @@ def main(control: int) -> None:
         _, received, _, _ = socket.recv_fds(supervisor, 1, 2)
         if len(received) != 2:
             return
-        output, own = received
+        output, answers = received
         between = fork()
         if between == 0:
             if fork() != 0:
                 os._exit(0)  # orphans the new process, so that the supervisor adopts it
             supervisor.close()
-            become(output, Socket(fileno=own))
+            become(output, Socket(fileno=answers))
         waitpid(between, 0)
         os.close(output)
-        os.close(own)
+        os.close(answers)
 
 
-def become(output: int, own: socket.socket) -> NoReturn:
+def become(output: int, answers: socket.socket) -> NoReturn:
     """Turn this fork into the process that the supervisor describes.
 
     Waits until the supervisor is the parent and has recorded the process id.
     """
-    with own, own.makefile("rb") as orders:
+    with answers, answers.makefile("rb") as orders:
         order = json.loads(orders.readline())
         if not _is_parent(order["supervisor"]):
             os._exit(1)
         os.setsid()  # before sending the process id, because the supervisor signals the process group by it
-        own.sendall(b"%d\n" % os.getpid())
+        answers.sendall(b"%d\n" % os.getpid())
         if orders.read(1) != GO:
             os._exit(1)  # the supervisor timed out and has started the program itself
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from cli.machine import procfile
+from cli import PROJECT
 from cli.machine.fork_server import ANSWER_SECONDS, FORK, GO, LONGEST, OWN_PID
 from cli.machine.supervisor import ForkedProcess, SupervisedProgram, Supervisor
 
@@ -26,12 +26,12 @@ class ForkServer:
         """Start the fork server. `environment` must hold no secrets: every fork inherits it in its memory."""
         self._supervisor = supervisor
         self._is_ready = False
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_end:
             room = " " * LONGEST
-            argv = [sys.executable, "-m", "cli.machine.fork_server", str(theirs.fileno()), room]
+            argv = [sys.executable, "-m", "cli.machine.fork_server", str(server_end.fileno()), room]
             self._child = supervisor.start(
-                SupervisedProgram("forks", argv, environment, procfile.PROJECT, pass_fds=(theirs.fileno(),)),
+                SupervisedProgram("forks", argv, environment, PROJECT, pass_fds=(server_end.fileno(),)),
                 restarts=False,
             )
 
@@ -55,8 +55,8 @@ class ForkServer:
         if words is None:
             return None
         printed, output = os.pipe()
-        own, theirs = socket.socketpair()
-        own.settimeout(ANSWER_SECONDS)
+        supervisor_end, fork_end = socket.socketpair()
+        supervisor_end.settimeout(ANSWER_SECONDS)
         order = {
             "supervisor": os.getpid(),
             "words": words,
@@ -65,12 +65,12 @@ class ForkServer:
             "death_signal": int(program.death_signal),
         }
         try:
-            with own, theirs, own.makefile("rb") as answers:
-                socket.send_fds(self._control, [FORK], [output, theirs.fileno()])
-                theirs.close()
-                own.sendall(json.dumps(order).encode() + b"\n")
+            with supervisor_end, fork_end, supervisor_end.makefile("rb") as answers:
+                socket.send_fds(self._control, [FORK], [output, fork_end.fileno()])
+                fork_end.close()
+                supervisor_end.sendall(json.dumps(order).encode() + b"\n")
                 pid = int(answers.readline())
-                own.sendall(GO)
+                supervisor_end.sendall(GO)
         except (OSError, ValueError):  # it died or is too slow; without GO the fork does not start
             os.close(printed)
             return None

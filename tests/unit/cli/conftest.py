@@ -15,24 +15,10 @@ from tests.support.control_plane import ControlPlane
 from tests.support.databases import fresh
 
 FOREIGN = (
-    *(
-        "RUNYARD_API_KEY",
-        "RUNYARD_URL",
-        "RUNYARD_ORG",
-        "RUNYARD_CONTEXT",
-        "RUNYARD_LISTEN_HOST",
-        "RUNYARD_HOST",
-        "RUNYARD_PORT",
-        "LANGGRAPH_HOST_URL",
-    ),
-    *(
-        "LANGGRAPH_HOST_API_KEY",
-        "LANGSMITH_API_KEY",
-        "LANGCHAIN_API_KEY",
-        "LANGSMITH_TENANT_ID",
-        "LANGSMITH_DEPLOYMENT_NAME",
-    ),
-)
+    "RUNYARD_API_KEY RUNYARD_URL RUNYARD_ORG RUNYARD_CONTEXT RUNYARD_LISTEN_HOST RUNYARD_HOST RUNYARD_PORT"
+    " LANGGRAPH_HOST_URL LANGGRAPH_HOST_API_KEY LANGSMITH_API_KEY LANGCHAIN_API_KEY LANGSMITH_TENANT_ID"
+    " LANGSMITH_DEPLOYMENT_NAME"
+).split()
 
 
 @pytest.fixture
@@ -42,7 +28,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr("cli.api.client.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cli.client.client.PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("cli.deployments.following.POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
 

@@ -16,18 +16,18 @@ import pytest
 from flask import Flask
 from typer.core import TyperArgument
 from typer.main import get_command
-from typer.testing import CliRunner
 
-from cli import options
-from cli.api.client import Client
-from cli.deployments.deployments import NAME_FORMS
+from cli.client.client import Client
 from cli.deployments.logs import Log
 from cli.deployments.project import KEPT_ROOT, keep_root
+from cli.deployments.target import NAME_FORMS
 from cli.machine.procfile import PROJECT
 from cli.main import app
+from cli.output import json_text
 from tests.support import control_plane as fake
-from tests.support.commands import deployed, json_lines, runyard
+from tests.support.commands import deployed, invoke, json_lines, runyard
 from tests.support.control_plane import (
+    BUILD_LOG,
     REVISION,
     ControlPlane,
     D,
@@ -178,6 +178,34 @@ def test_a_revision_that_does_not_serve_ends_with_1(server: ControlPlane, projec
     assert end == "SKIPPED" or ran.stderr.rstrip().endswith("no such module")
 
 
+def test_a_deployment_is_reported_after_it_is_created(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    told = runyard(server, "deploy", str(project)).stdout.splitlines()
+    assert told[0] == "Created the deployment my-app"
+
+    server.answers["POST /v2/deployments"] = [(403, {"detail": "This needs the role deploy"})]
+    ran = runyard(server, "deploy", str(project))
+    assert (ran.exit_code, ran.stdout, "needs the role deploy" in ran.stderr) == (1, "", True)
+
+
+def test_the_reason_of_a_failed_build_is_stated_once(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server, "BUILD_FAILED")
+    reason = "graphs: agent.py failed: no"
+    server.answers[REVISION] = [(200, {"id": R, "status": "BUILD_FAILED", "status_message": reason})]
+    log = [fake.line(1, "loading graphs"), fake.line(2, "step 'graphs' failed: agent.py failed: no", "ERROR")]
+    pages = [{"logs": log, "next_offset": "2"}, {"logs": [], "next_offset": "2"}]
+    server.answers[BUILD_LOG] = [(200, page) for page in pages]
+
+    ran = runyard(server, "deploy", str(project))
+    assert "  loading graphs" in ran.stdout.splitlines()
+    assert (ran.stdout + ran.stderr).count("agent.py failed: no") == 1
+
+    server.answers[BUILD_LOG] = [(200, page) for page in pages]
+    told = json_lines(runyard(server, "deploy", str(project), "--json"))
+    logged = [line["message"] for line in told if line["event"] == "log"]
+    assert logged == [line["message"] for line in log], "JSON has the whole log"
+
+
 def test_a_failure_in_json_is_a_result_alone_that_names_the_step(server: ControlPlane, project: Path) -> None:
     server.answers = deploy_answers(server, "BUILD_FAILED")
 
@@ -321,7 +349,7 @@ def test_a_service_that_is_not_there_or_is_another_s_is_a_sentence(server: Contr
     server.answers = {"GET /v2/deployments": [(200, b"<html>hello")]}
     assert "not JSON" in runyard(server, "list").stderr
 
-    ran = CliRunner().invoke(app, ["list", "--url", "http://127.0.0.1:9", "--api-key", "key"])
+    ran = invoke("list", "--url", "http://127.0.0.1:9", "--api-key", "key")
     assert ran.exit_code == 1
     assert "Start it with `runyard up`" in ran.output
 
@@ -336,10 +364,10 @@ def test_a_certificate_of_a_private_authority_is_refused_with_the_variable_to_se
         arguments = ["list", "--url", f"https://localhost:{port}", "--api-key", "key"]
         for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
             monkeypatch.delenv(variable, raising=False)
-        assert "set SSL_CERT_FILE" in CliRunner().invoke(app, arguments).stderr
+        assert "set SSL_CERT_FILE" in invoke(*arguments).stderr
 
         monkeypatch.setenv("SSL_CERT_FILE", authority)
-        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert invoke(*arguments).exit_code == 0
 
 
 def test_a_busy_service_is_asked_again_with_the_same_key(server: ControlPlane, project: Path) -> None:
@@ -443,12 +471,12 @@ def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytes
 def test_a_key_needs_a_running_database_and_a_bad_setting_stops_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ran = CliRunner().invoke(app, ["keys", "create"])
+    ran = invoke("keys", "create")
     assert ran.exit_code == 1
     assert "runyard up" in ran.output
 
     monkeypatch.setenv("RUNYARD_PORT", "many")
-    ran = CliRunner().invoke(app, ["up"])
+    ran = invoke("up")
     assert ran.exit_code == 1
     assert "RUNYARD_PORT must be a number" in ran.output
 
@@ -464,7 +492,7 @@ def test_every_command_has_a_help_page_in_which_flags_have_no_type() -> None:
     pages = dict(commands(get_command(app)))
     assert {("deploy",), ("runs", "show"), ("workers", "drain"), ("contexts",)} <= set(pages)
     for path, command in pages.items():
-        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
+        shown = invoke(*path, "--help", env={"COLUMNS": "200"})
         assert shown.exit_code == 0, shown.output
         assert command.help, path
         assert "<bool>" not in shown.output, path
@@ -480,6 +508,27 @@ def test_every_command_about_a_deployment_takes_it_as_an_argument_with_the_same_
                 is_named = isinstance(param, TyperArgument) and param.metavar == "DEPLOYMENT"
                 is_other = param.hidden or path[0] in ("keys", "orgs", "login", "logout", "process")
                 assert is_other or (is_named and str(param.help).startswith(NAME_FORMS)), path
+
+
+def test_the_options_of_the_service_and_of_the_output_are_the_same_everywhere() -> None:
+    """The types of a command's parameters decide which of the shared options it has."""
+    shared: dict[str, str | None] = {}
+    for path, command in commands(get_command(app)):
+        if path == ("login",):
+            continue  # names the service by an argument
+        options = {param.name: param for param in command.params if param.name in ("url", "api_key", "org")}
+        for name, param in options.items():
+            assert param.rich_help_panel == "Service", path
+            assert param.help == shared.setdefault(name, param.help), path
+        assert ("url" in options) is ("api_key" in options), path
+        assert ("org" in options) is ("url" in options and path[0] != "orgs"), path
+    assert set(shared) == {"url", "api_key", "org"}
+
+
+def test_json_can_be_printed_on_any_terminal() -> None:
+    text = json_text({"text": "ü\x1b[31m\x9b31m\ud800😀"})
+    assert text == r'{"text": "ü\u001b[31m\u009b31m\ud800😀"}'
+    assert json.loads(text) == {"text": "ü\x1b[31m\x9b31m\ud800😀"}
 
 
 # An installation of the command line only: the packages of requirements-cli.lock without the extra `server`
@@ -525,9 +574,9 @@ def test_the_command_line_is_imported_without_the_service_s_packages() -> None:
     ],
 )  # fmt: skip
 def test_a_command_of_the_service_says_what_to_install(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
+    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
 
-    ran = CliRunner().invoke(app, command.split(), prog_name="runyard")
+    ran = invoke(*command.split())
 
     assert ran.exit_code == 1
     assert f"`runyard {command.removesuffix(' web').removesuffix(' file')}` needs the packages" in ran.output
@@ -540,14 +589,14 @@ def test_a_key_of_a_service_elsewhere_is_never_made_in_the_database_here(
 ) -> None:
     monkeypatch.setenv(name, "https://runyard.example.com")
 
-    ran = CliRunner().invoke(app, ["keys", "create"])
+    ran = invoke("keys", "create")
 
     assert (ran.exit_code, "No API key for https://runyard.example.com" in ran.output) == (1, True)
 
 
 def test_without_the_service_s_packages_keys_are_made_over_http_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
+    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
 
-    ran = CliRunner().invoke(app, ["keys", "create"])
+    ran = invoke("keys", "create")
 
     assert (ran.exit_code, "No API key" in ran.output) == (1, True)

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from cli import completion
-from cli.api import contexts
-from cli.api.client import Client
-from cli.main import app
+from cli.client import contexts
+from cli.client.client import Client
 from cli.operating import login
 from tests.support import control_plane as fake
+from tests.support.commands import invoke
 from tests.support.control_plane import ControlPlane, Held, record
 from tests.support.greened import constants
 
@@ -48,7 +48,7 @@ def stage() -> Iterator[ControlPlane]:
 
 
 def call(*words: str, input: str | None = None, **variables: str) -> Result:
-    return CliRunner().invoke(app, words, input=input, env=variables)
+    return invoke(*words, input=input, env=variables)
 
 
 def log_in(server: ControlPlane, name: str, key: str) -> None:
@@ -298,7 +298,7 @@ def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPa
 def complete(words: str, **variables: str) -> list[str]:
     """Return the completions that bash offers for these words. Asserts that stderr is empty."""
     asked = {"_RUNYARD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    ran = CliRunner().invoke(app, [], env=asked | variables, prog_name="runyard")
+    ran = invoke(env=asked | variables)
     assert ran.stderr == ""
     return ran.stdout.split()
 
@@ -343,9 +343,9 @@ def test_the_script_of_a_named_shell_is_printed_or_installed(tmp_path: Path) -> 
         ("zsh", ".zfunc/_runyard"),
         ("fish", ".config/fish/completions/runyard.fish"),
     ):
-        ran = CliRunner().invoke(app, ["completion", shell], env={"HOME": str(tmp_path)})
+        ran = invoke("completion", shell, env={"HOME": str(tmp_path)})
         assert f"_RUNYARD_COMPLETE=complete_{shell}" in ran.stdout
         assert not (tmp_path / path).exists()
-        installed = CliRunner().invoke(app, ["completion", shell, "--install"], env={"HOME": str(tmp_path)})
+        installed = invoke("completion", shell, "--install", env={"HOME": str(tmp_path)})
         assert f"Installed {tmp_path / path}." in installed.stdout
         assert (tmp_path / path).read_text().strip() == ran.stdout.strip()

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.api.client import Client
+from cli.client.client import Client
 from cli.deployments import new
-from cli.deployments.project import Project, own_paths
-from cli.deployments.watching import changes, state_of
+from cli.deployments.project import Project, original_paths
 from cli.errors import BadUsage
-from cli.machine import demo, dev
+from cli.machine import dev, serve
 from cli.machine.dev import Developing, ProjectFiles, first_run
-from cli.main import app
-from cli.output import Lines
+from cli.machine.lines import Lines
+from cli.machine.watching import changes, state_of
 from shared.settings import Settings
+from tests.support.commands import invoke
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, deploy_answers, line
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -86,7 +85,7 @@ def test_texts_name_the_files_that_are_edited_and_not_a_revision_s_copies(tmp_pa
     said = io.StringIO()
     for dependencies in ("[]", '["../lib"]'):
         (project / "langgraph.json").write_text(f'{{"dependencies": {dependencies}}}')
-        Lines(said, partial(own_paths, data_dir, files.root)).show("agent", text)
+        Lines(said, partial(original_paths, data_dir, files.root)).show("agent", text)
 
     assert said.getvalue().splitlines() == [
         f'agent    │ File "{root}/app/agent.py", line 3 ({copy}/env/bin/python, {root})'
@@ -141,7 +140,7 @@ def test_a_taken_port_is_reported_before_anything_starts(
 ) -> None:
     monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # the tests' process stays open
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ran = CliRunner().invoke(app, ["dev", str(project), "--port", str(taken.getsockname()[1])])
+        ran = invoke("dev", str(project), "--port", str(taken.getsockname()[1]))
     assert ran.exit_code == 1
     assert "choose another with --port." in ran.output
     assert "Starting" not in ran.output
@@ -154,7 +153,7 @@ def test_the_addresses_of_a_service_for_other_machines_have_a_line_of_their_own(
         ({"RUNYARD_URL": "https://agents.example"}, "https://agents.example/", False),
         ({"RUNYARD_LISTEN_HOST": "127.0.0.1"}, "http://127.0.0.1:8155/", False),
     ):
-        text = "\n".join(demo.addresses(Settings.from_env(everywhere | more), ["app"]))
+        text = "\n".join(serve.addresses(Settings.from_env(everywhere | more), ["app"]))
         assert f"Console         {console}\n" in text
         assert f"Deployment      {console}d/app\n" in text
         assert ("There: runyard login http://ADDRESS:8155" in text) is has_line, text
@@ -169,11 +168,9 @@ def test_an_origin_is_what_a_browser_calls_it() -> None:
 
 def test_the_peer_s_options_are_taken_with_a_notice(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
-    monkeypatch.setattr(dev, "up", lambda settings, *_: asked.append(settings) or 0)
+    monkeypatch.setattr(dev, "run_service", lambda settings, *_: asked.append(settings) or 0)
     options = ["--no-browser", "--allow-blocking", "--debug-port", "5678", "--wait-for-client", "--studio"]
-    ran = CliRunner().invoke(
-        app, ["dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options]
-    )
+    ran = invoke("dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options)
     assert ran.exit_code == 0, ran.output
     assert (asked[0].listen_host, asked[0].dev_origin) == ("localhost", dev.STUDIO)
 
@@ -193,7 +190,7 @@ def test_a_first_run_can_be_typed_as_it_is_shown(graphs: dict[str, str], typed: 
 
 
 def test_changes_are_those_that_a_deploy_would_see(tmp_path: Path) -> None:
-    new.make(tmp_path / "app", "chat")
+    new.create_project(tmp_path / "app", "chat")
     folder = tmp_path / "app"
     project = Project.read(folder)
     told = changes(lambda: Project.read(folder), state_of(project))

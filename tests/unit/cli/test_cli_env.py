@@ -7,15 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.api.access import ApiKey, find_key, find_tenant, find_url, read_env
+from cli.client.access import ApiKey, find_key, find_tenant, find_url, read_env
 from cli.errors import CommandFailed
-from cli.main import app
 from cli.operating.browser import has_screen
 from shared.settings import Settings
 from tests.support import control_plane as fake
-from tests.support.commands import json_lines, runyard
+from tests.support.commands import invoke, json_lines, runyard
 from tests.support.control_plane import REVISION, STREAM, ControlPlane, D, R, record
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -191,7 +189,7 @@ def test_a_key_of_another_service_is_sent_only_if_it_is_given_explicitly(
         keep_key(tmp_path, LANGSMITH, server.url)
     given = ["--api-key", LANGSMITH] if name == "--api-key" else []
 
-    ran = CliRunner().invoke(app, ["list", "--url", server.url, *given])
+    ran = invoke("list", "--url", server.url, *given)
 
     assert ran.exit_code == 1
     assert ORDER[number] in ran.stderr, "the error names the source"
@@ -209,7 +207,7 @@ def test_a_deploy_sends_no_key_of_another_service_from_the_project(
 ) -> None:
     (project / ".env").write_text(f"LANGSMITH_API_KEY={LANGSMITH}\n")
     monkeypatch.setenv("LANGSMITH_API_KEY", LANGSMITH)
-    ran = CliRunner().invoke(app, ["deploy", str(project), "--url", server.url, "--no-input"])
+    ran = invoke("deploy", str(project), "--url", server.url, "--no-input")
     assert (ran.exit_code, server.asked) == (1, [])
     sources = "LANGSMITH_API_KEY of the project's variables and LANGSMITH_API_KEY of the environment"
     assert f"Not sent: {sources}, since" in ran.stderr
@@ -240,7 +238,7 @@ def test_the_kept_key_is_sent_nowhere_while_its_service_is_stopped(
         monkeypatch.setenv(
             "RUNYARD_PORT", server.url.rpartition(":")[2]
         )  # the default address is the server's
-        ran = CliRunner().invoke(app, ["list", *words])
+        ran = invoke("list", *words)
         assert (ran.exit_code, server.asked) == (1, [])
         assert f"No API key for {server.url}. Not sent: {tmp_path}/data/admin.key, since" in ran.stderr
         assert (

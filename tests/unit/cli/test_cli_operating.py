@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from cli.main import app
 from cli.operating import workers
+from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, D, record
 from tests.support.greened import constants
 
@@ -20,10 +19,6 @@ POOL = {
     "name": "default", "runners": 2, "draining": 0, "silent": 0, "slots": 20, "hosts": 0, "running": 0, "pending": 0,
     "oldest_wait_seconds": 0.0, "ended_a_minute": 0,
 }  # fmt: skip
-
-
-def runyard(server: ControlPlane, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--url", server.url, "--api-key", "ryd_k"])
 
 
 def worker(id: str, kind: str = "runner", **fields: Any) -> dict[str, Any]:

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cli.errors import CommandFailed
-from cli.machine import process, procfile
-from cli.main import app
+from cli.machine import procfile
 from shared.settings import BadSetting
+from tests.support.commands import invoke
 
 SERVERS = {
     "DATABASE_URL": "postgresql://somewhere/db",
@@ -24,7 +23,7 @@ SERVERS = {
 def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ran = CliRunner().invoke(app, ["process", "postgres"])
+    ran = invoke("process", "postgres")
 
     assert ran.exit_code == 2
     assert "'postgres'" in ran.stderr
@@ -32,7 +31,7 @@ def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
 
     monkeypatch.setenv("RUNYARD_PORT", "http")
 
-    ran = CliRunner().invoke(app, ["process", "web"])
+    ran = invoke("process", "web")
 
     assert ran.exit_code == 1
     assert "RUNYARD_PORT" in ran.stderr
@@ -41,7 +40,7 @@ def test_an_unknown_name_and_a_bad_setting_are_named_before_anything_starts(
     for command in ("process web", "up"):
         monkeypatch.setenv("RUNYARD_DEV_DEPLOYMENT", "chat")
 
-        ran = CliRunner().invoke(app, command.split())
+        ran = invoke(*command.split())
 
         assert (ran.exit_code, "RUNYARD_DEV_DEPLOYMENT is set by `runyard dev`" in ran.stderr) == (1, True)
 
@@ -59,7 +58,7 @@ def test_it_becomes_the_command_of_the_procfile_in_the_folder_of_the_service(
         lambda program, argv, given: became.append((program, argv, given["RUNYARD_POOL"], os.getcwd())),
     )
 
-    ran = CliRunner().invoke(app, ["process", "runner"])
+    ran = invoke("process", "runner")
 
     [line] = [line for line in procfile.read() if line.name == "runner"]
     assert ran.exit_code == 0, ran.output
@@ -84,7 +83,7 @@ def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ou
         "RUNYARD_API_KEY_FILE": "",
     }
 
-    environment = process.environment_of(process.line_of("web"), given)
+    environment = procfile.environment_of(procfile.line_of("web"), given)
 
     assert environment["RUNYARD_DATA_DIR"] == str(here / "data")
     assert environment["RUNYARD_CACHE_DIR"] == str(here / "data" / "cache")
@@ -93,7 +92,7 @@ def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ou
 
     given = {**SERVERS, "PATH": "/theirs/bin", "PYTHONPATH": "/theirs", "OTHER": "as it is"}
 
-    environment = process.environment_of(process.line_of("web"), given)
+    environment = procfile.environment_of(procfile.line_of("web"), given)
 
     assert environment["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/theirs/bin"
     assert environment["PYTHONPATH"] == str(procfile.PROJECT)
@@ -104,7 +103,7 @@ def test_paths_are_meant_from_where_it_was_typed_and_modules_and_programs_are_ou
 def test_beat_gets_no_key(here: Path) -> None:
     given = {**SERVERS, "RUNYARD_API_KEY": "k"}
 
-    environment = process.environment_of(process.line_of("beat"), given)
+    environment = procfile.environment_of(procfile.line_of("beat"), given)
 
     assert not {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"} & environment.keys()
     assert environment["REDIS_URL"] == SERVERS["REDIS_URL"]
@@ -122,9 +121,9 @@ def test_beat_gets_no_key(here: Path) -> None:
 )
 def test_what_a_process_cannot_do_without_is_named(here: Path, name: str, missing: str) -> None:
     with pytest.raises(CommandFailed, match=f"{name} needs {missing}: set"):
-        process.environment_of(process.line_of(name), {})
+        procfile.environment_of(procfile.line_of(name), {})
 
 
 def test_a_file_that_cannot_be_read_is_named(here: Path) -> None:
     with pytest.raises(BadSetting, match="DATABASE_URL_FILE"):
-        process.environment_of(process.line_of("web"), {"DATABASE_URL_FILE": "missing"})
+        procfile.environment_of(procfile.line_of("web"), {"DATABASE_URL_FILE": "missing"})

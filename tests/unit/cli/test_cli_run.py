@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import Result
 
-from cli import options
 from cli.deployments import new
 from cli.deployments.project import Project, keep_root
 from cli.deployments.report import Terminal
-from cli.main import app
 from cli.runs.transcript import Transcript
 from tests.support import commands
 from tests.support import control_plane as fake
+from tests.support.commands import invoke
 from tests.support.control_plane import ControlPlane, D, R, record
 from tests.support.waiting import wait_until
 
@@ -390,7 +388,7 @@ def test_a_terminal_sees_a_bar_and_the_text_as_it_is() -> None:
 @pytest.mark.parametrize("template", new.templates())
 def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) -> None:
     folder = tmp_path / "My Agent"
-    ran = CliRunner().invoke(app, ["new", str(folder), "--template", template])
+    ran = invoke("new", str(folder), "--template", template)
     assert ran.exit_code == 0, ran.output
     assert f"runyard dev '{folder}' " in ran.stdout
     names = {name for name, _ in Project.read(folder).files()}
@@ -406,8 +404,8 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
 def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "SERVER_PACKAGE", "a_package_that_is_nowhere")
-    ran = CliRunner().invoke(app, ["new", str(tmp_path / "agent")])
+    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
+    ran = invoke("new", str(tmp_path / "agent"))
     assert ("runyard dev" in ran.stdout, "runyard deploy" in ran.stdout) == (False, True)
 
 
@@ -426,11 +424,11 @@ def test_a_new_project_overwrites_nothing(
     monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full/file").write_text("mine")
-    ran = CliRunner().invoke(app, ["new", *arguments])
+    ran = invoke("new", *arguments)
     assert (ran.exit_code, Path("full/file").read_text()) == (code, "mine")
     assert says in ran.stderr
 
 
 def test_the_templates_are_listed() -> None:
-    listed = CliRunner().invoke(app, ["new", "--list"]).stdout
+    listed = invoke("new", "--list").stdout
     assert [line.split()[0] for line in listed.splitlines()] == ["approval", "chat", "members", "research"]

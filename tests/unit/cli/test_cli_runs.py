@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import Result
+from typer.testing import Result
 
-from cli.api import statuses
+from cli.client import names
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
 from shared.runs import read
 from tests.support.commands import runyard
@@ -61,7 +61,7 @@ def served(server: ControlPlane) -> ControlPlane:
         "POST /d/app/threads/search": [(200, [SHOWN])],
         f"GET {THREAD}/runs": [(200, [row(OTHER, "success", 1), row()])],
         f"GET {THREAD}/runs/{RUN}": [(200, row())],
-        "POST /d/app/runs/search": [(200, [FAILED])],
+        "POST /d/app/runs/search": [(200, [row(OTHER, "success", 1), FAILED])],
         f"GET {THREAD}": [(200, SHOWN)],
         f"POST {THREAD}/history": [(200, [CHECKPOINT])],
         f"DELETE {THREAD}": [(204, None)],
@@ -93,28 +93,29 @@ def test_the_deployment_is_an_argument_and_one_argument_alone_is_the_run_or_thre
         assert (ran.exit_code, says in ran.stderr) == (2, True), f"{words}: {ran.output}"
 
 
-def test_the_newest_runs_are_those_of_the_threads_that_changed_last(served: ControlPlane) -> None:
+def test_the_newest_runs_are_found_by_one_search_with_their_reasons(served: ControlPlane) -> None:
     rows = json.loads(typed(served, "runs", "list", "--json").stdout)
     assert [one["run_id"] for one in rows] == [OTHER, RUN]
-    asked = served.body("POST /d/app/threads/search")
-    assert (asked["sort_by"], asked["sort_order"], asked["limit"]) == ("updated_at", "desc", 20)
+    assert served.body("POST /d/app/runs/search") == {"limit": 20, "status": [str(one) for one in RunStatus]}
+    assert len([call for call in served.asked if call.startswith(("GET /d/app/", "POST /d/app/"))]) == 1
     lines = typed(served, "runs", "list").stdout.splitlines()[1:]
     assert [line.split()[2] for line in lines] == ["success", "error"]
+    assert "ValueError: it broke" in lines[1]
 
 
 def test_a_deployment_with_an_authorization_of_its_own_is_asked_as_by_its_studio(
     served: ControlPlane,
 ) -> None:
     typed(served, "runs", "list")
-    assert served.header("POST /d/app/threads/search", "X-Auth-Scheme") == ["langsmith"]
+    assert served.header("POST /d/app/runs/search", "X-Auth-Scheme") == ["langsmith"]
     assert served.header("GET /v2/deployments", "X-Auth-Scheme") == [None]
 
 
-def test_runs_that_failed_are_all_asked_for_with_their_reasons(served: ControlPlane) -> None:
-    told = typed(served, "runs", "list", "--status", "error").stdout
-    assert "ValueError: it broke" in told
+def test_runs_are_listed_by_status_and_thread(served: ControlPlane) -> None:
+    typed(served, "runs", "list", "--status", "error")
     assert served.body("POST /d/app/runs/search") == {"limit": 20, "status": "error"}
-    assert "POST /d/app/threads/search" not in served.asked
+    typed(served, "runs", "list", "--thread", T, "--status", "error")
+    assert f"GET {THREAD}/runs" in served.asked
 
 
 @pytest.mark.parametrize("id", [RUN, RUN[-8:], RUN[:6]])
@@ -133,7 +134,7 @@ def test_a_run_that_stopped_for_a_person_says_what_it_waits_for(
     served: ControlPlane, waits_for: str, words: str
 ) -> None:
     stopped = row(status="success", waits_for=waits_for)
-    served.answers[f"GET {THREAD}/runs"] = [(200, [stopped])]
+    served.answers["POST /d/app/runs/search"] = [(200, [stopped])]
     served.answers[f"GET {THREAD}/runs/{RUN}"] = [(200, stopped)]
 
     assert words in " ".join(typed(served, "runs", "list").stdout.split())
@@ -144,7 +145,7 @@ def test_a_run_that_is_not_there_is_a_sentence(served: ControlPlane) -> None:
     ran = typed(served, "runs", "show", "dead")
     assert (ran.exit_code, "There is no run 'dead' among the newest" in ran.stderr) == (1, True)
     assert typed(served, "runs", "show", "nonsense").exit_code == 2
-    served.answers[f"GET {THREAD}/runs"] = [(200, [row(), row(f"{OTHER[:-8]}bbbbbbbb")])]
+    served.answers["POST /d/app/runs/search"] = [(200, [row(), row(f"{OTHER[:-8]}bbbbbbbb")])]
     several = typed(served, "runs", "show", "bbbbbbbb")
     assert (several.exit_code, "2 runs have an id with" in several.stderr) == (2, True)
 
@@ -203,12 +204,13 @@ OPEN_OR_SUCCESSFUL = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS}
 
 def test_words_are_the_service_s_and_shown_by_what_they_mean() -> None:
     """The command line's statuses equal the service's, and their styles tell failures from other ends."""
-    assert statuses.REVISION_ENDS == REVISION_ENDS
-    assert {end for end in REVISION_ENDS if end.endswith("FAILED")} == statuses.REVISION_FAILURES
-    assert set(RunStatus) - OPEN_OR_SUCCESSFUL == statuses.UNSUCCESSFUL_RUNS
-    assert set(statuses.WAITS_FOR) == {read.ANSWER, read.RESUME}
+    assert names.REVISION_ENDS == REVISION_ENDS
+    assert {end for end in REVISION_ENDS if end.endswith("FAILED")} == names.REVISION_FAILURES
+    assert list(RunStatus) == list(names.RUN_STATUSES)
+    assert set(RunStatus) - OPEN_OR_SUCCESSFUL == names.UNSUCCESSFUL_RUNS
+    assert set(names.WAITS_FOR) == {read.ANSWER, read.RESUME}
 
-    shown = {status: statuses.status_style(status) for status in RevisionStatus}
+    shown = {status: names.revision_style(status) for status in RevisionStatus}
 
-    assert {status for status, style in shown.items() if style == "bold red"} == statuses.REVISION_FAILURES
+    assert {status for status, style in shown.items() if style == "bold red"} == names.REVISION_FAILURES
     assert {status for status, style in shown.items() if style != "cyan"} == REVISION_ENDS

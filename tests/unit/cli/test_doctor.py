@@ -13,20 +13,19 @@ from typing import Any
 import pytest
 from redis import Redis
 from sqlalchemy import Engine, insert
-from typer.testing import CliRunner
 
 from cli.doctor import bus, database, findings, machine, screen
 from cli.doctor.bus import Bus
 from cli.doctor.database import Database
 from cli.doctor.database import check as check_database
 from cli.doctor.findings import Finding, State
-from cli.main import app
 from shared.infra import encryption, postgres
 from shared.infra.postgres import connection
 from shared.infra.schema import needed
 from shared.models import SECRET
 from shared.settings import MIB, Settings
 from tests.support import factories
+from tests.support.commands import invoke
 from tests.support.databases import fresh
 
 PASSWORD = "hunter@2/un#guessable"
@@ -49,7 +48,7 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
 
     Skips the trial of bubblewrap, which takes seconds.
     """
-    monkeypatch.setattr(machine, "look_at_user_code", lambda settings, environment: LEVEL_0)
+    monkeypatch.setattr(machine, "probe_user_code", lambda settings, environment: LEVEL_0)
 
     def examine(environment: Mapping[str, str]) -> dict[str, Finding]:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -375,8 +374,8 @@ def test_the_machine_is_asked_for_its_level_and_its_pythons_and_nothing_is_made(
     monkeypatch.chdir(tmp_path)
     settings = Settings(data_dir=tmp_path / "data")
 
-    found = machine.look_at_user_code(settings, {**os.environ, "RUNYARD_ISOLATION": "none"})
-    refused = machine.look_at_user_code(
+    found = machine.probe_user_code(settings, {**os.environ, "RUNYARD_ISOLATION": "none"})
+    refused = machine.probe_user_code(
         settings, {**os.environ, "RUNYARD_ISOLATION": "require", "RUNYARD_BWRAP": ""}
     )
 
@@ -396,12 +395,12 @@ def test_scripts_get_an_exit_code_and_json(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_PORT", port or free)
 
-    done = CliRunner().invoke(app, ["doctor", "--json"])
+    done = invoke("doctor", "--json")
 
     said = json.loads(done.stdout)
     assert (done.exit_code, said["ok"]) == (code, code == 0)
     assert {"name", "state", "found", "advice"} == set(said["checks"][0])
-    shown = CliRunner().invoke(app, ["doctor"])
+    shown = invoke("doctor")
     assert shown.exit_code == code
     assert ("RUNYARD_PORT" in shown.stdout) is (code == 1)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.machine import embedded, formation, serving
-from cli.machine.embedded import CannotStart
-from cli.machine.up import up
-from cli.output import Lines
+from cli.errors import CannotStart
+from cli.machine import embedded, procfile, serve
+from cli.machine.lines import Lines
+from cli.machine.up import run_service
 from shared.infra.postgres import MOST_CONNECTIONS
 from shared.settings import Settings
 
@@ -20,7 +20,7 @@ RESERVED = 3 + 10  # connections for superusers, and for an operator's own sessi
 
 @pytest.mark.parametrize(("processors", "pairs"), [(1, 1), (2, 1), (7, 1), (8, 2), (12, 3), (128, 3)])
 def test_a_machine_gets_a_web_and_a_runner_for_every_four_processors(processors: int, pairs: int) -> None:
-    found = dict(formation.of_machine(Settings.from_env({}), processors))
+    found = dict(procfile.formation_of(Settings.from_env({}), processors))
 
     assert found == {"web": pairs, "runner": pairs, "builder": 1}
     most = int(embedded.POSTGRES_SETTINGS["max_connections"]) - RESERVED
@@ -30,15 +30,15 @@ def test_a_machine_gets_a_web_and_a_runner_for_every_four_processors(processors:
 def test_what_is_named_is_started_and_developing_takes_one_of_each() -> None:
     settings = Settings.from_env({"RUNYARD_PROCESSES": "runner=5"})
 
-    assert dict(formation.of_machine(settings, 8)) == {"web": 2, "runner": 5, "builder": 1}
+    assert dict(procfile.formation_of(settings, 8)) == {"web": 2, "runner": 5, "builder": 1}
 
     settings = Settings.from_env({"RUNYARD_DEV_DEPLOYMENT": "app"})
 
-    assert dict(formation.of_machine(settings, 64)) == {"web": 1, "runner": 1, "builder": 1}
+    assert dict(procfile.formation_of(settings, 64)) == {"web": 1, "runner": 1, "builder": 1}
 
-    found = formation.of_machine(Settings.from_env({}), 8)
+    found = procfile.formation_of(Settings.from_env({}), 8)
 
-    assert Settings.from_env({"RUNYARD_PROCESSES": formation.written(found)}).processes == found
+    assert Settings.from_env({"RUNYARD_PROCESSES": procfile.formation_text(found)}).processes == found
 
 
 @pytest.mark.parametrize(("dev", "chooses"), [(None, "--port or RUNYARD_PORT"), ("my-project", "--port")])
@@ -50,7 +50,7 @@ def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
         port = taken.getsockname()[1]
         settings = Settings(data_dir=tmp_path / "data", port=port, dev_deployment=dev)
         with pytest.raises(CannotStart, match=rf"Port {port} .* choose another with {chooses}\."):
-            up(settings, Lines(), lambda settings: None)
+            run_service(settings, Lines(), lambda settings: None)
 
 
 def test_options_of_a_start_go_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,8 @@ def test_options_of_a_start_go_before_variables(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RUNYARD_URL", raising=False)
 
-    assert serving.settings_for(None, None).url == "http://10.0.0.1:9000"
-    assert serving.settings_for(9001, "127.0.0.1").url == "http://127.0.0.1:9001"
+    assert serve.settings_for(None, None).url == "http://10.0.0.1:9000"
+    assert serve.settings_for(9001, "127.0.0.1").url == "http://127.0.0.1:9001"
 
 
 def test_each_line_of_what_a_process_says_bears_its_name() -> None:

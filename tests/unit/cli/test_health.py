@@ -13,12 +13,11 @@ from typing import ClassVar
 
 import pytest
 from sqlalchemy import Engine, text
-from typer.testing import CliRunner
 
 from cli.machine import health
-from cli.main import app
 from shared.infra import schema
 from shared.settings import Settings
+from tests.support.commands import invoke
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("typer", "rich", "celery", "sqlalchemy", "httpx", "flask", "gevent", "redis")
@@ -94,7 +93,7 @@ def test_a_database_that_is_away_is_said_without_its_password() -> None:
 def test_what_cannot_be_meant_is_refused_by_name(arguments: list[str], said: str) -> None:
     assert health.quick(arguments) is None
 
-    answer = CliRunner().invoke(app, ["health", *arguments])
+    answer = invoke("health", *arguments)
 
     assert answer.exit_code == 2
     assert said in answer.output

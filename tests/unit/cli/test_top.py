@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from cli.main import app
+from cli.client.client import Client
 from cli.operating import top
+from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, D
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -55,7 +55,7 @@ def service(server: ControlPlane) -> ControlPlane:
 
 
 def called(server: ControlPlane, *options: str) -> str:
-    result = CliRunner().invoke(app, ["top", "--url", server.url, "--api-key", "k", *options])
+    result = runyard(server, "top", *options)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -86,7 +86,7 @@ def test_a_look_without_a_terminal_is_plain_text_with_the_busiest_first(service:
 def test_runs_are_shown_with_how_long_they_have_run() -> None:
     screen = Console(file=io.StringIO(), width=160)
     found = {"pools": [], "deployments": [], "runs": [{"deployment": "chat", **RUN}]}
-    screen.print(top.shown(found, NOW))
+    screen.print(top.draw(found, NOW))
 
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "There are no deployments." in text
@@ -117,7 +117,7 @@ def test_it_is_live_in_a_terminal_until_q(
     monkeypatch.setattr(top, "console", lambda: Console(file=screen, force_terminal=True, width=160))
     monkeypatch.setattr(top, "LOOK_SECONDS", 0.01)
     service.answers["GET /v2/workers"] *= 3
-    asked = top.ask
+    asked = top.read
     looks: list[int] = []
 
     def ask(client: Any) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def test_it_is_live_in_a_terminal_until_q(
             os.write(terminal, b"q")
         return asked(client)
 
-    monkeypatch.setattr(top, "ask", ask)
-    with top.open_client(service.url, "k") as client:
+    monkeypatch.setattr(top, "read", ask)
+    with Client(service.url, "k") as client:
         top._live(client)
 
     assert len(looks) >= 3

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from cli.main import app
 from docs import settings
@@ -16,6 +15,7 @@ from shared import __version__
 from shared.models import METADATA
 from shared.settings import VARIABLES, names_of
 from tests.support import shared_stack
+from tests.support.commands import invoke
 
 PROJECT = Path(__file__).parents[3]
 README = PROJECT / "README.md"
@@ -148,7 +148,7 @@ def test_pages_and_manifests_name_the_version_that_is_in_the_tree() -> None:
     } <= versions.keys()
     assert {path: found for path, found in versions.items() if found != {__version__}} == {}
 
-    assert CliRunner().invoke(app, ["--version"]).output == f"{__version__}\n"
+    assert invoke("--version").output == f"{__version__}\n"
 
 
 def test_the_forms_for_issues_are_ones_that_github_shows() -> None:

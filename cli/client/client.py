@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import httpx
 
-from cli.api.access import ApiKey
-from cli.api.addresses import PREVIEW_SIGN
-from cli.api.ids import is_id, is_part, with_part
+from cli.client.access import ApiKey
+from cli.client.names import PREVIEW_SIGN, is_id, is_part, with_part
 from cli.errors import BadUsage, CommandFailed
 
 PAGE = 100
@@ -98,9 +97,9 @@ class Client:
         """
         if is_id(name_or_id):
             return self.deployment(name_or_id)
-        found = self.find(name_or_id)
-        if found is not None:
-            return found
+        deployment = self.find(name_or_id)
+        if deployment is not None:
+            return deployment
         rows = with_part(self.deployments(), name_or_id) if is_part(name_or_id) else []
         if len(rows) > 1:
             raise BadUsage(f"{len(rows)} deployments have an id with {name_or_id!r}: give more of it.")
@@ -193,26 +192,26 @@ class Client:
         """
         digest = _content_digest(archive)
         for attempt in range(1, UPLOAD_TRIES + 1):
-            place = self.send(
+            slot = self.send(
                 "POST", f"/v2/deployments/{deployment_id}/upload-url", {"supports_upload_headers": True}
             )
-            headers = {**UPLOAD_HEADERS, "Content-Digest": digest, **(place.get("upload_headers") or {})}
+            headers = {**UPLOAD_HEADERS, "Content-Digest": digest, **(slot.get("upload_headers") or {})}
             archive.seek(0)
             try:
                 answer = httpx.put(
-                    place["upload_url"],
+                    slot["upload_url"],
                     content=_parts(archive, sent),
                     headers={**headers, "Content-Length": str(size)},
                     timeout=UPLOAD_SECONDS,
                 )
             except httpx.HTTPError as error:
                 if attempt == UPLOAD_TRIES:
-                    where = place["upload_url"].partition("?")[0].rpartition("/")[0]
+                    where = slot["upload_url"].partition("?")[0].rpartition("/")[0]
                     raise CommandFailed(f"The upload to {where} failed: {error}") from error
             else:
                 if not _is_passing(answer, True) or attempt == UPLOAD_TRIES:
                     _require_success(answer, what="The upload")
-                    return place["object_path"]
+                    return slot["object_path"]
             time.sleep(PAUSE_SECONDS * attempt)
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -297,11 +296,11 @@ def _how_to_list(name: str) -> str:
 
 def _content_digest(archive: BinaryIO) -> str:
     """Return the Content-Digest header, by which the service verifies that the archive arrived intact."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     archive.seek(0)
     for part in _parts(archive, None):
-        found.update(part)
-    return f"sha-256=:{b64encode(found.digest()).decode()}:"
+        hasher.update(part)
+    return f"sha-256=:{b64encode(hasher.digest()).decode()}:"
 
 
 def _parts(archive: BinaryIO, sent: Callable[[int], None] | None) -> Iterator[bytes]:
@@ -368,6 +367,6 @@ def _violation(item: Any) -> str:
     """Format a validation error as `source_config.repo_url: must be …`."""
     if not isinstance(item, dict):
         return str(item)
-    place = [str(part) for part in item.get("loc") or []]
-    name = ".".join(place[1:] if place[:1] == ["body"] and place[1:] else place)
+    path = [str(part) for part in item.get("loc") or []]
+    name = ".".join(path[1:] if path[:1] == ["body"] and path[1:] else path)
     return f"{name}: {item.get('msg')}"

@@ -70,8 +70,8 @@ class Contexts:
 
     def without(self, name: str) -> Contexts:
         """Return a copy without a context. If it was the current one, no context is current."""
-        left = {other: context for other, context in self.by_name.items() if other != name}
-        return Contexts(None if self.current == name else self.current, left)
+        others = {other: context for other, context in self.by_name.items() if other != name}
+        return Contexts(None if self.current == name else self.current, others)
 
     def using(self, name: str) -> Contexts:
         """Return a copy with another current context; LOCAL selects none. Raises BadUsage."""

@@ -19,14 +19,14 @@ State = dict[str, tuple[int, int]]
 
 def state_of(project: Project) -> State:
     """Return the modification times and sizes of the files that a deploy would read."""
-    found: State = {}
+    state: State = {}
     for path in (project.folder / project.config_name, project.env_file, *_files(project)):
         try:
             status = path.stat()
         except OSError:
             continue  # the file was deleted meanwhile
-        found[str(path)] = (status.st_mtime_ns, status.st_size)
-    return found
+        state[str(path)] = (status.st_mtime_ns, status.st_size)
+    return state
 
 
 def _files(project: Project) -> list[Path]:
@@ -58,9 +58,9 @@ def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
                 force_polling=is_polling or None,
             ):
                 project = read()
-                now = state_of(project)
-                changed = {name for name, _ in now.items() ^ seen.items()}
-                seen = now
+                state = state_of(project)
+                changed = {name for name, _ in state.items() ^ seen.items()}
+                seen = state
                 if changed:
                     yield sorted(_short(project, name) for name in changed)
                 if _folders(project) != folders:
@@ -73,11 +73,11 @@ def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
 
 def _folders(project: Project) -> list[Path]:
     try:
-        found = set(project.walked())
+        folders = set(project.walked())
     except CommandFailed:
-        found = set()
+        folders = set()
     return sorted(
-        found | {project.folder, *([project.env_file.parent] if project.env_file.parent.is_dir() else [])}
+        folders | {project.folder, *([project.env_file.parent] if project.env_file.parent.is_dir() else [])}
     )
 
 

@@ -1,30 +1,104 @@
-"""The example of `runyard demo`, deployed and run once the service answers."""
+"""`runyard up` and `runyard demo`: start the service; deploy an example and stream one run of it."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import typer
+from typer import Option
 
-from cli.api.addresses import address_in, served_at
-from cli.api.client import AS_STUDIO, Client
-from cli.deployments.deploy import deploy
+from cli import PROJECT
+from cli.client.client import AS_STUDIO, Client
+from cli.client.names import address_in, served_at
+from cli.commands import command
+from cli.deployments.deploying import deploy
 from cli.deployments.project import Project
 from cli.deployments.report import PrintLine
 from cli.errors import CommandFailed
-from cli.machine.procfile import PROJECT
-from shared.settings import Settings
+from cli.machine.lines import Lines
+from cli.machine.up import run_service
+from shared.settings import Settings, check_public
 
 EXAMPLE = PROJECT / "examples" / "chat"
 NAME = "chat"
 QUESTION = "What can you do?"
 LINE = 100  # maximum characters printed of an event
 
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--port", "-p", min=1, max=65535, help="The port to listen on. Default: RUNYARD_PORT, else 8123."
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        help="The address to listen on. Default: RUNYARD_LISTEN_HOST, else 127.0.0.1.", metavar="ADDRESS"
+    ),
+]
 
-def demo(settings: Settings, print_line: PrintLine) -> None:
+
+@command(needs_server=True)
+def up(port: Port = None, host: Host = None) -> None:
+    """Start the service: servers, database, every process. Ctrl-C stops it.
+
+    PostgreSQL and Valkey come along and keep their data in RUNYARD_DATA_DIR (.runyard), unless DATABASE_URL and
+    REDIS_URL name others. docs/settings.md lists all settings.
+    """
+    raise typer.Exit(serve(settings_for(port, host)))
+
+
+@command(needs_server=True)
+def demo(
+    keep: bool = Option(False, "--keep", help="Go on serving until Ctrl-C."),
+    port: Port = None,
+    host: Host = None,
+) -> None:
+    """Start the service, deploy an example, and stream one run of it."""
+    lines, settings = Lines(), settings_for(port, host)
+    if "RUNYARD_LOG_LEVEL" not in os.environ:
+        settings = replace(settings, log_level="WARNING")  # keep the output to the events of the run
+
+    def on_ready(settings: Settings) -> int | None:
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        try:
+            run_example(settings, lines.say)
+        except CommandFailed as error:
+            lines.say(f"Error: {error}")
+            return 1
+        for row in addresses(settings, [NAME]):
+            lines.say(row)
+        return None if keep else 0
+
+    raise typer.Exit(run_service(settings, lines, on_ready))
+
+
+def settings_for(port: int | None, host: str | None) -> Settings:
+    """Return the settings from the environment, overridden by the options. Raises BadSetting."""
+    check_public(os.environ)
+    options = {"RUNYARD_PORT": str(port or ""), "RUNYARD_LISTEN_HOST": host or ""}
+    return Settings.from_env({**os.environ, **{name: value for name, value in options.items() if value}})
+
+
+def serve(settings: Settings) -> int:
+    """Run the service and print its addresses. Returns the exit code."""
+    lines = Lines()
+
+    def on_ready(settings: Settings) -> None:
+        for row in addresses(settings, []):
+            lines.say(row)
+
+    return run_service(settings, lines, on_ready)
+
+
+def run_example(settings: Settings, print_line: PrintLine) -> None:
     """Deploy the example and stream one run of it with the public SDK. Raises CommandFailed if no event arrives."""
     assert settings.api_key is not None
     project = Project.read(EXAMPLE)
@@ -34,8 +108,8 @@ def demo(settings: Settings, print_line: PrintLine) -> None:
     print_line(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
     graph_id = next(iter(project.config["graphs"]))
     address = served_at(settings.url, NAME, address_in(record))
-    events = stream(address, settings.api_key, graph_id, print_line)
-    if not events:
+    count = stream(address, settings.api_key, graph_id, print_line)
+    if not count:
         raise CommandFailed("The run ended without an event. The lines above tell why.")
 
 
@@ -57,7 +131,7 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
         for chunk in chunks:
             count += 1
             print_line(
-                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {shorten(essence(chunk.event, chunk.data))}"
+                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {_shorten(_essence(chunk.event, chunk.data))}"
             )
             failed = chunk.data if chunk.event == "error" else failed
     except httpx.HTTPError as error:
@@ -67,14 +141,14 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
     return count
 
 
-def essence(event: str, data: Any) -> str:
+def _essence(event: str, data: Any) -> str:
     """Return the text of a message, or the JSON of another event."""
     if event.startswith("messages") and isinstance(data, list) and data:
         return repr(data[0].get("content", ""))
     return json.dumps(data, ensure_ascii=False)
 
 
-def shorten(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= LINE else text[: LINE - 1] + "…"
 
 
@@ -86,7 +160,7 @@ def addresses(settings: Settings, deployments: list[str]) -> list[str]:
         *(f"Deployment      {settings.url}/d/{name}" for name in deployments),
         f"API docs        {settings.url}/docs",
         *_other_machines(settings),
-        f"API key         in {relative(settings.data_dir / 'admin.key')}"
+        f"API key         in {_relative(settings.data_dir / 'admin.key')}"
         if (settings.data_dir / "admin.key").exists()
         else "API key         the one in RUNYARD_API_KEY",
         "Another key     runyard keys create --name NAME --role ROLE",
@@ -103,6 +177,6 @@ def _other_machines(settings: Settings) -> list[str]:
     return [f"Other machines  {url}/, unencrypted; ADDRESS is this machine's. There: runyard login {url}"]
 
 
-def relative(path: Path) -> str:
+def _relative(path: Path) -> str:
     """Return the path relative to the working directory if it lies below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

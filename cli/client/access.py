@@ -22,8 +22,8 @@ import typer
 from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
-from cli.api import contexts
-from cli.api.contexts import KEY_PREFIX, Context, is_service_key, normalized
+from cli.client import contexts
+from cli.client.contexts import KEY_PREFIX, Context, is_service_key, normalized
 from cli.errors import BadUsage, CommandFailed
 from shared.settings import Settings, names_of
 
@@ -59,18 +59,20 @@ def find_url(url: str | None, settings: Settings) -> str:
     context, where the service of the data directory listens, this machine.
     """
     named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
-    given = url or (settings.url if named else None)
-    if given:
-        _check_requested(given, "--url" if url else "RUNYARD_URL")
-    if not given and not contexts.requested_by_name():
-        given = os.environ.get("LANGGRAPH_HOST_URL")
-    if not given and (context := contexts.selected()):
-        given = context.url
-        if not contexts.requested_by_name() and _kept(settings, KEPT_URL) not in (None, given):
+    address = url or (settings.url if named else None)
+    if address:
+        _check_requested(address, "--url" if url else "RUNYARD_URL")
+    if not address and not contexts.requested_by_name():
+        address = os.environ.get("LANGGRAPH_HOST_URL")
+    if not address and (context := contexts.selected()):
+        address = context.url
+        if not contexts.requested_by_name() and _read_kept(settings, KEPT_URL) not in (None, address):
             _mention_context(context)
-    if not given and not any(os.environ.get(name) for name in (*names_of("listen_host"), *names_of("port"))):
-        given = _kept(settings, KEPT_URL)
-    return (given or settings.url).rstrip("/")
+    if not address and not any(
+        os.environ.get(name) for name in (*names_of("listen_host"), *names_of("port"))
+    ):
+        address = _read_kept(settings, KEPT_URL)
+    return (address or settings.url).rstrip("/")
 
 
 @cache  # a command may call find_url twice, and must print this once
@@ -123,7 +125,7 @@ def find_key(
     if context and context.url == normalized(url):
         explicit.append((context.key, context.source))
     if _is_kept_service(url, settings):
-        explicit.append((_kept(settings, KEPT_KEY), str(settings.data_dir / KEPT_KEY)))
+        explicit.append((_read_kept(settings, KEPT_KEY), str(settings.data_dir / KEPT_KEY)))
     for text, source in explicit:
         if text and (text := text.strip()):
             if not text.isascii() or not text.isprintable():
@@ -152,14 +154,14 @@ def _is_kept_service(url: str, settings: Settings) -> bool:
 
     While that service does not run, its port may belong to another program. The answer is then False.
     """
-    own = _kept(settings, KEPT_URL)
-    return own is not None and _origin(url) == _origin(own)
+    local_address = _read_kept(settings, KEPT_URL)
+    return local_address is not None and _origin(url) == _origin(local_address)
 
 
 def is_local(url: str, settings: Settings) -> bool:
     """Whether an address leads to this machine, by its host or as the service of the data directory."""
-    own = _kept(settings, KEPT_URL) or settings.local_url
-    return _origin(url)[1] == "localhost" or _origin(url) == _origin(own)
+    local_address = _read_kept(settings, KEPT_URL) or settings.local_url
+    return _origin(url)[1] == "localhost" or _origin(url) == _origin(local_address)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
@@ -180,11 +182,13 @@ def _no_key(url: str, settings: Settings, withheld: list[str], context: Context 
         reasons.append(f"Not sent: {sources}, since a key of runyard begins with {KEY_PREFIX}.")
     if context:
         reasons.append(f"Not sent: the key of {context.source}, since it belongs to {context.url}.")
-    if _kept(settings, KEPT_KEY):
-        own = _kept(settings, KEPT_URL)
-        why = f"it belongs to {own}" if own else "the service of this folder is not running"
+    if _read_kept(settings, KEPT_KEY):
+        local_address = _read_kept(settings, KEPT_URL)
+        why = (
+            f"it belongs to {local_address}" if local_address else "the service of this folder is not running"
+        )
         reasons.append(f"Not sent: {settings.data_dir / KEPT_KEY}, since {why}.")
-        if not own:
+        if not local_address:
             reasons.append("`runyard up` or `runyard dev` starts it.")
     return " ".join(
         (
@@ -204,7 +208,7 @@ def find_tenant(org: str | None, local: Mapping[str, str] | None = None) -> str 
     return org
 
 
-def _kept(settings: Settings, name: str) -> str | None:
+def _read_kept(settings: Settings, name: str) -> str | None:
     try:
         return (settings.data_dir / name).read_text().strip() or None
     except OSError:

@@ -1,1 +1,0 @@
-"""The client of the control plane: address and API key, calls, ids and statuses."""
