@@ -58,7 +58,7 @@ FORBIDDEN = {
 FLOORS = {
     "shared": (
         {"errors", "settings"},
-        {"models", "infra"},
+        {"models", "infra", "records"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
         {"deployments", "oauth", "figures"},
         {"user_code"},

@@ -11,7 +11,7 @@ from hashlib import sha256
 from html import escape
 from http import HTTPStatus
 from typing import Any
-from uuid import UUID as UUIDValue
+from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import RowMapping
@@ -22,23 +22,23 @@ from shared.infra.postgres import connection
 from shared.oauth import authorization, tokens
 from shared.oauth.authorization import Authentication, Return
 from shared.oauth.tokens import Wanted
-from web.control_plane.providers import redirect_uri
-from web.gate.auth import caller
-from web.http.errors import detail_of, status_of
-from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
-from web.schemas.json_schema import (
+from shared.records import (
     BOOLEAN,
+    ID,
+    ID_OR_NULL,
     OBJECT_OR_NULL,
     TEXT,
     TEXT_OR_NULL,
     TIME,
     TIME_OR_NULL,
-    UUID,
-    UUID_OR_NULL,
     listed,
     one_of,
     record,
 )
+from web.control_plane.providers import redirect_uri
+from web.gate.auth import caller
+from web.http.errors import detail_of, status_of
+from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
 from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 
@@ -52,12 +52,12 @@ AUTHENTICATION = record(
     "Authentication",
     status=one_of(authorization.COMPLETED, authorization.PENDING, authorization.EXPIRED),
     url=TEXT_OR_NULL,
-    auth_id=UUID_OR_NULL,
+    auth_id=ID_OR_NULL,
     token=TEXT_OR_NULL,
     user_id=TEXT_OR_NULL,
     metadata=OBJECT_OR_NULL,
 )
-LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=UUID)
+LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=ID)
 OUTCOME = record(
     "Outcome",
     ("error",),
@@ -69,7 +69,7 @@ OUTCOME = record(
 )
 TOKEN = record(
     "Token",
-    id=UUID,
+    id=ID,
     provider_id=TEXT,
     user_id=TEXT,
     agent_id=TEXT_OR_NULL,
@@ -266,7 +266,7 @@ def wait_for_consent(auth_id: str) -> Response:
     """Wait for the outcome of a consent request. After `timeout` seconds the answer has the status `timeout`."""
     seconds = load_query(Wait)["timeout"]
     try:
-        key = UUIDValue(auth_id)
+        key = UUID(auth_id)
     except ValueError:
         return jsonify(outcome(Authentication(status=authorization.NOT_FOUND)))
     return secret(jsonify(outcome(authorization.wait(caller().organization_id, key, seconds))))

@@ -13,9 +13,9 @@ from shared.figures.reading import WINDOWS
 from shared.figures.sums import COUNTS, KINDS
 from shared.infra.replica import read
 from shared.models import DeploymentStatus
+from shared.records import COUNT, COUNT_OR_NULL, ID, TEXT, TIME, JsonSchema, listed, one_of, record
 from web.gate.auth import caller
 from web.schemas.fields import OneOf, Schema, StrictString, UuidField
-from web.schemas.json_schema import COUNT, COUNT_OR_NULL, TEXT, TIME, UUID, JsonSchema, listed, one_of, record
 from web.schemas.operations import operation
 from web.schemas.validation import load_query
 
@@ -33,7 +33,7 @@ POINT = record(
 SERIES = record("FigureSeries", (), step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
 IN_OVERVIEW = record(
     "DeploymentFigures",
-    id=UUID,
+    id=ID,
     name=TEXT,
     status=one_of(*DeploymentStatus),
     pool=TEXT,

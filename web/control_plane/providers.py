@@ -11,11 +11,11 @@ from sqlalchemy import RowMapping
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
+from shared.records import BOOLEAN, ID, TEXT, TEXT_OR_NULL, TIME, record
 from web.gate.auth import caller
 from web.gate.context import base_url, settings
 from web.gate.idempotency import once
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
-from web.schemas.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
 from web.schemas.operations import operation
 from web.schemas.validation import load
 
@@ -27,8 +27,8 @@ MAX_SECRET_LENGTH = 8192
 PROVIDER = record(
     "OAuthProvider",
     ("provider_type", "mcp_server_url", "token_endpoint_auth_method", "is_dynamic_client"),
-    id=UUID,
-    organization_id=UUID,
+    id=ID,
+    organization_id=ID,
     provider_id=TEXT,
     name=TEXT,
     client_id=TEXT,

@@ -6,18 +6,17 @@ from shared import fleet
 from shared.access.api_keys import ROLES
 from shared.deployments.logs import LEVELS
 from shared.models import DeploymentStatus, RevisionStatus
-from web.control_plane.sources import ENVIRONMENTS, SOURCES
-from web.schemas.json_schema import (
+from shared.records import (
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,
+    ID,
+    ID_OR_NULL,
     OBJECT,
     TEXT,
     TEXT_OR_NULL,
     TIME,
     TIME_OR_NULL,
-    UUID,
-    UUID_OR_NULL,
     JsonSchema,
     listed,
     mapped,
@@ -25,6 +24,7 @@ from web.schemas.json_schema import (
     or_null,
     record,
 )
+from web.control_plane.sources import ENVIRONMENTS, SOURCES
 
 
 def page(item: JsonSchema) -> JsonSchema:
@@ -57,7 +57,7 @@ CHANGES = record(
 )
 REVISION = record(
     "Revision",
-    id=UUID,
+    id=ID,
     number=NUMBER,
     created_at=TIME,
     updated_at=TIME,
@@ -73,16 +73,16 @@ PREVIEW = record(
     "Preview",
     name=TEXT,
     url=TEXT_OR_NULL,
-    revision_id=UUID_OR_NULL,
+    revision_id=ID_OR_NULL,
     revision_number=COUNT_OR_NULL,
-    latest_revision_id=UUID_OR_NULL,
+    latest_revision_id=ID_OR_NULL,
     latest_revision_status=or_null(REVISION_STATUS),
     created_at=TIME,
     updated_at=TIME,
 )
 SHARE = record(
     "RevisionShare",
-    revision_id=UUID,
+    revision_id=ID,
     revision_number=NUMBER,
     percent={"type": "integer", "minimum": 1, "maximum": 100},
 )
@@ -99,8 +99,8 @@ LIMITS = record(
 
 DEPLOYMENT = record(
     "Deployment",
-    id=UUID,
-    tenant_id=UUID,
+    id=ID,
+    tenant_id=ID,
     name=TEXT,
     display_name=TEXT_OR_NULL,
     source=SOURCE,
@@ -109,10 +109,10 @@ DEPLOYMENT = record(
     secrets=listed(SECRET),
     secret_references=listed(OBJECT),
     status=one_of(*DeploymentStatus),
-    latest_revision_id=UUID_OR_NULL,
+    latest_revision_id=ID_OR_NULL,
     latest_revision_number=COUNT_OR_NULL,
     latest_revision_status=or_null(REVISION_STATUS),
-    active_revision_id=UUID_OR_NULL,
+    active_revision_id=ID_OR_NULL,
     active_revision_number=COUNT_OR_NULL,
     traffic=listed(SHARE),
     image_version=TEXT_OR_NULL,
@@ -125,8 +125,8 @@ DEPLOYMENT = record(
     updated_at=TIME,
 )
 
-REFUSED_DELETE = record(id=UUID, detail=TEXT)
-DELETED = record("DeletedDeployments", deleted=listed(UUID), failed=listed(REFUSED_DELETE))
+REFUSED_DELETE = record(id=ID, detail=TEXT)
+DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
 
 UPLOAD_PLACE = record(
     "UploadPlace",
@@ -143,14 +143,14 @@ LOG_LINE = record(
     timestamp={"type": "number", "description": "Milliseconds since 1970-01-01T00:00:00Z"},
     level=one_of(*LEVELS),
     message=TEXT,
-    run_id=UUID_OR_NULL,
+    run_id=ID_OR_NULL,
 )
 LOG_LINES = record("LogLines", logs=listed(LOG_LINE), next_offset=TEXT_OR_NULL)
 
 NOTHING_LISTED = record("EmptyPage", resources=listed(OBJECT, max_items=0), offset=COUNT)
 NOTHING = listed(OBJECT, max_items=0)
 
-ORGANIZATION = record("Organization", id=UUID, name=TEXT, created_at=TIME)
+ORGANIZATION = record("Organization", id=ID, name=TEXT, created_at=TIME)
 API_KEY = record(
     "ApiKey",
     id=TEXT,
@@ -167,7 +167,7 @@ API_KEY = record(
 ME = record(
     "Me",
     role=one_of(*ROLES),
-    organization=record(id=UUID, name=TEXT),
+    organization=record(id=ID, name=TEXT),
     key=or_null(record(id=TEXT, name=TEXT)),
     version=TEXT,
     dev=BOOLEAN,
@@ -177,9 +177,9 @@ NEW_API_KEY = record("NewApiKey", **API_KEY["properties"], key=TEXT)
 SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 GRAPH_HOST = record(
     "GraphHost",
-    revision_id=UUID,
+    revision_id=ID,
     revision_number=COUNT,
-    deployment_id=UUID,
+    deployment_id=ID,
     deployment=TEXT,
     pid=COUNT,
     runs=COUNT,

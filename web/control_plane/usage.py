@@ -15,9 +15,9 @@ from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
 from shared.infra import clock
 from shared.infra.replica import read
+from shared.records import COUNT, ID, TEXT_OR_NULL, JsonSchema, listed, record
 from web.gate.auth import caller
 from web.schemas.fields import DateField, OneOf, QueryList, Schema
-from web.schemas.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
 from web.schemas.operations import operation
 from web.schemas.validation import load_query
 
@@ -36,7 +36,7 @@ OF_DIMENSIONS: dict[str, JsonSchema] = {
     "day": {"type": "string", "format": "date"},
     "key_id": TEXT_OR_NULL,
     "key": TEXT_OR_NULL,
-    "deployment_id": UUID,
+    "deployment_id": ID,
     "deployment": TEXT_OR_NULL,
     "model": {"type": "string"},
 }

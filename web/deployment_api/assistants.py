@@ -12,6 +12,7 @@ from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.infra.replica import read
+from shared.records import COUNT, OBJECT, listed, selection
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
@@ -32,7 +33,6 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import COUNT, OBJECT
 from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 
@@ -101,7 +101,7 @@ class AssistantSearch(AssistantFilter):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*assistants.SORTABLE, load_default="created_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
-    select = ListOf(OneOf(*assistants.FIELDS))
+    select = ListOf(OneOf(*assistants.RECORD.selectable))
 
 
 class VersionSearch(Schema):
@@ -193,7 +193,11 @@ def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
 
 @bp.post("/assistants")
 @operation(
-    "Create an assistant", role="run", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409)
+    "Create an assistant",
+    role="run",
+    body=AssistantCreate,
+    answer=assistants.RECORD.schema,
+    errors=(400, 404, 409),
 )
 def create_assistant() -> Response:
     """Create a named configuration of a graph, as version 1."""
@@ -211,18 +215,18 @@ def create_assistant() -> Response:
     body["metadata"] = changed(asked)
     with connection() as conn:
         row = assistants.create(conn, deployment(), assistant_id=key, visible=asked.filter, **body)
-    return jsonify(assistants.record(row))
+    return jsonify(assistants.RECORD.show(row))
 
 
 @bp.get("/assistants/<assistant_id>")
-@operation("Get an assistant", role="read", answer=schemas.ASSISTANT, errors=(404,))
+@operation("Get an assistant", role="read", answer=assistants.RECORD.schema, errors=(404,))
 def get_assistant(assistant_id: str) -> Response:
     key = _id_of(assistant_id)
     asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
         filters.require_assistant(conn, deployment().id, key, asked.filter)
-        return jsonify(assistants.record(assistants.get(conn, deployment().id, key)))
+        return jsonify(assistants.RECORD.show(assistants.get(conn, deployment().id, key)))
 
 
 @bp.patch("/assistants/<assistant_id>")
@@ -230,7 +234,7 @@ def get_assistant(assistant_id: str) -> Response:
     "Update an assistant, and activate the new version",
     role="run",
     body=AssistantPatch,
-    answer=schemas.ASSISTANT,
+    answer=assistants.RECORD.schema,
     errors=(400, 404, 409),
 )
 def change_assistant(assistant_id: str) -> Response:
@@ -245,7 +249,7 @@ def change_assistant(assistant_id: str) -> Response:
         _require_name(conn, assistant_id, key)
         _hold(conn, key, asked)
         row = assistants.change(conn, deployment(), key, body)
-    return jsonify(assistants.record(row))
+    return jsonify(assistants.RECORD.show(row))
 
 
 @bp.delete("/assistants/<assistant_id>")
@@ -309,7 +313,7 @@ def _delete_thread(thread_id: UUID) -> None:
     role="read",
     slow=True,
     body=AssistantSearch,
-    answer=schemas.ASSISTANTS,
+    answer=listed(selection(assistants.RECORD.schema)),
     headers=schemas.PAGE_HEADERS,
     errors=(404, 409),
 )
@@ -324,7 +328,7 @@ def search_assistants() -> Response:
         return rows, assistants.count(conn, deployment(), **body)
 
     rows, total = read(search)
-    records = selected([assistants.record(row) for row in rows], select)
+    records = selected([assistants.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
@@ -349,7 +353,7 @@ def count_assistants() -> Response:
     "List an assistant's versions, newest first",
     role="read",
     body=VersionSearch,
-    answer=schemas.ASSISTANT_VERSION,
+    answer=assistants.VERSION_RECORD.schema,
     many=True,
     errors=(404,),
 )
@@ -377,7 +381,7 @@ def list_versions(assistant_id: str) -> Response:
     "Set an assistant's active version",
     role="run",
     body=VersionChoice,
-    answer=schemas.ASSISTANT,
+    answer=assistants.RECORD.schema,
     errors=(404,),
 )
 def set_latest_version(assistant_id: str) -> Response:
@@ -388,7 +392,7 @@ def set_latest_version(assistant_id: str) -> Response:
         _require_name(conn, assistant_id, key)
         _hold(conn, key, asked)
         row = assistants.set_latest(conn, deployment().id, key, body["version"])
-    return jsonify(assistants.record(row))
+    return jsonify(assistants.RECORD.show(row))
 
 
 def _graph(assistant: str) -> RowMapping:

@@ -15,6 +15,7 @@ from shared import assistants, cron_schedule, crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.infra.replica import read
+from shared.records import COUNT, OBJECT
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.deployment_api import schemas
@@ -43,7 +44,6 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import COUNT, OBJECT
 from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 

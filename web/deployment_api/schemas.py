@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from shared.models import RunStatus, ThreadStatus
-from shared.removal.expiry import STRATEGIES
-from shared.runs import read
-from shared.runs.webhook_records import DeliveryStatus
-from web.schemas.json_schema import (
+from shared.records import (
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,
+    ID,
+    ID_OR_NULL,
     OBJECT,
     OBJECT_OR_NULL,
     TEXT,
     TEXT_OR_NULL,
     TIME,
     TIME_OR_NULL,
-    UUID,
-    UUID_OR_NULL,
     JsonSchema,
     listed,
     mapped,
@@ -28,30 +25,15 @@ from web.schemas.json_schema import (
     record,
     selection,
 )
+from shared.removal.expiry import STRATEGIES
+from shared.runs import read
+from shared.runs.webhook_records import DeliveryStatus
 
 ANYTHING: JsonSchema = {"description": "Any JSON value"}
 NOTHING: JsonSchema = {"type": "object", "maxProperties": 0}
 PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
 RUN_HEADERS = ("Content-Location",)
 FOLLOWED_HEADERS = ("Location", "Content-Location")
-
-ASSISTANT_FIELDS: dict[str, Any] = {
-    "assistant_id": UUID,
-    "graph_id": TEXT,
-    "config": OBJECT,
-    "context": OBJECT,
-    "metadata": OBJECT,
-    "name": TEXT,
-    "created_at": TIME,
-    "updated_at": TIME,
-    "version": {"type": "integer", "minimum": 1},
-    "description": TEXT_OR_NULL,
-}
-ASSISTANT = record("Assistant", **ASSISTANT_FIELDS)
-ASSISTANTS = listed(selection(ASSISTANT))
-ASSISTANT_VERSION = record(
-    "AssistantVersion", **{name: kind for name, kind in ASSISTANT_FIELDS.items() if name != "updated_at"}
-)
 
 NODE = record(
     "GraphNode", ("type", "data", "metadata"), id=TEXT, type=TEXT, data=record(name=TEXT), metadata=OBJECT
@@ -77,7 +59,7 @@ TTL = record(
 THREAD = record(
     "Thread",
     ("error", "interrupts", "ttl", "extracted"),
-    thread_id=UUID,
+    thread_id=ID,
     created_at=TIME,
     updated_at=TIME,
     state_updated_at=TIME,
@@ -95,7 +77,7 @@ PRUNED = record("PrunedThreads", pruned_count=COUNT)
 COUNTED: dict[str, Any] = {"count": COUNT, "bytes": COUNT}
 STORAGE = record(
     "ThreadStorage",
-    thread_id=UUID,
+    thread_id=ID,
     total_bytes=COUNT,
     checkpoints=record(**COUNTED),
     channel_values=record(**COUNTED, by_channel=mapped(record(versions=COUNT, bytes=COUNT))),
@@ -105,7 +87,7 @@ STORAGE = record(
 CHECKPOINT = record(
     "Checkpoint",
     ("checkpoint_id", "checkpoint_map"),
-    thread_id=UUID,
+    thread_id=ID,
     checkpoint_ns=TEXT,
     checkpoint_id=TEXT_OR_NULL,
     checkpoint_map=OBJECT_OR_NULL,
@@ -158,9 +140,9 @@ LOST_ATTEMPT = record(
 RUN = record(
     "Run",
     ("queue", "waits_for"),
-    run_id=UUID,
-    thread_id=UUID,
-    assistant_id=UUID,
+    run_id=ID,
+    thread_id=ID,
+    assistant_id=ID,
     created_at=TIME,
     updated_at=TIME,
     status=one_of(*RunStatus),
@@ -169,7 +151,7 @@ RUN = record(
     multitask_strategy=one_of("reject", "rollback", "interrupt", "enqueue"),
     langsmith_session_name=TEXT_OR_NULL,
     cancel_reason=TEXT_OR_NULL,
-    revision_id=UUID,
+    revision_id=ID,
     usage=USAGE,
     started_at=TIME_OR_NULL,
     ended_at=TIME_OR_NULL,
@@ -203,9 +185,9 @@ OUTPUT: JsonSchema = {
 
 CRON = record(
     "Cron",
-    cron_id=UUID,
-    assistant_id=UUID,
-    thread_id=UUID_OR_NULL,
+    cron_id=ID,
+    assistant_id=ID,
+    thread_id=ID_OR_NULL,
     user_id=TEXT_OR_NULL,
     end_time=TIME_OR_NULL,
     schedule=TEXT,
@@ -234,9 +216,9 @@ ITEM = record(
 DELIVERIES = listed(
     record(
         "WebhookDelivery",
-        delivery_id=UUID,
-        run_id=UUID,
-        thread_id=UUID,
+        delivery_id=ID,
+        run_id=ID,
+        thread_id=ID,
         url=TEXT,
         status=one_of(*DeliveryStatus),
         attempts=COUNT,

@@ -19,6 +19,7 @@ from shared import assistants, graph_queries, thread_stream
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
+from shared.records import OBJECT
 from shared.runs import configurable
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.threads import checkpoints, records, state
@@ -50,7 +51,6 @@ from web.schemas.fields import (
     StrictInteger,
     StrictString,
 )
-from web.schemas.json_schema import OBJECT
 from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 

@@ -14,6 +14,7 @@ from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
 from shared.infra.replica import read
+from shared.records import or_null
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
 from web.deployment_api import schemas
@@ -33,7 +34,6 @@ from web.schemas.fields import (
     StrictNumber,
     StrictString,
 )
-from web.schemas.json_schema import or_null
 from web.schemas.operations import operation
 from web.schemas.validation import checked, load, load_query
 

@@ -15,6 +15,7 @@ from shared.access.idempotency import HEADER
 from shared.errors import Conflict, Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
+from shared.records import COUNT
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
@@ -44,7 +45,6 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import COUNT
 from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 

@@ -26,6 +26,7 @@ from shared.infra import schema
 from shared.infra.postgres import Row, connection
 from shared.infra.writes import WriteCheck
 from shared.models import RunStatus, is_live, waiting_since
+from shared.records import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.gate.addresses import AT_ROOT
 from web.gate.auth import identify_if_known
 from web.gate.context import settings
@@ -33,7 +34,6 @@ from web.gate.request_metrics import Traffic
 from web.ops import console, run_metrics, server_metrics
 from web.ops.run_metrics import RunMetrics
 from web.schemas.fields import OneOf, QueryBoolean, Schema
-from web.schemas.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.schemas.operations import operation
 from web.schemas.validation import load_query
 

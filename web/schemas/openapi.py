@@ -23,6 +23,7 @@ from shared import __version__, assistants
 from shared.access.idempotency import HEADER
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
+from shared.records import OBJECT
 from web.gate import named
 from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX
 from web.gate.developer import developer
@@ -44,7 +45,6 @@ from web.schemas.fields import (
     TimeField,
     UuidField,
 )
-from web.schemas.json_schema import OBJECT
 from web.schemas.openapi_examples import EXAMPLE, EXAMPLES, of_body, with_graph
 from web.schemas.openapi_responses import responses
 from web.schemas.operations import JSON, Operation, of_view, operation

@@ -13,6 +13,7 @@ from marshmallow import ValidationError
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
+from shared.records import OBJECT
 from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.create import RunRequest
@@ -43,7 +44,6 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import OBJECT
 from web.schemas.validation import load, load_many, load_query
 
 STREAM_MODES = (

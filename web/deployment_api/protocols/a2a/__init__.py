@@ -16,6 +16,7 @@ from flask import Blueprint, Response, jsonify, request
 from shared import agents, assistants
 from shared.errors import Denied, Invalid, NotFound
 from shared.infra.postgres import Row, connection
+from shared.records import OBJECT
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.a2a import methods
@@ -32,7 +33,6 @@ from web.deployment_api.protocols.json_rpc import (
 )
 from web.gate.authorization import unasked
 from web.schemas.fields import Schema, StrictString
-from web.schemas.json_schema import OBJECT
 from web.schemas.openapi_responses import SSE
 from web.schemas.operations import JSON, operation
 from web.schemas.validation import load_query
