@@ -8,6 +8,7 @@ documented and not checked. A schema with a title becomes a component of the API
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from shared.infra.postgres import Row
@@ -61,6 +62,11 @@ def or_null(schema: JsonSchema) -> JsonSchema:
 def selection(schema: JsonSchema) -> JsonSchema:
     """Return the schema of a record that holds only the selected fields."""
     return {**schema, "title": f"Selected{schema['title']}", "required": []}
+
+
+ANYTHING: JsonSchema = {"description": "Any JSON value"}
+INTERRUPT = record("Interrupt", id=TEXT, value=ANYTHING)
+FAILURE = record("Failure", error=TEXT, message=TEXT)
 
 
 class RecordField(NamedTuple):
@@ -131,10 +137,10 @@ def _compile(fields: Mapping[str, RecordField]) -> Show:
         if field.shown in ("always", "found")
     )
     lines = ["def show(row):", f"    shown = {{{always}}}"]
-    for name, field in fields.items():
-        if isinstance(field.shown, tuple):
-            present = " or ".join(f"row[{column!r}] is not None" for column in field.shown)
-            lines += [f"    if {present}:", f"        shown[{name!r}] = {_source(name, field)}"]
+    for columns, names in groupby(fields, key=lambda name: fields[name].shown):
+        if isinstance(columns, tuple):
+            lines.append(f"    if {' or '.join(f'row[{column!r}] is not None' for column in columns)}:")
+            lines += [f"        shown[{name!r}] = {_source(name, fields[name])}" for name in names]
     namespace: dict[str, Any] = {f"value_of_{name}": field.value for name, field in fields.items()}
     exec("\n".join([*lines, "    return shown"]), namespace)
     return namespace["show"]

@@ -14,7 +14,6 @@ from shared.models import is_live
 from shared.models.threads import EXPIRES, EXPIRES_AT
 from shared.threads import checkpoints, records
 
-STRATEGIES = ("delete", "keep_latest")
 SWEPT_AT_ONCE = 20  # each may have thousands of checkpoints
 
 SET = text(

@@ -15,7 +15,7 @@ from shared import assistants, cron_schedule, crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import COUNT, OBJECT
+from shared.records import COUNT, OBJECT, listed, selection
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.deployment_api import schemas
@@ -138,7 +138,7 @@ class CronSearch(CronFilter):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*crons.SORTABLE, load_default="created_at", allow_none=True)
     sort_order = OneOf("asc", "desc", load_default="desc", allow_none=True)
-    select = ListOf(OneOf(*crons.FIELDS, "now"), allow_none=True)
+    select = ListOf(OneOf(*crons.RECORD.selectable, "now"), allow_none=True)
 
 
 class FiringsQuery(Schema):
@@ -150,7 +150,7 @@ class FiringsQuery(Schema):
     "Create a cron that runs on a new thread each time",
     role="run",
     body=CronCreate,
-    answer=schemas.CRON,
+    answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
 def create_cron() -> Response:
@@ -166,7 +166,7 @@ def create_cron() -> Response:
     "Create a cron on a thread",
     role="run",
     body=ThreadCronCreate,
-    answer=schemas.CRON,
+    answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
 def create_thread_cron(thread_id: str) -> Response:
@@ -192,7 +192,7 @@ def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
             of_assistants=of_assistants,
             min_seconds=least,
         )
-        return jsonify(crons.record(made))
+        return jsonify(crons.RECORD.show(made))
 
 
 def _allow_create(
@@ -238,13 +238,13 @@ def _check(body: dict[str, Any]) -> None:
 
 
 @bp.get("/runs/crons/<cron_id>")
-@operation("Get a cron", role="read", answer=schemas.CRON, errors=(404,))
+@operation("Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,))
 def get_cron(cron_id: str) -> Response:
     key = uuid_path(cron_id, "cron_id")
     asked = allow("crons", "read", cron_id=key)
     with connection() as conn:
         filters.require_cron(conn, deployment().id, key, asked.filter)
-        return jsonify(crons.record(crons.get(conn, deployment().id, key)))
+        return jsonify(crons.RECORD.show(crons.get(conn, deployment().id, key)))
 
 
 @bp.get("/runs/crons/<cron_id>/firings")
@@ -266,7 +266,7 @@ def get_firings(cron_id: str) -> Response:
 
 
 @bp.patch("/runs/crons/<cron_id>")
-@operation("Update a cron", role="run", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
+@operation("Update a cron", role="run", body=CronPatch, answer=crons.RECORD.schema, errors=(400, 404))
 def change_cron(cron_id: str) -> Response:
     """Change a cron. Metadata is merged. `end_time: null` removes the end. A new schedule or time zone starts now."""
     key = uuid_path(cron_id, "cron_id")
@@ -283,7 +283,7 @@ def change_cron(cron_id: str) -> Response:
         row = crons.update(
             conn, deployment().id, key, body, visible=asked.filter, stamped=stamped, min_seconds=least
         )
-        return jsonify(crons.record(row))
+        return jsonify(crons.RECORD.show(row))
 
 
 @bp.delete("/runs/crons/<cron_id>")
@@ -303,7 +303,7 @@ def delete_cron(cron_id: str) -> tuple[str, int]:
     role="read",
     slow=True,
     body=CronSearch,
-    answer=schemas.CRONS,
+    answer=listed(selection(crons.RECORD.schema)),
     headers=schemas.PAGE_HEADERS,
 )
 def search_crons() -> Response:
@@ -317,7 +317,7 @@ def search_crons() -> Response:
         return rows, crons.count(conn, deployment().id, visible=visible, **body)
 
     rows, total = read(search)
-    records = selected([crons.record(row) for row in rows], select)
+    records = selected([crons.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.models import RunStatus, ThreadStatus
+from shared.models import RunStatus
 from shared.records import (
+    ANYTHING,
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,
+    FAILURE,
     ID,
-    ID_OR_NULL,
+    INTERRUPT,
     OBJECT,
     OBJECT_OR_NULL,
     TEXT,
@@ -25,11 +27,8 @@ from shared.records import (
     record,
     selection,
 )
-from shared.removal.expiry import STRATEGIES
 from shared.runs import read
-from shared.runs.webhook_records import DeliveryStatus
 
-ANYTHING: JsonSchema = {"description": "Any JSON value"}
 NOTHING: JsonSchema = {"type": "object", "maxProperties": 0}
 PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
 RUN_HEADERS = ("Content-Location",)
@@ -48,31 +47,6 @@ SCHEMAS: dict[str, Any] = dict.fromkeys(
 GRAPH_SCHEMAS = record("GraphSchemas", graph_id=TEXT, **SCHEMAS)
 SUBGRAPHS = mapped(record("SubgraphSchemas", **SCHEMAS))
 
-INTERRUPT = record("Interrupt", id=TEXT, value=ANYTHING)
-FAILURE = record("Failure", error=TEXT, message=TEXT)
-TTL = record(
-    "ThreadTtl",
-    strategy=one_of(*STRATEGIES),
-    ttl_minutes={"type": "number", "minimum": 0},
-    expires_at=TIME_OR_NULL,
-)
-THREAD = record(
-    "Thread",
-    ("error", "interrupts", "ttl", "extracted"),
-    thread_id=ID,
-    created_at=TIME,
-    updated_at=TIME,
-    state_updated_at=TIME,
-    metadata=OBJECT,
-    status=one_of(*ThreadStatus),
-    config=OBJECT,
-    values=ANYTHING,
-    error=or_null(FAILURE),
-    interrupts=mapped(listed(INTERRUPT)),
-    ttl=TTL,
-    extracted=OBJECT,
-)
-THREADS = listed(selection(THREAD))
 PRUNED = record("PrunedThreads", pruned_count=COUNT)
 COUNTED: dict[str, Any] = {"count": COUNT, "bytes": COUNT}
 STORAGE = record(
@@ -183,52 +157,5 @@ OUTPUT: JsonSchema = {
     " failed. White space precedes the JSON if the run takes long."
 }
 
-CRON = record(
-    "Cron",
-    cron_id=ID,
-    assistant_id=ID,
-    thread_id=ID_OR_NULL,
-    user_id=TEXT_OR_NULL,
-    end_time=TIME_OR_NULL,
-    schedule=TEXT,
-    timezone=TEXT_OR_NULL,
-    payload=OBJECT,
-    next_run_date=TIME_OR_NULL,
-    metadata=OBJECT,
-    on_run_completed=TEXT_OR_NULL,
-    enabled=BOOLEAN,
-    created_at=TIME,
-    updated_at=TIME,
-)
 FIRINGS = record("CronFirings", firings=listed(TIME))
-CRONS = listed(selection(CRON))
-
-ITEM = record(
-    "StoreItem",
-    namespace=listed(TEXT),
-    key=TEXT,
-    value=OBJECT,
-    created_at=TIME,
-    updated_at=TIME,
-    expires_at=TIME_OR_NULL,
-)
-
-DELIVERIES = listed(
-    record(
-        "WebhookDelivery",
-        delivery_id=ID,
-        run_id=ID,
-        thread_id=ID,
-        url=TEXT,
-        status=one_of(*DeliveryStatus),
-        attempts=COUNT,
-        response_status=COUNT_OR_NULL,
-        error=TEXT_OR_NULL,
-        created_at=TIME,
-        next_attempt_at=TIME_OR_NULL,
-        delivered_at=TIME_OR_NULL,
-    )
-)
-FOUND_ITEM = record("FoundStoreItem", **ITEM["properties"], score={"type": ["number", "null"]})
-FOUND_ITEMS = record("StoreItems", items=listed(FOUND_ITEM))
 NAMESPACES = record("StoreNamespaces", namespaces=listed(listed(TEXT)))

@@ -239,12 +239,14 @@ def update_state(thread_id: str) -> Response:
 
 
 @bp.patch("/threads/<thread_id>/state")
-@operation("Merge metadata into a thread", role="run", body=StatePatch, answer=schemas.THREAD, errors=(404,))
+@operation(
+    "Merge metadata into a thread", role="run", body=StatePatch, answer=records.RECORD.schema, errors=(404,)
+)
 def patch_state(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     body = load(StatePatch)
     asked = allow("threads", "update", thread_id=key, metadata=body["metadata"])
-    return jsonify(records.record(merged(key, asked)))
+    return jsonify(records.RECORD.show(merged(key, asked)))
 
 
 def merged(thread_id: UUID, asked: Granted) -> RowMapping:

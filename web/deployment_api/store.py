@@ -14,7 +14,7 @@ from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import or_null
+from shared.records import listed, or_null, record
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
 from web.deployment_api import schemas
@@ -201,7 +201,9 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.get("/store/items")
-@operation("Get a store item", role="read", query=ItemQuery, answer=or_null(schemas.ITEM), errors=(400,))
+@operation(
+    "Get a store item", role="read", query=ItemQuery, answer=or_null(store.RECORD.schema), errors=(400,)
+)
 def get_item() -> Response:
     """Get an item, or null if there is none. The labels of `namespace` are joined by dots."""
     query = load_query(ItemQuery)
@@ -234,7 +236,7 @@ def delete_item() -> tuple[str, int]:
     role="read",
     slow=True,
     body=ItemSearch,
-    answer=schemas.FOUND_ITEMS,
+    answer=record("StoreItems", items=listed(store.RECORD.found_schema)),
     errors=(400, 409, 424, 504),
 )
 def search_items() -> Response:

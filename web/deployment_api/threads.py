@@ -15,11 +15,12 @@ from shared.access.idempotency import HEADER
 from shared.errors import Conflict, Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
-from shared.records import COUNT
+from shared.records import COUNT, listed, selection
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
 from shared.threads import records
+from shared.threads.ttl import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from web.deployment_api import schemas, states
@@ -53,17 +54,12 @@ bp = Blueprint("threads", __name__)
 NOT_ALL = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 
-FIELDS = (
-    "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "config", "status", "values",
-    "interrupts",
-)  # fmt: skip
-
 
 class Ttl(Schema):
     """A thread's time to live, in minutes after its last change."""
 
     ttl = StrictNumber(required=True, minimum=0, maximum=MAX_TTL_MINUTES)
-    strategy = OneOf(*expiry.STRATEGIES, load_default="delete")
+    strategy = OneOf(*STRATEGIES, load_default="delete")
 
 
 class SuperstepUpdate(Schema):
@@ -95,7 +91,7 @@ class ThreadQuery(Schema):
 
 class ThreadPrune(Schema):
     thread_ids = ListOf(UuidField(), required=True, max_items=1000)
-    strategy = OneOf(*expiry.STRATEGIES, load_default="delete")
+    strategy = OneOf(*STRATEGIES, load_default="delete")
 
 
 class ThreadFilter(Schema):
@@ -112,7 +108,7 @@ class ThreadSearch(ThreadFilter):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*records.SORTABLE, load_default="updated_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
-    select = ListOf(OneOf(*FIELDS, "context"))
+    select = ListOf(OneOf(*records.RECORD.selectable, "context"))
     extract = JsonObject()
 
 
@@ -121,7 +117,7 @@ class ThreadSearch(ThreadFilter):
     "Create a thread",
     role="run",
     body=ThreadCreate,
-    answer=schemas.THREAD,
+    answer=records.RECORD.schema,
     errors=(400, 404, 409, 424, 504),
     idempotent=True,
 )
@@ -145,7 +141,7 @@ def create_thread() -> Response:
             if row.is_new and ttl:
                 expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
-            return keep(jsonify(records.record(row.record)))
+            return keep(jsonify(records.RECORD.show(row.record)))
     return _built(row.record["thread_id"], [step["updates"] for step in supersteps])
 
 
@@ -159,7 +155,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
         states.update(thread_id, supersteps)
         with connection() as conn:
             keep = once(conn)
-            return keep(jsonify(records.record(records.get(conn, deployment().id, thread_id))))
+            return keep(jsonify(records.RECORD.show(records.get(conn, deployment().id, thread_id))))
     except (RunyardError, Repeated):
         with connection() as conn:
             live = cancel.delete_thread(conn, deployment().id, thread_id)
@@ -168,7 +164,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
 
 
 @bp.get("/threads/<thread_id>")
-@operation("Get a thread", role="read", query=ThreadQuery, answer=schemas.THREAD, errors=(404,))
+@operation("Get a thread", role="read", query=ThreadQuery, answer=records.RECORD.schema, errors=(404,))
 def get_thread(thread_id: str) -> Response:
     """Get a thread. `include=ttl` adds its time to live and when it expires."""
     key = uuid_path(thread_id, "thread_id")
@@ -176,7 +172,7 @@ def get_thread(thread_id: str) -> Response:
     asked = allow("threads", "read", thread_id=key)
     with connection() as conn:
         filters.require_thread(conn, deployment().id, key, asked.filter)
-        record = records.record(records.get(conn, deployment().id, key))
+        record = records.RECORD.show(records.get(conn, deployment().id, key))
         if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, key)):
             record["ttl"] = ttl
     return jsonify(record)
@@ -187,7 +183,7 @@ def get_thread(thread_id: str) -> Response:
     "Merge metadata into a thread",
     role="run",
     body=ThreadPatch,
-    answer=schemas.THREAD,
+    answer=records.RECORD.schema,
     empty=(204,),
     errors=(404,),
 )
@@ -204,7 +200,7 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
             expiry.set_ttl(conn, deployment().id, key, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
         return "", 204
-    return jsonify(records.record(row))
+    return jsonify(records.RECORD.show(row))
 
 
 @bp.delete("/threads/<thread_id>")
@@ -221,7 +217,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 
 
 @bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", role="run", slow=True, answer=schemas.THREAD, errors=(409,))
+@operation("Copy a thread", role="run", slow=True, answer=records.RECORD.schema, errors=(409,))
 def copy_thread(thread_id: str) -> Response:
     """Copy the metadata and checkpoints of a thread, but not its runs, into a new thread.
 
@@ -235,7 +231,7 @@ def copy_thread(thread_id: str) -> Response:
     try:
         with connection() as conn:
             filters.require_thread(conn, deployment().id, key, source.filter)
-            return jsonify(records.record(thread_copies.copy(conn, deployment().id, key, target=target)))
+            return jsonify(records.RECORD.show(thread_copies.copy(conn, deployment().id, key, target=target)))
     except NotFound as error:
         raise Conflict(error.message) from error
 
@@ -288,7 +284,7 @@ def get_storage(thread_id: str) -> Response:
     role="read",
     slow=True,
     body=ThreadSearch,
-    answer=schemas.THREADS,
+    answer=listed(selection(records.RECORD.schema)),
     headers=schemas.PAGE_HEADERS,
     errors=(400,),
 )
@@ -306,7 +302,7 @@ def search_threads() -> Response:
         return rows, records.total(conn, deployment().id, **shape, **body)
 
     rows, total = read(search)
-    found = [records.record(row) for row in rows]
+    found = [records.RECORD.show(row) for row in rows]
     shown = selected(found, select)
     if paths:
         shown = [

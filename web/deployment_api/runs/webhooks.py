@@ -34,7 +34,8 @@ class DeliverySearch(Schema):
     role="read",
     slow=True,
     body=DeliverySearch,
-    answer=schemas.DELIVERIES,
+    answer=webhook_records.RECORD.schema,
+    many=True,
     headers=schemas.PAGE_HEADERS,
 )
 def search_webhooks() -> Response:
@@ -57,7 +58,7 @@ def search_webhooks() -> Response:
         filter=asked.filter,
         metadata=changed(asked),
     )
-    return page([webhook_records.record(row) for row in rows], offset=offset, limit=limit, total=total)
+    return page([webhook_records.RECORD.show(row) for row in rows], offset=offset, limit=limit, total=total)
 
 
 @bp.post("/webhooks/<delivery_id>/retry")
