@@ -11,20 +11,24 @@ from sqlalchemy import Connection
 from shared.access import api_keys
 from shared.deployments import deployments, logs, shares, traffic, warming
 from shared.deployments.next_revision import REPOSITORY, Change
+from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
+from shared.records import (
+    ID,
+    TEXT,
+    listed,
+    record,
+)
 from shared.removal import deletion
 from shared.runs import signals
-from web.control_plane import schemas
-from web.control_plane.records import MAX_OFFSET, deployment_record, page
+from web.control_plane.records import MAX_OFFSET, deployment_record, page, page_schema
 from web.control_plane.sources import (
     DEFAULT_TYPE,
-    ENVIRONMENTS,
     NAME,
     POOL,
-    SOURCES,
     UNSUPPORTED,
     UPLOAD,
     AgentIdentity,
@@ -60,6 +64,9 @@ from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("deployments", __name__)
+
+REFUSED_DELETE = record(id=ID, detail=TEXT)
+DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
 
 MAX_PAGE = 100
 STOPS_AT_ONCE = 2  # batches of runs that a request cancels; upkeep cancels the rest
@@ -129,7 +136,7 @@ class DeploymentsDelete(DeploymentDelete):
 @operation(
     "Create a deployment",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     body=DeploymentCreate,
     status=201,
     errors=(400, 409),
@@ -183,7 +190,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
 @operation(
     "List deployments, newest first",
     role="read",
-    answer=schemas.page(schemas.DEPLOYMENT),
+    answer=page_schema(DEPLOYMENT.schema),
     query=DeploymentSearch,
 )
 def list_deployments() -> Response:
@@ -201,7 +208,7 @@ def list_deployments() -> Response:
     "Delete deployments",
     role="deploy",
     slow=True,
-    answer=schemas.DELETED,
+    answer=DELETED,
     also=(207,),
     query=DeploymentsDelete,
 )
@@ -220,7 +227,7 @@ def delete_deployments() -> tuple[Response, int]:
 
 
 @bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", role="read", answer=schemas.DEPLOYMENT, errors=(304, 404))
+@operation("Get a deployment", role="read", answer=DEPLOYMENT.schema, errors=(304, 404))
 def get_deployment(deployment_id: str) -> Response:
     """Return a deployment. A deleted one is returned with status AWAITING_DELETE until nothing is left of it.
 
@@ -236,7 +243,7 @@ def get_deployment(deployment_id: str) -> Response:
 @operation(
     "Update a deployment",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     body=DeploymentPatch,
     errors=(400, 404, 409),
     idempotent=True,

@@ -10,7 +10,12 @@ from flask import Blueprint, Response, jsonify
 from shared.deployments import deployments
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
-from web.control_plane import schemas
+from shared.records import (
+    COUNT,
+    OBJECT,
+    listed,
+    record,
+)
 from web.control_plane.records import MAX_OFFSET, page
 from web.gate.auth import caller
 from web.schemas.fields import QueryInteger, Schema
@@ -19,6 +24,9 @@ from web.schemas.validation import load_query, uuid_path
 
 bp = Blueprint("integrations", __name__)
 
+NOTHING_LISTED = record("EmptyPage", resources=listed(OBJECT, max_items=0), offset=COUNT)
+NOTHING = listed(OBJECT, max_items=0)
+
 
 class ListenerSearch(Schema):
     limit = QueryInteger(minimum=1, maximum=100, load_default=20)
@@ -26,7 +34,7 @@ class ListenerSearch(Schema):
 
 
 @bp.get("/v2/listeners")
-@operation("List listeners (always empty)", role="read", answer=schemas.NOTHING_LISTED, query=ListenerSearch)
+@operation("List listeners (always empty)", role="read", answer=NOTHING_LISTED, query=ListenerSearch)
 def list_listeners() -> Response:
     return page([], offset=load_query(ListenerSearch)["offset"])
 
@@ -55,13 +63,13 @@ def _no_listener(listener_id: str) -> NotFound:
 
 
 @bp.get("/v1/integrations/github/install")
-@operation("List GitHub installations (always empty)", role="read", answer=schemas.NOTHING)
+@operation("List GitHub installations (always empty)", role="read", answer=NOTHING)
 def list_installations() -> Response:
     return jsonify([])
 
 
 @bp.get("/v1/integrations/github/<integration_id>/repos")
-@operation("List an installation's repositories (always empty)", role="read", answer=schemas.NOTHING)
+@operation("List an installation's repositories (always empty)", role="read", answer=NOTHING)
 def list_repositories(integration_id: str) -> Response:
     uuid_path(integration_id, "integration_id")
     return jsonify([])

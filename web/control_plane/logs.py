@@ -11,8 +11,11 @@ from sqlalchemy import Connection, RowMapping
 from shared.deployments import deployments, logs, polling
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from web.control_plane import schemas
-from web.control_plane.records import log_record
+from shared.records import (
+    TEXT_OR_NULL,
+    listed,
+    record,
+)
 from web.control_plane.revisions import find_revision
 from web.gate.auth import caller
 from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
@@ -20,6 +23,8 @@ from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("logs", __name__)
+
+LOG_LINES = record("LogLines", logs=listed(logs.RECORD.schema), next_offset=TEXT_OR_NULL)
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000
@@ -55,7 +60,7 @@ class LogSearch(Schema):
     "Read a revision's build log",
     role="read",
     slow=True,
-    answer=schemas.LOG_LINES,
+    answer=LOG_LINES,
     body=LogSearch,
     errors=(404,),
 )
@@ -72,7 +77,7 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
     "Read the log of one revision of a deployment",
     role="read",
     slow=True,
-    answer=schemas.LOG_LINES,
+    answer=LOG_LINES,
     body=LogSearch,
     errors=(404,),
 )
@@ -86,7 +91,7 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
     role="read",
     slow=True,
     long="wait",
-    answer=schemas.LOG_LINES,
+    answer=LOG_LINES,
     query=LogRead,
     body=LogSearch,
     errors=(404,),
@@ -134,4 +139,4 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
             rows, next_offset = find_now()
             if rows:
                 break
-    return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)
+    return jsonify(logs=[logs.RECORD.show(row) for row in rows], next_offset=next_offset)

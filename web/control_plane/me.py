@@ -7,7 +7,14 @@ from flask import Blueprint, Response, jsonify
 from shared import __version__
 from shared.access import api_keys
 from shared.infra.postgres import connection
-from web.control_plane import schemas
+from shared.records import (
+    BOOLEAN,
+    ID,
+    TEXT,
+    one_of,
+    or_null,
+    record,
+)
 from web.gate.auth import caller
 from web.gate.context import settings
 from web.gate.named import presented_key
@@ -15,9 +22,18 @@ from web.schemas.operations import operation
 
 bp = Blueprint("me", __name__)
 
+ME = record(
+    "Me",
+    role=one_of(*api_keys.ROLES),
+    organization=record(id=ID, name=TEXT),
+    key=or_null(record(id=TEXT, name=TEXT)),
+    version=TEXT,
+    dev=BOOLEAN,
+)
+
 
 @bp.get("/v2/me")
-@operation("Get the caller and its role", role="read", answer=schemas.ME)
+@operation("Get the caller and its role", role="read", answer=ME)
 def get_me() -> Response:
     """Return the caller. `organization` is the one that the request acts in.
 

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
-from sqlalchemy import RowMapping
 
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
@@ -14,8 +13,11 @@ from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra import clock
 from shared.infra.postgres import connection
-from web.control_plane import schemas
-from web.control_plane.records import MAX_OFFSET, page
+from shared.records import (
+    TEXT,
+    record,
+)
+from web.control_plane.records import MAX_OFFSET, page, page_schema
 from web.control_plane.sources import MAX_TOKENS
 from web.gate.auth import caller
 from web.gate.context import settings
@@ -25,6 +27,8 @@ from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path
 
 bp = Blueprint("organizations", __name__)
+
+NEW_API_KEY = record("NewApiKey", **api_keys.RECORD.schema["properties"], key=TEXT)
 
 MAX_PAGE = 100
 MAX_LIFETIME_DAYS = 3650
@@ -72,7 +76,10 @@ class KeyPatch(Schema):
 
 @bp.get("/v2/organizations")
 @operation(
-    "List organizations, oldest first", role="read", answer=schemas.page(schemas.ORGANIZATION), query=Listing
+    "List organizations, oldest first",
+    role="read",
+    answer=page_schema(organizations.RECORD.schema),
+    query=Listing,
 )
 def list_organizations() -> Response:
     """List organizations. An operator sees all of them, other callers their own."""
@@ -87,7 +94,7 @@ def list_organizations() -> Response:
 @operation(
     "Create an organization",
     role="operator",
-    answer=schemas.ORGANIZATION,
+    answer=organizations.RECORD.schema,
     idempotent=True,
     body=OrganizationBody,
     status=201,
@@ -102,7 +109,7 @@ def create_organization() -> Response:
 
 
 @bp.get("/v2/organizations/<organization_id>")
-@operation("Get an organization", role="read", answer=schemas.ORGANIZATION, errors=(404,))
+@operation("Get an organization", role="read", answer=organizations.RECORD.schema, errors=(404,))
 def get_organization(organization_id: str) -> Response:
     key = uuid_path(organization_id, "organization_id")
     if key != caller().organization_id and not caller().may(OPERATOR):
@@ -115,7 +122,7 @@ def get_organization(organization_id: str) -> Response:
 @operation(
     "Rename an organization",
     role="operator",
-    answer=schemas.ORGANIZATION,
+    answer=organizations.RECORD.schema,
     body=OrganizationBody,
     errors=(400, 404, 409),
 )
@@ -148,7 +155,7 @@ def delete_organization(organization_id: str) -> tuple[str, int]:
 @operation(
     "List the organization's API keys, newest first",
     role="admin",
-    answer=schemas.page(schemas.API_KEY),
+    answer=page_schema(api_keys.RECORD.schema),
     query=Listing,
 )
 def list_keys() -> Response:
@@ -156,13 +163,11 @@ def list_keys() -> Response:
     query = load_query(Listing)
     with connection() as conn:
         rows = api_keys.list_of(conn, caller().organization_id, **query)
-    return page([key_record(row) for row in rows], offset=query["offset"])
+    return page([api_keys.RECORD.show(row) for row in rows], offset=query["offset"])
 
 
 @bp.post("/v2/keys")
-@operation(
-    "Create an API key", role="admin", answer=schemas.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201
-)
+@operation("Create an API key", role="admin", answer=NEW_API_KEY, idempotent=True, body=KeyCreate, status=201)
 def create_key() -> Response:
     """Create an API key. Its secret, `key`, is returned only once. A key cannot create a key with more rights.
 
@@ -186,7 +191,7 @@ def create_key() -> Response:
             max_run_tokens=body.get("max_run_tokens"),
         )
         row = api_keys.get(conn, caller().organization_id, key_id)
-        return keep(jsonify({**key_record(row), "key": key}), 201)
+        return keep(jsonify({**api_keys.RECORD.show(row), "key": key}), 201)
 
 
 def _expiry(body: dict[str, Any]) -> datetime | None:
@@ -202,17 +207,17 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
 
 
 @bp.get("/v2/keys/<key_id>")
-@operation("Get an API key, without its secret", role="admin", answer=schemas.API_KEY, errors=(404,))
+@operation("Get an API key, without its secret", role="admin", answer=api_keys.RECORD.schema, errors=(404,))
 def get_key(key_id: str) -> Response:
     with connection() as conn:
-        return jsonify(key_record(api_keys.get(conn, caller().organization_id, key_id)))
+        return jsonify(api_keys.RECORD.show(api_keys.get(conn, caller().organization_id, key_id)))
 
 
 @bp.patch("/v2/keys/<key_id>")
 @operation(
     "Update an API key's name, role, expiry or limits",
     role="admin",
-    answer=schemas.API_KEY,
+    answer=api_keys.RECORD.schema,
     body=KeyPatch,
     errors=(404, 409),
 )
@@ -231,7 +236,7 @@ def change_key(key_id: str) -> Response:
         body["expires_at"] = _expiry(body)
         body.pop("lifetime_days", None)
     with connection() as conn:
-        return jsonify(key_record(api_keys.change(conn, caller(), key_id, body)))
+        return jsonify(api_keys.RECORD.show(api_keys.change(conn, caller(), key_id, body)))
 
 
 @bp.delete("/v2/keys/<key_id>")
@@ -241,8 +246,3 @@ def revoke_key(key_id: str) -> tuple[str, int]:
     with connection() as conn:
         api_keys.revoke(conn, caller().organization_id, key_id)
     return "", 204
-
-
-def key_record(row: RowMapping) -> dict[str, Any]:
-    """Return a key's record, without its secret."""
-    return dict(row)

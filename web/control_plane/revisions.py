@@ -10,15 +10,15 @@ from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
 from shared.deployments import deployments, logs, polling, revisions, traffic
+from shared.deployments.records import DEPLOYMENT, REVISION
 from shared.eventlog import events, follow
 from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.infra.redis import RedisError
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
-from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
+from web.control_plane.records import MAX_OFFSET, deployment_record, page, page_schema
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.auth import caller
 from web.gate.context import settings
@@ -64,7 +64,7 @@ def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> Row
 @operation(
     "List a deployment's revisions, newest first",
     role="read",
-    answer=schemas.page(schemas.REVISION),
+    answer=page_schema(REVISION.schema),
     query=RevisionSearch,
     errors=(404,),
 )
@@ -80,14 +80,14 @@ def list_revisions(deployment_id: str) -> Response:
             limit=min(query["limit"], MAX_PAGE),
             offset=query["offset"],
         )
-    return page([revision_record(row) for row in rows], offset=query["offset"])
+    return page([REVISION.show(row) for row in rows], offset=query["offset"])
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions")
 @operation(
     "Create a revision",
     role="deploy",
-    answer=schemas.REVISION,
+    answer=REVISION.schema,
     body=RevisionCreate,
     status=201,
     errors=(400, 404, 409),
@@ -113,7 +113,7 @@ def create_revision(deployment_id: str) -> Response:
                 conn, organization_id, key, change, by=asked_by(conn)
             )
         row = revisions.get(conn, key, revision_id)
-        response = keep(jsonify(revision_record(row)), 201)
+        response = keep(jsonify(REVISION.show(row)), 201)
     logs.announce(moved)
     return response
 
@@ -123,7 +123,7 @@ def create_revision(deployment_id: str) -> Response:
     "Get a revision, optionally after a wait for a change",
     role="read",
     long="wait",
-    answer=schemas.REVISION,
+    answer=REVISION.schema,
     query=RevisionRead,
     errors=(304, 404),
 )
@@ -143,20 +143,18 @@ def get_revision(deployment_id: str, revision_id: str) -> Response:
             row = look()
             if not _is_awaited(row):
                 break
-    return conditional(tagged(revision_record(row)))
+    return conditional(tagged(REVISION.show(row)))
 
 
 def _is_awaited(row: Row) -> bool:
     """Return whether a waiting caller must keep waiting: the row is neither new to it nor, without an ETag, ended."""
     if request.if_none_match:
-        return is_held(tagged(revision_record(row)))
+        return is_held(tagged(REVISION.show(row)))
     return row["status"] not in REVISION_ENDS
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
-@operation(
-    "Redeploy a revision", role="deploy", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True
-)
+@operation("Redeploy a revision", role="deploy", answer=DEPLOYMENT.schema, errors=(400, 404), idempotent=True)
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     """Create a revision with the source and secrets of this one. An existing build is reused."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
@@ -174,7 +172,7 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
-@operation("Interrupt a revision", role="deploy", answer=schemas.REVISION, errors=(404,))
+@operation("Interrupt a revision", role="deploy", answer=REVISION.schema, errors=(404,))
 def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
     """Stop a revision that is being built or deployed. The serving revision keeps serving.
 
@@ -186,7 +184,7 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
         moved = deployments.interrupt(conn, caller().organization_id, deployment_key, revision_key)
         row = revisions.get(conn, deployment_key, revision_key)
     logs.announce(moved)
-    return jsonify(revision_record(row))
+    return jsonify(REVISION.show(row))
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")

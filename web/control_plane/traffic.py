@@ -9,10 +9,10 @@ from sqlalchemy import RowMapping
 
 from shared import assistants
 from shared.deployments import deployments, logs, traffic, warming
+from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.infra.postgres import connection
-from web.control_plane import schemas
-from web.control_plane.records import deployment_record, page
+from web.control_plane.records import deployment_record, page, page_schema
 from web.gate.addresses import deployment_address
 from web.gate.auth import caller
 from web.gate.context import base_url, settings
@@ -32,7 +32,7 @@ class Promote(Schema):
 @operation(
     "Move all traffic to a deployed revision",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     body=Promote,
     errors=(404, 409),
 )
@@ -63,7 +63,7 @@ def promote_revision(deployment_id: str) -> Response:
 @operation(
     "Abort a traffic split: the serving revision gets all traffic",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     errors=(404,),
 )
 def abort_split(deployment_id: str) -> Response:
@@ -79,7 +79,7 @@ def abort_split(deployment_id: str) -> Response:
 
 
 @bp.get("/v2/deployments/<deployment_id>/previews")
-@operation("List a deployment's previews", role="read", answer=schemas.page(schemas.PREVIEW), errors=(404,))
+@operation("List a deployment's previews", role="read", answer=page_schema(PREVIEW.schema), errors=(404,))
 def list_previews(deployment_id: str) -> Response:
     """List all previews, ordered by name. `url` is null until the first revision of a preview is deployed."""
     key = uuid_path(deployment_id, "deployment_id")
@@ -102,15 +102,7 @@ def delete_preview(deployment_id: str, name: str) -> tuple[str, int]:
 
 
 def _preview_record(row: RowMapping, deployment: str) -> dict[str, Any]:
+    """Return a preview's record, with its URL once a revision serves."""
     name = deployments.preview_address_name(deployment, row["name"])
     address = deployment_address(settings(), base_url(), name, row["mount_prefix"])
-    return {
-        "name": row["name"],
-        "url": None if row["revision_id"] is None else address,
-        "revision_id": row["revision_id"],
-        "revision_number": row["revision_number"],
-        "latest_revision_id": row["latest_revision_id"],
-        "latest_revision_status": row["latest_revision_status"],
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-    }
+    return {**PREVIEW.show(row), "url": None if row["revision_id"] is None else address}

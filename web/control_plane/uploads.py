@@ -16,7 +16,12 @@ from flask import Blueprint, Response, jsonify, request
 from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
-from web.control_plane import schemas
+from shared.records import (
+    COUNT,
+    TEXT,
+    mapped,
+    record,
+)
 from web.gate.auth import caller
 from web.gate.context import base_url, settings
 from web.gate.idempotency import once
@@ -25,6 +30,15 @@ from web.schemas.operations import operation
 from web.schemas.validation import load, uuid_path
 
 bp = Blueprint("uploads", __name__)
+
+UPLOAD_PLACE = record(
+    "UploadPlace",
+    ("upload_headers",),
+    upload_url={"type": "string", "format": "uri"},
+    object_path=TEXT,
+    upload_headers=mapped(TEXT),
+)
+UPLOADED = record("UploadedArchive", object_path=TEXT, sha256=TEXT, size=COUNT)
 
 UPLOAD_PREFIX = "/v2/uploads/"  # the token in the path authorizes the upload
 READ_BYTES = 1024 * 1024
@@ -40,7 +54,7 @@ class UploadUrl(Schema):
 @operation(
     "Create an upload URL for a source archive",
     role="deploy",
-    answer=schemas.UPLOAD_PLACE,
+    answer=UPLOAD_PLACE,
     body=UploadUrl,
     errors=(404,),
     idempotent=True,
@@ -67,9 +81,7 @@ def create_upload_url(deployment_id: str) -> Response:
 
 
 @bp.put(f"{UPLOAD_PREFIX}<token>")
-@operation(
-    "Upload a source archive", role="open", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503)
-)
+@operation("Upload a source archive", role="open", answer=UPLOADED, errors=(400, 404, 408, 409, 413, 503))
 def put_archive(token: str) -> Response:
     """Store the body as the archive. Each upload URL accepts one archive.
 
