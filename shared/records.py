@@ -85,7 +85,8 @@ class Record:
     """The description of a record: its columns, its JSON values, and its JSON Schema.
 
     `expressions` has the SQL of the columns that are not columns of the table, `internal` the columns that are read
-    along with the record and not shown. `table` is the alias of the table in `select`.
+    along with the record and not shown. `table` is the alias of the table. `select` is the SELECT list, `stored` the same
+    without the expressions.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Record:
         self.columns = tuple(dict.fromkeys([*read, *internal]))
         expressions = expressions or {}
         prefix = f"{table}." if table else ""
+        self.stored = ", ".join(f"{prefix}{name}" for name in self.columns if name not in expressions)
         self.select = ", ".join(
             f"{expressions[name]} AS {name}" if name in expressions else f"{prefix}{name}"
             for name in self.columns

@@ -22,7 +22,7 @@ from shared.models import ThreadStatus
 from shared.runs import cancel, configurable, drafts, visibility
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Draft, RunRequest
-from shared.runs.read import PROTOCOL, THREAD_METADATA
+from shared.runs.record import PROTOCOL, THREAD_METADATA
 from shared.threads import records, ttl
 from shared.user_code.filters import Filter
 

@@ -18,8 +18,9 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus, is_due, is_live, is_silent, waiting_since
-from shared.runs import read, visibility
+from shared.runs import visibility
 from shared.runs.eligibility import LANES
+from shared.runs.record import RUN
 from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000
@@ -119,7 +120,7 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
     """Return runs of one thread as the API shows them. Pending runs have the field `queue`."""
     waits = of_runs(conn, deployment_id, rows)
     return [
-        {**read.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
+        {**RUN.show(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
         for row in rows
     ]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.models import RunStatus
 from shared.records import (
     ANYTHING,
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,
-    FAILURE,
     ID,
     INTERRUPT,
     OBJECT,
@@ -22,12 +20,10 @@ from shared.records import (
     JsonSchema,
     listed,
     mapped,
-    one_of,
     or_null,
     record,
     selection,
 )
-from shared.runs import read
 
 NOTHING: JsonSchema = {"type": "object", "maxProperties": 0}
 PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
@@ -82,67 +78,6 @@ STATE = selection(record("State", **STATE_FIELDS))
 STATES = listed(STATE)
 STATE_UPDATED = record("UpdatedState", checkpoint=CHECKPOINT, configurable=CHECKPOINT, checkpoint_id=TEXT)
 
-QUEUED = record(
-    "QueuedRun",
-    position={"type": ["integer", "null"], "minimum": 1},
-    waiting_seconds={"type": "number", "minimum": 0},
-    reason=TEXT,
-)
-TOKENS: dict[str, Any] = dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), COUNT)
-DETAILS: dict[str, Any] = dict.fromkeys(("input_token_details", "output_token_details"), mapped(COUNT))
-USAGE: JsonSchema = {
-    "description": "Tokens by model, as reported by the models, of the attempt that ended the run",
-    **or_null(mapped(record("TokenUsage", tuple(DETAILS), **TOKENS, **DETAILS))),
-}
-COST: JsonSchema = {
-    "type": ["number", "null"],
-    "description": "Cost of these tokens by the service's prices. Null if a model has no price",
-}
-WAITS_FOR: JsonSchema = {
-    "description": "Present while the run has ended with success and its thread is paused where the run stopped: at an"
-    " interrupt (`answer`), or before or after a node by `interrupt_before` or `interrupt_after` (`resume`)",
-    **one_of(read.ANSWER, read.RESUME),
-}
-LOST_ATTEMPT = record(
-    "LostAttempt",
-    attempt={"type": "integer", "minimum": 1},
-    worker=TEXT,
-    started_at=TIME,
-    ended_at=TIME,
-    reason=TEXT,
-)
-RUN = record(
-    "Run",
-    ("queue", "waits_for"),
-    run_id=ID,
-    thread_id=ID,
-    assistant_id=ID,
-    created_at=TIME,
-    updated_at=TIME,
-    status=one_of(*RunStatus),
-    metadata=OBJECT,
-    kwargs=OBJECT,
-    multitask_strategy=one_of("reject", "rollback", "interrupt", "enqueue"),
-    langsmith_session_name=TEXT_OR_NULL,
-    cancel_reason=TEXT_OR_NULL,
-    revision_id=ID,
-    usage=USAGE,
-    started_at=TIME_OR_NULL,
-    ended_at=TIME_OR_NULL,
-    attempts=listed(LOST_ATTEMPT),
-    cost=COST,
-    queue=QUEUED,
-    waits_for=WAITS_FOR,
-)
-RUNS = listed(selection(RUN))
-FOUND_RUN = record(
-    "FoundRun",
-    ("queue", "waits_for"),
-    **RUN["properties"],
-    error=or_null(FAILURE),
-    attempt=COUNT,
-)
-FOUND_RUNS = listed(FOUND_RUN)
 QUEUE = record(
     "Queue",
     pending=COUNT,

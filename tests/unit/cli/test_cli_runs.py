@@ -10,7 +10,6 @@ from click.testing import Result
 
 from cli.api import statuses
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
-from shared.runs import read
 from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, R, record
 
@@ -206,7 +205,7 @@ def test_words_are_the_service_s_and_shown_by_what_they_mean() -> None:
     assert statuses.REVISION_ENDS == REVISION_ENDS
     assert {end for end in REVISION_ENDS if end.endswith("FAILED")} == statuses.REVISION_FAILURES
     assert set(RunStatus) - OPEN_OR_SUCCESSFUL == statuses.UNSUCCESSFUL_RUNS
-    assert set(statuses.WAITS_FOR) == {read.ANSWER, read.RESUME}
+    assert set(statuses.WAITS_FOR) == {record.ANSWER, record.RESUME}
 
     shown = {status: statuses.status_style(status) for status in RevisionStatus}
 

@@ -26,6 +26,7 @@ from shared.infra.postgres import Driver, connection, driver
 from shared.runs import create, drafts, nesting, read, visibility
 from shared.runs.create import Created
 from shared.runs.drafts import Draft, RunRequest
+from shared.runs.record import show_new
 from shared.runs.signals import publish_cancels
 from shared.user_code import authorization, filters
 from shared.user_code.authorization import Ask, Granted
@@ -224,7 +225,7 @@ def make_all(wanted: Sequence[WantedRun]) -> Response:
             raise is_full
         depth = _depth(conn)
         made = [_made(conn, *each, depth=depth) for each in zip(wanted, permitted, strict=True)]
-        response = keep(jsonify([read.record(one.row) for one in made]))
+        response = keep(jsonify([show_new(one.row) for one in made]))
     for one in made:
         _notify(one)
     return response
@@ -303,7 +304,7 @@ def _made(conn: Connection | Driver, wanted: WantedRun, permit: Permit | None, *
 
 
 def _record(created: Created, thread_id: UUID | None) -> Response:
-    response = jsonify(read.record(created.row))
+    response = jsonify(show_new(created.row))
     response.headers["Content-Location"] = run_path(thread_id, created.run_id)
     return response
 

@@ -11,8 +11,10 @@ from sqlalchemy import Connection, RowMapping
 from shared.errors import NotFound
 from shared.infra.replica import read
 from shared.models import RunStatus
+from shared.records import listed
 from shared.runs import queue_position, retry, search, visibility
 from shared.runs.drafts import RunRequest
+from shared.runs.record import RUN
 from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
 from web.deployment_api.paging import MAX_OFFSET, page
@@ -58,7 +60,7 @@ class Retry(Schema):
     "Search runs, by default those that failed, timed out or were cancelled",
     role="read",
     slow=True,
-    answer=schemas.FOUND_RUNS,
+    answer=listed(RUN.found_schema),
     headers=schemas.PAGE_HEADERS,
     body=Search,
 )
@@ -100,14 +102,14 @@ def search_runs() -> Response:
 
 def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
     queue = waits.get(row["run_id"])
-    return {**search.record(row), **({"queue": queue} if queue is not None else {})}
+    return {**RUN.show_found(row), **({"queue": queue} if queue is not None else {})}
 
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/retry")
 @operation(
     "Retry a failed run from its last checkpoint",
     role="run",
-    answer=schemas.RUN,
+    answer=RUN.schema,
     headers=schemas.RUN_HEADERS,
     body=Retry,
     errors=(400, 404, 409, 429),

@@ -19,7 +19,9 @@ from uuid_utils.compat import uuid7
 from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
+from shared.records import listed, selection
 from shared.runs import cancel, eligibility, queue_position, read, visibility
+from shared.runs.record import RUN
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from shared.user_code import filters
@@ -48,12 +50,6 @@ from web.schemas.validation import SchemaViolation, load_query, uuid_path
 
 bp = Blueprint("runs", __name__)
 
-RUN_FIELDS = (
-    "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at",
-    "attempts", "queue", "waits_for",
-)  # fmt: skip
-
 
 class ListQuery(Schema):
     limit = QueryInteger(minimum=1, maximum=1000, load_default=10)
@@ -67,7 +63,7 @@ class ListQuery(Schema):
     "Create a run on a thread",
     role="run",
     body=RunCreate,
-    answer=schemas.RUN,
+    answer=RUN.schema,
     headers=schemas.RUN_HEADERS,
     errors=(400, 404, 409, 429),
     idempotent=True,
@@ -81,7 +77,7 @@ def create_run(thread_id: str) -> Response:
     "Create a run without a thread",
     role="run",
     body=RunCreate,
-    answer=schemas.RUN,
+    answer=RUN.schema,
     headers=schemas.RUN_HEADERS,
     errors=(400, 404, 409, 429),
     idempotent=True,
@@ -158,7 +154,7 @@ def wait_for_stateless_run() -> Response:
     role="run",
     body=RunCreate,
     body_items=MAX_BATCH,
-    answer=schemas.RUN,
+    answer=RUN.schema,
     many=True,
     errors=(400, 404, 409, 429),
     idempotent=True,
@@ -260,16 +256,16 @@ def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
     role="read",
     slow=True,
     query=ListQuery,
-    answer=schemas.RUNS,
+    answer=listed(selection(RUN.schema)),
     errors=(400, 404),
 )
 def list_runs(thread_id: str) -> Response:
     key = _thread(thread_id)
     query = _list_query()
     select = query.get("select")
-    unknown = [name for name in select or () if name not in RUN_FIELDS]
+    unknown = [name for name in select or () if name not in RUN.selectable]
     if unknown:
-        expected = ", ".join(map(repr, RUN_FIELDS))
+        expected = ", ".join(map(repr, RUN.selectable))
         raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
     of_thread, of_search = allow_all(
         [
@@ -304,7 +300,7 @@ def _list_query() -> dict[str, Any]:
 
 
 @bp.get("/threads/<thread_id>/runs/<run_id>")
-@operation("Get a run", role="read", answer=schemas.RUN, errors=(404,))
+@operation("Get a run", role="read", answer=RUN.schema, errors=(404,))
 def get_run(thread_id: str, run_id: str) -> Response:
     """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")

@@ -21,7 +21,7 @@ from shared.infra.postgres import connection
 from shared.protocol import position, resume, stream, tree
 from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
 from shared.runs.create import Created, RunRequest
-from shared.runs.read import PROTOCOL
+from shared.runs.record import PROTOCOL
 from shared.user_code import filters
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
 from web.deployment_api.protocols.protocol import answers
