@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.access import api_keys
@@ -60,10 +60,10 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("deployments", __name__)
+bp = RouteGroup("deployments", section="Deployments")
 
 REFUSED_DELETE = record(id=ID, detail=TEXT)
 DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
@@ -73,6 +73,8 @@ STOPS_AT_ONCE = 2  # batches of runs that a request cancels; upkeep cancels the 
 
 
 class DeploymentCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"name": "chat", "source": "internal_source"}
+
     name = StrictString(
         pattern=NAME,
         max_length=255,
@@ -96,6 +98,8 @@ class DeploymentCreate(Schema):
 
 
 class DeploymentPatch(RevisionContent):
+    example: ClassVar[dict[str, Any]] = {"display_name": "Chat"}
+
     display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = Nested(Limits, allow_none=True)
@@ -132,8 +136,9 @@ class DeploymentsDelete(DeploymentDelete):
     deployment_ids = QueryList(UuidField(), max_items=100, required=True)
 
 
-@bp.post("/v2/deployments")
-@operation(
+@bp.operation(
+    "POST",
+    "/v2/deployments",
     "Create a deployment",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -186,8 +191,9 @@ def _require_one_name(body: dict[str, Any]) -> None:
         raise Invalid("must not be given with agent: the service chooses the name", loc=("body", "name"))
 
 
-@bp.get("/v2/deployments")
-@operation(
+@bp.operation(
+    "GET",
+    "/v2/deployments",
     "List deployments, newest first",
     role="read",
     answer=page_schema(DEPLOYMENT.schema),
@@ -203,8 +209,9 @@ def list_deployments() -> Response:
     return page([deployment_record(row) for row in rows], offset=offset)
 
 
-@bp.delete("/v2/deployments")
-@operation(
+@bp.operation(
+    "DELETE",
+    "/v2/deployments",
     "Delete deployments",
     role="deploy",
     slow=True,
@@ -226,21 +233,27 @@ def delete_deployments() -> tuple[Response, int]:
     return jsonify(deleted=deleted, failed=failed), 207 if failed else 200
 
 
-@bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", role="read", answer=DEPLOYMENT.schema, errors=(304, 404))
-def get_deployment(deployment_id: str) -> Response:
+@bp.operation(
+    "GET",
+    "/v2/deployments/<deployment_id>",
+    "Get a deployment",
+    role="read",
+    answer=DEPLOYMENT.schema,
+    errors=(304, 404),
+)
+def get_deployment(deployment_id: UUID) -> Response:
     """Return a deployment. A deleted one is returned with status AWAITING_DELETE until nothing is left of it.
 
     Answers 304 if If-None-Match holds the record's ETag.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
-        row = deployments.get(conn, caller().organization_id, key)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
     return conditional(tagged(deployment_record(row)))
 
 
-@bp.patch("/v2/deployments/<deployment_id>")
-@operation(
+@bp.operation(
+    "PATCH",
+    "/v2/deployments/<deployment_id>",
     "Update a deployment",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -248,23 +261,24 @@ def get_deployment(deployment_id: str) -> Response:
     errors=(400, 404, 409),
     idempotent=True,
 )
-def change_deployment(deployment_id: str) -> Response:
+def change_deployment(deployment_id: UUID) -> Response:
     """Change a deployment. A source, its configuration, secrets or a resource_spec create a new revision.
 
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
     by thread, over deployed revisions. The percentages add up to 100.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     body = load(DeploymentPatch)
     wanted = [Share(**share) for share in body.get("traffic") or ()]
     with connection() as conn:
         keep = once(conn)
-        change = change_of(conn, key, body)
+        change = change_of(conn, deployment_id, body)
         if body.get("traffic") is not None:
-            traffic.split(conn, caller().organization_id, key, wanted)
-        _, moved = deployments.change(conn, caller().organization_id, key, change, by=asked_by(conn))
-        row = deployments.get(conn, caller().organization_id, key)
+            traffic.split(conn, caller().organization_id, deployment_id, wanted)
+        _, moved = deployments.change(
+            conn, caller().organization_id, deployment_id, change, by=asked_by(conn)
+        )
+        row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)
     for share in wanted:
@@ -296,12 +310,20 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
     )
 
 
-@bp.delete("/v2/deployments/<deployment_id>")
-@operation("Delete a deployment", role="deploy", slow=True, query=DeploymentDelete, status=204, errors=(404,))
-def delete_deployment(deployment_id: str) -> tuple[str, int]:
+@bp.operation(
+    "DELETE",
+    "/v2/deployments/<deployment_id>",
+    "Delete a deployment",
+    role="deploy",
+    slow=True,
+    query=DeploymentDelete,
+    status=204,
+    errors=(404,),
+)
+def delete_deployment(deployment_id: UUID) -> tuple[str, int]:
     """Delete a deployment. It leaves the lists and its name becomes free at once. Its runs are cancelled."""
     load_query(DeploymentDelete)
-    _delete(uuid_path(deployment_id, "deployment_id"))
+    _delete(deployment_id)
     return "", 204
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 
 from shared import __version__
 from shared.access import api_keys
@@ -18,9 +18,9 @@ from shared.records import (
 from web.gate.auth import caller
 from web.gate.context import settings
 from web.gate.named import presented_key
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 
-bp = Blueprint("me", __name__)
+bp = RouteGroup("me", section="Organizations and keys")
 
 ME = record(
     "Me",
@@ -32,8 +32,7 @@ ME = record(
 )
 
 
-@bp.get("/v2/me")
-@operation("Get the caller and its role", role="read", answer=ME)
+@bp.operation("GET", "/v2/me", "Get the caller and its role", role="read", answer=ME)
 def get_me() -> Response:
     """Return the caller. `organization` is the one that the request acts in.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 
 from shared import fleet
 from shared.access.api_keys import OPERATOR
@@ -14,9 +14,9 @@ from shared.records import (
     record,
 )
 from web.gate.auth import caller
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 
-bp = Blueprint("workers", __name__)
+bp = RouteGroup("workers", section="Workers")
 
 WORKER_POOL = record(
     "Pool",
@@ -34,8 +34,13 @@ WORKER_POOL = record(
 WORKERS = record("Workers", workers=listed(fleet.RECORD.schema), pools=listed(WORKER_POOL))
 
 
-@bp.get("/v2/workers")
-@operation("List the workers, their graph hosts, and the backlog of each pool", role="read", answer=WORKERS)
+@bp.operation(
+    "GET",
+    "/v2/workers",
+    "List the workers, their graph hosts, and the backlog of each pool",
+    role="read",
+    answer=WORKERS,
+)
 def list_workers() -> Response:
     """List workers and pools. An organization sees the graph hosts of its own deployments, an operator all hosts."""
     who = caller()
@@ -45,8 +50,9 @@ def list_workers() -> Response:
     return jsonify(workers=[fleet.RECORD.show(row) for row in found], pools=pools)
 
 
-@bp.post("/v2/workers/<worker_id>/drain")
-@operation("Drain a worker", role="operator", status=202, errors=(404,))
+@bp.operation(
+    "POST", "/v2/workers/<worker_id>/drain", "Drain a worker", role="operator", status=202, errors=(404,)
+)
 def drain_worker(worker_id: str) -> tuple[str, int]:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.
 
@@ -57,8 +63,14 @@ def drain_worker(worker_id: str) -> tuple[str, int]:
     return "", 202
 
 
-@bp.post("/v2/workers/<worker_id>/resume")
-@operation("End the drain of a worker", role="operator", status=202, errors=(404, 409))
+@bp.operation(
+    "POST",
+    "/v2/workers/<worker_id>/resume",
+    "End the drain of a worker",
+    role="operator",
+    status=202,
+    errors=(404, 409),
+)
 def resume_worker(worker_id: str) -> tuple[str, int]:
     """The worker takes new runs or builds again within five seconds. A worker that shuts down cannot be resumed."""
     with connection() as conn:

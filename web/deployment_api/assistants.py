@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, cast
 from uuid import UUID, uuid4
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
 from shared import assistants
@@ -33,10 +33,11 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
+from web.schemas.openapi_examples import GRAPH
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query, uuid_path
 
-bp = Blueprint("assistants", __name__)
+bp = RouteGroup("assistants", section="Assistants", switches=("disable_assistants",))
 
 METADATA_BYTES = 64 * 1024
 CONFIG_BYTES = 256 * 1024
@@ -81,12 +82,16 @@ class AssistantContent(Schema):
 
 
 class AssistantCreate(AssistantContent):
+    example: ClassVar[dict[str, Any]] = {"graph_id": GRAPH, "name": "My assistant"}
+
     graph_id = StrictString(required=True)
     assistant_id = UuidField()
     if_exists = OneOf("raise", "do_nothing")
 
 
 class AssistantPatch(AssistantContent):
+    example: ClassVar[dict[str, Any]] = {"name": "My assistant"}
+
     graph_id = StrictString()
 
 
@@ -97,6 +102,8 @@ class AssistantFilter(Schema):
 
 
 class AssistantSearch(AssistantFilter):
+    example: ClassVar[dict[str, Any]] = {"limit": 10}
+
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*assistants.SORTABLE, load_default="created_at")
@@ -111,6 +118,8 @@ class VersionSearch(Schema):
 
 
 class VersionChoice(Schema):
+    example: ClassVar[dict[str, Any]] = {"version": 1}
+
     version = StrictInteger(required=True)
 
 
@@ -191,8 +200,9 @@ def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
     filters.require_assistant(conn, deployment().id, assistant_id, asked.filter, lock=True, error=missing)
 
 
-@bp.post("/assistants")
-@operation(
+@bp.operation(
+    "POST",
+    "/assistants",
     "Create an assistant",
     role="run",
     body=AssistantCreate,
@@ -218,8 +228,14 @@ def create_assistant() -> Response:
     return jsonify(assistants.RECORD.show(row))
 
 
-@bp.get("/assistants/<assistant_id>")
-@operation("Get an assistant", role="read", answer=assistants.RECORD.schema, errors=(404,))
+@bp.operation(
+    "GET",
+    "/assistants/<assistant_id>",
+    "Get an assistant",
+    role="read",
+    answer=assistants.RECORD.schema,
+    errors=(404,),
+)
 def get_assistant(assistant_id: str) -> Response:
     key = _id_of(assistant_id)
     asked = allow("assistants", "read", assistant_id=key)
@@ -229,8 +245,9 @@ def get_assistant(assistant_id: str) -> Response:
         return jsonify(assistants.RECORD.show(assistants.get(conn, deployment().id, key)))
 
 
-@bp.patch("/assistants/<assistant_id>")
-@operation(
+@bp.operation(
+    "PATCH",
+    "/assistants/<assistant_id>",
     "Update an assistant, and activate the new version",
     role="run",
     body=AssistantPatch,
@@ -252,8 +269,9 @@ def change_assistant(assistant_id: str) -> Response:
     return jsonify(assistants.RECORD.show(row))
 
 
-@bp.delete("/assistants/<assistant_id>")
-@operation(
+@bp.operation(
+    "DELETE",
+    "/assistants/<assistant_id>",
     "Delete an assistant and all its versions",
     role="run",
     slow=True,
@@ -307,8 +325,9 @@ def _delete_thread(thread_id: UUID) -> None:
     publish_cancels(live, settings().event_retention_seconds)
 
 
-@bp.post("/assistants/search")
-@operation(
+@bp.operation(
+    "POST",
+    "/assistants/search",
     "Search assistants",
     role="read",
     slow=True,
@@ -340,16 +359,25 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
     wanted["visible"] = filters.clause(asked.filter, "assistant_version.metadata")
 
 
-@bp.post("/assistants/count")
-@operation("Count assistants", role="read", slow=True, body=AssistantFilter, answer=COUNT, errors=(404, 409))
+@bp.operation(
+    "POST",
+    "/assistants/count",
+    "Count assistants",
+    role="read",
+    slow=True,
+    body=AssistantFilter,
+    answer=COUNT,
+    errors=(404, 409),
+)
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     _allow_search(body, limit=0, offset=0)
     return jsonify(read(assistants.count, deployment(), **body))
 
 
-@bp.post("/assistants/<assistant_id>/versions")
-@operation(
+@bp.operation(
+    "POST",
+    "/assistants/<assistant_id>/versions",
     "List an assistant's versions, newest first",
     role="read",
     body=VersionSearch,
@@ -376,8 +404,9 @@ def list_versions(assistant_id: str) -> Response:
     return jsonify(rows)
 
 
-@bp.post("/assistants/<assistant_id>/latest")
-@operation(
+@bp.operation(
+    "POST",
+    "/assistants/<assistant_id>/latest",
     "Set an assistant's active version",
     role="run",
     body=VersionChoice,
@@ -404,8 +433,9 @@ def _graph(assistant: str) -> RowMapping:
         return assistants.graph(conn, deployment(), assistant)
 
 
-@bp.get("/assistants/<assistant_id>/graph")
-@operation(
+@bp.operation(
+    "GET",
+    "/assistants/<assistant_id>/graph",
     "Get the nodes and edges of an assistant's graph",
     role="read",
     query=GraphQuery,
@@ -418,8 +448,9 @@ def get_graph(assistant_id: str) -> Response:
     return jsonify(drawings.get(depth) or drawings["all"])
 
 
-@bp.get("/assistants/<assistant_id>/schemas")
-@operation(
+@bp.operation(
+    "GET",
+    "/assistants/<assistant_id>/schemas",
     "Get the JSON schemas of an assistant's graph",
     role="read",
     answer=schemas.GRAPH_SCHEMAS,
@@ -430,9 +461,9 @@ def get_schemas(assistant_id: str) -> Response:
     return jsonify({"graph_id": graph["graph_id"], **graph["schemas"]})
 
 
-@bp.get("/assistants/<assistant_id>/subgraphs")
-@bp.get("/assistants/<assistant_id>/subgraphs/<path:namespace>")
-@operation(
+@bp.operation(
+    "GET",
+    ("/assistants/<assistant_id>/subgraphs", "/assistants/<assistant_id>/subgraphs/<path:namespace>"),
     "Get the schemas of an assistant's subgraphs",
     role="read",
     query=SubgraphsQuery,

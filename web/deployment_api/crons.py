@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
@@ -44,10 +44,11 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.openapi_examples import GRAPH, MESSAGES
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("crons", __name__)
+bp = RouteGroup("crons", section="Crons", switches=("disable_runs",))
 
 
 class Moment(Field):
@@ -107,6 +108,8 @@ class CronContent(Schema):
 
 
 class CronCreate(CronContent):
+    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
@@ -114,6 +117,8 @@ class CronCreate(CronContent):
 
 
 class ThreadCronCreate(CronContent):
+    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
@@ -121,6 +126,8 @@ class ThreadCronCreate(CronContent):
 
 
 class CronPatch(CronContent):
+    example: ClassVar[dict[str, Any]] = {"enabled": False}
+
     schedule = StrictString(min_length=1)
     on_run_completed = OneOf("delete", "keep", allow_none=True)
     multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
@@ -145,8 +152,9 @@ class FiringsQuery(Schema):
     count = QueryInteger(minimum=1, maximum=100, load_default=5)
 
 
-@bp.post("/runs/crons")
-@operation(
+@bp.operation(
+    "POST",
+    "/runs/crons",
     "Create a cron that runs on a new thread each time",
     role="run",
     body=CronCreate,
@@ -161,17 +169,17 @@ def create_cron() -> Response:
     return _created(load(CronCreate), None)
 
 
-@bp.post("/threads/<thread_id>/runs/crons")
-@operation(
+@bp.operation(
+    "POST",
+    "/threads/<thread_id>/runs/crons",
     "Create a cron on a thread",
     role="run",
     body=ThreadCronCreate,
     answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
-def create_thread_cron(thread_id: str) -> Response:
-    key = uuid_path(thread_id, "thread_id")
-    return _created(load(ThreadCronCreate), key)
+def create_thread_cron(thread_id: UUID) -> Response:
+    return _created(load(ThreadCronCreate), thread_id)
 
 
 def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
@@ -237,39 +245,45 @@ def _check(body: dict[str, Any]) -> None:
     refuse_two_configurations(body)
 
 
-@bp.get("/runs/crons/<cron_id>")
-@operation("Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,))
-def get_cron(cron_id: str) -> Response:
-    key = uuid_path(cron_id, "cron_id")
-    asked = allow("crons", "read", cron_id=key)
+@bp.operation(
+    "GET", "/runs/crons/<cron_id>", "Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,)
+)
+def get_cron(cron_id: UUID) -> Response:
+    asked = allow("crons", "read", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, key, asked.filter)
-        return jsonify(crons.RECORD.show(crons.get(conn, deployment().id, key)))
+        filters.require_cron(conn, deployment().id, cron_id, asked.filter)
+        return jsonify(crons.RECORD.show(crons.get(conn, deployment().id, cron_id)))
 
 
-@bp.get("/runs/crons/<cron_id>/firings")
-@operation(
+@bp.operation(
+    "GET",
+    "/runs/crons/<cron_id>/firings",
     "List the next firing times of a cron",
     role="read",
     query=FiringsQuery,
     answer=schemas.FIRINGS,
     errors=(404,),
 )
-def get_firings(cron_id: str) -> Response:
+def get_firings(cron_id: UUID) -> Response:
     """List the next times at which the cron fires, none of them after its `end_time`. A disabled cron has none."""
-    key = uuid_path(cron_id, "cron_id")
     count = load_query(FiringsQuery)["count"]
-    asked = allow("crons", "read", cron_id=key)
+    asked = allow("crons", "read", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, key, asked.filter)
-        return jsonify(firings=crons.firings(conn, deployment().id, key, count=count))
+        filters.require_cron(conn, deployment().id, cron_id, asked.filter)
+        return jsonify(firings=crons.firings(conn, deployment().id, cron_id, count=count))
 
 
-@bp.patch("/runs/crons/<cron_id>")
-@operation("Update a cron", role="run", body=CronPatch, answer=crons.RECORD.schema, errors=(400, 404))
-def change_cron(cron_id: str) -> Response:
+@bp.operation(
+    "PATCH",
+    "/runs/crons/<cron_id>",
+    "Update a cron",
+    role="run",
+    body=CronPatch,
+    answer=crons.RECORD.schema,
+    errors=(400, 404),
+)
+def change_cron(cron_id: UUID) -> Response:
     """Change a cron. Metadata is merged. `end_time: null` removes the end. A new schedule or time zone starts now."""
-    key = uuid_path(cron_id, "cron_id")
     body = load(CronPatch)
     _check(body)
     if not body:
@@ -277,28 +291,34 @@ def change_cron(cron_id: str) -> Response:
     least = settings().min_cron_seconds
     own = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
     sent = {"metadata": body["metadata"]} if "metadata" in body else {}
-    asked = allow("crons", "update", cron_id=key, **own, payload=body, **sent)
+    asked = allow("crons", "update", cron_id=cron_id, **own, payload=body, **sent)
     stamped = changed(asked)  # a handler may add metadata to a request without any
     with connection() as conn:
         row = crons.update(
-            conn, deployment().id, key, body, visible=asked.filter, stamped=stamped, min_seconds=least
+            conn, deployment().id, cron_id, body, visible=asked.filter, stamped=stamped, min_seconds=least
         )
         return jsonify(crons.RECORD.show(row))
 
 
-@bp.delete("/runs/crons/<cron_id>")
-@operation("Delete a cron, but not its runs", role="run", status=204, errors=(404,))
-def delete_cron(cron_id: str) -> tuple[str, int]:
-    key = uuid_path(cron_id, "cron_id")
-    asked = allow("crons", "delete", cron_id=key)
+@bp.operation(
+    "DELETE",
+    "/runs/crons/<cron_id>",
+    "Delete a cron, but not its runs",
+    role="run",
+    status=204,
+    errors=(404,),
+)
+def delete_cron(cron_id: UUID) -> tuple[str, int]:
+    asked = allow("crons", "delete", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, key, asked.filter, lock=True)
-        crons.delete(conn, deployment().id, key)
+        filters.require_cron(conn, deployment().id, cron_id, asked.filter, lock=True)
+        crons.delete(conn, deployment().id, cron_id)
     return "", 204
 
 
-@bp.post("/runs/crons/search")
-@operation(
+@bp.operation(
+    "POST",
+    "/runs/crons/search",
     "Search crons",
     role="read",
     slow=True,
@@ -334,8 +354,9 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.V
     return crons.Visible(of_crons.filter, of_threads.filter)
 
 
-@bp.post("/runs/crons/count")
-@operation("Count crons", role="read", slow=True, body=CronFilter, answer=COUNT)
+@bp.operation(
+    "POST", "/runs/crons/count", "Count crons", role="read", slow=True, body=CronFilter, answer=COUNT
+)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     visible = _allow_search(body, limit=0, offset=0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
@@ -46,10 +46,10 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query, uuid_path
 
-bp = Blueprint("threads", __name__)
+bp = RouteGroup("threads", section="Threads", switches=("disable_threads",))
 
 NOT_ALL = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
@@ -73,6 +73,8 @@ class Superstep(Schema):
 
 
 class ThreadCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
+
     thread_id = UuidField()
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     if_exists = OneOf("raise", "do_nothing")
@@ -81,6 +83,8 @@ class ThreadCreate(Schema):
 
 
 class ThreadPatch(Schema):
+    example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
+
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
     ttl = Nested(Ttl)
 
@@ -90,6 +94,11 @@ class ThreadQuery(Schema):
 
 
 class ThreadPrune(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "thread_ids": ["0198c0de-0000-7000-8000-000000000000"],
+        "strategy": "keep_latest",
+    }
+
     thread_ids = ListOf(UuidField(), required=True, max_items=1000)
     strategy = OneOf(*STRATEGIES, load_default="delete")
 
@@ -103,6 +112,8 @@ class ThreadFilter(Schema):
 
 
 class ThreadSearch(ThreadFilter):
+    example: ClassVar[dict[str, Any]] = {"limit": 10}
+
     ids = ListOf(StrictString())
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
@@ -112,8 +123,9 @@ class ThreadSearch(ThreadFilter):
     extract = JsonObject()
 
 
-@bp.post("/threads")
-@operation(
+@bp.operation(
+    "POST",
+    "/threads",
     "Create a thread",
     role="run",
     body=ThreadCreate,
@@ -163,23 +175,30 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
         raise
 
 
-@bp.get("/threads/<thread_id>")
-@operation("Get a thread", role="read", query=ThreadQuery, answer=records.RECORD.schema, errors=(404,))
-def get_thread(thread_id: str) -> Response:
+@bp.operation(
+    "GET",
+    "/threads/<thread_id>",
+    "Get a thread",
+    role="read",
+    query=ThreadQuery,
+    answer=records.RECORD.schema,
+    errors=(404,),
+)
+def get_thread(thread_id: UUID) -> Response:
     """Get a thread. `include=ttl` adds its time to live and when it expires."""
-    key = uuid_path(thread_id, "thread_id")
     include = load_query(ThreadQuery)["include"]
-    asked = allow("threads", "read", thread_id=key)
+    asked = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, asked.filter)
-        record = records.RECORD.show(records.get(conn, deployment().id, key))
-        if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, key)):
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        record = records.RECORD.show(records.get(conn, deployment().id, thread_id))
+        if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, thread_id)):
             record["ttl"] = ttl
     return jsonify(record)
 
 
-@bp.patch("/threads/<thread_id>")
-@operation(
+@bp.operation(
+    "PATCH",
+    "/threads/<thread_id>",
     "Merge metadata into a thread",
     role="run",
     body=ThreadPatch,
@@ -187,57 +206,71 @@ def get_thread(thread_id: str) -> Response:
     empty=(204,),
     errors=(404,),
 )
-def change_thread(thread_id: str) -> Response | tuple[str, int]:
-    key = uuid_path(thread_id, "thread_id")
+def change_thread(thread_id: UUID) -> Response | tuple[str, int]:
     body = load(ThreadPatch)
-    asked = allow("threads", "update", thread_id=key, metadata=body["metadata"])
+    asked = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
     with connection() as conn:
         filters.require_thread(
-            conn, deployment().id, key, asked.filter, lock=True, error=records.not_updated()
+            conn, deployment().id, thread_id, asked.filter, lock=True, error=records.not_updated()
         )
-        row = records.update(conn, deployment().id, key, metadata=changed(asked))
+        row = records.update(conn, deployment().id, thread_id, metadata=changed(asked))
         if body.get("ttl"):
-            expiry.set_ttl(conn, deployment().id, key, body["ttl"])
+            expiry.set_ttl(conn, deployment().id, thread_id, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
         return "", 204
     return jsonify(records.RECORD.show(row))
 
 
-@bp.delete("/threads/<thread_id>")
-@operation("Delete a thread and its runs and checkpoints", role="run", slow=True, status=204, errors=(404,))
-def delete_thread(thread_id: str) -> tuple[str, int]:
-    key = uuid_path(thread_id, "thread_id")
-    asked = allow("threads", "delete", thread_id=key)
+@bp.operation(
+    "DELETE",
+    "/threads/<thread_id>",
+    "Delete a thread and its runs and checkpoints",
+    role="run",
+    slow=True,
+    status=204,
+    errors=(404,),
+)
+def delete_thread(thread_id: UUID) -> tuple[str, int]:
+    asked = allow("threads", "delete", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, asked.filter, lock=True)
-        live = cancel.delete_thread(conn, deployment().id, key)
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True)
+        live = cancel.delete_thread(conn, deployment().id, thread_id)
     publish_cancels(live, settings().event_retention_seconds)
-    thread_stream.notify(key)
+    thread_stream.notify(thread_id)
     return "", 204
 
 
-@bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", role="run", slow=True, answer=records.RECORD.schema, errors=(409,))
-def copy_thread(thread_id: str) -> Response:
+@bp.operation(
+    "POST",
+    "/threads/<thread_id>/copy",
+    "Copy a thread",
+    role="run",
+    slow=True,
+    answer=records.RECORD.schema,
+    errors=(409,),
+)
+def copy_thread(thread_id: UUID) -> Response:
     """Copy the metadata and checkpoints of a thread, but not its runs, into a new thread.
 
     Returns 409 if the thread does not exist.
     """
-    key = uuid_path(thread_id, "thread_id")
     target = uuid4()
     source, _new = allow_all(
-        [Ask("threads", "read", {"thread_id": key}), Ask("threads", "create", {"thread_id": target})]
+        [Ask("threads", "read", {"thread_id": thread_id}), Ask("threads", "create", {"thread_id": target})]
     )
     try:
         with connection() as conn:
-            filters.require_thread(conn, deployment().id, key, source.filter)
-            return jsonify(records.RECORD.show(thread_copies.copy(conn, deployment().id, key, target=target)))
+            filters.require_thread(conn, deployment().id, thread_id, source.filter)
+            return jsonify(
+                records.RECORD.show(thread_copies.copy(conn, deployment().id, thread_id, target=target))
+            )
     except NotFound as error:
         raise Conflict(error.message) from error
 
 
-@bp.post("/threads/prune")
-@operation(
+@bp.operation(
+    "POST",
+    "/threads/prune",
     "Delete threads, or all their checkpoints except the newest",
     role="run",
     slow=True,
@@ -267,19 +300,25 @@ def prune_threads() -> Response:
     return jsonify(pruned_count=pruned)
 
 
-@bp.get("/threads/<thread_id>/storage")
-@operation("Get the size of a thread's checkpoints", role="read", answer=schemas.STORAGE, errors=(404,))
-def get_storage(thread_id: str) -> Response:
+@bp.operation(
+    "GET",
+    "/threads/<thread_id>/storage",
+    "Get the size of a thread's checkpoints",
+    role="read",
+    answer=schemas.STORAGE,
+    errors=(404,),
+)
+def get_storage(thread_id: UUID) -> Response:
     """Get sizes in bytes, as stored. A small channel value is stored in its checkpoint and counted there."""
-    key = uuid_path(thread_id, "thread_id")
-    asked = allow("threads", "read", thread_id=key)
+    asked = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, asked.filter)
-        return jsonify(thread_copies.storage(conn, deployment().id, key))
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        return jsonify(thread_copies.storage(conn, deployment().id, thread_id))
 
 
-@bp.post("/threads/search")
-@operation(
+@bp.operation(
+    "POST",
+    "/threads/search",
     "Search threads",
     role="read",
     slow=True,
@@ -326,8 +365,9 @@ def _thread_id(text: str) -> Any:
         raise Invalid(f"Invalid thread ID {text}", loc=("body", "ids"), status=400) from None
 
 
-@bp.post("/threads/count")
-@operation("Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT)
+@bp.operation(
+    "POST", "/threads/count", "Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT
+)
 def count_threads() -> Response:
     body = load(ThreadFilter)
     _allow_search(body, limit=0, offset=0)

@@ -51,6 +51,8 @@ REQUIRED: ErrorMessages = {
 class Schema(MarshmallowSchema):
     """The base of every request schema: unknown fields are ignored."""
 
+    example: ClassVar[dict[str, Any]] = {}  # a body in the API document; the service accepts it unchanged
+
     class Meta:
         unknown = EXCLUDE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Response
+from flask import Response
 from sqlalchemy import Connection, RowMapping
 
 from shared.errors import NotFound
@@ -32,10 +32,10 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
-from web.schemas.validation import load, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load
 
-bp = Blueprint("failed", __name__)
+bp = RouteGroup("failed", section="Runs", switches=("disable_runs",))
 
 
 class Search(Schema):
@@ -55,8 +55,9 @@ class Retry(Schema):
     force = StrictBoolean(load_default=False)
 
 
-@bp.post("/runs/search")
-@operation(
+@bp.operation(
+    "POST",
+    "/runs/search",
     "Search runs, by default those that failed, timed out or were cancelled",
     role="read",
     slow=True,
@@ -105,8 +106,9 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
     return {**RUN.show_found(row), **({"queue": queue} if queue is not None else {})}
 
 
-@bp.post("/threads/<thread_id>/runs/<run_id>/retry")
-@operation(
+@bp.operation(
+    "POST",
+    "/threads/<thread_id>/runs/<run_id>/retry",
     "Retry a failed run from its last checkpoint",
     role="run",
     answer=RUN.schema,
@@ -115,20 +117,19 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
-def retry_run(thread_id: str, run_id: str) -> Response:
+def retry_run(thread_id: UUID, run_id: UUID) -> Response:
     """Create a run with the configuration of the failed one, on the revision that the deployment serves now.
 
     If the failed run has no checkpoint, the new run starts over from its input. Returns 409 while the thread is busy.
     Also returns 409 if the thread has moved on since the failed run, unless `force` is true: the new run then forks the
     thread from the failed run's last checkpoint.
     """
-    thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
     force = load(Retry)["force"]
     wanted = WantedRun(
         request=RunRequest(assistant_id=""),
-        thread_id=thread_key,
+        thread_id=thread_id,
         of_thread=lambda conn, deployment_id: retry.of_failed(
-            conn, deployment_id, thread_key, run_key, force=force
+            conn, deployment_id, thread_id, run_id, force=force
         ),
         hidden=lambda: NotFound("Not Found"),
     )

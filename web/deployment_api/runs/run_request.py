@@ -44,6 +44,7 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
+from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.validation import load, load_many, load_query
 
 STREAM_MODES = (
@@ -177,6 +178,8 @@ class Tracer(Schema):
 
 
 class RunCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "input": MESSAGES}
+
     assistant_id = StrictString(required=True, min_length=1)
     input = AnyJson()
     command = Nested(Command, allow_none=True)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
@@ -42,10 +42,15 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
+from web.schemas.openapi_examples import GRAPH, MESSAGES
+from web.schemas.operations import IdText, RouteGroup
 from web.schemas.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
 
-bp = Blueprint("protocol_commands", __name__)
+bp = RouteGroup(
+    "protocol_commands",
+    section="Protocol v2",
+    switches=("disable_threads", "disable_runs"),
+)
 
 # The end of a run is stored a moment after its interrupts appear in the event log: usually after 20 ms, on a busy
 # machine after up to some seconds.
@@ -63,6 +68,12 @@ STREAMED: dict[str, Any] = {
 
 
 class ProtocolCommand(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "id": 1,
+        "method": "run.start",
+        "params": {"assistant_id": GRAPH, "input": MESSAGES},
+    }
+
     id = StrictInteger(required=True)
     method = StrictString(required=True)
     params = JsonObject()
@@ -113,8 +124,9 @@ class CommandRefused(Exception):
         self.code, self.message = code, message
 
 
-@bp.post("/threads/<thread_id>/commands")
-@operation(
+@bp.operation(
+    "POST",
+    "/threads/<thread_id>/commands",
     "Execute a command of protocol v2",
     role="run",
     body=ProtocolCommand,
@@ -122,7 +134,7 @@ class CommandRefused(Exception):
     errors=(400,),
     refusals={400: answers.NO_COMMAND},
 )
-def command(thread_id: str) -> Response:
+def command(thread_id: IdText) -> Response:
     """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
     sent = _sent()
     try:
