@@ -11,7 +11,7 @@ from web.gate.authorization import allow, changed
 from web.gate.context import deployment
 from web.schemas.operations import RouteGroup
 
-bp = RouteGroup("queue", section="Service")
+bp = RouteGroup("queue", section="Service", switches=("disable_runs",))
 
 
 @bp.operation(

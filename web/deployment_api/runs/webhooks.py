@@ -18,7 +18,7 @@ from web.schemas.fields import OneOf, Schema, StrictInteger, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
 
-bp = RouteGroup("webhooks", section="Webhooks")
+bp = RouteGroup("webhooks", section="Webhooks", switches=("disable_runs",))
 
 
 class DeliverySearch(Schema):
