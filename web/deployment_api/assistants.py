@@ -12,13 +12,23 @@ from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import COUNT, OBJECT, listed, selection
+from shared.records import (
+    ANYTHING,
+    BOOLEAN,
+    COUNT,
+    OBJECT,
+    OBJECT_OR_NULL,
+    TEXT,
+    listed,
+    mapped,
+    record,
+    selection,
+)
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET, page, selected
+from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page, selected
 from web.gate.authorization import allow, allow_all, changed
 from web.gate.context import deployment, settings
 from web.schemas.fields import (
@@ -38,6 +48,19 @@ from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query, uuid_path
 
 bp = RouteGroup("assistants", section="Assistants", switches=("disable_assistants",))
+
+NODE = record(
+    "GraphNode", ("type", "data", "metadata"), id=TEXT, type=TEXT, data=record(name=TEXT), metadata=OBJECT
+)
+EDGE = record(
+    "GraphEdge", ("conditional", "data"), source=TEXT, target=TEXT, conditional=BOOLEAN, data=ANYTHING
+)
+DRAWING = record("GraphDrawing", nodes=listed(NODE), edges=listed(EDGE))
+SCHEMAS: dict[str, Any] = dict.fromkeys(
+    ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema"), OBJECT_OR_NULL
+)
+GRAPH_SCHEMAS = record("GraphSchemas", graph_id=TEXT, **SCHEMAS)
+SUBGRAPHS = mapped(record("SubgraphSchemas", **SCHEMAS))
 
 METADATA_BYTES = 64 * 1024
 CONFIG_BYTES = 256 * 1024
@@ -333,7 +356,7 @@ def _delete_thread(thread_id: UUID) -> None:
     slow=True,
     body=AssistantSearch,
     answer=listed(selection(assistants.RECORD.schema)),
-    headers=schemas.PAGE_HEADERS,
+    headers=PAGE_HEADERS,
     errors=(404, 409),
 )
 def search_assistants() -> Response:
@@ -439,7 +462,7 @@ def _graph(assistant: str) -> RowMapping:
     "Get the nodes and edges of an assistant's graph",
     role="read",
     query=GraphQuery,
-    answer=schemas.DRAWING,
+    answer=DRAWING,
     errors=(404,),
 )
 def get_graph(assistant_id: str) -> Response:
@@ -453,7 +476,7 @@ def get_graph(assistant_id: str) -> Response:
     "/assistants/<assistant_id>/schemas",
     "Get the JSON schemas of an assistant's graph",
     role="read",
-    answer=schemas.GRAPH_SCHEMAS,
+    answer=GRAPH_SCHEMAS,
     errors=(404,),
 )
 def get_schemas(assistant_id: str) -> Response:
@@ -467,7 +490,7 @@ def get_schemas(assistant_id: str) -> Response:
     "Get the schemas of an assistant's subgraphs",
     role="read",
     query=SubgraphsQuery,
-    answer=schemas.SUBGRAPHS,
+    answer=SUBGRAPHS,
     errors=(404,),
 )
 def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:

@@ -15,17 +15,23 @@ from shared import assistants, cron_schedule, crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import COUNT, OBJECT, listed, selection
+from shared.records import (
+    COUNT,
+    OBJECT,
+    TIME,
+    listed,
+    record,
+    selection,
+)
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api import schemas
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.paging import MAX_OFFSET, page, selected
+from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.gate.authorization import allow, allow_all, changed, unasked, user, user_document
 from web.gate.context import deployment, settings
@@ -49,6 +55,8 @@ from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query
 
 bp = RouteGroup("crons", section="Crons", switches=("disable_runs",))
+
+FIRINGS = record("CronFirings", firings=listed(TIME))
 
 
 class Moment(Field):
@@ -261,7 +269,7 @@ def get_cron(cron_id: UUID) -> Response:
     "List the next firing times of a cron",
     role="read",
     query=FiringsQuery,
-    answer=schemas.FIRINGS,
+    answer=FIRINGS,
     errors=(404,),
 )
 def get_firings(cron_id: UUID) -> Response:
@@ -324,7 +332,7 @@ def delete_cron(cron_id: UUID) -> tuple[str, int]:
     slow=True,
     body=CronSearch,
     answer=listed(selection(crons.RECORD.schema)),
-    headers=schemas.PAGE_HEADERS,
+    headers=PAGE_HEADERS,
 )
 def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}

@@ -8,6 +8,8 @@ from flask import Response, jsonify
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
 
+PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
+
 
 def page(rows: list[Any], *, offset: int, limit: int, total: int) -> Response:
     """Return a page of a list. Headers hold the total and, unless this is the last page, the offset of the next."""

@@ -19,14 +19,26 @@ from shared import assistants, graph_queries, thread_stream
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
-from shared.records import OBJECT
+from shared.records import (
+    ANYTHING,
+    ID,
+    INTERRUPT,
+    OBJECT,
+    OBJECT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME_OR_NULL,
+    listed,
+    or_null,
+    record,
+    selection,
+)
 from shared.runs import configurable
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.runs.run_request import (
     CheckpointConfig,
@@ -56,6 +68,30 @@ from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query
 
 bp = RouteGroup("states", section="State and history", switches=("disable_threads",))
+
+CHECKPOINT = record(
+    "Checkpoint",
+    ("checkpoint_id", "checkpoint_map"),
+    thread_id=ID,
+    checkpoint_ns=TEXT,
+    checkpoint_id=TEXT_OR_NULL,
+    checkpoint_map=OBJECT_OR_NULL,
+)
+STATE_FIELDS: dict[str, Any] = {
+    "values": ANYTHING,
+    "next": listed(TEXT),
+    "tasks": listed(OBJECT),
+    "metadata": OBJECT_OR_NULL,
+    "created_at": TIME_OR_NULL,
+    "checkpoint": or_null(CHECKPOINT),
+    "parent_checkpoint": or_null(CHECKPOINT),
+    "interrupts": listed(INTERRUPT),
+    "checkpoint_id": TEXT_OR_NULL,
+    "parent_checkpoint_id": TEXT_OR_NULL,
+}
+STATE = selection(record("State", **STATE_FIELDS))
+STATES = listed(STATE)
+STATE_UPDATED = record("UpdatedState", checkpoint=CHECKPOINT, configurable=CHECKPOINT, checkpoint_id=TEXT)
 
 FIELDS = (
     "values", "next", "tasks", "checkpoint", "metadata", "created_at", "parent_checkpoint", "interrupts",
@@ -150,7 +186,7 @@ class StatePatch(Schema):
     "Get a thread's newest state",
     role="read",
     query=StateQuery,
-    answer=schemas.STATE,
+    answer=STATE,
     errors=(404, 409, 424, 504),
 )
 def get_state(thread_id: UUID) -> Response:
@@ -173,7 +209,7 @@ def get_state(thread_id: UUID) -> Response:
     "Get a thread's state at a checkpoint",
     role="read",
     query=StateQuery,
-    answer=schemas.STATE,
+    answer=STATE,
     errors=(404, 409, 424, 504),
 )
 def get_state_at(thread_id: UUID, checkpoint_id: str) -> Response:
@@ -189,7 +225,7 @@ def get_state_at(thread_id: UUID, checkpoint_id: str) -> Response:
     "Get a thread's state at a checkpoint, optionally of a subgraph",
     role="read",
     body=StateAt,
-    answer=schemas.STATE,
+    answer=STATE,
     errors=(404, 409, 424, 504),
 )
 def find_state(thread_id: UUID) -> Response:
@@ -205,7 +241,7 @@ def find_state(thread_id: UUID) -> Response:
     role="read",
     slow=True,
     query=HistoryQuery,
-    answer=schemas.STATES,
+    answer=STATES,
     errors=(404, 409, 424, 504),
 )
 def list_history(thread_id: UUID) -> Response:
@@ -220,7 +256,7 @@ def list_history(thread_id: UUID) -> Response:
     role="read",
     slow=True,
     body=History,
-    answer=schemas.STATES,
+    answer=STATES,
     errors=(404, 409, 424, 504),
 )
 def search_history(thread_id: UUID) -> Response:
@@ -235,7 +271,7 @@ def search_history(thread_id: UUID) -> Response:
     "Update a thread's state",
     role="run",
     body=StateUpdate,
-    answer=schemas.STATE_UPDATED,
+    answer=STATE_UPDATED,
     errors=(400, 404, 409, 424, 504),
 )
 def update_state(thread_id: UUID) -> Response:

@@ -14,10 +14,14 @@ from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import listed, or_null, record
+from shared.records import (
+    TEXT,
+    listed,
+    or_null,
+    record,
+)
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
-from web.deployment_api import schemas
 from web.deployment_api.paging import MAX_OFFSET
 from web.gate.authorization import allow, unasked, user
 from web.gate.context import deployment
@@ -38,6 +42,8 @@ from web.schemas.operations import RouteGroup
 from web.schemas.validation import checked, load, load_query
 
 bp = RouteGroup("store", section="Store", switches=("disable_store",))
+
+NAMESPACES = record("StoreNamespaces", namespaces=listed(listed(TEXT)))
 
 MAX_ITEMS = 1_000
 ANY_LABEL = "*"
@@ -305,7 +311,7 @@ def search_items() -> Response:
     role="read",
     slow=True,
     body=NamespaceSearch,
-    answer=schemas.NAMESPACES,
+    answer=NAMESPACES,
 )
 def list_namespaces() -> Response:
     """List namespaces. `*` in a prefix or suffix matches any one label. `max_depth` shortens deeper namespaces."""

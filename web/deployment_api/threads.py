@@ -15,7 +15,14 @@ from shared.access.idempotency import HEADER
 from shared.errors import Conflict, Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
-from shared.records import COUNT, listed, selection
+from shared.records import (
+    COUNT,
+    ID,
+    listed,
+    mapped,
+    record,
+    selection,
+)
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
@@ -23,11 +30,11 @@ from shared.threads import records
 from shared.threads.ttl import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
-from web.deployment_api import schemas, states
+from web.deployment_api import states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.crons import Moment
 from web.deployment_api.extract import extracted, parse
-from web.deployment_api.paging import MAX_OFFSET, page, selected
+from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
 from web.gate.authorization import allow, allow_all, changed
@@ -50,6 +57,17 @@ from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query, uuid_path
 
 bp = RouteGroup("threads", section="Threads", switches=("disable_threads",))
+
+PRUNED = record("PrunedThreads", pruned_count=COUNT)
+COUNTED: dict[str, Any] = {"count": COUNT, "bytes": COUNT}
+STORAGE = record(
+    "ThreadStorage",
+    thread_id=ID,
+    total_bytes=COUNT,
+    checkpoints=record(**COUNTED),
+    channel_values=record(**COUNTED, by_channel=mapped(record(versions=COUNT, bytes=COUNT))),
+    pending_writes=record(**COUNTED),
+)
 
 NOT_ALL = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
@@ -275,7 +293,7 @@ def copy_thread(thread_id: UUID) -> Response:
     role="run",
     slow=True,
     body=ThreadPrune,
-    answer=schemas.PRUNED,
+    answer=PRUNED,
 )
 def prune_threads() -> Response:
     """Delete threads, or all their checkpoints except the newest. Returns the number of threads pruned.
@@ -305,7 +323,7 @@ def prune_threads() -> Response:
     "/threads/<thread_id>/storage",
     "Get the size of a thread's checkpoints",
     role="read",
-    answer=schemas.STORAGE,
+    answer=STORAGE,
     errors=(404,),
 )
 def get_storage(thread_id: UUID) -> Response:
@@ -324,7 +342,7 @@ def get_storage(thread_id: UUID) -> Response:
     slow=True,
     body=ThreadSearch,
     answer=listed(selection(records.RECORD.schema)),
-    headers=schemas.PAGE_HEADERS,
+    headers=PAGE_HEADERS,
     errors=(400,),
 )
 def search_threads() -> Response:

@@ -12,12 +12,14 @@ from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.records import (
+    JsonSchema,
+)
 from shared.runs import cancel, eligibility, visibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from shared.user_code.filters import Filter
-from web.deployment_api import schemas
 from web.deployment_api.runs.follower import RunFollower
 from web.deployment_api.runs.locations import run_path
 from web.gate.authorization import allow
@@ -27,6 +29,8 @@ from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query
 
 bp = RouteGroup("cancels", section="Runs", switches=("disable_runs",))
+
+NOTHING: JsonSchema = {"type": "object", "maxProperties": 0}
 
 STATUSES = {
     "pending": (RunStatus.PENDING,),
@@ -68,7 +72,7 @@ class CancelMany(Schema):
     role="run",
     long="wait",
     query=CancelQuery,
-    answer=schemas.NOTHING,
+    answer=NOTHING,
     empty=(202,),
     errors=(404,),
 )

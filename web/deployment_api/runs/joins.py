@@ -20,10 +20,9 @@ from shared.runs.record import THREAD_METADATA
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from shared.user_code.filters import Filter
-from web.deployment_api import schemas
 from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import stream_headers
+from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, stream_headers
 from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
 from web.gate.auth import caller
 from web.gate.authorization import allow_all, unasked, user
@@ -41,7 +40,7 @@ ALL_KEPT = "-"  # a Last-Event-ID that requests all stored events, also of a run
 JOINS: dict[str, Any] = {
     "role": "read",
     "long": True,
-    "headers": schemas.FOLLOWED_HEADERS,
+    "headers": FOLLOWED_HEADERS,
     "errors": (404,),
 }
 
@@ -61,7 +60,7 @@ class StreamQuery(JoinQuery):
     "Wait for a run's output",
     "Wait for the output of a run without a thread",
     query=JoinQuery,
-    answer=schemas.OUTPUT,
+    answer=OUTPUT,
     **JOINS,
 )
 def join_run(thread_id: UUID | None, run_id: UUID) -> Response:

@@ -15,11 +15,11 @@ from shared.records import listed
 from shared.runs import queue_position, retry, search, visibility
 from shared.runs.drafts import RunRequest
 from shared.runs.record import RUN
-from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
-from web.deployment_api.paging import MAX_OFFSET, page
+from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page
 from web.deployment_api.runs import creation
 from web.deployment_api.runs.creation import WantedRun
+from web.deployment_api.runs.locations import RUN_HEADERS
 from web.gate.authorization import allow, changed
 from web.gate.context import deployment
 from web.schemas.fields import (
@@ -62,7 +62,7 @@ class Retry(Schema):
     role="read",
     slow=True,
     answer=listed(RUN.found_schema),
-    headers=schemas.PAGE_HEADERS,
+    headers=PAGE_HEADERS,
     body=Search,
 )
 def search_runs() -> Response:
@@ -112,7 +112,7 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
     "Retry a failed run from its last checkpoint",
     role="run",
     answer=RUN.schema,
-    headers=schemas.RUN_HEADERS,
+    headers=RUN_HEADERS,
     body=Retry,
     errors=(400, 404, 409, 429),
     idempotent=True,

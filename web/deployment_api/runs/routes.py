@@ -26,12 +26,11 @@ from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
-from web.deployment_api import schemas
 from web.deployment_api.paging import selected
 from web.deployment_api.runs import creation, stream_filter
 from web.deployment_api.runs.creation import WantedRun
 from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import stream_headers
+from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, RUN_HEADERS, stream_headers
 from web.deployment_api.runs.run_request import (
     MAX_BATCH,
     CreateQuery,
@@ -65,7 +64,7 @@ CREATES: dict[str, Any] = {
     "idempotent": True,
     "id_message": "Invalid thread ID",
 }
-FOLLOWS: dict[str, Any] = {**CREATES, "long": True, "headers": schemas.FOLLOWED_HEADERS}
+FOLLOWS: dict[str, Any] = {**CREATES, "long": True, "headers": FOLLOWED_HEADERS}
 
 
 @bp.with_and_without_thread(
@@ -74,7 +73,7 @@ FOLLOWS: dict[str, Any] = {**CREATES, "long": True, "headers": schemas.FOLLOWED_
     "Create a run on a thread",
     "Create a run without a thread",
     answer=RUN.schema,
-    headers=schemas.RUN_HEADERS,
+    headers=RUN_HEADERS,
     **CREATES,
 )
 def create_run(thread_id: UUID | None) -> Response:
@@ -159,7 +158,7 @@ def _streamed_again(
     "/runs/wait",
     "Create a run on a thread and wait for its output",
     "Create a run without a thread and wait for its output",
-    answer=schemas.OUTPUT,
+    answer=OUTPUT,
     **FOLLOWS,
 )
 def wait_for_run(thread_id: UUID | None) -> Response:

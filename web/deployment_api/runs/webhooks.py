@@ -10,8 +10,7 @@ from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
-from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET, page
+from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page
 from web.gate.authorization import allow, changed, unasked, user
 from web.gate.context import deployment
 from web.schemas.fields import OneOf, Schema, StrictInteger, UuidField
@@ -37,7 +36,7 @@ class DeliverySearch(Schema):
     body=DeliverySearch,
     answer=webhook_records.RECORD.schema,
     many=True,
-    headers=schemas.PAGE_HEADERS,
+    headers=PAGE_HEADERS,
 )
 def search_webhooks() -> Response:
     """Search deliveries. URLs are shown without credentials and without the values of their query parameters.
