@@ -24,7 +24,7 @@ from shared.records import (
 )
 from shared.removal import deletion
 from shared.runs import signals
-from web.control_plane.records import MAX_OFFSET, deployment_record, page, page_schema
+from web.control_plane.records import deployment_record, page, page_schema
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     NAME,
@@ -49,6 +49,7 @@ from web.gate.idempotency import once
 from web.gate.named import forget
 from web.http.conditional import conditional, tagged
 from web.schemas.fields import (
+    MAX_OFFSET,
     JsonObject,
     ListOf,
     Nested,

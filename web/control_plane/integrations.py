@@ -18,9 +18,9 @@ from shared.records import (
     listed,
     record,
 )
-from web.control_plane.records import MAX_OFFSET, page
+from web.control_plane.records import page
 from web.gate.auth import caller
-from web.schemas.fields import QueryInteger, Schema
+from web.schemas.fields import MAX_OFFSET, QueryInteger, Schema
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
 

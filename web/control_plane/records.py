@@ -13,8 +13,6 @@ from shared.records import COUNT, JsonSchema, listed, record
 from web.gate.addresses import deployment_address
 from web.gate.context import base_url, settings
 
-MAX_OFFSET = 2**62  # the database counts in 64 bits
-
 
 def deployment_record(row: RowMapping) -> dict[str, Any]:
     """Return a deployment's record, with its URL as `custom_url` once a revision serves."""

@@ -28,10 +28,11 @@ from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page, selected
+from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.gate.authorization import allow, allow_all, changed
 from web.gate.context import deployment, settings
 from web.schemas.fields import (
+    MAX_OFFSET,
     Field,
     Filter,
     JsonObject,

@@ -23,6 +23,7 @@ from shared.records import (
     record,
     selection,
 )
+from shared.runs.record import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.deployment_api.assistants import (
@@ -31,11 +32,12 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page, selected
+from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.gate.authorization import allow, allow_all, changed, unasked, user, user_document
 from web.gate.context import deployment, settings
 from web.schemas.fields import (
+    MAX_OFFSET,
     Field,
     Filter,
     ItemOrList,
@@ -130,7 +132,7 @@ class ThreadCronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
-    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
 
 
 class CronPatch(CronContent):
@@ -138,7 +140,7 @@ class CronPatch(CronContent):
 
     schedule = StrictString(min_length=1)
     on_run_completed = OneOf("delete", "keep", allow_none=True)
-    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
 
 
 class CronFilter(Schema):

@@ -22,10 +22,10 @@ from shared.records import (
 )
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
-from web.deployment_api.paging import MAX_OFFSET
 from web.gate.authorization import allow, unasked, user
 from web.gate.context import deployment
 from web.schemas.fields import (
+    MAX_OFFSET,
     Field,
     Filter,
     JsonObject,

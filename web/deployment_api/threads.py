@@ -34,13 +34,14 @@ from web.deployment_api import states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.crons import Moment
 from web.deployment_api.extract import extracted, parse
-from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page, selected
+from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
 from web.gate.authorization import allow, allow_all, changed
 from web.gate.context import deployment, settings
 from web.gate.idempotency import Repeated, once
 from web.schemas.fields import (
+    MAX_OFFSET,
     Filter,
     JsonObject,
     ListOf,

@@ -16,13 +16,14 @@ from shared.runs import queue_position, retry, search, visibility
 from shared.runs.drafts import RunRequest
 from shared.runs.record import RUN
 from web.deployment_api.crons import Moment
-from web.deployment_api.paging import MAX_OFFSET, PAGE_HEADERS, page
+from web.deployment_api.paging import PAGE_HEADERS, page
 from web.deployment_api.runs import creation
 from web.deployment_api.runs.creation import WantedRun
 from web.deployment_api.runs.locations import RUN_HEADERS
 from web.gate.authorization import allow, changed
 from web.gate.context import deployment
 from web.schemas.fields import (
+    MAX_OFFSET,
     Filter,
     ItemOrList,
     OneOf,

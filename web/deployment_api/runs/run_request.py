@@ -17,6 +17,7 @@ from shared.records import OBJECT
 from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.create import RunRequest
+from shared.runs.record import STRATEGIES
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
@@ -191,7 +192,7 @@ class RunCreate(Schema):
     stream_mode = ItemOrList(OneOf(*STREAM_MODES), allow_none=True)
     stream_subgraphs = StrictBoolean()
     stream_resumable = StrictBoolean()
-    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
     if_not_exists = OneOf("create", "reject", allow_none=True)
     on_completion = OneOf("delete", "keep", allow_none=True)
     on_disconnect = OneOf("cancel", "continue", allow_none=True)

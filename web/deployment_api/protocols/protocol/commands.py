@@ -21,7 +21,7 @@ from shared.infra.postgres import connection
 from shared.protocol import position, resume, stream, tree
 from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
 from shared.runs.create import Created, RunRequest
-from shared.runs.record import PROTOCOL
+from shared.runs.record import PROTOCOL, STRATEGIES
 from shared.user_code import filters
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
 from web.deployment_api.protocols.protocol import answers
@@ -57,7 +57,6 @@ bp = RouteGroup(
 STORED_SECONDS = 5.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.2
 
-STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
 # Stream options of a run that a command creates: they serve readers of this protocol and of the older event streams.
 STREAMED: dict[str, Any] = {
     "stream_mode": ["values", "updates", "messages-tuple", "custom", PROTOCOL],
