@@ -75,8 +75,8 @@ class RecordField(NamedTuple):
     schema: JsonSchema  # type and description of the value
     reads: tuple[str, ...] | None = None  # the columns that it reads; None: the column of the same name
     value: Callable[[Row], Any] | None = None  # computes the value from the row; None: the column unchanged
-    shown: Literal["always", "found", "added", "requested"] | tuple[str, ...] = "always"
-    """When the record has the field. "found": only in results of a search. "added": added by the code that calls `show`,
+    shown: Literal["always", "search", "added", "requested"] | tuple[str, ...] = "always"
+    """When the record has the field. "search": only in results of a search. "added": added by the code that calls `show`,
     for some records. "requested": likewise, if a parameter other than `select` requests it. A tuple: if one of these
     columns is not NULL."""
 
@@ -107,15 +107,15 @@ class Record:
             f"{expressions[name]} AS {name}" if name in expressions else f"{prefix}{name}"
             for name in self.columns
         )
-        usual = {name: field for name, field in fields.items() if field.shown != "found"}
+        usual = {name: field for name, field in fields.items() if field.shown != "search"}
         self.schema = record(
             title, _not_always(usual), **{name: field.schema for name, field in usual.items()}
         )
         schemas = {name: field.schema for name, field in fields.items()}
-        self.found_schema = record(f"Found{title}", _not_always(fields), **schemas)
+        self.search_schema = record(f"Found{title}", _not_always(fields), **schemas)
         self.selectable = tuple(name for name, field in usual.items() if field.shown != "requested")
         self.show = _compile(usual)
-        self.show_found = _compile(fields)
+        self.show_search_result = _compile(fields)
 
 
 def _columns(name: str, field: RecordField) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _columns(name: str, field: RecordField) -> tuple[str, ...]:
 
 
 def _not_always(fields: Mapping[str, RecordField]) -> tuple[str, ...]:
-    return tuple(name for name, field in fields.items() if field.shown not in ("always", "found"))
+    return tuple(name for name, field in fields.items() if field.shown not in ("always", "search"))
 
 
 def _compile(fields: Mapping[str, RecordField]) -> Show:
@@ -136,7 +136,7 @@ def _compile(fields: Mapping[str, RecordField]) -> Show:
     always = ", ".join(
         f"{name!r}: {_source(name, field)}"
         for name, field in fields.items()
-        if field.shown in ("always", "found")
+        if field.shown in ("always", "search")
     )
     lines = ["def show(row):", f"    shown = {{{always}}}"]
     for columns, names in groupby(fields, key=lambda name: fields[name].shown):

@@ -107,7 +107,7 @@ RECORD = Record(
             ("expires_at", "ttl_minutes"),
             lambda row: None if row["ttl_minutes"] is None else row["expires_at"],
         ),
-        "score": RecordField({"type": ["number", "null"]}, (), lambda row: row.get("score"), shown="found"),
+        "score": RecordField({"type": ["number", "null"]}, (), lambda row: row.get("score"), shown="search"),
     },
 )
 
@@ -244,7 +244,7 @@ def search(
         f" ORDER BY {order}updated_at DESC, path, key LIMIT :limit OFFSET :offset"
     )
     rows = conn.execute(query, values).mappings().all()
-    return _read(conn, deployment_id, rows, refresh, RECORD.show_found)
+    return _read(conn, deployment_id, rows, refresh, RECORD.show_search_result)
 
 
 def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:

@@ -264,7 +264,7 @@ def delete_item() -> tuple[str, int]:
     role="read",
     slow=True,
     body=ItemSearch,
-    answer=record("StoreItems", items=listed(store.RECORD.found_schema)),
+    answer=record("StoreItems", items=listed(store.RECORD.search_schema)),
     errors=(400, 409, 424, 504),
 )
 def search_items() -> Response:

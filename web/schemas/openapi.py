@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -70,17 +71,17 @@ def document_at(deployment: str | None) -> dict[str, Any]:
     of_deployment = deployment is not None
     if of_deployment not in known:  # the routes of an app never change: generated once
         known[of_deployment] = document(current_app, of_deployment=of_deployment)
-    found = dict(known[of_deployment])
+    described = dict(known[of_deployment])
     if deployment is not None:
-        found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
-        found = _for_caller(found, deployment)
+        described["info"] = {**described["info"], "title": f"runyard: {deployment}"}
+        described = _for_caller(described, deployment)
     prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
-    found["servers"] = [{"url": request.script_root + prefix or "/"}]
+    described["servers"] = [{"url": request.script_root + prefix or "/"}]
     own = target()
     if own is not None:
-        found = openapi_merge.merged(_switched_on(found, own.deployment), own.deployment)
-        found["servers"] = [{"url": own.root_path or "/"}]
-    return found
+        described = openapi_merge.merged(_switched_on(described, own.deployment), own.deployment)
+        described["servers"] = [{"url": own.root_path or "/"}]
+    return described
 
 
 def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
     """
     if developer() is not None:
         components = {
-            part: found for part, found in document["components"].items() if part != "securitySchemes"
+            part: schemas for part, schemas in document["components"].items() if part != "securitySchemes"
         }
         document = {**document, "components": components, "security": []}
     caller = named.key_holder()
@@ -129,20 +130,20 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
     spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
     spec.components.security_scheme("tenant_id", {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"})
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
-    described = sorted(_operations(app, of_deployment), key=lambda found: found[:2])
+    described = sorted(_operations(app, of_deployment), key=itemgetter(0, 1))
     times = Counter(of_view(view).summary for *_, view in described)
     for path, method, rule, view in described:
         operation = _describe(spec, rule, method, path, view)
         if times[operation["summary"]] > 1:  # a view with several routes
             operation["summary"] += f" ({method} {path})"
         spec.path(path=path, operations={method.lower(): operation})
-    found = spec.to_dict()
-    schemas = found["components"]["schemas"]
+    whole = spec.to_dict()
+    schemas = whole["components"]["schemas"]
     bodies = {body for *_, view in described if (body := of_view(view).body) is not None and body.example}
     for body in bodies:
         schemas[body.__name__]["examples"] = [body.example]
-    used = {operation["tags"][0] for path in found["paths"].values() for operation in path.values()}
-    return {**found, "tags": [{"name": section} for section in SECTIONS if section in used]}
+    used = {operation["tags"][0] for path in whole["paths"].values() for operation in path.values()}
+    return {**whole, "tags": [{"name": section} for section in SECTIONS if section in used]}
 
 
 def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rule, Callable[..., Any]]]:
@@ -272,10 +273,10 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
     own = getattr(field, "json_schema", {})
-    found = next((dict(schema) for kind, schema in FIELD_TYPES if isinstance(field, kind)), {}) | own
+    schema = next((dict(usual) for kind, usual in FIELD_TYPES if isinstance(field, kind)), {}) | own
     pattern = getattr(field, "pattern", None)
     if isinstance(field, JsonObject) and field.bounds:
-        found["description"] = field.bounds
+        schema["description"] = field.bounds
     bounds = {
         "minimum": getattr(field, "minimum", None),
         "maximum": getattr(field, "maximum", None),
@@ -284,15 +285,15 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
         "pattern": f"^(?:{pattern.pattern})$" if pattern is not None else None,
         "enum": list(field.choices) if isinstance(field, OneOf) else None,
     }
-    found.update({name: bound for name, bound in bounds.items() if bound is not None})
-    if field.allow_none and "type" in found:
-        kinds = found["type"]
-        found["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
-        if "enum" in found:
-            found["enum"].append(None)
-    elif field.allow_none and "anyOf" in found:
-        found["anyOf"] = [*found["anyOf"], {"type": "null"}]
-    return found
+    schema.update({name: bound for name, bound in bounds.items() if bound is not None})
+    if field.allow_none and "type" in schema:
+        kinds = schema["type"]
+        schema["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
+        if "enum" in schema:
+            schema["enum"].append(None)
+    elif field.allow_none and "anyOf" in schema:
+        schema["anyOf"] = [*schema["anyOf"], {"type": "null"}]
+    return schema
 
 
 def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:

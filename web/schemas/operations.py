@@ -183,13 +183,13 @@ def requested() -> Operation | None:
 
 def statement_seconds() -> float:
     """Return how many seconds a statement of the current request waits for a silent database."""
-    found = requested()
-    return SLOW_SECONDS if found is not None and found.slow else STATEMENT_SECONDS
+    operation = requested()
+    return SLOW_SECONDS if operation is not None and operation.slow else STATEMENT_SECONDS
 
 
 def may_take_long() -> bool:
     """Return whether the response to the current request may take long."""
-    found = requested()
-    if found is None:
+    operation = requested()
+    if operation is None:
         return False
-    return found.long in request.args if isinstance(found.long, str) else found.long
+    return operation.long in request.args if isinstance(operation.long, str) else operation.long

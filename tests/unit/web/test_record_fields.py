@@ -50,4 +50,4 @@ def test_the_command_line_reads_only_fields_of_a_record(file: str) -> None:
 
 
 def fields(record: Record) -> set[str]:
-    return set(record.found_schema["properties"])
+    return set(record.search_schema["properties"])

@@ -62,7 +62,7 @@ class Retry(Schema):
     "Search runs, by default those that failed, timed out or were cancelled",
     role="read",
     slow=True,
-    answer=listed(RUN.found_schema),
+    answer=listed(RUN.search_schema),
     headers=PAGE_HEADERS,
     body=Search,
 )
@@ -104,7 +104,7 @@ def search_runs() -> Response:
 
 def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
     queue = waits.get(row["run_id"])
-    return {**RUN.show_found(row), **({"queue": queue} if queue is not None else {})}
+    return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
 
 
 @bp.operation(
