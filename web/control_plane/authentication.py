@@ -136,8 +136,7 @@ class TokenMetadata(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/v2/auth/authenticate",
+    "POST /v2/auth/authenticate",
     "Get a user's token, or the URL of the consent page",
     role="run",
     answer=AUTHENTICATION,
@@ -178,8 +177,7 @@ def authenticate() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/auth/callback/<provider_id>",
+    "POST /v2/auth/callback/<provider_id>",
     "Complete a user's consent with the provider's response",
     role="run",
     answer=LANDED,
@@ -195,8 +193,7 @@ def pass_callback(provider_id: str) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/auth/callback/<provider_id>",
+    "GET /v2/auth/callback/<provider_id>",
     "Complete a user's consent when the provider redirects the browser",
     role="open",
     answer=TEXT,
@@ -270,8 +267,7 @@ def secret(response: Response) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/auth/wait/<auth_id>",
+    "GET /v2/auth/wait/<auth_id>",
     "Wait for a user's consent",
     role="run",
     long=True,
@@ -302,9 +298,7 @@ def token_record(row: RowMapping) -> dict[str, Any]:
     }
 
 
-@bp.operation(
-    "GET", "/v2/auth/tokens", "List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch
-)
+@bp.operation("GET /v2/auth/tokens", "List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
 def list_tokens() -> Response:
     """List the metadata of the organization's tokens, optionally of one provider or user."""
     query = load_query(TokenSearch)
@@ -314,7 +308,7 @@ def list_tokens() -> Response:
 
 
 @bp.operation(
-    "DELETE", "/v2/auth/tokens", "Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf
+    "DELETE /v2/auth/tokens", "Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf
 )
 def revoke_tokens() -> Response:
     """Revoke the provider's tokens of the whole organization, or of one user."""
@@ -327,8 +321,7 @@ def revoke_tokens() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/auth/tokens/exists",
+    "GET /v2/auth/tokens/exists",
     "Check whether a token of a provider exists",
     role="read",
     answer=EXISTS,
@@ -340,7 +333,7 @@ def token_exists() -> Response:
         return jsonify(has_token=bool(tokens.list_all(conn, caller().organization_id, **query)))
 
 
-@bp.operation("DELETE", "/v2/auth/tokens/<token_id>", "Revoke a token", role="run", status=204, errors=(404,))
+@bp.operation("DELETE /v2/auth/tokens/<token_id>", "Revoke a token", role="run", status=204, errors=(404,))
 def revoke_token(token_id: UUID) -> tuple[str, int]:
     with connection() as conn:
         row = tokens.get(conn, caller().organization_id, token_id)
@@ -349,8 +342,7 @@ def revoke_token(token_id: UUID) -> tuple[str, int]:
 
 
 @bp.operation(
-    "PATCH",
-    "/v2/auth/tokens/<token_id>/metadata",
+    "PATCH /v2/auth/tokens/<token_id>/metadata",
     "Update a token's metadata",
     role="run",
     answer=TOKEN,

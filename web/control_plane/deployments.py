@@ -138,8 +138,7 @@ class DeploymentsDelete(DeploymentDelete):
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments",
+    "POST /v2/deployments",
     "Create a deployment",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -193,8 +192,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
 
 
 @bp.operation(
-    "GET",
-    "/v2/deployments",
+    "GET /v2/deployments",
     "List deployments, newest first",
     role="read",
     answer=page_schema(DEPLOYMENT.schema),
@@ -211,8 +209,7 @@ def list_deployments() -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/v2/deployments",
+    "DELETE /v2/deployments",
     "Delete deployments",
     role="deploy",
     slow=True,
@@ -235,8 +232,7 @@ def delete_deployments() -> tuple[Response, int]:
 
 
 @bp.operation(
-    "GET",
-    "/v2/deployments/<deployment_id>",
+    "GET /v2/deployments/<deployment_id>",
     "Get a deployment",
     role="read",
     answer=DEPLOYMENT.schema,
@@ -253,8 +249,7 @@ def get_deployment(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/v2/deployments/<deployment_id>",
+    "PATCH /v2/deployments/<deployment_id>",
     "Update a deployment",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -312,8 +307,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
 
 
 @bp.operation(
-    "DELETE",
-    "/v2/deployments/<deployment_id>",
+    "DELETE /v2/deployments/<deployment_id>",
     "Delete a deployment",
     role="deploy",
     slow=True,

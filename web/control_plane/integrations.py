@@ -36,8 +36,7 @@ class ListenerSearch(Schema):
 
 
 @bp.operation(
-    "GET",
-    "/v2/listeners",
+    "GET /v2/listeners",
     "List listeners (always empty)",
     role="read",
     answer=NOTHING_LISTED,
@@ -47,19 +46,18 @@ def list_listeners() -> Response:
     return page([], offset=load_query(ListenerSearch)["offset"])
 
 
-@bp.operation("POST", "/v2/listeners", "Create a listener (not supported)", role="deploy", status=400)
+@bp.operation("POST /v2/listeners", "Create a listener (not supported)", role="deploy", status=400)
 def create_listener() -> Response:
     raise Invalid("Listeners are not supported by this service.", status=400)
 
 
-@bp.operation("GET", "/v2/listeners/<listener_id>", "Get a listener (always 404)", role="read", status=404)
+@bp.operation("GET /v2/listeners/<listener_id>", "Get a listener (always 404)", role="read", status=404)
 def get_listener(listener_id: UUID) -> Response:
     raise _no_listener(listener_id)
 
 
 @bp.operation(
-    ("PATCH", "DELETE"),
-    "/v2/listeners/<listener_id>",
+    "PATCH DELETE /v2/listeners/<listener_id>",
     "Update or delete a listener (always 404)",
     role="deploy",
     status=404,
@@ -73,8 +71,7 @@ def _no_listener(listener_id: UUID) -> NotFound:
 
 
 @bp.operation(
-    "GET",
-    "/v1/integrations/github/install",
+    "GET /v1/integrations/github/install",
     "List GitHub installations (always empty)",
     role="read",
     answer=NOTHING,
@@ -84,8 +81,7 @@ def list_installations() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v1/integrations/github/<integration_id>/repos",
+    "GET /v1/integrations/github/<integration_id>/repos",
     "List an installation's repositories (always empty)",
     role="read",
     answer=NOTHING,
@@ -95,8 +91,7 @@ def list_repositories(integration_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments/<deployment_id>/push-token",
+    "POST /v2/deployments/<deployment_id>/push-token",
     "Get a token for pushing images (not supported)",
     role="deploy",
     status=400,

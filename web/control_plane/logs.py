@@ -56,8 +56,7 @@ class LogSearch(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/v1/projects/<deployment_id>/revisions/<revision_id>/build_logs",
+    "POST /v1/projects/<deployment_id>/revisions/<revision_id>/build_logs",
     "Read a revision's build log",
     role="read",
     slow=True,
@@ -74,8 +73,7 @@ def search_build_logs(deployment_id: UUID, revision_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs",
+    "POST /v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs",
     "Read the log of one revision of a deployment",
     role="read",
     slow=True,
@@ -88,8 +86,7 @@ def search_revision_logs(deployment_id: UUID, revision_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v1/projects/<deployment_id>/deploy_logs",
+    "POST /v1/projects/<deployment_id>/deploy_logs",
     "Read a deployment's log, optionally after a wait for new lines",
     role="read",
     slow=True,

@@ -32,7 +32,7 @@ ME = record(
 )
 
 
-@bp.operation("GET", "/v2/me", "Get the caller and its role", role="read", answer=ME)
+@bp.operation("GET /v2/me", "Get the caller and its role", role="read", answer=ME)
 def get_me() -> Response:
     """Return the caller. `organization` is the one that the request acts in.
 

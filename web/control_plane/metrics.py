@@ -59,8 +59,7 @@ class SeriesQuery(OverviewQuery):
 
 
 @bp.operation(
-    "GET",
-    "/v2/metrics/series",
+    "GET /v2/metrics/series",
     "Get the figures of runs as a time series",
     role="read",
     slow=True,
@@ -88,8 +87,7 @@ def get_series() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/metrics/overview",
+    "GET /v2/metrics/overview",
     "Get the figures of each deployment, in a window and now",
     role="read",
     slow=True,

@@ -82,8 +82,7 @@ class KeyPatch(Schema):
 
 
 @bp.operation(
-    "GET",
-    "/v2/organizations",
+    "GET /v2/organizations",
     "List organizations, oldest first",
     role="read",
     answer=page_schema(organizations.RECORD.schema),
@@ -99,8 +98,7 @@ def list_organizations() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/organizations",
+    "POST /v2/organizations",
     "Create an organization",
     role="operator",
     answer=organizations.RECORD.schema,
@@ -118,8 +116,7 @@ def create_organization() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/organizations/<organization_id>",
+    "GET /v2/organizations/<organization_id>",
     "Get an organization",
     role="read",
     answer=organizations.RECORD.schema,
@@ -133,8 +130,7 @@ def get_organization(organization_id: UUID) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/v2/organizations/<organization_id>",
+    "PATCH /v2/organizations/<organization_id>",
     "Rename an organization",
     role="operator",
     answer=organizations.RECORD.schema,
@@ -149,8 +145,7 @@ def rename_organization(organization_id: UUID) -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/v2/organizations/<organization_id>",
+    "DELETE /v2/organizations/<organization_id>",
     "Delete an organization and everything in it",
     role="operator",
     slow=True,
@@ -170,8 +165,7 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
 
 
 @bp.operation(
-    "GET",
-    "/v2/keys",
+    "GET /v2/keys",
     "List the organization's API keys, newest first",
     role="admin",
     answer=page_schema(api_keys.RECORD.schema),
@@ -186,8 +180,7 @@ def list_keys() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/keys",
+    "POST /v2/keys",
     "Create an API key",
     role="admin",
     answer=NEW_API_KEY,
@@ -234,8 +227,7 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
 
 
 @bp.operation(
-    "GET",
-    "/v2/keys/<key_id>",
+    "GET /v2/keys/<key_id>",
     "Get an API key, without its secret",
     role="admin",
     answer=api_keys.RECORD.schema,
@@ -247,8 +239,7 @@ def get_key(key_id: str) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/v2/keys/<key_id>",
+    "PATCH /v2/keys/<key_id>",
     "Update an API key's name, role, expiry or limits",
     role="admin",
     answer=api_keys.RECORD.schema,
@@ -273,7 +264,7 @@ def change_key(key_id: str) -> Response:
         return jsonify(api_keys.RECORD.show(api_keys.change(conn, caller(), key_id, body)))
 
 
-@bp.operation("DELETE", "/v2/keys/<key_id>", "Revoke an API key", role="admin", status=204, errors=(404,))
+@bp.operation("DELETE /v2/keys/<key_id>", "Revoke an API key", role="admin", status=204, errors=(404,))
 def revoke_key(key_id: str) -> tuple[str, int]:
     """Revoke a key, which may be the key of this request. Within seconds it is refused, and its open streams end."""
     with connection() as conn:

@@ -115,8 +115,7 @@ def provider_record(row: RowMapping) -> dict[str, Any]:
 
 
 @bp.operation(
-    "POST",
-    "/v2/auth/providers",
+    "POST /v2/auth/providers",
     "Create an OAuth provider",
     role="deploy",
     answer=PROVIDER,
@@ -134,8 +133,7 @@ def create_provider() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/auth/providers/mcp-discover",
+    "POST /v2/auth/providers/mcp-discover",
     "Create an OAuth provider from an MCP server",
     role="deploy",
     answer=PROVIDER,
@@ -157,7 +155,7 @@ def discover_provider() -> Response:
 
 
 @bp.operation(
-    "GET", "/v2/auth/providers", "List OAuth providers, oldest first", role="read", answer=PROVIDER, many=True
+    "GET /v2/auth/providers", "List OAuth providers, oldest first", role="read", answer=PROVIDER, many=True
 )
 def list_providers() -> Response:
     with connection() as conn:
@@ -165,8 +163,7 @@ def list_providers() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/auth/providers/<provider_id>",
+    "GET /v2/auth/providers/<provider_id>",
     "Get an OAuth provider",
     role="read",
     answer=PROVIDER,
@@ -178,8 +175,7 @@ def get_provider(provider_id: str) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/v2/auth/providers/<provider_id>",
+    "PATCH /v2/auth/providers/<provider_id>",
     "Update an OAuth provider",
     role="deploy",
     answer=PROVIDER,
@@ -194,8 +190,7 @@ def change_provider(provider_id: str) -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/v2/auth/providers/<provider_id>",
+    "DELETE /v2/auth/providers/<provider_id>",
     "Delete an OAuth provider and all tokens it issued",
     role="deploy",
     slow=True,

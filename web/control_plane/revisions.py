@@ -59,8 +59,7 @@ def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> R
 
 
 @bp.operation(
-    "GET",
-    "/v2/deployments/<deployment_id>/revisions",
+    "GET /v2/deployments/<deployment_id>/revisions",
     "List a deployment's revisions, newest first",
     role="read",
     answer=page_schema(REVISION.schema),
@@ -82,8 +81,7 @@ def list_revisions(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments/<deployment_id>/revisions",
+    "POST /v2/deployments/<deployment_id>/revisions",
     "Create a revision",
     role="deploy",
     answer=REVISION.schema,
@@ -117,8 +115,7 @@ def create_revision(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/deployments/<deployment_id>/revisions/<revision_id>",
+    "GET /v2/deployments/<deployment_id>/revisions/<revision_id>",
     "Get a revision, optionally after a wait for a change",
     role="read",
     long="wait",
@@ -151,8 +148,7 @@ def _is_awaited(row: Row) -> bool:
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy",
+    "POST /v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy",
     "Redeploy a revision",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -173,10 +169,9 @@ def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
     (
-        "/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt",
-        "/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt",
+        "POST /v1/projects/<deployment_id>/revisions/<revision_id>/interrupt",
+        "POST /v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt",
     ),
     "Interrupt a revision",
     role="deploy",
@@ -196,8 +191,7 @@ def interrupt_revision(deployment_id: UUID, revision_id: UUID) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/deployments/<deployment_id>/revisions/<revision_id>/stream",
+    "GET /v2/deployments/<deployment_id>/revisions/<revision_id>/stream",
     "Stream the statuses and the build log of a revision",
     role="read",
     long=True,

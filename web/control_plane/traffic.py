@@ -32,8 +32,7 @@ class Promote(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments/<deployment_id>/traffic/promote",
+    "POST /v2/deployments/<deployment_id>/traffic/promote",
     "Move all traffic to a deployed revision",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -63,8 +62,7 @@ def promote_revision(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments/<deployment_id>/traffic/abort",
+    "POST /v2/deployments/<deployment_id>/traffic/abort",
     "Abort a traffic split: the serving revision gets all traffic",
     role="deploy",
     answer=DEPLOYMENT.schema,
@@ -82,8 +80,7 @@ def abort_split(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/v2/deployments/<deployment_id>/previews",
+    "GET /v2/deployments/<deployment_id>/previews",
     "List a deployment's previews",
     role="read",
     answer=page_schema(PREVIEW.schema),
@@ -98,8 +95,7 @@ def list_previews(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/v2/deployments/<deployment_id>/previews/<name>",
+    "DELETE /v2/deployments/<deployment_id>/previews/<name>",
     "Delete a preview",
     role="deploy",
     status=204,

@@ -52,8 +52,7 @@ class UploadUrl(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/v2/deployments/<deployment_id>/upload-url",
+    "POST /v2/deployments/<deployment_id>/upload-url",
     "Create an upload URL for a source archive",
     role="deploy",
     answer=UPLOAD_PLACE,
@@ -82,8 +81,7 @@ def create_upload_url(deployment_id: UUID) -> Response:
 
 
 @bp.operation(
-    "PUT",
-    f"{UPLOAD_PREFIX}<token>",
+    f"PUT {UPLOAD_PREFIX}<token>",
     "Upload a source archive",
     role="open",
     answer=UPLOADED,

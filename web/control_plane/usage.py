@@ -58,8 +58,7 @@ UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
 
 
 @bp.operation(
-    "GET",
-    "/v2/usage",
+    "GET /v2/usage",
     "Get tokens and their cost by day, key, deployment and model",
     role="read",
     slow=True,

@@ -35,8 +35,7 @@ WORKERS = record("Workers", workers=listed(fleet.RECORD.schema), pools=listed(WO
 
 
 @bp.operation(
-    "GET",
-    "/v2/workers",
+    "GET /v2/workers",
     "List the workers, their graph hosts, and the backlog of each pool",
     role="read",
     answer=WORKERS,
@@ -51,7 +50,7 @@ def list_workers() -> Response:
 
 
 @bp.operation(
-    "POST", "/v2/workers/<worker_id>/drain", "Drain a worker", role="operator", status=202, errors=(404,)
+    "POST /v2/workers/<worker_id>/drain", "Drain a worker", role="operator", status=202, errors=(404,)
 )
 def drain_worker(worker_id: str) -> tuple[str, int]:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.
@@ -64,8 +63,7 @@ def drain_worker(worker_id: str) -> tuple[str, int]:
 
 
 @bp.operation(
-    "POST",
-    "/v2/workers/<worker_id>/resume",
+    "POST /v2/workers/<worker_id>/resume",
     "End the drain of a worker",
     role="operator",
     status=202,

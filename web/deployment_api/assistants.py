@@ -225,8 +225,7 @@ def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
 
 
 @bp.operation(
-    "POST",
-    "/assistants",
+    "POST /assistants",
     "Create an assistant",
     role="run",
     body=AssistantCreate,
@@ -253,8 +252,7 @@ def create_assistant() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/assistants/<assistant_id>",
+    "GET /assistants/<assistant_id>",
     "Get an assistant",
     role="read",
     answer=assistants.RECORD.schema,
@@ -270,8 +268,7 @@ def get_assistant(assistant_id: str) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/assistants/<assistant_id>",
+    "PATCH /assistants/<assistant_id>",
     "Update an assistant, and activate the new version",
     role="run",
     body=AssistantPatch,
@@ -294,8 +291,7 @@ def change_assistant(assistant_id: str) -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/assistants/<assistant_id>",
+    "DELETE /assistants/<assistant_id>",
     "Delete an assistant and all its versions",
     role="run",
     slow=True,
@@ -350,8 +346,7 @@ def _delete_thread(thread_id: UUID) -> None:
 
 
 @bp.operation(
-    "POST",
-    "/assistants/search",
+    "POST /assistants/search",
     "Search assistants",
     role="read",
     slow=True,
@@ -384,8 +379,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
 
 
 @bp.operation(
-    "POST",
-    "/assistants/count",
+    "POST /assistants/count",
     "Count assistants",
     role="read",
     slow=True,
@@ -400,8 +394,7 @@ def count_assistants() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/assistants/<assistant_id>/versions",
+    "POST /assistants/<assistant_id>/versions",
     "List an assistant's versions, newest first",
     role="read",
     body=VersionSearch,
@@ -429,8 +422,7 @@ def list_versions(assistant_id: str) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/assistants/<assistant_id>/latest",
+    "POST /assistants/<assistant_id>/latest",
     "Set an assistant's active version",
     role="run",
     body=VersionChoice,
@@ -458,8 +450,7 @@ def _graph(assistant: str) -> RowMapping:
 
 
 @bp.operation(
-    "GET",
-    "/assistants/<assistant_id>/graph",
+    "GET /assistants/<assistant_id>/graph",
     "Get the nodes and edges of an assistant's graph",
     role="read",
     query=GraphQuery,
@@ -473,8 +464,7 @@ def get_graph(assistant_id: str) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/assistants/<assistant_id>/schemas",
+    "GET /assistants/<assistant_id>/schemas",
     "Get the JSON schemas of an assistant's graph",
     role="read",
     answer=GRAPH_SCHEMAS,
@@ -486,8 +476,7 @@ def get_schemas(assistant_id: str) -> Response:
 
 
 @bp.operation(
-    "GET",
-    ("/assistants/<assistant_id>/subgraphs", "/assistants/<assistant_id>/subgraphs/<path:namespace>"),
+    ("GET /assistants/<assistant_id>/subgraphs", "GET /assistants/<assistant_id>/subgraphs/<path:namespace>"),
     "Get the schemas of an assistant's subgraphs",
     role="read",
     query=SubgraphsQuery,

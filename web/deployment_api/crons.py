@@ -163,8 +163,7 @@ class FiringsQuery(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/runs/crons",
+    "POST /runs/crons",
     "Create a cron that runs on a new thread each time",
     role="run",
     body=CronCreate,
@@ -180,8 +179,7 @@ def create_cron() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/runs/crons",
+    "POST /threads/<thread_id>/runs/crons",
     "Create a cron on a thread",
     role="run",
     body=ThreadCronCreate,
@@ -256,7 +254,7 @@ def _check(body: dict[str, Any]) -> None:
 
 
 @bp.operation(
-    "GET", "/runs/crons/<cron_id>", "Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,)
+    "GET /runs/crons/<cron_id>", "Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,)
 )
 def get_cron(cron_id: UUID) -> Response:
     asked = allow("crons", "read", cron_id=cron_id)
@@ -266,8 +264,7 @@ def get_cron(cron_id: UUID) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/runs/crons/<cron_id>/firings",
+    "GET /runs/crons/<cron_id>/firings",
     "List the next firing times of a cron",
     role="read",
     query=FiringsQuery,
@@ -284,8 +281,7 @@ def get_firings(cron_id: UUID) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/runs/crons/<cron_id>",
+    "PATCH /runs/crons/<cron_id>",
     "Update a cron",
     role="run",
     body=CronPatch,
@@ -311,12 +307,7 @@ def change_cron(cron_id: UUID) -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/runs/crons/<cron_id>",
-    "Delete a cron, but not its runs",
-    role="run",
-    status=204,
-    errors=(404,),
+    "DELETE /runs/crons/<cron_id>", "Delete a cron, but not its runs", role="run", status=204, errors=(404,)
 )
 def delete_cron(cron_id: UUID) -> tuple[str, int]:
     asked = allow("crons", "delete", cron_id=cron_id)
@@ -327,8 +318,7 @@ def delete_cron(cron_id: UUID) -> tuple[str, int]:
 
 
 @bp.operation(
-    "POST",
-    "/runs/crons/search",
+    "POST /runs/crons/search",
     "Search crons",
     role="read",
     slow=True,
@@ -364,9 +354,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.V
     return crons.Visible(of_crons.filter, of_threads.filter)
 
 
-@bp.operation(
-    "POST", "/runs/crons/count", "Count crons", role="read", slow=True, body=CronFilter, answer=COUNT
-)
+@bp.operation("POST /runs/crons/count", "Count crons", role="read", slow=True, body=CronFilter, answer=COUNT)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     visible = _allow_search(body, limit=0, offset=0)

@@ -181,8 +181,7 @@ class StatePatch(Schema):
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/state",
+    "GET /threads/<thread_id>/state",
     "Get a thread's newest state",
     role="read",
     query=StateQuery,
@@ -204,8 +203,7 @@ def get_state(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/state/<checkpoint_id>",
+    "GET /threads/<thread_id>/state/<checkpoint_id>",
     "Get a thread's state at a checkpoint",
     role="read",
     query=StateQuery,
@@ -220,8 +218,7 @@ def get_state_at(thread_id: UUID, checkpoint_id: str) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/state/checkpoint",
+    "POST /threads/<thread_id>/state/checkpoint",
     "Get a thread's state at a checkpoint, optionally of a subgraph",
     role="read",
     body=StateAt,
@@ -235,8 +232,7 @@ def find_state(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/history",
+    "GET /threads/<thread_id>/history",
     "List a thread's states, newest first",
     role="read",
     slow=True,
@@ -250,8 +246,7 @@ def list_history(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/history",
+    "POST /threads/<thread_id>/history",
     "List a thread's states, newest first",
     role="read",
     slow=True,
@@ -266,8 +261,7 @@ def search_history(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/state",
+    "POST /threads/<thread_id>/state",
     "Update a thread's state",
     role="run",
     body=StateUpdate,
@@ -291,8 +285,7 @@ def update_state(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/threads/<thread_id>/state",
+    "PATCH /threads/<thread_id>/state",
     "Merge metadata into a thread",
     role="run",
     body=StatePatch,

@@ -151,13 +151,7 @@ class NamespacePrefix(Schema):
 
 
 @bp.operation(
-    "PUT",
-    "/store/items",
-    "Put a store item",
-    role="run",
-    body=ItemPut,
-    status=204,
-    errors=(400, 409, 424, 504),
+    "PUT /store/items", "Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504)
 )
 def put_item() -> tuple[str, int]:
     """Put an item, and replace the one under the same namespace and key. `ttl` is in minutes."""
@@ -224,8 +218,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.operation(
-    "GET",
-    "/store/items",
+    "GET /store/items",
     "Get a store item",
     role="read",
     query=ItemQuery,
@@ -247,7 +240,7 @@ def get_item() -> Response:
     return jsonify(found)
 
 
-@bp.operation("DELETE", "/store/items", "Delete a store item", role="run", body=ItemDelete, status=204)
+@bp.operation("DELETE /store/items", "Delete a store item", role="run", body=ItemDelete, status=204)
 def delete_item() -> tuple[str, int]:
     body = load(ItemDelete)
     item = {"namespace": body["namespace"], "key": body["key"]}
@@ -258,8 +251,7 @@ def delete_item() -> tuple[str, int]:
 
 
 @bp.operation(
-    "POST",
-    "/store/items/search",
+    "POST /store/items/search",
     "Search store items",
     role="read",
     slow=True,
@@ -305,8 +297,7 @@ def search_items() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/store/namespaces",
+    "POST /store/namespaces",
     "List namespaces that hold items",
     role="read",
     slow=True,

@@ -30,8 +30,7 @@ class ThreadStreamQuery(Schema):
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/stream",
+    "GET /threads/<thread_id>/stream",
     "Stream all runs of a thread, one after the other",
     role="read",
     long=True,

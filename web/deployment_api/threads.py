@@ -143,8 +143,7 @@ class ThreadSearch(ThreadFilter):
 
 
 @bp.operation(
-    "POST",
-    "/threads",
+    "POST /threads",
     "Create a thread",
     role="run",
     body=ThreadCreate,
@@ -195,8 +194,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>",
+    "GET /threads/<thread_id>",
     "Get a thread",
     role="read",
     query=ThreadQuery,
@@ -216,8 +214,7 @@ def get_thread(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "PATCH",
-    "/threads/<thread_id>",
+    "PATCH /threads/<thread_id>",
     "Merge metadata into a thread",
     role="run",
     body=ThreadPatch,
@@ -241,8 +238,7 @@ def change_thread(thread_id: UUID) -> Response | tuple[str, int]:
 
 
 @bp.operation(
-    "DELETE",
-    "/threads/<thread_id>",
+    "DELETE /threads/<thread_id>",
     "Delete a thread and its runs and checkpoints",
     role="run",
     slow=True,
@@ -260,8 +256,7 @@ def delete_thread(thread_id: UUID) -> tuple[str, int]:
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/copy",
+    "POST /threads/<thread_id>/copy",
     "Copy a thread",
     role="run",
     slow=True,
@@ -288,8 +283,7 @@ def copy_thread(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/threads/prune",
+    "POST /threads/prune",
     "Delete threads, or all their checkpoints except the newest",
     role="run",
     slow=True,
@@ -320,8 +314,7 @@ def prune_threads() -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/storage",
+    "GET /threads/<thread_id>/storage",
     "Get the size of a thread's checkpoints",
     role="read",
     answer=STORAGE,
@@ -336,8 +329,7 @@ def get_storage(thread_id: UUID) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/threads/search",
+    "POST /threads/search",
     "Search threads",
     role="read",
     slow=True,
@@ -384,9 +376,7 @@ def _thread_id(text: str) -> Any:
         raise Invalid(f"Invalid thread ID {text}", loc=("body", "ids"), status=400) from None
 
 
-@bp.operation(
-    "POST", "/threads/count", "Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT
-)
+@bp.operation("POST /threads/count", "Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT)
 def count_threads() -> Response:
     body = load(ThreadFilter)
     _allow_search(body, limit=0, offset=0)

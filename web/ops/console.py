@@ -47,12 +47,12 @@ IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re
 ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the service's root
 
 
-@bp.operation("GET", "/o/", "Get the console", role="open", media=("text/html",))
+@bp.operation("GET /o/", "Get the console", role="open", media=("text/html",))
 def get_console() -> Response:
     return send_shell(root=OWN)
 
 
-@bp.operation("GET", "/o/static/<version>/<path:name>", "Get a file of the console", role="open")
+@bp.operation("GET /o/static/<version>/<path:name>", "Get a file of the console", role="open")
 def get_console_file(version: str, name: str) -> Response:
     """Return a file of the console. Under the current version a browser may cache it forever.
 
@@ -63,8 +63,7 @@ def get_console_file(version: str, name: str) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/o/<tenant>/host/deployments/<deployment_id>",
+    "GET /o/<tenant>/host/deployments/<deployment_id>",
     "Get the console page of a deployment",
     role="open",
     status=302,

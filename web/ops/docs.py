@@ -43,7 +43,7 @@ SANDBOX = "; sandbox allow-scripts allow-downloads allow-popups allow-popups-to-
 GZIP = zlib.MAX_WBITS + 16
 
 
-@bp.operation("GET", "/docs", "Get the API document as a web page", role="open")
+@bp.operation("GET /docs", "Get the API document as a web page", role="open")
 def get_docs(deployment: str | None = None) -> Response:
     """Return the page. It asks for a key, unless the caller needs none."""
     is_developer = developer() is not None

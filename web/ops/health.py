@@ -90,8 +90,7 @@ def require_deployment() -> None:
 
 
 @bp.operation(
-    "GET",
-    "/",
+    "GET /",
     "Check that the service is up, or get the console in a browser",
     role="open",
     query=OkQuery,
@@ -109,7 +108,7 @@ def get_root(deployment: str | None = None) -> Response:
 
 
 @bp.operation(
-    "GET", "/ok", "Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503)
+    "GET /ok", "Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503)
 )
 def get_ok(deployment: str | None = None) -> Response:
     """Check that the service is up. With `check_db=1` the database must answer too.
@@ -130,7 +129,7 @@ def get_ok(deployment: str | None = None) -> Response:
 
 
 @bp.operation(
-    "GET", "/info", "Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS
+    "GET /info", "Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS
 )
 def get_info(deployment: str | None = None) -> Response:
     """Return the version and features of the service.
@@ -169,8 +168,7 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
 
 
 @bp.operation(
-    "GET",
-    "/metrics",
+    "GET /metrics",
     "Get queue, worker and request figures for Prometheus",
     role="open",
     slow=True,

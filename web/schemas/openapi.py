@@ -57,9 +57,7 @@ DEPLOYMENT_ROOT = "/d/{deployment}"
 MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id, which names the default assistant of that graph"}
 
 
-@bp.operation(
-    "GET", "/openapi.json", "Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503)
-)
+@bp.operation("GET /openapi.json", "Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503))
 def get_openapi(deployment: str | None = None) -> Response:
     """Return the OpenAPI 3.1 description of the service, or of one deployment."""
     return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)

@@ -91,8 +91,7 @@ class RouteGroup(Blueprint):
 
     def operation(
         self,
-        methods: str | tuple[str, ...],
-        path: str | tuple[str, ...],
+        route: str | tuple[str, ...],
         summary: str,
         *,
         role: Role,
@@ -100,30 +99,29 @@ class RouteGroup(Blueprint):
         websocket: bool = False,
         **more: Any,
     ) -> Callable[[View], View]:
-        """Register a route, with one method or several, at one path or several. The other keywords are the fields of Operation.
+        """Register a route, such as `GET PATCH /threads/<thread_id>`, or several. The other keywords are of Operation.
 
         Path parameters that the view annotates as `UUID` are parsed. `websocket` also accepts WebSocket handshakes.
         """
 
         def register(view: View) -> View:
             options = {"strict_slashes": strict_slashes, "websocket": websocket}
-            self._register(view, view.__name__, methods, path, summary=summary, role=role, **options, **more)
+            self._register(view, view.__name__, route, summary=summary, role=role, **options, **more)
             return view
 
         return register
 
     def with_and_without_thread(
-        self, method: str, path: str, summary: str, summary_without: str, *, role: Role, **more: Any
+        self, route: str, summary: str, summary_without: str, *, role: Role, **more: Any
     ) -> Callable[[View], View]:
-        """Register a view at `path` and at `/threads/<thread_id>` + `path`. Its parameter `thread_id` may be None."""
+        """Register a view at a path and below `/threads/<thread_id>`. The view's `thread_id` may be None."""
+        method, _, path = route.partition(" ")
 
         def register(view: View) -> View:
-            name = view.__name__
-            self._register(
-                view, name, method, f"/threads/<thread_id>{path}", summary=summary, role=role, **more
-            )
+            name, on_thread = view.__name__, f"{method} /threads/<thread_id>{path}"
+            self._register(view, name, on_thread, summary=summary, role=role, **more)
             without = {"summary": summary_without, "role": role, **more}
-            self._register(view, f"{name}_without_thread", method, path, fixed={"thread_id": None}, **without)
+            self._register(view, f"{name}_without_thread", route, fixed={"thread_id": None}, **without)
             return view
 
         return register
@@ -132,8 +130,7 @@ class RouteGroup(Blueprint):
         self,
         view: Callable[..., Any],
         endpoint: str,
-        methods: str | tuple[str, ...],
-        path: str | tuple[str, ...],
+        route: str | tuple[str, ...],
         *,
         fixed: Mapping[str, Any] | None = None,
         strict_slashes: bool | None = None,
@@ -146,14 +143,11 @@ class RouteGroup(Blueprint):
         operation = Operation(group=self, ids=ids, **more)
         call = _parsing(view, parsed, fixed or {}, operation.id_message)
         call.__operation__ = operation  # type: ignore[attr-defined]
-        for each in _all(path):
-            self.add_url_rule(each, endpoint, call, methods=_all(methods), strict_slashes=strict_slashes)
+        for each in (route,) if isinstance(route, str) else route:
+            *methods, path = each.split(" ")
+            self.add_url_rule(path, endpoint, call, methods=methods, strict_slashes=strict_slashes)
             if websocket:
-                self.add_url_rule(each, endpoint, call, websocket=True)
-
-
-def _all(words: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (words,) if isinstance(words, str) else words
+                self.add_url_rule(path, endpoint, call, websocket=True)
 
 
 def _parsing(

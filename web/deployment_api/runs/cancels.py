@@ -66,8 +66,7 @@ class CancelMany(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/runs/<run_id>/cancel",
+    "POST /threads/<thread_id>/runs/<run_id>/cancel",
     "Cancel a run",
     role="run",
     long="wait",
@@ -121,8 +120,7 @@ def _reason(query: dict[str, Any], path: str) -> str:
 
 
 @bp.operation(
-    "POST",
-    "/runs/cancel",
+    "POST /runs/cancel",
     "Cancel several runs",
     role="run",
     slow=True,

@@ -55,8 +55,7 @@ class StreamQuery(JoinQuery):
 
 
 @bp.with_and_without_thread(
-    "GET",
-    "/runs/<run_id>/join",
+    "GET /runs/<run_id>/join",
     "Wait for a run's output",
     "Wait for the output of a run without a thread",
     query=JoinQuery,
@@ -130,8 +129,7 @@ def _cancels(query: dict[str, Any]) -> bool:
 
 
 @bp.with_and_without_thread(
-    "GET",
-    "/runs/<run_id>/stream",
+    "GET /runs/<run_id>/stream",
     "Join a run's event stream",
     "Join the event stream of a run without a thread",
     query=StreamQuery,

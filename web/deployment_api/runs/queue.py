@@ -30,7 +30,7 @@ QUEUE = record(
 )
 
 
-@bp.operation("GET", "/queue", "Count waiting runs by the reason they wait", role="read", answer=QUEUE)
+@bp.operation("GET /queue", "Count waiting runs by the reason they wait", role="read", answer=QUEUE)
 def show_queue() -> Response:
     """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
     asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)

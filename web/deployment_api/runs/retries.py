@@ -57,8 +57,7 @@ class Retry(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/runs/search",
+    "POST /runs/search",
     "Search runs, by default those that failed, timed out or were cancelled",
     role="read",
     slow=True,
@@ -108,8 +107,7 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/runs/<run_id>/retry",
+    "POST /threads/<thread_id>/runs/<run_id>/retry",
     "Retry a failed run from its last checkpoint",
     role="run",
     answer=RUN.schema,

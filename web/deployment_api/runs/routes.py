@@ -68,8 +68,7 @@ FOLLOWS: dict[str, Any] = {**CREATES, "long": True, "headers": FOLLOWED_HEADERS}
 
 
 @bp.with_and_without_thread(
-    "POST",
-    "/runs",
+    "POST /runs",
     "Create a run on a thread",
     "Create a run without a thread",
     answer=RUN.schema,
@@ -82,8 +81,7 @@ def create_run(thread_id: UUID | None) -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/runs/batch",
+    "POST /runs/batch",
     "Create several runs without a thread",
     body_items=MAX_BATCH,
     answer=RUN.schema,
@@ -96,8 +94,7 @@ def create_batch() -> Response:
 
 
 @bp.with_and_without_thread(
-    "POST",
-    "/runs/stream",
+    "POST /runs/stream",
     "Create a run on a thread and stream its events",
     "Create a run without a thread and stream its events",
     query=CreateQuery,
@@ -154,8 +151,7 @@ def _streamed_again(
 
 
 @bp.with_and_without_thread(
-    "POST",
-    "/runs/wait",
+    "POST /runs/wait",
     "Create a run on a thread and wait for its output",
     "Create a run without a thread and wait for its output",
     answer=OUTPUT,
@@ -186,8 +182,7 @@ def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/runs",
+    "GET /threads/<thread_id>/runs",
     "List a thread's runs, newest first",
     role="read",
     slow=True,
@@ -235,7 +230,7 @@ def _list_query() -> dict[str, Any]:
 
 
 @bp.operation(
-    "GET", "/threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
+    "GET /threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
 )
 def get_run(thread_id: UUID, run_id: UUID) -> Response:
     """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
@@ -247,7 +242,7 @@ def get_run(thread_id: UUID, run_id: UUID) -> Response:
 
 
 @bp.operation(
-    "DELETE", "/threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
+    "DELETE /threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
 )
 def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
     """Delete a run. A pending or running run is cancelled first."""

@@ -28,8 +28,7 @@ class DeliverySearch(Schema):
 
 
 @bp.operation(
-    "POST",
-    "/webhooks/search",
+    "POST /webhooks/search",
     "Search webhook deliveries, newest first",
     role="read",
     slow=True,
@@ -62,8 +61,7 @@ def search_webhooks() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/webhooks/<delivery_id>/retry",
+    "POST /webhooks/<delivery_id>/retry",
     "Send a webhook delivery again",
     role="run",
     status=202,

@@ -139,8 +139,7 @@ def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
 
 
 @bp.operation(
-    "GET",
-    ("/a2a/<assistant_id>", "/a2a/<assistant_id>/.well-known/agent-card.json"),
+    ("GET /a2a/<assistant_id>", "GET /a2a/<assistant_id>/.well-known/agent-card.json"),
     "Get an assistant's A2A card",
     role="read",
     answer=OBJECT,
@@ -151,8 +150,7 @@ def get_card(assistant_id: str) -> Response:
 
 
 @bp.operation(
-    "GET",
-    "/.well-known/agent-card.json",
+    "GET /.well-known/agent-card.json",
     "Get the A2A card of the assistant in the query",
     role="read",
     query=CardQuery,
@@ -167,8 +165,7 @@ def find_card() -> Response:
 
 
 @bp.operation(
-    "POST",
-    "/a2a/<assistant_id>",
+    "POST /a2a/<assistant_id>",
     "Call a method of the Agent2Agent protocol",
     role="run",
     body=A2aCall,

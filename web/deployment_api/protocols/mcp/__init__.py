@@ -50,8 +50,7 @@ def require_enabled() -> None:
 
 
 @bp.operation(
-    "POST",
-    "/mcp",
+    "POST /mcp",
     "Call a method of the Model Context Protocol",
     role="run",
     body=McpCall,
@@ -81,8 +80,7 @@ def call_method() -> Response:
 
 
 @bp.operation(
-    "DELETE",
-    "/mcp",
+    "DELETE /mcp",
     "End a session of the Model Context Protocol (not supported)",
     role="read",
     status=404,

@@ -124,8 +124,7 @@ class CommandRefused(Exception):
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/commands",
+    "POST /threads/<thread_id>/commands",
     "Execute a command of protocol v2",
     role="run",
     body=ProtocolCommand,

@@ -30,8 +30,7 @@ MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that doe
 
 
 @bp.operation(
-    "POST",
-    "/threads/<thread_id>/stream/events",
+    "POST /threads/<thread_id>/stream/events",
     "Stream a thread's events in protocol v2",
     role="read",
     long=True,

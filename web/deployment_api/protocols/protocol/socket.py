@@ -66,8 +66,7 @@ class Unsubscribed(Schema):
 
 
 @bp.operation(
-    "GET",
-    "/threads/<thread_id>/stream/events",
+    "GET /threads/<thread_id>/stream/events",
     "Open a WebSocket for a thread's events and commands in protocol v2",
     role="read",
     long=True,
