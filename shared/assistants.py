@@ -24,6 +24,7 @@ from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
+from shared.records import ID, OBJECT, TEXT, TEXT_OR_NULL, TIME, Record, RecordField
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -37,11 +38,23 @@ SORTABLE = {
     "name": ASSISTANT_VERSION.c.name,
     "graph_id": ASSISTANT_VERSION.c.graph_id,
 }
-FIELDS = (
-    "assistant_id", "graph_id", "config", "context", "metadata", "name", "created_at", "updated_at",
-    "version", "description",
-)  # fmt: skip
-CONTENT = ("graph_id", "config", "context", "metadata", "name", "description")
+FIELDS = {
+    "assistant_id": RecordField(ID),
+    "graph_id": RecordField(TEXT),
+    "config": RecordField(OBJECT),
+    "context": RecordField(OBJECT),
+    "metadata": RecordField(OBJECT),
+    "name": RecordField(TEXT),
+    "created_at": RecordField(TIME),
+    "updated_at": RecordField(TIME),
+    "version": RecordField({"type": "integer", "minimum": 1}),
+    "description": RecordField(TEXT_OR_NULL),
+}
+RECORD = Record("Assistant", FIELDS, internal=["last_version"])
+VERSION_RECORD = Record(
+    "AssistantVersion", {name: field for name, field in FIELDS.items() if name != "updated_at"}
+)
+CONTENT = ("graph_id", "config", "context", "metadata", "name", "description")  # a version's fields
 UNTITLED = "Untitled"
 NOTHING_SERVES = "The deployment has no serving revision yet. Poll its latest revision."
 
@@ -52,30 +65,15 @@ def default_id(graph_id: str) -> UUID:
 
 
 def _active() -> Select[*tuple[Any, ...]]:
-    return select(
-        ASSISTANT.c.assistant_id,
-        ASSISTANT_VERSION.c.graph_id,
-        ASSISTANT_VERSION.c.config,
-        ASSISTANT_VERSION.c.context,
-        ASSISTANT_VERSION.c.metadata,
-        ASSISTANT_VERSION.c.name,
-        ASSISTANT.c.created_at,
-        ASSISTANT.c.updated_at,
-        ASSISTANT.c.version,
-        ASSISTANT_VERSION.c.description,
-        ASSISTANT.c.last_version,
-    ).join_from(
+    """Select assistants with the content of their active versions."""
+    columns = ((ASSISTANT_VERSION if name in CONTENT else ASSISTANT).c[name] for name in RECORD.columns)
+    return select(*columns).join_from(
         ASSISTANT,
         ASSISTANT_VERSION,
         (ASSISTANT_VERSION.c.deployment_id == ASSISTANT.c.deployment_id)
         & (ASSISTANT_VERSION.c.assistant_id == ASSISTANT.c.assistant_id)
         & (ASSISTANT_VERSION.c.version == ASSISTANT.c.version),
     )
-
-
-def record(row: RowMapping) -> dict[str, Any]:
-    """Return an assistant as in the API."""
-    return {name: row[name] for name in FIELDS}
 
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping:
@@ -244,18 +242,7 @@ def versions(
 ) -> list[dict[str, Any]]:
     """Return an assistant's versions, newest first. Raises NotFound."""
     query = (
-        select(ASSISTANT_VERSION)
-        .with_only_columns(
-            ASSISTANT_VERSION.c.assistant_id,
-            ASSISTANT_VERSION.c.graph_id,
-            ASSISTANT_VERSION.c.config,
-            ASSISTANT_VERSION.c.context,
-            ASSISTANT_VERSION.c.metadata,
-            ASSISTANT_VERSION.c.name,
-            ASSISTANT_VERSION.c.created_at,
-            ASSISTANT_VERSION.c.version,
-            ASSISTANT_VERSION.c.description,
-        )
+        select(*(ASSISTANT_VERSION.c[name] for name in VERSION_RECORD.columns))
         .where(
             ASSISTANT_VERSION.c.deployment_id == deployment_id,
             ASSISTANT_VERSION.c.assistant_id == assistant_id,

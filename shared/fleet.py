@@ -17,10 +17,64 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import dumps
 from shared.models import is_silent
+from shared.records import (
+    BOOLEAN,
+    COUNT,
+    ID,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    JsonSchema,
+    Record,
+    RecordField,
+    listed,
+    one_of,
+    record,
+)
 
 REMOVED_SECONDS = 60.0  # without a heartbeat
 READY, DRAINING, SILENT = "ready", "draining", "silent"
 STATES = (READY, DRAINING, SILENT)
+
+SECONDS: JsonSchema = {"type": "number", "minimum": 0}
+GRAPH_HOST = record(
+    "GraphHost",
+    revision_id=ID,
+    revision_number=COUNT,
+    deployment_id=ID,
+    deployment=TEXT,
+    pid=COUNT,
+    runs=COUNT,
+    memory_mb=COUNT,
+    memory_limit_mb=COUNT,
+    age_seconds=SECONDS,
+    idle_seconds=SECONDS,
+    is_healthy=BOOLEAN,
+)
+RECORD = Record(
+    "Worker",
+    {
+        "id": RecordField(TEXT),
+        "kind": RecordField(one_of("runner", "builder")),
+        "pool": RecordField(TEXT_OR_NULL),
+        "host_name": RecordField(TEXT),
+        "pid": RecordField(COUNT),
+        "version": RecordField(TEXT),
+        "isolation": RecordField({"type": "integer", "enum": [0, 1, 2]}),
+        "bounds_tasks": RecordField(BOOLEAN),
+        "bounds_memory": RecordField(BOOLEAN),
+        "state": RecordField(one_of(*STATES)),
+        "slots": RecordField(COUNT),
+        "running": RecordField(COUNT),
+        "ended_a_minute": RecordField(COUNT),
+        "heard_seconds": RecordField(SECONDS),
+        "silent_seconds": RecordField(SECONDS),
+        "host_count": RecordField(COUNT),
+        "hosts": RecordField(listed(GRAPH_HOST)),
+        "started_at": RecordField(TIME),
+        "seen_at": RecordField(TIME),
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from shared import store_vectors
 from shared.errors import Invalid
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
+from shared.records import OBJECT, TEXT, TIME, TIME_OR_NULL, Record, RecordField, Show, listed
 from shared.store_vectors import ItemVectors
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
@@ -93,20 +94,26 @@ def config_of(conn: Connection, revision_id: UUID | None) -> StoreConfig:
     )
 
 
+RECORD = Record(
+    "StoreItem",
+    {
+        "namespace": RecordField(listed(TEXT), ("path",), lambda row: row["path"][:-1].split(".")),
+        "key": RecordField(TEXT),
+        "value": RecordField(OBJECT),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+        "expires_at": RecordField(
+            TIME_OR_NULL,
+            ("expires_at", "ttl_minutes"),
+            lambda row: None if row["ttl_minutes"] is None else row["expires_at"],
+        ),
+        "score": RecordField({"type": ["number", "null"]}, (), lambda row: row.get("score"), shown="search"),
+    },
+)
+
+
 def path_of(namespace: Namespace) -> str:
     return "".join(f"{label}." for label in namespace)
-
-
-def item(row: RowMapping) -> dict[str, Any]:
-    """Return an item as in the API."""
-    return {
-        "namespace": row["path"][:-1].split("."),
-        "key": row["key"],
-        "value": row["value"],
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-        "expires_at": None if row["ttl_minutes"] is None else row["expires_at"],
-    }
 
 
 PUT = text("""
@@ -177,23 +184,22 @@ def get(
 ) -> dict[str, Any] | None:
     """Return an item or None. `refresh` restarts its time to live."""
     query = text(
-        "SELECT path, key, value, created_at, updated_at, expires_at, ttl_minutes FROM store_item"
-        f" WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND {LIVES}"
+        f"SELECT {RECORD.select} FROM store_item WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND {LIVES}"
     )
     key_of = {"deployment_id": deployment_id, "path": path_of(namespace), "key": key}
     rows = conn.execute(query, key_of).mappings().all()
-    items = _read(conn, deployment_id, rows, refresh)
+    items = _read(conn, deployment_id, rows, refresh, RECORD.show)
     return items[0] if items else None
 
 
 def _read(
-    conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], refresh: bool
+    conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], refresh: bool, show: Show
 ) -> list[dict[str, Any]]:
     """Return the items of these rows. `refresh` restarts their time to live."""
     expiries = _refreshed(conn, deployment_id, rows) if refresh else {}
     return [
-        {**found, "expires_at": expiries.get((row["path"], row["key"]), found["expires_at"])}
-        for row, found in zip(rows, map(item, rows), strict=True)
+        {**item, "expires_at": expiries.get((row["path"], row["key"]), item["expires_at"])}
+        for row, item in zip(rows, map(show, rows), strict=True)
     ]
 
 
@@ -234,13 +240,11 @@ def search(
         values |= store_vectors.score_values(near)
         score, order = store_vectors.SCORE, "score DESC NULLS LAST, "
     query = text(
-        "SELECT path, key, value, created_at, updated_at, expires_at, ttl_minutes"
-        f"{', score' if score else ''} FROM store_item AS i {score} WHERE {' AND '.join(where)}"
+        f"SELECT {RECORD.select}{', score' if score else ''} FROM store_item AS i {score} WHERE {' AND '.join(where)}"
         f" ORDER BY {order}updated_at DESC, path, key LIMIT :limit OFFSET :offset"
     )
     rows = conn.execute(query, values).mappings().all()
-    items = _read(conn, deployment_id, rows, refresh)
-    return [{**found, "score": row.get("score")} for row, found in zip(rows, items, strict=True)]
+    return _read(conn, deployment_id, rows, refresh, RECORD.show_search_result)
 
 
 def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:

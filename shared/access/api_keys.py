@@ -30,6 +30,7 @@ from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.figures import budgets
 from shared.infra.postgres import connection
 from shared.models import API_KEY
+from shared.records import COUNT_OR_NULL, TEXT, TIME, TIME_OR_NULL, Record, RecordField, one_of
 
 OPERATOR = "operator"
 ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each includes the rights of those before it
@@ -115,13 +116,27 @@ def _check_role(role: str, organization_id: UUID) -> None:
 
 
 LIMITS = ("max_concurrent_runs", *budgets.NAMES)
-COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at, max_concurrent_runs, max_tokens_per_day, max_run_tokens"
+RECORD = Record(
+    "ApiKey",
+    {
+        "id": RecordField(TEXT),
+        "name": RecordField(TEXT),
+        "role": RecordField(one_of(*ROLES)),
+        "created_at": RecordField(TIME),
+        "expires_at": RecordField(TIME_OR_NULL),
+        "last_used_at": RecordField(TIME_OR_NULL),
+        "revoked_at": RecordField(TIME_OR_NULL),
+        "max_concurrent_runs": RecordField(COUNT_OR_NULL),
+        "max_tokens_per_day": RecordField(COUNT_OR_NULL),
+        "max_run_tokens": RecordField(COUNT_OR_NULL),
+    },
+)
 
 
 def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int) -> list[RowMapping]:
     """Return an organization's keys, newest first, including ended ones."""
     query = text(
-        f"SELECT {COLUMNS} FROM api_key WHERE organization_id = :organization_id"
+        f"SELECT {RECORD.select} FROM api_key WHERE organization_id = :organization_id"
         " ORDER BY created_at DESC, id LIMIT :limit OFFSET :offset"
     )
     values = {"organization_id": organization_id, "limit": limit, "offset": offset}
@@ -131,7 +146,7 @@ def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int)
 def get(conn: Connection, organization_id: UUID, key_id: str, *, lock: bool = False) -> RowMapping:
     """Return a key without its secret. `lock` holds its row until the transaction ends. Raises NotFound."""
     query = text(
-        f"SELECT {COLUMNS} FROM api_key WHERE id = :id AND organization_id = :organization_id"
+        f"SELECT {RECORD.select} FROM api_key WHERE id = :id AND organization_id = :organization_id"
         + (" FOR UPDATE" if lock else "")
     )
     values = {"id": key_id, "organization_id": organization_id}
@@ -158,7 +173,7 @@ def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, 
     values = {name: value or None if name in LIMITS else value for name, value in changes.items()}
     query = text(
         f"UPDATE api_key SET {', '.join(f'{name} = :{name}' for name in values)}"
-        f" WHERE id = :id AND organization_id = :organization_id RETURNING {COLUMNS}"
+        f" WHERE id = :id AND organization_id = :organization_id RETURNING {RECORD.select}"
     )
     updated = conn.execute(query, {**values, "id": key_id, "organization_id": caller.organization_id})
     if values.get("max_tokens_per_day"):

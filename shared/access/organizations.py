@@ -18,10 +18,13 @@ from shared.access.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATI
 from shared.deployments.revisions import Transition
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection
+from shared.records import ID, TEXT, TIME, Record, RecordField
 from shared.removal import deletion
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-COLUMNS = "id, name, created_at"
+RECORD = Record(
+    "Organization", {"id": RecordField(ID), "name": RecordField(TEXT), "created_at": RecordField(TIME)}
+)
 PURGE_GRACE_SECONDS = 60.0  # after this time no process caches the organization's keys any more
 
 
@@ -29,7 +32,7 @@ def create(conn: Connection, name: str) -> RowMapping:
     """Insert an organization. Raises Conflict if the name is taken, Invalid if it looks like an id."""
     _check_name(name)
     query = text(
-        f"INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING RETURNING {COLUMNS}"
+        f"INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING RETURNING {RECORD.select}"
     )
     row = conn.execute(query, {"id": uuid7(), "name": name}).mappings().one_or_none()
     if row is None:
@@ -40,7 +43,7 @@ def create(conn: Connection, name: str) -> RowMapping:
 def list_all(conn: Connection, *, only: UUID | None, limit: int, offset: int) -> list[RowMapping]:
     """Return organizations, oldest first; only that one if `only` is set."""
     query = text(
-        f"SELECT {COLUMNS} FROM organization WHERE deleted_at IS NULL"
+        f"SELECT {RECORD.select} FROM organization WHERE deleted_at IS NULL"
         " AND id = coalesce(CAST(:only AS uuid), id) ORDER BY created_at, id LIMIT :limit OFFSET :offset"
     )
     return list(conn.execute(query, {"only": only, "limit": limit, "offset": offset}).mappings())
@@ -48,7 +51,7 @@ def list_all(conn: Connection, *, only: UUID | None, limit: int, offset: int) ->
 
 def get(conn: Connection, organization_id: UUID) -> RowMapping:
     """Return an organization. Raises NotFound."""
-    query = text(f"SELECT {COLUMNS} FROM organization WHERE id = :id AND deleted_at IS NULL")
+    query = text(f"SELECT {RECORD.select} FROM organization WHERE id = :id AND deleted_at IS NULL")
     row = conn.execute(query, {"id": organization_id}).mappings().one_or_none()
     if row is None:
         raise missing(organization_id)
@@ -63,7 +66,7 @@ def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
     _check_name(name)
     _refuse_default(organization_id, "renamed")
     query = text(
-        f"UPDATE organization SET name = :name WHERE id = :id AND deleted_at IS NULL RETURNING {COLUMNS}"
+        f"UPDATE organization SET name = :name WHERE id = :id AND deleted_at IS NULL RETURNING {RECORD.select}"
     )
     try:
         row = conn.execute(query, {"name": name, "id": organization_id}).mappings().one_or_none()

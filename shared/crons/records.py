@@ -17,27 +17,50 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, TooMany
 from shared.infra import encryption
 from shared.infra.postgres import dumps
+from shared.records import (
+    BOOLEAN,
+    ID,
+    ID_OR_NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    Record,
+    RecordField,
+)
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
-FIELDS = (
-    "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
-    "next_run_date", "metadata", "on_run_completed", "enabled", "created_at", "updated_at",
-)  # fmt: skip
+RECORD = Record(
+    "Cron",
+    {
+        "cron_id": RecordField(ID),
+        "assistant_id": RecordField(ID),
+        "thread_id": RecordField(ID_OR_NULL),
+        "user_id": RecordField(TEXT_OR_NULL),
+        "end_time": RecordField(
+            TIME_OR_NULL,
+            ("payload", "end_time"),
+            lambda row: row["payload"].get("end_time", row["end_time"]),  # as it was sent
+        ),
+        "schedule": RecordField(TEXT),
+        "timezone": RecordField(TEXT_OR_NULL),
+        "payload": RecordField(OBJECT),
+        "next_run_date": RecordField(TIME_OR_NULL),
+        "metadata": RecordField(OBJECT),
+        "on_run_completed": RecordField(TEXT_OR_NULL),
+        "enabled": RecordField(BOOLEAN),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+    },
+)
 SORTABLE = (
     "cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at",
 )  # fmt: skip
 OWN = ("schedule", "timezone", "end_time", "on_run_completed", "enabled")
 MAX_PER_DEPLOYMENT = 10_000
-
-
-def record(row: RowMapping) -> dict[str, Any]:
-    """Return a cron as in the API, with its `end_time` as it was sent."""
-    return {
-        **{name: row[name] for name in FIELDS},
-        "end_time": row["payload"].get("end_time", row["end_time"]),
-    }
 
 
 INSERT = text("""
@@ -149,7 +172,7 @@ def _now(conn: Connection) -> datetime:
 def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = False) -> RowMapping:
     """Return a cron. Raises NotFound."""
     query = text(
-        f"SELECT {', '.join(FIELDS)} FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id"
+        f"SELECT {RECORD.select} FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id"
         + (" FOR UPDATE" if lock else "")
     )
     row = conn.execute(query, {"deployment_id": deployment_id, "cron_id": cron_id}).mappings().one_or_none()
@@ -280,7 +303,7 @@ def search(
     order = "ASC" if sort_order == "asc" else "DESC"
     where, values = _matching(deployment_id, visible, wanted)
     query = text(
-        f"SELECT {', '.join(FIELDS)} FROM cron WHERE {where}"
+        f"SELECT {RECORD.select} FROM cron WHERE {where}"
         f" ORDER BY {sort_by} {order}, cron_id DESC LIMIT :limit OFFSET :offset"
     )
     return list(conn.execute(query, {**values, "limit": limit, "offset": offset}).mappings())

@@ -11,7 +11,16 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import archives, limits, next_revision, revision_changes, revisions, shares, user_code
+from shared.deployments import (
+    archives,
+    limits,
+    next_revision,
+    records,
+    revision_changes,
+    revisions,
+    shares,
+    user_code,
+)
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.revisions import Transition
@@ -332,22 +341,7 @@ def interrupt(
 STATUS = status_of_deployment("d")
 
 SELECT = f"""
-SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, {STATUS} AS status, d.pool,
-       d.max_concurrent_runs, d.hosts_per_runner, d.run_timeout_seconds, d.memory_mb,
-       d.max_tokens_per_day, d.max_run_tokens,
-       d.agent_id, d.agent_environment, d.latest_revision_id, d.active_revision_id, d.created_at,
-       d.updated_at, r.source_revision_config, r.number AS latest_revision_number,
-       r.status AS latest_revision_status,
-       (SELECT a.number FROM revision a WHERE a.id = d.active_revision_id) AS active_revision_number,
-       CASE WHEN d.traffic IS NOT NULL THEN (
-           SELECT json_agg(json_build_object('revision_id', o.id, 'revision_number', o.number,
-                                             'percent', share.percent) ORDER BY o.number)
-           FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
-           JOIN revision o ON o.id = share.revision_id) END AS traffic,
-       (SELECT a.manifest -> 'http' ->> 'mount_prefix' FROM revision a WHERE a.id = d.active_revision_id)
-           AS mount_prefix,
-       coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s WHERE s.revision_id = r.id), '[]')
-           AS secret_names
+SELECT {records.DEPLOYMENT.select}
 FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
 WHERE d.organization_id = :organization_id
 """

@@ -11,15 +11,21 @@ from sqlalchemy import Connection, text
 
 from shared.deployments.shares import takes_traffic
 from shared.figures import budgets
-from shared.infra.postgres import Row
+from shared.records import COUNT_OR_NULL, Record, RecordField
 
 MOVED_AT_ONCE = 2_000  # one statement for 100 000 runs would exceed a request's time limit
-NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb", *budgets.NAMES)
-
-
-def record(row: Row) -> dict[str, Any]:
-    """Return a deployment's limits as in the API. None where the deployment sets no limit."""
-    return {name: row[name] for name in NAMES}
+RECORD = Record(
+    "DeploymentLimits",
+    {
+        "max_concurrent_runs": RecordField(COUNT_OR_NULL),
+        "hosts_per_runner": RecordField(COUNT_OR_NULL),
+        "run_timeout_seconds": RecordField({"type": ["number", "null"], "minimum": 0}),
+        "memory_mb": RecordField(COUNT_OR_NULL),
+        "max_tokens_per_day": RecordField(COUNT_OR_NULL),
+        "max_run_tokens": RecordField(COUNT_OR_NULL),
+    },
+)
+NAMES = RECORD.columns
 
 
 def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> None:

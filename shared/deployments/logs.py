@@ -27,11 +27,26 @@ from shared.eventlog import events
 from shared.eventlog.events import Batch, Event
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
+from shared.records import ID_OR_NULL, TEXT, Record, RecordField, one_of
 
 log = logging.getLogger(__name__)
 
 BUILD, DEPLOY = "build", "deploy"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+RECORD = Record(
+    "LogLine",
+    {
+        "id": RecordField(TEXT, value=lambda row: str(row["id"])),
+        "timestamp": RecordField(
+            {"type": "number", "description": "Milliseconds since 1970-01-01T00:00:00Z"},
+            ("at",),
+            lambda row: round(row["at"].timestamp() * 1000, 3),  # the fraction keeps lines in order
+        ),
+        "level": RecordField(one_of(*LEVELS)),
+        "message": RecordField(TEXT),
+        "run_id": RecordField(ID_OR_NULL),
+    },
+)
 MAX_LINE = 8 * 1024
 RETENTION_SECONDS = 900
 REPLAYED_AT_ONCE = 1_000
@@ -163,7 +178,7 @@ def lines(
         where.append(f"(at, id) {'>' if is_ascending else '<'} (CAST(:after_at AS timestamptz), :after_id)")
     direction = "ASC" if is_ascending else "DESC"
     statement = (
-        f"SELECT id, at, level, message, run_id FROM log_line WHERE {' AND '.join(where)}"
+        f"SELECT {RECORD.select} FROM log_line WHERE {' AND '.join(where)}"
         f" ORDER BY at {direction}, id {direction} LIMIT :limit"
     )
     rows = list(conn.execute(text(statement), values).mappings())

@@ -11,8 +11,23 @@ from sqlalchemy import Connection, text
 from shared.deployments import secrets
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import Row, dumps
+from shared.records import COUNT_OR_NULL, TEXT, TEXT_OR_NULL, listed, or_null, record
 
 COMMIT_MESSAGE = "commit_message"
+NAMES_OR_NULL = or_null(listed(TEXT))
+SCHEMA = record(
+    "RevisionChanges",
+    source=record(
+        archive_digest=TEXT_OR_NULL,
+        repo_url=TEXT_OR_NULL,
+        repo_ref=TEXT_OR_NULL,
+        repo_commit_sha=TEXT_OR_NULL,
+        commit_message=TEXT_OR_NULL,
+    ),
+    redeployed_number=COUNT_OR_NULL,
+    variables_set=NAMES_OR_NULL,
+    variables_unset=NAMES_OR_NULL,
+)
 
 BEFORE = text("""
 SELECT o.id FROM revision r JOIN revision o ON o.deployment_id = r.deployment_id AND o.number < r.number
@@ -46,7 +61,7 @@ def keep_message(conn: Connection, revision_id: UUID, message: str) -> None:
     conn.execute(KEEP, values)
 
 
-def record(row: Row) -> dict[str, Any]:
+def show(row: Row) -> dict[str, Any]:
     """Return a revision's changes as in the API. The variables are None for revisions without a record."""
     kept = row["changes"] or {}
     config = row["source_revision_config"]

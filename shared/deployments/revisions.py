@@ -23,6 +23,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
+from shared.deployments.records import REVISION
 from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import dumps
@@ -438,17 +439,10 @@ def expire(conn: Connection) -> list[Transition]:
     return moved
 
 
-COLUMNS = (
-    "r.id, r.number, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config,"
-    " r.archive_digest, r.created_by, r.changes, r.preview, (SELECT d.source_config ->> 'repo_url' FROM deployment d"
-    " WHERE d.id = r.deployment_id) AS repo_url"
-)
-
-
 def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
     """Return a revision's row. Raises NotFound."""
     query = text(
-        f"SELECT {COLUMNS}, r.deployment_id, r.requirements, r.python_version, r.manifest,"
+        f"SELECT {REVISION.select}, r.deployment_id, r.requirements, r.python_version, r.manifest,"
         " r.build_id, r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
     )
     row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).mappings().one_or_none()
@@ -466,7 +460,7 @@ def list_of(
 ) -> list[RowMapping]:
     """Return a deployment's revisions in one of the statuses (all if empty), newest first."""
     query = text(
-        f"SELECT {COLUMNS} FROM revision r WHERE r.deployment_id = :id"
+        f"SELECT {REVISION.select} FROM revision r WHERE r.deployment_id = :id"
         " AND (cardinality(CAST(:statuses AS text[])) = 0 OR r.status = ANY(:statuses))"
         " ORDER BY r.number DESC LIMIT :limit OFFSET :offset"
     )

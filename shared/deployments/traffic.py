@@ -18,6 +18,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments import deployments, revisions
 from shared.deployments.next_revision import Change
+from shared.deployments.records import PREVIEW
 from shared.deployments.revisions import Transition
 from shared.deployments.shares import MOST, WHOLE, Share
 from shared.errors import Conflict, Invalid, NotFound
@@ -187,9 +188,8 @@ def show_preview(conn: Connection, deployment_id: UUID, name: str, revision_id: 
     return deployments.preview_address_name(conn.execute(SHOW, values).scalar_one(), name)
 
 
-PREVIEWS = text("""
-SELECT p.name, p.revision_id, r.number AS revision_number, r.manifest -> 'http' ->> 'mount_prefix' AS mount_prefix,
-    p.created_at, p.updated_at, n.id AS latest_revision_id, n.status AS latest_revision_status
+PREVIEWS = text(f"""
+SELECT {PREVIEW.select}
 FROM preview p
 LEFT JOIN revision r ON r.id = p.revision_id
 LEFT JOIN LATERAL (SELECT id, status FROM revision o

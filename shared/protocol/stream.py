@@ -30,7 +30,7 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus, ThreadStatus
 from shared.protocol import events, lifecycle, position, watching
 from shared.protocol.events import EXPIRED, Failure, Item, Note
 from shared.runs import end_event, visibility
-from shared.runs.read import PROTOCOL
+from shared.runs.record import PROTOCOL
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import records
 from shared.user_code.filters import Filter

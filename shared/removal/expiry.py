@@ -13,7 +13,6 @@ from shared import thread_copies
 from shared.models.threads import EXPIRES, EXPIRES_AT
 from shared.threads import checkpoints, records
 
-STRATEGIES = ("delete", "keep_latest")
 SWEPT_AT_ONCE = 20  # each may have thousands of checkpoints
 
 SET = text(

@@ -21,7 +21,7 @@ from shared.models import ThreadStatus
 from shared.runs import cancel, configurable, drafts, visibility
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Creator, Draft, RunRequest
-from shared.runs.read import PROTOCOL, THREAD_METADATA
+from shared.runs.record import PROTOCOL, THREAD_METADATA
 from shared.threads import records, ttl
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."

@@ -24,6 +24,7 @@ from shared.infra.postgres import Row, connection, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import read, unsent_events
 from shared.runs.claims import Claimed
+from shared.runs.record import HIDDEN
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
@@ -42,7 +43,7 @@ FOLLOWED_BY = (
     "stream_mode",
     "subgraphs",
     "resumable",
-    *read.HIDDEN,
+    *HIDDEN,
 )
 
 

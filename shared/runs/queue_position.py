@@ -19,7 +19,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.arrays import texts
 from shared.infra.postgres import Row
 from shared.models import SILENT_SECONDS, RunStatus
-from shared.runs import read, visibility
+from shared.runs import visibility
+from shared.runs.record import RUN
 from shared.sql import statement
 from shared.user_code.filters import Filter
 
@@ -79,7 +80,7 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
     """Return runs of one thread as the API shows them. Pending runs have the field `queue`."""
     waits = of_runs(conn, deployment_id, rows)
     return [
-        {**read.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
+        {**RUN.show(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
         for row in rows
     ]
 

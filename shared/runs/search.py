@@ -24,7 +24,7 @@ from shared.models import (
     has_ended,
     is_unsuccessful,
 )
-from shared.runs import read
+from shared.runs.record import RUN
 
 CRON_ID = "cron_id"  # key in the metadata of a cron's runs
 MOST_COUNTED = 10_000  # bound of the total in searches that include other than unsuccessful statuses
@@ -95,7 +95,7 @@ def search(
 def _failed(conn: Connection, asked: _Search) -> tuple[list[RowMapping], int]:
     matching = f"FROM run WHERE {asked.where(is_unsuccessful(), 'status = ANY(:status)')}"
     page = text(
-        f"SELECT {read.COLUMNS} {matching} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
+        f"SELECT {RUN.select} {matching} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
     )
     rows = conn.execute(page, asked.values).mappings().all()
     return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), asked.values).scalar_one()
@@ -108,12 +108,10 @@ def _of_any_status(
     places = [asked.where(*part) for part in _parts(set(statuses))]
     last = asked.values["offset"] + asked.values["limit"]
     found = " UNION ALL ".join(
-        f"(SELECT {read.COLUMNS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))"
+        f"(SELECT {RUN.stored} FROM run WHERE {where} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))"
         for where in places
     )
-    page = text(
-        f"SELECT {read.SHOWN_COLUMNS} FROM ({found}) AS run ORDER BY run_id DESC LIMIT :limit OFFSET :offset"
-    )
+    page = text(f"SELECT {RUN.select} FROM ({found}) AS run ORDER BY run_id DESC LIMIT :limit OFFSET :offset")
     rows = conn.execute(page, {**asked.values, "last": last}).mappings().all()
     if len(rows) < asked.values["limit"] and (rows or not asked.values["offset"]):
         return list(rows), asked.values["offset"] + len(rows)  # this is the last page, so the total is known
@@ -140,8 +138,3 @@ def least_id(at: datetime) -> UUID:
     """Return the smallest possible id of a run that was created at this time."""
     milliseconds = min(max(round(at.timestamp() * 1000), 0), 2**48 - 1)
     return UUID(int=(milliseconds << 80) | (7 << 76) | (1 << 63))
-
-
-def record(row: Any) -> dict[str, Any]:
-    """Return a found run as the API shows it, with its error and the number of its newest attempt."""
-    return {**read.record(row), "error": row["error"], "attempt": row["attempt"]}

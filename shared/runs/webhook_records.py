@@ -14,7 +14,18 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
-from shared.infra.postgres import Row
+from shared.records import (
+    COUNT,
+    COUNT_OR_NULL,
+    ID,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    Record,
+    RecordField,
+    one_of,
+)
 from shared.runs import visibility
 from shared.user_code.filters import Filter
 
@@ -38,10 +49,31 @@ _CONDITIONS = {
 _STATUS = "CASE " + " ".join(f"WHEN {said} THEN '{status}'" for status, said in _CONDITIONS.items()) + " END"
 _RUN = "readable(w.run)"
 THREAD_ID = f"CAST({_RUN} ->> 'thread_id' AS uuid)"
-_COLUMNS = f"""w.delivery_id, w.run_id, {THREAD_ID} AS thread_id, w.url, {_STATUS} AS status,
-    w.attempt AS attempts, w.response_status, w.failure AS error, w.created_at,
-    CASE WHEN w.ended_at IS NULL AND w.owner IS NULL THEN w.due_at END AS next_attempt_at,
-    CASE WHEN w.failure IS NULL THEN w.ended_at END AS delivered_at"""
+RECORD = Record(
+    "WebhookDelivery",
+    {
+        "delivery_id": RecordField(ID),
+        "run_id": RecordField(ID),
+        "thread_id": RecordField(ID),
+        "url": RecordField(TEXT, value=lambda row: shown_url(row["url"])),
+        "status": RecordField(one_of(*DeliveryStatus)),
+        "attempts": RecordField(COUNT),
+        "response_status": RecordField(COUNT_OR_NULL),
+        "error": RecordField(TEXT_OR_NULL),
+        "created_at": RecordField(TIME),
+        "next_attempt_at": RecordField(TIME_OR_NULL),
+        "delivered_at": RecordField(TIME_OR_NULL),
+    },
+    table="w",
+    expressions={
+        "thread_id": THREAD_ID,
+        "status": _STATUS,
+        "attempts": "w.attempt",
+        "error": "w.failure",
+        "next_attempt_at": "CASE WHEN w.ended_at IS NULL AND w.owner IS NULL THEN w.due_at END",
+        "delivered_at": "CASE WHEN w.failure IS NULL THEN w.ended_at END",
+    },
+)
 
 
 def search(
@@ -68,7 +100,7 @@ def search(
     if status is not None:
         conditions.append(_CONDITIONS[status])
     matching = f"FROM webhook_delivery w WHERE {' AND '.join(conditions)}"
-    page = f"SELECT {_COLUMNS} {matching} ORDER BY w.created_at DESC, w.delivery_id DESC LIMIT :limit OFFSET :offset"
+    page = f"SELECT {RECORD.select} {matching} ORDER BY w.created_at DESC, w.delivery_id DESC LIMIT :limit OFFSET :offset"
     rows = conn.execute(text(page), values).mappings().all()
     return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), values).scalar_one()
 
@@ -79,11 +111,6 @@ def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, d
     return visibility.of_threads_or_what_they_were(
         filter, metadata, owner="w", thread_id=THREAD_ID, said=said
     )
-
-
-def record(row: Row) -> dict[str, Any]:
-    """Return a delivery as the API shows it."""
-    return {**row, "url": shown_url(row["url"])}
 
 
 def shown_url(url: str) -> str:

@@ -33,7 +33,23 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Driver, Row, dumps, query
-from shared.models import THREAD
+from shared.models import THREAD, ThreadStatus
+from shared.records import (
+    ANYTHING,
+    FAILURE,
+    ID,
+    INTERRUPT,
+    OBJECT,
+    TIME,
+    TIME_OR_NULL,
+    Record,
+    RecordField,
+    listed,
+    mapped,
+    one_of,
+    or_null,
+    record,
+)
 from shared.threads import ttl
 
 SORTABLE = {
@@ -44,18 +60,33 @@ SORTABLE = {
     "state_updated_at": THREAD.c.state_updated_at,
 }
 COUNTED = 10_000
-COLUMNS = (
-    THREAD.c.thread_id,
-    THREAD.c.created_at,
-    THREAD.c.updated_at,
-    THREAD.c.state_updated_at,
-    THREAD.c.metadata,
-    THREAD.c.status,
-    THREAD.c.config,
-    THREAD.c["values"],
-    THREAD.c.interrupts,
-    THREAD.c.error,
+TTL = record(
+    "ThreadTtl",
+    strategy=one_of(*ttl.STRATEGIES),
+    ttl_minutes={"type": "number", "minimum": 0},
+    expires_at=TIME_OR_NULL,
 )
+HAS_ENDED = ("interrupts", "error")  # both are NULL until a first run has ended
+RECORD = Record(
+    "Thread",
+    {
+        "thread_id": RecordField(ID),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+        "state_updated_at": RecordField(TIME),
+        "metadata": RecordField(OBJECT),
+        "status": RecordField(one_of(*ThreadStatus)),
+        "config": RecordField(OBJECT),
+        "values": RecordField(ANYTHING),
+        "error": RecordField(or_null(FAILURE), shown=HAS_ENDED),
+        "interrupts": RecordField(
+            mapped(listed(INTERRUPT)), value=lambda row: row["interrupts"] or {}, shown=HAS_ENDED
+        ),
+        "ttl": RecordField(TTL, shown="requested"),
+        "extracted": RecordField(OBJECT, shown="requested"),
+    },
+)
+COLUMNS = tuple(THREAD.c[name] for name in RECORD.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +95,6 @@ class Made:
 
     record: Row
     is_new: bool
-
-
-def record(row: Row) -> dict[str, Any]:
-    """Return a thread as the API shows it. `error` and `interrupts` are missing until a first run has ended."""
-    shown = {
-        "thread_id": row["thread_id"],
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-        "state_updated_at": row["state_updated_at"],
-        "metadata": row["metadata"],
-        "status": row["status"],
-        "config": row["config"],
-        "values": row["values"],
-    }
-    if row["interrupts"] is not None or row["error"] is not None:
-        shown["error"] = row["error"]
-        shown["interrupts"] = row["interrupts"] or {}
-    return shown
 
 
 def missing(thread_id: UUID) -> NotFound:
@@ -97,7 +110,7 @@ def taken(thread_id: UUID) -> Conflict:
     return Conflict(f"Thread with ID {thread_id} already exists")
 
 
-_RECORD = ", ".join(f'"{column.name}"' for column in COLUMNS)
+_RECORD = ", ".join(f'"{name}"' for name in RECORD.columns)
 CREATE = f"""
 INSERT INTO thread (deployment_id, thread_id, metadata, ttl_minutes, ttl_strategy)
 VALUES (%(deployment_id)s, %(thread_id)s, CAST(%(metadata)s AS jsonb), {ttl.default_minutes("%(deployment_id)s")},

@@ -5,6 +5,8 @@ It is stored with the thread at its creation, so a later revision does not chang
 
 from __future__ import annotations
 
+STRATEGIES = ("delete", "keep_latest")  # what happens to a thread at the end of its time to live
+
 _CONFIGURED = """(SELECT revision.manifest -> 'checkpointer' -> 'ttl' ->> '{key}'
     FROM deployment JOIN revision ON revision.id = deployment.active_revision_id
     WHERE deployment.id = {deployment_id})"""

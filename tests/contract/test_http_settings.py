@@ -42,6 +42,7 @@ def test_an_interface_that_is_off_is_not_there(api: Api, having: Settings, subte
         ("disable_threads", ["POST /threads/x/commands", "POST /threads/x/stream/events"], ["POST /runs/crons/search"]),
         ("disable_runs", ["POST /runs/wait", "GET /threads/x/runs", "POST /runs/crons/search"], ["POST /threads/search"]),
         ("disable_runs", ["POST /threads/x/commands", "POST /threads/x/stream/events"], ["POST /threads/search"]),
+        ("disable_runs", ["GET /queue", "POST /webhooks/search", "POST /webhooks/x/retry"], ["POST /threads/search"]),
         ("disable_store", ["PUT /store/items", "POST /store/namespaces"], ["POST /threads/search"]),
         ("disable_mcp", ["POST /mcp"], ["POST /threads/search"]),
         ("disable_a2a", ["POST /a2a/agent", "GET /.well-known/agent-card.json?assistant_id=agent"], ["POST /threads/search"]),

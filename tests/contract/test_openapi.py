@@ -45,7 +45,7 @@ def test_both_interfaces_say_what_they_answer(document: dict[str, Any]) -> None:
         if not path.startswith(("/v1/", "/v2/", "/d/{deployment}/")):
             continue
         for method, operation in operations.items():
-            assert not operation["summary"].islower(), f"{method} {path}: a sentence, by @operation"
+            assert not operation["summary"].islower(), f"{method} {path}: the summary is a sentence"
             good = {status: said for status, said in operation["responses"].items() if status < "400"}
             for status, said in good.items():
                 assert status in ("101", "202", "204", "302", "303", "304") or _is_described(said), (

@@ -246,6 +246,17 @@ def test_list_selects_in_every_spelling(api: Api, thread_id: str) -> None:
         assert (query, found) == (query, [{"run_id": run["run_id"], "status": "pending"}])
 
 
+def test_list_selects_every_field_of_the_record(api: Api, thread_id: str) -> None:
+    shown = set(start(api, thread_id)) | {"queue"}
+    for name in shown:
+        [run] = api.get(f"/threads/{thread_id}/runs?select={name}").json
+        assert run.keys() == {name}
+
+    refused = api.get(f"/threads/{thread_id}/runs?select=cost,unknown")
+    assert refused.status_code == 422
+    assert "['unknown']" in refused.json["detail"]
+
+
 def test_no_more_runs_wait_on_a_thread_or_in_a_deployment_than_allowed(api: Api, thread_id: str) -> None:
     api.set(max_pending_per_thread=2, max_pending_per_deployment=3)
     for _ in range(2):

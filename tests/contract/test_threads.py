@@ -135,7 +135,7 @@ def test_search_pages_with_the_true_total(api: Api) -> None:
     new(api)
     wanted = {"metadata": {"mark": 1}, "sort_by": "thread_id", "sort_order": "asc", "limit": 2}
 
-    first = api.post("/threads/search", {**wanted, "select": ["thread_id", "context"]})
+    first = api.post("/threads/search", {**wanted, "select": ["thread_id", "context", "error"]})
     last = api.post("/threads/search", {**wanted, "offset": 2})
     beyond = api.post("/threads/search", {**wanted, "offset": 9})
 

@@ -20,6 +20,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, read
 from shared.runs.create import Created
+from shared.runs.record import RUN
 from tests.support.creating import fire_due_crons
 
 
@@ -71,7 +72,7 @@ def test_a_due_cron_creates_one_run_and_moves_on_also_after_downtime(deployment:
     assert fire() == []
     assert now() < row(deployment, cron_id)["next_run_date"] <= now() + timedelta(hours=1)
     with connection() as conn:
-        run = read.record(read.get(conn, deployment.id, fired.run_id))
+        run = RUN.show(read.get(conn, deployment.id, fired.run_id))
     assert (run["status"], run["metadata"]["team"]) == (RunStatus.PENDING, "b")
     assert run["kwargs"]["input"] == {"text": "a"}
     assert run["kwargs"]["context"]["word"] == "x"

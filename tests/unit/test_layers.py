@@ -58,7 +58,7 @@ FORBIDDEN = {
 FLOORS = {
     "shared": (
         {"errors", "settings"},
-        {"models", "infra"},
+        {"models", "infra", "records"},
         {"sql"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership"},
         {"deployments", "oauth", "figures", "hosts"},

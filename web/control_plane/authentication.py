@@ -10,10 +10,10 @@ from base64 import b64encode
 from hashlib import sha256
 from html import escape
 from http import HTTPStatus
-from typing import Any
-from uuid import UUID as UUIDValue
+from typing import Any, ClassVar
+from uuid import UUID
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import RowMapping
 from werkzeug.exceptions import MethodNotAllowed
 
@@ -22,27 +22,27 @@ from shared.infra.postgres import connection
 from shared.oauth import authorization, tokens
 from shared.oauth.authorization import Authentication, Return
 from shared.oauth.tokens import Wanted
-from web.control_plane.providers import redirect_uri
-from web.gate.auth import caller
-from web.http.errors import detail_of, status_of
-from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
-from web.schemas.json_schema import (
+from shared.records import (
     BOOLEAN,
+    ID,
+    ID_OR_NULL,
     OBJECT_OR_NULL,
     TEXT,
     TEXT_OR_NULL,
     TIME,
     TIME_OR_NULL,
-    UUID,
-    UUID_OR_NULL,
     listed,
     one_of,
     record,
 )
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.control_plane.providers import redirect_uri
+from web.gate.auth import caller
+from web.http.errors import detail_of, status_of
+from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("authentication", __name__)
+bp = RouteGroup("authentication", section="Users' tokens")
 
 MAX_SCOPES = 200
 MAX_WAIT_SECONDS = 3600
@@ -52,12 +52,12 @@ AUTHENTICATION = record(
     "Authentication",
     status=one_of(authorization.COMPLETED, authorization.PENDING, authorization.EXPIRED),
     url=TEXT_OR_NULL,
-    auth_id=UUID_OR_NULL,
+    auth_id=ID_OR_NULL,
     token=TEXT_OR_NULL,
     user_id=TEXT_OR_NULL,
     metadata=OBJECT_OR_NULL,
 )
-LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=UUID)
+LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=ID)
 OUTCOME = record(
     "Outcome",
     ("error",),
@@ -69,7 +69,7 @@ OUTCOME = record(
 )
 TOKEN = record(
     "Token",
-    id=UUID,
+    id=ID,
     provider_id=TEXT,
     user_id=TEXT,
     agent_id=TEXT_OR_NULL,
@@ -85,6 +85,8 @@ EXISTS = record("TokenExists", has_token=BOOLEAN)
 
 
 class Authenticate(Schema):
+    example: ClassVar[dict[str, Any]] = {"provider": "acme", "scopes": ["mail.read"], "user_id": "ann"}
+
     provider = StrictString(required=True)
     scopes = ListOf(StrictString(max_length=1024, pattern=r"\S+"), required=True, max_items=MAX_SCOPES)
     user_id = StrictString(max_length=1024, allow_none=True)
@@ -97,6 +99,8 @@ class Authenticate(Schema):
 
 
 class Callback(Schema):
+    example: ClassVar[dict[str, Any]] = {"code": "of the provider", "state": "as it was sent"}
+
     code = StrictString(required=True, min_length=1, max_length=MAX_CODE_LENGTH)
     state = StrictString(required=True, max_length=1024)
     iss = StrictString(max_length=2048, allow_none=True)
@@ -125,12 +129,14 @@ class TokenOf(Schema):
 
 
 class TokenMetadata(Schema):
+    example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
+
     provider_account_label = StrictString(max_length=1024, allow_none=True)
     is_default = StrictBoolean(allow_none=True)
 
 
-@bp.post("/v2/auth/authenticate")
-@operation(
+@bp.operation(
+    "POST /v2/auth/authenticate",
     "Get a user's token, or the URL of the consent page",
     role="run",
     answer=AUTHENTICATION,
@@ -170,8 +176,8 @@ def authenticate() -> Response:
     )
 
 
-@bp.post("/v2/auth/callback/<provider_id>")
-@operation(
+@bp.operation(
+    "POST /v2/auth/callback/<provider_id>",
     "Complete a user's consent with the provider's response",
     role="run",
     answer=LANDED,
@@ -186,8 +192,8 @@ def pass_callback(provider_id: str) -> Response:
     return jsonify(status=authorization.COMPLETED, provider_id=provider_id, auth_id=auth_id)
 
 
-@bp.get("/v2/auth/callback/<provider_id>")
-@operation(
+@bp.operation(
+    "GET /v2/auth/callback/<provider_id>",
     "Complete a user's consent when the provider redirects the browser",
     role="open",
     answer=TEXT,
@@ -260,13 +266,19 @@ def secret(response: Response) -> Response:
     return response
 
 
-@bp.get("/v2/auth/wait/<auth_id>")
-@operation("Wait for a user's consent", role="run", long=True, answer=OUTCOME, query=Wait)
+@bp.operation(
+    "GET /v2/auth/wait/<auth_id>",
+    "Wait for a user's consent",
+    role="run",
+    long=True,
+    answer=OUTCOME,
+    query=Wait,
+)
 def wait_for_consent(auth_id: str) -> Response:
     """Wait for the outcome of a consent request. After `timeout` seconds the answer has the status `timeout`."""
     seconds = load_query(Wait)["timeout"]
     try:
-        key = UUIDValue(auth_id)
+        key = UUID(auth_id)
     except ValueError:
         return jsonify(outcome(Authentication(status=authorization.NOT_FOUND)))
     return secret(jsonify(outcome(authorization.wait(caller().organization_id, key, seconds))))
@@ -286,8 +298,7 @@ def token_record(row: RowMapping) -> dict[str, Any]:
     }
 
 
-@bp.get("/v2/auth/tokens")
-@operation("List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
+@bp.operation("GET /v2/auth/tokens", "List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
 def list_tokens() -> Response:
     """List the metadata of the organization's tokens, optionally of one provider or user."""
     query = load_query(TokenSearch)
@@ -296,8 +307,9 @@ def list_tokens() -> Response:
     return jsonify([token_record(row) for row in rows])
 
 
-@bp.delete("/v2/auth/tokens")
-@operation("Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf)
+@bp.operation(
+    "DELETE /v2/auth/tokens", "Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf
+)
 def revoke_tokens() -> Response:
     """Revoke the provider's tokens of the whole organization, or of one user."""
     query = load_query(TokenOf)
@@ -308,29 +320,37 @@ def revoke_tokens() -> Response:
     return jsonify(message=message, provider_id=query["provider_id"])
 
 
-@bp.get("/v2/auth/tokens/exists")
-@operation("Check whether a token of a provider exists", role="read", answer=EXISTS, query=TokenOf)
+@bp.operation(
+    "GET /v2/auth/tokens/exists",
+    "Check whether a token of a provider exists",
+    role="read",
+    answer=EXISTS,
+    query=TokenOf,
+)
 def token_exists() -> Response:
     query = load_query(TokenOf)
     with connection() as conn:
         return jsonify(has_token=bool(tokens.list_all(conn, caller().organization_id, **query)))
 
 
-@bp.delete("/v2/auth/tokens/<token_id>")
-@operation("Revoke a token", role="run", status=204, errors=(404,))
-def revoke_token(token_id: str) -> tuple[str, int]:
-    key = uuid_path(token_id, "token_id")
+@bp.operation("DELETE /v2/auth/tokens/<token_id>", "Revoke a token", role="run", status=204, errors=(404,))
+def revoke_token(token_id: UUID) -> tuple[str, int]:
     with connection() as conn:
-        row = tokens.get(conn, caller().organization_id, key)
+        row = tokens.get(conn, caller().organization_id, token_id)
     tokens.revoke(caller().organization_id, [row])
     return "", 204
 
 
-@bp.patch("/v2/auth/tokens/<token_id>/metadata")
-@operation("Update a token's metadata", role="run", answer=TOKEN, body=TokenMetadata, errors=(404,))
-def describe_token(token_id: str) -> Response:
+@bp.operation(
+    "PATCH /v2/auth/tokens/<token_id>/metadata",
+    "Update a token's metadata",
+    role="run",
+    answer=TOKEN,
+    body=TokenMetadata,
+    errors=(404,),
+)
+def describe_token(token_id: UUID) -> Response:
     """Set the label of the account that a token is for, or whether it is the user's default token."""
-    key = uuid_path(token_id, "token_id")
     body = load(TokenMetadata)
     changes = {}
     if "provider_account_label" in body:
@@ -338,4 +358,4 @@ def describe_token(token_id: str) -> Response:
     if body.get("is_default") is not None:
         changes["is_default"] = body["is_default"]
     with connection() as conn:
-        return jsonify(token_record(tokens.describe(conn, caller().organization_id, key, changes)))
+        return jsonify(token_record(tokens.describe(conn, caller().organization_id, token_id, changes)))

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.access import api_keys
 from shared.deployments import deployments, logs, shares, traffic
 from shared.deployments.next_revision import REPOSITORY, Change
+from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
 from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
+from shared.records import (
+    ID,
+    TEXT,
+    listed,
+    record,
+)
 from shared.removal import deletion
 from shared.runs import signals
-from web.control_plane import schemas
-from web.control_plane.records import MAX_OFFSET, deployment_record, page
+from web.control_plane.records import deployment_record, page, page_schema
 from web.control_plane.sources import (
     DEFAULT_TYPE,
-    ENVIRONMENTS,
     NAME,
     POOL,
-    SOURCES,
     UNSUPPORTED,
     UPLOAD,
     AgentIdentity,
@@ -46,6 +50,7 @@ from web.gate.idempotency import once
 from web.gate.named import forget
 from web.http.conditional import conditional, tagged
 from web.schemas.fields import (
+    MAX_OFFSET,
     JsonObject,
     ListOf,
     Nested,
@@ -57,16 +62,21 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("deployments", __name__)
+bp = RouteGroup("deployments", section="Deployments")
+
+REFUSED_DELETE = record(id=ID, detail=TEXT)
+DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
 
 MAX_PAGE = 100
 STOPS_AT_ONCE = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
 class DeploymentCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"name": "chat", "source": "internal_source"}
+
     name = StrictString(
         pattern=NAME,
         max_length=255,
@@ -90,6 +100,8 @@ class DeploymentCreate(Schema):
 
 
 class DeploymentPatch(RevisionContent):
+    example: ClassVar[dict[str, Any]] = {"display_name": "Chat"}
+
     display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = Nested(Limits, allow_none=True)
@@ -126,11 +138,11 @@ class DeploymentsDelete(DeploymentDelete):
     deployment_ids = QueryList(UuidField(), max_items=100, required=True)
 
 
-@bp.post("/v2/deployments")
-@operation(
+@bp.operation(
+    "POST /v2/deployments",
     "Create a deployment",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     body=DeploymentCreate,
     status=201,
     errors=(400, 409),
@@ -180,11 +192,11 @@ def _require_one_name(body: dict[str, Any]) -> None:
         raise Invalid("must not be given with agent: the service chooses the name", loc=("body", "name"))
 
 
-@bp.get("/v2/deployments")
-@operation(
+@bp.operation(
+    "GET /v2/deployments",
     "List deployments, newest first",
     role="read",
-    answer=schemas.page(schemas.DEPLOYMENT),
+    answer=page_schema(DEPLOYMENT.schema),
     query=DeploymentSearch,
 )
 def list_deployments() -> Response:
@@ -197,12 +209,12 @@ def list_deployments() -> Response:
     return page([deployment_record(row) for row in rows], offset=offset)
 
 
-@bp.delete("/v2/deployments")
-@operation(
+@bp.operation(
+    "DELETE /v2/deployments",
     "Delete deployments",
     role="deploy",
     slow=True,
-    answer=schemas.DELETED,
+    answer=DELETED,
     also=(207,),
     query=DeploymentsDelete,
 )
@@ -220,45 +232,50 @@ def delete_deployments() -> tuple[Response, int]:
     return jsonify(deleted=deleted, failed=failed), 207 if failed else 200
 
 
-@bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", role="read", answer=schemas.DEPLOYMENT, errors=(304, 404))
-def get_deployment(deployment_id: str) -> Response:
+@bp.operation(
+    "GET /v2/deployments/<deployment_id>",
+    "Get a deployment",
+    role="read",
+    answer=DEPLOYMENT.schema,
+    errors=(304, 404),
+)
+def get_deployment(deployment_id: UUID) -> Response:
     """Return a deployment. A deleted one is returned with status AWAITING_DELETE until nothing is left of it.
 
     Answers 304 if If-None-Match holds the record's ETag.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
-        row = deployments.get(conn, caller().organization_id, key)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
     return conditional(tagged(deployment_record(row)))
 
 
-@bp.patch("/v2/deployments/<deployment_id>")
-@operation(
+@bp.operation(
+    "PATCH /v2/deployments/<deployment_id>",
     "Update a deployment",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     body=DeploymentPatch,
     errors=(400, 404, 409),
     idempotent=True,
 )
-def change_deployment(deployment_id: str) -> Response:
+def change_deployment(deployment_id: UUID) -> Response:
     """Change a deployment. A source, its configuration, secrets or a resource_spec create a new revision.
 
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
     by thread, over deployed revisions. The percentages add up to 100.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     body = load(DeploymentPatch)
     wanted = [Share(**share) for share in body.get("traffic") or ()]
     with connection() as conn:
         keep = once(conn)
-        change = change_of(conn, key, body)
+        change = change_of(conn, deployment_id, body)
         if body.get("traffic") is not None:
-            traffic.split(conn, caller().organization_id, key, wanted)
-        _, moved = deployments.change(conn, caller().organization_id, key, change, by=asked_by(conn))
-        row = deployments.get(conn, caller().organization_id, key)
+            traffic.split(conn, caller().organization_id, deployment_id, wanted)
+        _, moved = deployments.change(
+            conn, caller().organization_id, deployment_id, change, by=asked_by(conn)
+        )
+        row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)
     for share in wanted:
@@ -290,12 +307,19 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
     )
 
 
-@bp.delete("/v2/deployments/<deployment_id>")
-@operation("Delete a deployment", role="deploy", slow=True, query=DeploymentDelete, status=204, errors=(404,))
-def delete_deployment(deployment_id: str) -> tuple[str, int]:
+@bp.operation(
+    "DELETE /v2/deployments/<deployment_id>",
+    "Delete a deployment",
+    role="deploy",
+    slow=True,
+    query=DeploymentDelete,
+    status=204,
+    errors=(404,),
+)
+def delete_deployment(deployment_id: UUID) -> tuple[str, int]:
     """Delete a deployment. It leaves the lists and its name becomes free at once. Its runs are cancelled."""
     load_query(DeploymentDelete)
-    _delete(uuid_path(deployment_id, "deployment_id"))
+    _delete(deployment_id)
     return "", 204
 
 

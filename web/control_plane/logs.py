@@ -5,21 +5,26 @@ from __future__ import annotations
 from time import sleep
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import Connection, RowMapping
 
 from shared.deployments import deployments, logs, polling
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from web.control_plane import schemas
-from web.control_plane.records import log_record
+from shared.records import (
+    TEXT_OR_NULL,
+    listed,
+    record,
+)
 from web.control_plane.revisions import find_revision
 from web.gate.auth import caller
 from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("logs", __name__)
+bp = RouteGroup("logs", section="Logs")
+
+LOG_LINES = record("LogLines", logs=listed(logs.RECORD.schema), next_offset=TEXT_OR_NULL)
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000
@@ -50,16 +55,16 @@ class LogSearch(Schema):
     end_time = TimeField(allow_none=True)
 
 
-@bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/build_logs")
-@operation(
+@bp.operation(
+    "POST /v1/projects/<deployment_id>/revisions/<revision_id>/build_logs",
     "Read a revision's build log",
     role="read",
     slow=True,
-    answer=schemas.LOG_LINES,
+    answer=LOG_LINES,
     body=LogSearch,
     errors=(404,),
 )
-def search_build_logs(deployment_id: str, revision_id: str) -> Response:
+def search_build_logs(deployment_id: UUID, revision_id: UUID) -> Response:
     """Return lines of a build log. `level` means that level and above; `start_time` and `end_time` are inclusive.
 
     `next_offset` continues after the last line. With the order `asc` it is also returned at the current end of the log.
@@ -67,44 +72,43 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
     return _of_revision(deployment_id, revision_id, logs.BUILD)
 
 
-@bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs")
-@operation(
+@bp.operation(
+    "POST /v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs",
     "Read the log of one revision of a deployment",
     role="read",
     slow=True,
-    answer=schemas.LOG_LINES,
+    answer=LOG_LINES,
     body=LogSearch,
     errors=(404,),
 )
-def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
+def search_revision_logs(deployment_id: UUID, revision_id: UUID) -> Response:
     return _of_revision(deployment_id, revision_id, logs.DEPLOY)
 
 
-@bp.post("/v1/projects/<deployment_id>/deploy_logs")
-@operation(
+@bp.operation(
+    "POST /v1/projects/<deployment_id>/deploy_logs",
     "Read a deployment's log, optionally after a wait for new lines",
     role="read",
     slow=True,
     long="wait",
-    answer=schemas.LOG_LINES,
+    answer=LOG_LINES,
     query=LogRead,
     body=LogSearch,
     errors=(404,),
 )
-def search_deployment_logs(deployment_id: str) -> Response:
+def search_deployment_logs(deployment_id: UUID) -> Response:
     """Return lines of a deployment's log. `level` means that level and above.
 
     `text` (or `query`) is a part of a line, `run_id` the run that logged it. `wait` delays the answer by up to that
     many seconds, until a line matches.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     wait_seconds = min(load_query(LogRead)["wait"], MAX_WAIT_SECONDS)
     with connection() as conn:
-        deployments.require(conn, caller().organization_id, key)
-    return _lines(key, None, logs.DEPLOY, wait_seconds=wait_seconds)
+        deployments.require(conn, caller().organization_id, deployment_id)
+    return _lines(deployment_id, None, logs.DEPLOY, wait_seconds=wait_seconds)
 
 
-def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
+def _of_revision(deployment_id: UUID, revision_id: UUID, kind: str) -> Response:
     with connection() as conn:
         row = find_revision(conn, deployment_id, revision_id)
     return _lines(row["deployment_id"], row["id"], kind)
@@ -134,4 +138,4 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
             rows, next_offset = find_now()
             if rows:
                 break
-    return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)
+    return jsonify(logs=[logs.RECORD.show(row) for row in rows], next_offset=next_offset)

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 
 from shared import __version__
 from shared.access import api_keys
 from shared.infra.postgres import connection
-from web.control_plane import schemas
+from shared.records import (
+    BOOLEAN,
+    ID,
+    TEXT,
+    one_of,
+    or_null,
+    record,
+)
 from web.gate.auth import caller
 from web.gate.context import settings
 from web.gate.named import presented_key
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 
-bp = Blueprint("me", __name__)
+bp = RouteGroup("me", section="Organizations and keys")
+
+ME = record(
+    "Me",
+    role=one_of(*api_keys.ROLES),
+    organization=record(id=ID, name=TEXT),
+    key=or_null(record(id=TEXT, name=TEXT)),
+    version=TEXT,
+    dev=BOOLEAN,
+)
 
 
-@bp.get("/v2/me")
-@operation("Get the caller and its role", role="read", answer=schemas.ME)
+@bp.operation("GET /v2/me", "Get the caller and its role", role="read", answer=ME)
 def get_me() -> Response:
     """Return the caller. `organization` is the one that the request acts in.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.deployments import deployments
@@ -13,13 +13,13 @@ from shared.figures.reading import WINDOWS
 from shared.figures.sums import COUNTS, KINDS
 from shared.infra.replica import read
 from shared.models import DeploymentStatus
+from shared.records import COUNT, COUNT_OR_NULL, ID, TEXT, TIME, JsonSchema, listed, one_of, record
 from web.gate.auth import caller
 from web.schemas.fields import OneOf, Schema, StrictString, UuidField
-from web.schemas.json_schema import COUNT, COUNT_OR_NULL, TEXT, TIME, UUID, JsonSchema, listed, one_of, record
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
 
-bp = Blueprint("metrics", __name__)
+bp = RouteGroup("metrics", section="Figures")
 
 SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 SECONDS_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
@@ -33,7 +33,7 @@ POINT = record(
 SERIES = record("FigureSeries", (), step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
 IN_OVERVIEW = record(
     "DeploymentFigures",
-    id=UUID,
+    id=ID,
     name=TEXT,
     status=one_of(*DeploymentStatus),
     pool=TEXT,
@@ -58,8 +58,8 @@ class SeriesQuery(OverviewQuery):
     key_id = StrictString(max_length=255)
 
 
-@bp.get("/v2/metrics/series")
-@operation(
+@bp.operation(
+    "GET /v2/metrics/series",
     "Get the figures of runs as a time series",
     role="read",
     slow=True,
@@ -86,8 +86,8 @@ def get_series() -> Response:
     return jsonify(read(series))
 
 
-@bp.get("/v2/metrics/overview")
-@operation(
+@bp.operation(
+    "GET /v2/metrics/overview",
     "Get the figures of each deployment, in a window and now",
     role="read",
     slow=True,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
-from sqlalchemy import RowMapping
+from flask import Response, jsonify
 
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
@@ -14,17 +14,22 @@ from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra import clock
 from shared.infra.postgres import connection
-from web.control_plane import schemas
-from web.control_plane.records import MAX_OFFSET, page
+from shared.records import (
+    TEXT,
+    record,
+)
+from web.control_plane.records import page, page_schema
 from web.control_plane.sources import MAX_TOKENS
 from web.gate.auth import caller
 from web.gate.context import settings
 from web.gate.idempotency import once
-from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.fields import MAX_OFFSET, OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("organizations", __name__)
+bp = RouteGroup("organizations", section="Organizations and keys")
+
+NEW_API_KEY = record("NewApiKey", **api_keys.RECORD.schema["properties"], key=TEXT)
 
 MAX_PAGE = 100
 MAX_LIFETIME_DAYS = 3650
@@ -32,6 +37,8 @@ MAX_RUNS = 1_000_000
 
 
 class OrganizationBody(Schema):
+    example: ClassVar[dict[str, Any]] = {"name": "Acme"}
+
     name = StrictString(pattern=organizations.NAME, required=True)
 
 
@@ -41,6 +48,8 @@ class Listing(Schema):
 
 
 class KeyCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"name": "ci", "role": "deploy"}
+
     name = StrictString(min_length=1, max_length=255, required=True)
     role = OneOf(*ROLES, required=True)
     expires_at = TimeField(allow_none=True, metadata={"description": "Must be in the future"})
@@ -56,6 +65,8 @@ class KeyCreate(Schema):
 
 
 class KeyPatch(Schema):
+    example: ClassVar[dict[str, Any]] = {"name": "ci"}
+
     name = StrictString(min_length=1, max_length=255, allow_none=True)
     role = OneOf(*ROLES, allow_none=True)
     expires_at = TimeField(allow_none=True, metadata={"description": "In the future"})
@@ -70,9 +81,12 @@ class KeyPatch(Schema):
     max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
-@bp.get("/v2/organizations")
-@operation(
-    "List organizations, oldest first", role="read", answer=schemas.page(schemas.ORGANIZATION), query=Listing
+@bp.operation(
+    "GET /v2/organizations",
+    "List organizations, oldest first",
+    role="read",
+    answer=page_schema(organizations.RECORD.schema),
+    query=Listing,
 )
 def list_organizations() -> Response:
     """List organizations. An operator sees all of them, other callers their own."""
@@ -83,11 +97,11 @@ def list_organizations() -> Response:
     return page([dict(row) for row in rows], offset=query["offset"])
 
 
-@bp.post("/v2/organizations")
-@operation(
+@bp.operation(
+    "POST /v2/organizations",
     "Create an organization",
     role="operator",
-    answer=schemas.ORGANIZATION,
+    answer=organizations.RECORD.schema,
     idempotent=True,
     body=OrganizationBody,
     status=201,
@@ -101,54 +115,60 @@ def create_organization() -> Response:
         return keep(jsonify(dict(organizations.create(conn, body["name"]))), 201)
 
 
-@bp.get("/v2/organizations/<organization_id>")
-@operation("Get an organization", role="read", answer=schemas.ORGANIZATION, errors=(404,))
-def get_organization(organization_id: str) -> Response:
-    key = uuid_path(organization_id, "organization_id")
-    if key != caller().organization_id and not caller().may(OPERATOR):
-        raise organizations.missing(key)
+@bp.operation(
+    "GET /v2/organizations/<organization_id>",
+    "Get an organization",
+    role="read",
+    answer=organizations.RECORD.schema,
+    errors=(404,),
+)
+def get_organization(organization_id: UUID) -> Response:
+    if organization_id != caller().organization_id and not caller().may(OPERATOR):
+        raise organizations.missing(organization_id)
     with connection() as conn:
-        return jsonify(dict(organizations.get(conn, key)))
+        return jsonify(dict(organizations.get(conn, organization_id)))
 
 
-@bp.patch("/v2/organizations/<organization_id>")
-@operation(
+@bp.operation(
+    "PATCH /v2/organizations/<organization_id>",
     "Rename an organization",
     role="operator",
-    answer=schemas.ORGANIZATION,
+    answer=organizations.RECORD.schema,
     body=OrganizationBody,
     errors=(400, 404, 409),
 )
-def rename_organization(organization_id: str) -> Response:
+def rename_organization(organization_id: UUID) -> Response:
     """Rename an organization. Only for operators."""
-    key = uuid_path(organization_id, "organization_id")
     body = load(OrganizationBody)
     with connection() as conn:
-        return jsonify(dict(organizations.rename(conn, key, body["name"])))
+        return jsonify(dict(organizations.rename(conn, organization_id, body["name"])))
 
 
-@bp.delete("/v2/organizations/<organization_id>")
-@operation(
-    "Delete an organization and everything in it", role="operator", slow=True, status=204, errors=(400, 404)
+@bp.operation(
+    "DELETE /v2/organizations/<organization_id>",
+    "Delete an organization and everything in it",
+    role="operator",
+    slow=True,
+    status=204,
+    errors=(400, 404),
 )
-def delete_organization(organization_id: str) -> tuple[str, int]:
+def delete_organization(organization_id: UUID) -> tuple[str, int]:
     """Delete an organization. Only for operators.
 
     Its keys stop working and its deployments stop at once. The remaining data is removed soon after.
     """
-    key = uuid_path(organization_id, "organization_id")
     with connection() as conn:
-        moved = organizations.delete(conn, key)
+        moved = organizations.delete(conn, organization_id)
     api_keys.forget()
     logs.announce(moved)
     return "", 204
 
 
-@bp.get("/v2/keys")
-@operation(
+@bp.operation(
+    "GET /v2/keys",
     "List the organization's API keys, newest first",
     role="admin",
-    answer=schemas.page(schemas.API_KEY),
+    answer=page_schema(api_keys.RECORD.schema),
     query=Listing,
 )
 def list_keys() -> Response:
@@ -156,12 +176,17 @@ def list_keys() -> Response:
     query = load_query(Listing)
     with connection() as conn:
         rows = api_keys.list_of(conn, caller().organization_id, **query)
-    return page([key_record(row) for row in rows], offset=query["offset"])
+    return page([api_keys.RECORD.show(row) for row in rows], offset=query["offset"])
 
 
-@bp.post("/v2/keys")
-@operation(
-    "Create an API key", role="admin", answer=schemas.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201
+@bp.operation(
+    "POST /v2/keys",
+    "Create an API key",
+    role="admin",
+    answer=NEW_API_KEY,
+    idempotent=True,
+    body=KeyCreate,
+    status=201,
 )
 def create_key() -> Response:
     """Create an API key. Its secret, `key`, is returned only once. A key cannot create a key with more rights.
@@ -186,7 +211,7 @@ def create_key() -> Response:
             max_run_tokens=body.get("max_run_tokens"),
         )
         row = api_keys.get(conn, caller().organization_id, key_id)
-        return keep(jsonify({**key_record(row), "key": key}), 201)
+        return keep(jsonify({**api_keys.RECORD.show(row), "key": key}), 201)
 
 
 def _expiry(body: dict[str, Any]) -> datetime | None:
@@ -201,18 +226,23 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
     return now + timedelta(days=days) if days else None
 
 
-@bp.get("/v2/keys/<key_id>")
-@operation("Get an API key, without its secret", role="admin", answer=schemas.API_KEY, errors=(404,))
+@bp.operation(
+    "GET /v2/keys/<key_id>",
+    "Get an API key, without its secret",
+    role="admin",
+    answer=api_keys.RECORD.schema,
+    errors=(404,),
+)
 def get_key(key_id: str) -> Response:
     with connection() as conn:
-        return jsonify(key_record(api_keys.get(conn, caller().organization_id, key_id)))
+        return jsonify(api_keys.RECORD.show(api_keys.get(conn, caller().organization_id, key_id)))
 
 
-@bp.patch("/v2/keys/<key_id>")
-@operation(
+@bp.operation(
+    "PATCH /v2/keys/<key_id>",
     "Update an API key's name, role, expiry or limits",
     role="admin",
-    answer=schemas.API_KEY,
+    answer=api_keys.RECORD.schema,
     body=KeyPatch,
     errors=(404, 409),
 )
@@ -231,18 +261,12 @@ def change_key(key_id: str) -> Response:
         body["expires_at"] = _expiry(body)
         body.pop("lifetime_days", None)
     with connection() as conn:
-        return jsonify(key_record(api_keys.change(conn, caller(), key_id, body)))
+        return jsonify(api_keys.RECORD.show(api_keys.change(conn, caller(), key_id, body)))
 
 
-@bp.delete("/v2/keys/<key_id>")
-@operation("Revoke an API key", role="admin", status=204, errors=(404,))
+@bp.operation("DELETE /v2/keys/<key_id>", "Revoke an API key", role="admin", status=204, errors=(404,))
 def revoke_key(key_id: str) -> tuple[str, int]:
     """Revoke a key, which may be the key of this request. Within seconds it is refused, and its open streams end."""
     with connection() as conn:
         api_keys.revoke(conn, caller().organization_id, key_id)
     return "", 204
-
-
-def key_record(row: RowMapping) -> dict[str, Any]:
-    """Return a key's record, without its secret."""
-    return dict(row)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
+from shared.records import BOOLEAN, ID, TEXT, TEXT_OR_NULL, TIME, record
 from web.gate.auth import caller
 from web.gate.context import base_url, settings
 from web.gate.idempotency import once
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
-from web.schemas.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
 
-bp = Blueprint("providers", __name__)
+bp = RouteGroup("providers", section="OAuth providers")
 
 PROVIDER_ID = r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+"  # used as one segment of a path
 MAX_SECRET_LENGTH = 8192
@@ -27,8 +27,8 @@ MAX_SECRET_LENGTH = 8192
 PROVIDER = record(
     "OAuthProvider",
     ("provider_type", "mcp_server_url", "token_endpoint_auth_method", "is_dynamic_client"),
-    id=UUID,
-    organization_id=UUID,
+    id=ID,
+    organization_id=ID,
     provider_id=TEXT,
     name=TEXT,
     client_id=TEXT,
@@ -51,6 +51,15 @@ def _provider_id() -> StrictString:
 
 
 class ProviderCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "provider_id": "acme",
+        "name": "Acme",
+        "client_id": "runyard",
+        "client_secret": "of the client",
+        "auth_url": "https://acme.example/authorize",
+        "token_url": "https://acme.example/token",
+    }
+
     provider_id = _provider_id()
     name = StrictString(required=True, min_length=1, max_length=255)
     client_id = StrictString(required=True, min_length=1, max_length=1024)
@@ -66,6 +75,8 @@ class ProviderCreate(Schema):
 
 
 class ProviderPatch(Schema):
+    example: ClassVar[dict[str, Any]] = {"name": "Acme"}
+
     name = StrictString(min_length=1, max_length=255, allow_none=True)
     client_id = StrictString(min_length=1, max_length=1024, allow_none=True)
     client_secret = StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
@@ -78,6 +89,12 @@ class ProviderPatch(Schema):
 
 
 class McpDiscover(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "provider_id": "tools",
+        "name": "Tools",
+        "mcp_server_url": "https://tools.example/mcp",
+    }
+
     provider_id = _provider_id()
     name = StrictString(required=True, min_length=1, max_length=255)
     mcp_server_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
@@ -97,8 +114,8 @@ def provider_record(row: RowMapping) -> dict[str, Any]:
     return {name: row[name] for name in PROVIDER["properties"]}
 
 
-@bp.post("/v2/auth/providers")
-@operation(
+@bp.operation(
+    "POST /v2/auth/providers",
     "Create an OAuth provider",
     role="deploy",
     answer=PROVIDER,
@@ -115,8 +132,8 @@ def create_provider() -> Response:
         return keep(jsonify(provider_record(row)))
 
 
-@bp.post("/v2/auth/providers/mcp-discover")
-@operation(
+@bp.operation(
+    "POST /v2/auth/providers/mcp-discover",
     "Create an OAuth provider from an MCP server",
     role="deploy",
     answer=PROVIDER,
@@ -137,22 +154,34 @@ def discover_provider() -> Response:
         return keep(jsonify(provider_record(providers.create(conn, organization_id, {**body, **found}))))
 
 
-@bp.get("/v2/auth/providers")
-@operation("List OAuth providers, oldest first", role="read", answer=PROVIDER, many=True)
+@bp.operation(
+    "GET /v2/auth/providers", "List OAuth providers, oldest first", role="read", answer=PROVIDER, many=True
+)
 def list_providers() -> Response:
     with connection() as conn:
         return jsonify([provider_record(row) for row in providers.list_all(conn, caller().organization_id)])
 
 
-@bp.get("/v2/auth/providers/<provider_id>")
-@operation("Get an OAuth provider", role="read", answer=PROVIDER, errors=(404,))
+@bp.operation(
+    "GET /v2/auth/providers/<provider_id>",
+    "Get an OAuth provider",
+    role="read",
+    answer=PROVIDER,
+    errors=(404,),
+)
 def get_provider(provider_id: str) -> Response:
     with connection() as conn:
         return jsonify(provider_record(providers.get(conn, caller().organization_id, provider_id)))
 
 
-@bp.patch("/v2/auth/providers/<provider_id>")
-@operation("Update an OAuth provider", role="deploy", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
+@bp.operation(
+    "PATCH /v2/auth/providers/<provider_id>",
+    "Update an OAuth provider",
+    role="deploy",
+    answer=PROVIDER,
+    body=ProviderPatch,
+    errors=(404, 503),
+)
 def change_provider(provider_id: str) -> Response:
     """Change a provider. Fields that are null stay unchanged."""
     body = load(ProviderPatch)
@@ -160,8 +189,8 @@ def change_provider(provider_id: str) -> Response:
         return jsonify(provider_record(providers.update(conn, caller().organization_id, provider_id, body)))
 
 
-@bp.delete("/v2/auth/providers/<provider_id>")
-@operation(
+@bp.operation(
+    "DELETE /v2/auth/providers/<provider_id>",
     "Delete an OAuth provider and all tokens it issued",
     role="deploy",
     slow=True,

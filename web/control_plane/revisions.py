@@ -6,30 +6,30 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
 from shared.deployments import deployments, logs, polling, revisions, traffic
+from shared.deployments.records import DEPLOYMENT, REVISION
 from shared.eventlog import events, follow
 from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.infra.redis import RedisError
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
-from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
+from web.control_plane.records import deployment_record, page, page_schema
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.auth import caller
 from web.gate.context import settings
 from web.gate.idempotency import once
 from web.http import sse
 from web.http.conditional import conditional, is_held, tagged
-from web.schemas.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.fields import MAX_OFFSET, OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("revisions", __name__)
+bp = RouteGroup("revisions", section="Revisions")
 
 
 MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies give up
@@ -52,148 +52,153 @@ class RevisionSearch(Schema):
     remote_reconciled = QueryBoolean()
 
 
-def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> RowMapping:
+def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
     """Return a revision of one of the caller's deployments. Raises NotFound."""
-    deployment_key = uuid_path(deployment_id, "deployment_id")
-    revision_key = uuid_path(revision_id, "revision_id")
-    deployments.require(conn, caller().organization_id, deployment_key)
-    return revisions.get(conn, deployment_key, revision_key)
+    deployments.require(conn, caller().organization_id, deployment_id)
+    return revisions.get(conn, deployment_id, revision_id)
 
 
-@bp.get("/v2/deployments/<deployment_id>/revisions")
-@operation(
+@bp.operation(
+    "GET /v2/deployments/<deployment_id>/revisions",
     "List a deployment's revisions, newest first",
     role="read",
-    answer=schemas.page(schemas.REVISION),
+    answer=page_schema(REVISION.schema),
     query=RevisionSearch,
     errors=(404,),
 )
-def list_revisions(deployment_id: str) -> Response:
-    key = uuid_path(deployment_id, "deployment_id")
+def list_revisions(deployment_id: UUID) -> Response:
     query = load_query(RevisionSearch)
     with connection() as conn:
-        deployments.require(conn, caller().organization_id, key)
+        deployments.require(conn, caller().organization_id, deployment_id)
         rows = revisions.list_of(
             conn,
-            key,
+            deployment_id,
             statuses=query["status"],
             limit=min(query["limit"], MAX_PAGE),
             offset=query["offset"],
         )
-    return page([revision_record(row) for row in rows], offset=query["offset"])
+    return page([REVISION.show(row) for row in rows], offset=query["offset"])
 
 
-@bp.post("/v2/deployments/<deployment_id>/revisions")
-@operation(
+@bp.operation(
+    "POST /v2/deployments/<deployment_id>/revisions",
     "Create a revision",
     role="deploy",
-    answer=schemas.REVISION,
+    answer=REVISION.schema,
     body=RevisionCreate,
     status=201,
     errors=(400, 404, 409),
     idempotent=True,
 )
-def create_revision(deployment_id: str) -> Response:
+def create_revision(deployment_id: UUID) -> Response:
     """Create a revision: a copy of the latest one with the changes in the body.
 
     A revision with a `preview` serves only the address of that preview.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     body = load(RevisionCreate)
     with connection() as conn:
         keep = once(conn)
-        change = change_of(conn, key, body)
+        change = change_of(conn, deployment_id, body)
         organization_id, preview = caller().organization_id, body.get("preview")
         if preview:
             revision_id, moved = traffic.add_preview(
-                conn, organization_id, key, preview, change, by=asked_by(conn)
+                conn, organization_id, deployment_id, preview, change, by=asked_by(conn)
             )
         else:
             revision_id, moved = deployments.add_revision(
-                conn, organization_id, key, change, by=asked_by(conn)
+                conn, organization_id, deployment_id, change, by=asked_by(conn)
             )
-        row = revisions.get(conn, key, revision_id)
-        response = keep(jsonify(revision_record(row)), 201)
+        row = revisions.get(conn, deployment_id, revision_id)
+        response = keep(jsonify(REVISION.show(row)), 201)
     logs.announce(moved)
     return response
 
 
-@bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
-@operation(
+@bp.operation(
+    "GET /v2/deployments/<deployment_id>/revisions/<revision_id>",
     "Get a revision, optionally after a wait for a change",
     role="read",
     long="wait",
-    answer=schemas.REVISION,
+    answer=REVISION.schema,
     query=RevisionRead,
     errors=(304, 404),
 )
-def get_revision(deployment_id: str, revision_id: str) -> Response:
+def get_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     """Return a revision. Answers 304 if If-None-Match holds the record's ETag.
 
     `wait` delays the answer by up to that many seconds, until the record differs from the ETag in If-None-Match.
     Without If-None-Match, it delays the answer until the revision has ended.
     """
-    deployment_key = uuid_path(deployment_id, "deployment_id")
-    revision_key = uuid_path(revision_id, "revision_id")
     wait_seconds = min(load_query(RevisionRead)["wait"], MAX_WAIT_SECONDS)
-    look = partial(polling.look, caller().organization_id, deployment_key, revision_key)
+    look = partial(polling.look, caller().organization_id, deployment_id, revision_id)
     row = look()
     if wait_seconds and _is_awaited(row):
-        for _ in polling.changes(revision_key, seconds=wait_seconds):
+        for _ in polling.changes(revision_id, seconds=wait_seconds):
             row = look()
             if not _is_awaited(row):
                 break
-    return conditional(tagged(revision_record(row)))
+    return conditional(tagged(REVISION.show(row)))
 
 
 def _is_awaited(row: Row) -> bool:
     """Return whether a waiting caller must keep waiting: the row is neither new to it nor, without an ETag, ended."""
     if request.if_none_match:
-        return is_held(tagged(revision_record(row)))
+        return is_held(tagged(REVISION.show(row)))
     return row["status"] not in REVISION_ENDS
 
 
-@bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
-@operation(
-    "Redeploy a revision", role="deploy", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True
+@bp.operation(
+    "POST /v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy",
+    "Redeploy a revision",
+    role="deploy",
+    answer=DEPLOYMENT.schema,
+    errors=(400, 404),
+    idempotent=True,
 )
-def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
+def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     """Create a revision with the source and secrets of this one. An existing build is reused."""
-    deployment_key = uuid_path(deployment_id, "deployment_id")
-    revision_key = uuid_path(revision_id, "revision_id")
     with connection() as conn:
         keep = once(conn)
         _, moved = deployments.redeploy(
-            conn, caller().organization_id, deployment_key, revision_key, by=asked_by(conn)
+            conn, caller().organization_id, deployment_id, revision_id, by=asked_by(conn)
         )
-        row = deployments.get(conn, caller().organization_id, deployment_key)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)
     return response
 
 
-@bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")
-@bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
-@operation("Interrupt a revision", role="deploy", answer=schemas.REVISION, errors=(404,))
-def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
+@bp.operation(
+    (
+        "POST /v1/projects/<deployment_id>/revisions/<revision_id>/interrupt",
+        "POST /v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt",
+    ),
+    "Interrupt a revision",
+    role="deploy",
+    answer=REVISION.schema,
+    errors=(404,),
+)
+def interrupt_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     """Stop a revision that is being built or deployed. The serving revision keeps serving.
 
     A revision that has ended stays unchanged.
     """
-    deployment_key = uuid_path(deployment_id, "deployment_id")
-    revision_key = uuid_path(revision_id, "revision_id")
     with connection() as conn:
-        moved = deployments.interrupt(conn, caller().organization_id, deployment_key, revision_key)
-        row = revisions.get(conn, deployment_key, revision_key)
+        moved = deployments.interrupt(conn, caller().organization_id, deployment_id, revision_id)
+        row = revisions.get(conn, deployment_id, revision_id)
     logs.announce(moved)
-    return jsonify(revision_record(row))
+    return jsonify(REVISION.show(row))
 
 
-@bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")
-@operation(
-    "Stream the statuses and the build log of a revision", role="read", long=True, sse=True, errors=(404,)
+@bp.operation(
+    "GET /v2/deployments/<deployment_id>/revisions/<revision_id>/stream",
+    "Stream the statuses and the build log of a revision",
+    role="read",
+    long=True,
+    sse=True,
+    errors=(404,),
 )
-def stream_revision(deployment_id: str, revision_id: str) -> Response:
+def stream_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     """Stream the events `status` and `log`, from the first one or after Last-Event-ID. The last event is `end`.
 
     For a revision that ended long ago, the stream holds the stored build log and the last status.

@@ -13,6 +13,7 @@ from marshmallow import ValidationError
 
 from shared.deployments import env_names, git_refs, secrets, shares
 from shared.deployments.next_revision import REPOSITORY
+from shared.deployments.records import ENVIRONMENTS, SOURCES
 from shared.errors import Invalid
 from web.schemas.fields import (
     JsonObject,
@@ -28,12 +29,10 @@ from web.schemas.fields import (
     UuidField,
 )
 
-SOURCES = ("github", "external_docker", "internal_docker", "internal_source", "internal_template")
 UPLOAD = "internal_source"
 RENAMED_TYPES = {"serverless": "dev_zero", "dedicated": "prod"}
 TYPES = ("dev", "prod", "dev_free", "dev_zero", "dev_free_zero")
 DEFAULT_TYPE = "prod"
-ENVIRONMENTS = ("development", "staging", "production")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 POOL = r"[a-z0-9][a-z0-9_-]*"
 PREVIEW, MAX_PREVIEW = r"[a-z0-9]+(-[a-z0-9]+)*", 40  # comes after `<deployment>--` in a preview's address

@@ -2,116 +2,117 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared import assistants
 from shared.deployments import deployments, logs, traffic
+from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
 from shared.infra.postgres import connection
-from web.control_plane import schemas
-from web.control_plane.records import deployment_record, page
+from web.control_plane.records import deployment_record, page, page_schema
 from web.gate.addresses import deployment_address
 from web.gate.auth import caller
 from web.gate.context import base_url, settings
 from web.gate.named import forget
 from web.schemas.fields import Schema, UuidField
-from web.schemas.operations import operation
-from web.schemas.validation import load, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load
 
-bp = Blueprint("traffic", __name__)
+bp = RouteGroup("traffic", section="Revisions")
 
 
 class Promote(Schema):
+    example: ClassVar[dict[str, Any]] = {"revision_id": "0198c0de-0000-7000-8000-000000000000"}
+
     revision_id = UuidField(required=True)
 
 
-@bp.post("/v2/deployments/<deployment_id>/traffic/promote")
-@operation(
+@bp.operation(
+    "POST /v2/deployments/<deployment_id>/traffic/promote",
     "Move all traffic to a deployed revision",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     body=Promote,
     errors=(404, 409),
 )
-def promote_revision(deployment_id: str) -> Response:
+def promote_revision(deployment_id: UUID) -> Response:
     """Give all new runs to a revision that was deployed before, and end a split. Nothing is built.
 
     Before that, the request waits for a short time until a runner has started a process of the revision. The answer is
     a 409 if the process cannot be started. Repeating the request is safe.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     revision_id = load(Promote)["revision_id"]
     with connection() as conn:
-        pool = deployments.get(conn, caller().organization_id, key)["pool"]
-        traffic.require_deployed(conn, caller().organization_id, key, revision_id, "revision_id")
+        pool = deployments.get(conn, caller().organization_id, deployment_id)["pool"]
+        traffic.require_deployed(conn, caller().organization_id, deployment_id, revision_id, "revision_id")
     try:
-        calls.prepare(key, revision_id, pool)
+        calls.prepare(deployment_id, revision_id, pool)
     except HostUnusable as error:
         raise Conflict(f"The traffic was not moved: {error.message}") from error
     with connection() as conn:
-        traffic.promote(conn, caller().organization_id, key, revision_id)
-        assistants.reconfigure_defaults(conn, key, revision_id)
-        row = deployments.get(conn, caller().organization_id, key)
-    forget(key)
+        traffic.promote(conn, caller().organization_id, deployment_id, revision_id)
+        assistants.reconfigure_defaults(conn, deployment_id, revision_id)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
+    forget(deployment_id)
     return jsonify(deployment_record(row))
 
 
-@bp.post("/v2/deployments/<deployment_id>/traffic/abort")
-@operation(
+@bp.operation(
+    "POST /v2/deployments/<deployment_id>/traffic/abort",
     "Abort a traffic split: the serving revision gets all traffic",
     role="deploy",
-    answer=schemas.DEPLOYMENT,
+    answer=DEPLOYMENT.schema,
     errors=(404,),
 )
-def abort_split(deployment_id: str) -> Response:
+def abort_split(deployment_id: UUID) -> Response:
     """End a split. Existing runs stay with the revision that they were created for. Repeating the request is safe."""
-    key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
-        traffic.abort(conn, caller().organization_id, key)
-        row = deployments.get(conn, caller().organization_id, key)
-    forget(key)
+        traffic.abort(conn, caller().organization_id, deployment_id)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
+    forget(deployment_id)
     if row["active_revision_id"] is not None:
         calls.announce(row["active_revision_id"], row["pool"])
     return jsonify(deployment_record(row))
 
 
-@bp.get("/v2/deployments/<deployment_id>/previews")
-@operation("List a deployment's previews", role="read", answer=schemas.page(schemas.PREVIEW), errors=(404,))
-def list_previews(deployment_id: str) -> Response:
+@bp.operation(
+    "GET /v2/deployments/<deployment_id>/previews",
+    "List a deployment's previews",
+    role="read",
+    answer=page_schema(PREVIEW.schema),
+    errors=(404,),
+)
+def list_previews(deployment_id: UUID) -> Response:
     """List all previews, ordered by name. `url` is null until the first revision of a preview is deployed."""
-    key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
-        rows = traffic.previews(conn, caller().organization_id, key)
-        name = deployments.get(conn, caller().organization_id, key)["name"]
+        rows = traffic.previews(conn, caller().organization_id, deployment_id)
+        name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
     return page([_preview_record(row, name) for row in rows], offset=0)
 
 
-@bp.delete("/v2/deployments/<deployment_id>/previews/<name>")
-@operation("Delete a preview", role="deploy", status=204, errors=(404,), any_text=("name",))
-def delete_preview(deployment_id: str, name: str) -> tuple[str, int]:
+@bp.operation(
+    "DELETE /v2/deployments/<deployment_id>/previews/<name>",
+    "Delete a preview",
+    role="deploy",
+    status=204,
+    errors=(404,),
+)
+def delete_preview(deployment_id: UUID, name: str) -> tuple[str, int]:
     """Delete a preview and its address, and stop its builds. Existing runs continue, and its threads are kept."""
-    key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
-        moved = traffic.delete_preview(conn, caller().organization_id, key, name)
-    forget(key)
+        moved = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
+    forget(deployment_id)
     logs.announce(moved)
     return "", 204
 
 
 def _preview_record(row: RowMapping, deployment: str) -> dict[str, Any]:
+    """Return a preview's record, with its URL once a revision serves."""
     name = deployments.preview_address_name(deployment, row["name"])
     address = deployment_address(settings(), base_url(), name, row["mount_prefix"])
-    return {
-        "name": row["name"],
-        "url": None if row["revision_id"] is None else address,
-        "revision_id": row["revision_id"],
-        "revision_number": row["revision_number"],
-        "latest_revision_id": row["latest_revision_id"],
-        "latest_revision_status": row["latest_revision_status"],
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-    }
+    return {**PREVIEW.show(row), "url": None if row["revision_id"] is None else address}

@@ -10,21 +10,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 
 from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
-from web.control_plane import schemas
+from shared.records import (
+    COUNT,
+    TEXT,
+    mapped,
+    record,
+)
 from web.gate.auth import caller
 from web.gate.context import base_url, settings
 from web.gate.idempotency import once
 from web.schemas.fields import Schema, StrictBoolean
-from web.schemas.operations import operation
-from web.schemas.validation import load, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load
 
-bp = Blueprint("uploads", __name__)
+bp = RouteGroup("uploads", section="Deployments")
+
+UPLOAD_PLACE = record(
+    "UploadPlace",
+    ("upload_headers",),
+    upload_url={"type": "string", "format": "uri"},
+    object_path=TEXT,
+    upload_headers=mapped(TEXT),
+)
+UPLOADED = record("UploadedArchive", object_path=TEXT, sha256=TEXT, size=COUNT)
 
 UPLOAD_PREFIX = "/v2/uploads/"  # the token in the path authorizes the upload
 READ_BYTES = 1024 * 1024
@@ -36,26 +51,25 @@ class UploadUrl(Schema):
     supports_upload_headers = StrictBoolean(load_default=False)
 
 
-@bp.post("/v2/deployments/<deployment_id>/upload-url")
-@operation(
+@bp.operation(
+    "POST /v2/deployments/<deployment_id>/upload-url",
     "Create an upload URL for a source archive",
     role="deploy",
-    answer=schemas.UPLOAD_PLACE,
+    answer=UPLOAD_PLACE,
     body=UploadUrl,
     errors=(404,),
     idempotent=True,
 )
-def create_upload_url(deployment_id: str) -> Response:
+def create_upload_url(deployment_id: UUID) -> Response:
     """Return an upload URL. PUT a gzip tar to `upload_url` within an hour, without a key.
 
     Then send `object_path` in a PATCH of the deployment.
     """
-    key = uuid_path(deployment_id, "deployment_id")
     body = load(UploadUrl)
     with connection() as conn:
         keep = once(conn)
-        deployments.require(conn, caller().organization_id, key)
-        place = archives.open_upload(conn, key)
+        deployments.require(conn, caller().organization_id, deployment_id)
+        place = archives.open_upload(conn, deployment_id)
         answer: dict[str, Any] = {
             "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
             "object_path": place.object_path,
@@ -66,9 +80,12 @@ def create_upload_url(deployment_id: str) -> Response:
         return keep(jsonify(answer))
 
 
-@bp.put(f"{UPLOAD_PREFIX}<token>")
-@operation(
-    "Upload a source archive", role="open", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503)
+@bp.operation(
+    f"PUT {UPLOAD_PREFIX}<token>",
+    "Upload a source archive",
+    role="open",
+    answer=UPLOADED,
+    errors=(400, 404, 408, 409, 413, 503),
 )
 def put_archive(token: str) -> Response:
     """Store the body as the archive. Each upload URL accepts one archive.

@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 
 from shared.errors import Invalid
 from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
 from shared.infra import clock
 from shared.infra.replica import read
+from shared.records import COUNT, ID, TEXT_OR_NULL, JsonSchema, listed, record
 from web.gate.auth import caller
 from web.schemas.fields import DateField, OneOf, QueryList, Schema
-from web.schemas.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
 
-bp = Blueprint("usage", __name__)
+bp = RouteGroup("usage", section="Figures")
 
 DAYS = timedelta(days=30)
 MOST_DAYS = timedelta(days=800)
@@ -36,7 +36,7 @@ OF_DIMENSIONS: dict[str, JsonSchema] = {
     "day": {"type": "string", "format": "date"},
     "key_id": TEXT_OR_NULL,
     "key": TEXT_OR_NULL,
-    "deployment_id": UUID,
+    "deployment_id": ID,
     "deployment": TEXT_OR_NULL,
     "model": {"type": "string"},
 }
@@ -57,13 +57,13 @@ class UsageSpan(Schema):
 UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
 
 
-@bp.get("/v2/usage")
-@operation(
+@bp.operation(
+    "GET /v2/usage",
     "Get tokens and their cost by day, key, deployment and model",
     role="read",
     slow=True,
     answer=USAGE,
-    query=UsageQuery,  # type: ignore[arg-type]
+    query=UsageQuery,
     media=("application/json", "text/csv"),
 )
 def get_usage() -> Response:

@@ -5,22 +5,34 @@ from __future__ import annotations
 from typing import Any, ClassVar, cast
 from uuid import UUID, uuid4
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
 from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.infra.replica import read
+from shared.records import (
+    ANYTHING,
+    BOOLEAN,
+    COUNT,
+    OBJECT,
+    OBJECT_OR_NULL,
+    TEXT,
+    listed,
+    mapped,
+    record,
+    selection,
+)
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET, page, selected
+from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.gate.authorization import allow, allow_all, changed
 from web.gate.context import deployment, settings
 from web.schemas.fields import (
+    MAX_OFFSET,
     Field,
     Filter,
     JsonObject,
@@ -32,11 +44,24 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import COUNT, OBJECT
-from web.schemas.operations import operation
+from web.schemas.openapi_examples import GRAPH
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query, uuid_path
 
-bp = Blueprint("assistants", __name__)
+bp = RouteGroup("assistants", section="Assistants", switches=("disable_assistants",))
+
+NODE = record(
+    "GraphNode", ("type", "data", "metadata"), id=TEXT, type=TEXT, data=record(name=TEXT), metadata=OBJECT
+)
+EDGE = record(
+    "GraphEdge", ("conditional", "data"), source=TEXT, target=TEXT, conditional=BOOLEAN, data=ANYTHING
+)
+DRAWING = record("GraphDrawing", nodes=listed(NODE), edges=listed(EDGE))
+SCHEMAS: dict[str, Any] = dict.fromkeys(
+    ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema"), OBJECT_OR_NULL
+)
+GRAPH_SCHEMAS = record("GraphSchemas", graph_id=TEXT, **SCHEMAS)
+SUBGRAPHS = mapped(record("SubgraphSchemas", **SCHEMAS))
 
 METADATA_BYTES = 64 * 1024
 CONFIG_BYTES = 256 * 1024
@@ -81,12 +106,16 @@ class AssistantContent(Schema):
 
 
 class AssistantCreate(AssistantContent):
+    example: ClassVar[dict[str, Any]] = {"graph_id": GRAPH, "name": "My assistant"}
+
     graph_id = StrictString(required=True)
     assistant_id = UuidField()
     if_exists = OneOf("raise", "do_nothing")
 
 
 class AssistantPatch(AssistantContent):
+    example: ClassVar[dict[str, Any]] = {"name": "My assistant"}
+
     graph_id = StrictString()
 
 
@@ -97,11 +126,13 @@ class AssistantFilter(Schema):
 
 
 class AssistantSearch(AssistantFilter):
+    example: ClassVar[dict[str, Any]] = {"limit": 10}
+
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*assistants.SORTABLE, load_default="created_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
-    select = ListOf(OneOf(*assistants.FIELDS))
+    select = ListOf(OneOf(*assistants.RECORD.selectable))
 
 
 class VersionSearch(Schema):
@@ -111,6 +142,8 @@ class VersionSearch(Schema):
 
 
 class VersionChoice(Schema):
+    example: ClassVar[dict[str, Any]] = {"version": 1}
+
     version = StrictInteger(required=True)
 
 
@@ -191,9 +224,13 @@ def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
     filters.require_assistant(conn, deployment().id, assistant_id, asked.filter, lock=True, error=missing)
 
 
-@bp.post("/assistants")
-@operation(
-    "Create an assistant", role="run", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409)
+@bp.operation(
+    "POST /assistants",
+    "Create an assistant",
+    role="run",
+    body=AssistantCreate,
+    answer=assistants.RECORD.schema,
+    errors=(400, 404, 409),
 )
 def create_assistant() -> Response:
     """Create a named configuration of a graph, as version 1."""
@@ -211,26 +248,31 @@ def create_assistant() -> Response:
     body["metadata"] = changed(asked)
     with connection() as conn:
         row = assistants.create(conn, deployment(), assistant_id=key, visible=asked.filter, **body)
-    return jsonify(assistants.record(row))
+    return jsonify(assistants.RECORD.show(row))
 
 
-@bp.get("/assistants/<assistant_id>")
-@operation("Get an assistant", role="read", answer=schemas.ASSISTANT, errors=(404,))
+@bp.operation(
+    "GET /assistants/<assistant_id>",
+    "Get an assistant",
+    role="read",
+    answer=assistants.RECORD.schema,
+    errors=(404,),
+)
 def get_assistant(assistant_id: str) -> Response:
     key = _id_of(assistant_id)
     asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
         filters.require_assistant(conn, deployment().id, key, asked.filter)
-        return jsonify(assistants.record(assistants.get(conn, deployment().id, key)))
+        return jsonify(assistants.RECORD.show(assistants.get(conn, deployment().id, key)))
 
 
-@bp.patch("/assistants/<assistant_id>")
-@operation(
+@bp.operation(
+    "PATCH /assistants/<assistant_id>",
     "Update an assistant, and activate the new version",
     role="run",
     body=AssistantPatch,
-    answer=schemas.ASSISTANT,
+    answer=assistants.RECORD.schema,
     errors=(400, 404, 409),
 )
 def change_assistant(assistant_id: str) -> Response:
@@ -245,11 +287,11 @@ def change_assistant(assistant_id: str) -> Response:
         _require_name(conn, assistant_id, key)
         _hold(conn, key, asked)
         row = assistants.change(conn, deployment(), key, body)
-    return jsonify(assistants.record(row))
+    return jsonify(assistants.RECORD.show(row))
 
 
-@bp.delete("/assistants/<assistant_id>")
-@operation(
+@bp.operation(
+    "DELETE /assistants/<assistant_id>",
     "Delete an assistant and all its versions",
     role="run",
     slow=True,
@@ -303,14 +345,14 @@ def _delete_thread(thread_id: UUID) -> None:
     publish_cancels(live, settings().event_retention_seconds)
 
 
-@bp.post("/assistants/search")
-@operation(
+@bp.operation(
+    "POST /assistants/search",
     "Search assistants",
     role="read",
     slow=True,
     body=AssistantSearch,
-    answer=schemas.ASSISTANTS,
-    headers=schemas.PAGE_HEADERS,
+    answer=listed(selection(assistants.RECORD.schema)),
+    headers=PAGE_HEADERS,
     errors=(404, 409),
 )
 def search_assistants() -> Response:
@@ -324,7 +366,7 @@ def search_assistants() -> Response:
         return rows, assistants.count(conn, deployment(), **body)
 
     rows, total = read(search)
-    records = selected([assistants.record(row) for row in rows], select)
+    records = selected([assistants.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
@@ -336,20 +378,27 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
     wanted["visible"] = filters.clause(asked.filter, "assistant_version.metadata")
 
 
-@bp.post("/assistants/count")
-@operation("Count assistants", role="read", slow=True, body=AssistantFilter, answer=COUNT, errors=(404, 409))
+@bp.operation(
+    "POST /assistants/count",
+    "Count assistants",
+    role="read",
+    slow=True,
+    body=AssistantFilter,
+    answer=COUNT,
+    errors=(404, 409),
+)
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     _allow_search(body, limit=0, offset=0)
     return jsonify(read(assistants.count, deployment(), **body))
 
 
-@bp.post("/assistants/<assistant_id>/versions")
-@operation(
+@bp.operation(
+    "POST /assistants/<assistant_id>/versions",
     "List an assistant's versions, newest first",
     role="read",
     body=VersionSearch,
-    answer=schemas.ASSISTANT_VERSION,
+    answer=assistants.VERSION_RECORD.schema,
     many=True,
     errors=(404,),
 )
@@ -372,12 +421,12 @@ def list_versions(assistant_id: str) -> Response:
     return jsonify(rows)
 
 
-@bp.post("/assistants/<assistant_id>/latest")
-@operation(
+@bp.operation(
+    "POST /assistants/<assistant_id>/latest",
     "Set an assistant's active version",
     role="run",
     body=VersionChoice,
-    answer=schemas.ASSISTANT,
+    answer=assistants.RECORD.schema,
     errors=(404,),
 )
 def set_latest_version(assistant_id: str) -> Response:
@@ -388,7 +437,7 @@ def set_latest_version(assistant_id: str) -> Response:
         _require_name(conn, assistant_id, key)
         _hold(conn, key, asked)
         row = assistants.set_latest(conn, deployment().id, key, body["version"])
-    return jsonify(assistants.record(row))
+    return jsonify(assistants.RECORD.show(row))
 
 
 def _graph(assistant: str) -> RowMapping:
@@ -400,12 +449,12 @@ def _graph(assistant: str) -> RowMapping:
         return assistants.graph(conn, deployment(), assistant)
 
 
-@bp.get("/assistants/<assistant_id>/graph")
-@operation(
+@bp.operation(
+    "GET /assistants/<assistant_id>/graph",
     "Get the nodes and edges of an assistant's graph",
     role="read",
     query=GraphQuery,
-    answer=schemas.DRAWING,
+    answer=DRAWING,
     errors=(404,),
 )
 def get_graph(assistant_id: str) -> Response:
@@ -414,11 +463,11 @@ def get_graph(assistant_id: str) -> Response:
     return jsonify(drawings.get(depth) or drawings["all"])
 
 
-@bp.get("/assistants/<assistant_id>/schemas")
-@operation(
+@bp.operation(
+    "GET /assistants/<assistant_id>/schemas",
     "Get the JSON schemas of an assistant's graph",
     role="read",
-    answer=schemas.GRAPH_SCHEMAS,
+    answer=GRAPH_SCHEMAS,
     errors=(404,),
 )
 def get_schemas(assistant_id: str) -> Response:
@@ -426,13 +475,12 @@ def get_schemas(assistant_id: str) -> Response:
     return jsonify({"graph_id": graph["graph_id"], **graph["schemas"]})
 
 
-@bp.get("/assistants/<assistant_id>/subgraphs")
-@bp.get("/assistants/<assistant_id>/subgraphs/<path:namespace>")
-@operation(
+@bp.operation(
+    ("GET /assistants/<assistant_id>/subgraphs", "GET /assistants/<assistant_id>/subgraphs/<path:namespace>"),
     "Get the schemas of an assistant's subgraphs",
     role="read",
     query=SubgraphsQuery,
-    answer=schemas.SUBGRAPHS,
+    answer=SUBGRAPHS,
     errors=(404,),
 )
 def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
@@ -17,20 +17,29 @@ from shared.crons import schedule as schedules
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.infra.replica import read
+from shared.records import (
+    COUNT,
+    OBJECT,
+    TIME,
+    listed,
+    record,
+    selection,
+)
+from shared.runs.record import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api import schemas
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.paging import MAX_OFFSET, page, selected
+from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.gate.authorization import allow, allow_all, changed, unasked, user, user_document
 from web.gate.context import deployment, settings
 from web.schemas.fields import (
+    MAX_OFFSET,
     Field,
     Filter,
     ItemOrList,
@@ -45,11 +54,13 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import COUNT, OBJECT
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.openapi_examples import GRAPH, MESSAGES
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("crons", __name__)
+bp = RouteGroup("crons", section="Crons", switches=("disable_runs",))
+
+FIRINGS = record("CronFirings", firings=listed(TIME))
 
 
 class Moment(Field):
@@ -109,6 +120,8 @@ class CronContent(Schema):
 
 
 class CronCreate(CronContent):
+    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
@@ -116,16 +129,20 @@ class CronCreate(CronContent):
 
 
 class ThreadCronCreate(CronContent):
+    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
-    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
 
 
 class CronPatch(CronContent):
+    example: ClassVar[dict[str, Any]] = {"enabled": False}
+
     schedule = StrictString(min_length=1)
     on_run_completed = OneOf("delete", "keep", allow_none=True)
-    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
 
 
 class CronFilter(Schema):
@@ -140,19 +157,19 @@ class CronSearch(CronFilter):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*crons.SORTABLE, load_default="created_at", allow_none=True)
     sort_order = OneOf("asc", "desc", load_default="desc", allow_none=True)
-    select = ListOf(OneOf(*crons.FIELDS, "now"), allow_none=True)
+    select = ListOf(OneOf(*crons.RECORD.selectable, "now"), allow_none=True)
 
 
 class FiringsQuery(Schema):
     count = QueryInteger(minimum=1, maximum=100, load_default=5)
 
 
-@bp.post("/runs/crons")
-@operation(
+@bp.operation(
+    "POST /runs/crons",
     "Create a cron that runs on a new thread each time",
     role="run",
     body=CronCreate,
-    answer=schemas.CRON,
+    answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
 def create_cron() -> Response:
@@ -163,17 +180,16 @@ def create_cron() -> Response:
     return _created(load(CronCreate), None)
 
 
-@bp.post("/threads/<thread_id>/runs/crons")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/runs/crons",
     "Create a cron on a thread",
     role="run",
     body=ThreadCronCreate,
-    answer=schemas.CRON,
+    answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
-def create_thread_cron(thread_id: str) -> Response:
-    key = uuid_path(thread_id, "thread_id")
-    return _created(load(ThreadCronCreate), key)
+def create_thread_cron(thread_id: UUID) -> Response:
+    return _created(load(ThreadCronCreate), thread_id)
 
 
 def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
@@ -194,7 +210,7 @@ def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
             of_assistants=of_assistants,
             min_seconds=least,
         )
-        return jsonify(crons.record(made))
+        return jsonify(crons.RECORD.show(made))
 
 
 def _allow_create(
@@ -239,39 +255,43 @@ def _check(body: dict[str, Any]) -> None:
     refuse_two_configurations(body)
 
 
-@bp.get("/runs/crons/<cron_id>")
-@operation("Get a cron", role="read", answer=schemas.CRON, errors=(404,))
-def get_cron(cron_id: str) -> Response:
-    key = uuid_path(cron_id, "cron_id")
-    asked = allow("crons", "read", cron_id=key)
+@bp.operation(
+    "GET /runs/crons/<cron_id>", "Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,)
+)
+def get_cron(cron_id: UUID) -> Response:
+    asked = allow("crons", "read", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, key, asked.filter)
-        return jsonify(crons.record(crons.get(conn, deployment().id, key)))
+        filters.require_cron(conn, deployment().id, cron_id, asked.filter)
+        return jsonify(crons.RECORD.show(crons.get(conn, deployment().id, cron_id)))
 
 
-@bp.get("/runs/crons/<cron_id>/firings")
-@operation(
+@bp.operation(
+    "GET /runs/crons/<cron_id>/firings",
     "List the next firing times of a cron",
     role="read",
     query=FiringsQuery,
-    answer=schemas.FIRINGS,
+    answer=FIRINGS,
     errors=(404,),
 )
-def get_firings(cron_id: str) -> Response:
+def get_firings(cron_id: UUID) -> Response:
     """List the next times at which the cron fires, none of them after its `end_time`. A disabled cron has none."""
-    key = uuid_path(cron_id, "cron_id")
     count = load_query(FiringsQuery)["count"]
-    asked = allow("crons", "read", cron_id=key)
+    asked = allow("crons", "read", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, key, asked.filter)
-        return jsonify(firings=crons.firings(conn, deployment().id, key, count=count))
+        filters.require_cron(conn, deployment().id, cron_id, asked.filter)
+        return jsonify(firings=crons.firings(conn, deployment().id, cron_id, count=count))
 
 
-@bp.patch("/runs/crons/<cron_id>")
-@operation("Update a cron", role="run", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
-def change_cron(cron_id: str) -> Response:
+@bp.operation(
+    "PATCH /runs/crons/<cron_id>",
+    "Update a cron",
+    role="run",
+    body=CronPatch,
+    answer=crons.RECORD.schema,
+    errors=(400, 404),
+)
+def change_cron(cron_id: UUID) -> Response:
     """Change a cron. Metadata is merged. `end_time: null` removes the end. A new schedule or time zone starts now."""
-    key = uuid_path(cron_id, "cron_id")
     body = load(CronPatch)
     _check(body)
     if not body:
@@ -279,34 +299,34 @@ def change_cron(cron_id: str) -> Response:
     least = settings().min_cron_seconds
     own = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
     sent = {"metadata": body["metadata"]} if "metadata" in body else {}
-    asked = allow("crons", "update", cron_id=key, **own, payload=body, **sent)
+    asked = allow("crons", "update", cron_id=cron_id, **own, payload=body, **sent)
     stamped = changed(asked)  # a handler may add metadata to a request without any
     with connection() as conn:
         row = crons.update(
-            conn, deployment().id, key, body, visible=asked.filter, stamped=stamped, min_seconds=least
+            conn, deployment().id, cron_id, body, visible=asked.filter, stamped=stamped, min_seconds=least
         )
-        return jsonify(crons.record(row))
+        return jsonify(crons.RECORD.show(row))
 
 
-@bp.delete("/runs/crons/<cron_id>")
-@operation("Delete a cron, but not its runs", role="run", status=204, errors=(404,))
-def delete_cron(cron_id: str) -> tuple[str, int]:
-    key = uuid_path(cron_id, "cron_id")
-    asked = allow("crons", "delete", cron_id=key)
+@bp.operation(
+    "DELETE /runs/crons/<cron_id>", "Delete a cron, but not its runs", role="run", status=204, errors=(404,)
+)
+def delete_cron(cron_id: UUID) -> tuple[str, int]:
+    asked = allow("crons", "delete", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, key, asked.filter, lock=True)
-        crons.delete(conn, deployment().id, key)
+        filters.require_cron(conn, deployment().id, cron_id, asked.filter, lock=True)
+        crons.delete(conn, deployment().id, cron_id)
     return "", 204
 
 
-@bp.post("/runs/crons/search")
-@operation(
+@bp.operation(
+    "POST /runs/crons/search",
     "Search crons",
     role="read",
     slow=True,
     body=CronSearch,
-    answer=schemas.CRONS,
-    headers=schemas.PAGE_HEADERS,
+    answer=listed(selection(crons.RECORD.schema)),
+    headers=PAGE_HEADERS,
 )
 def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}
@@ -319,7 +339,7 @@ def search_crons() -> Response:
         return rows, crons.count(conn, deployment().id, visible=visible, **body)
 
     rows, total = read(search)
-    records = selected([crons.record(row) for row in rows], select)
+    records = selected([crons.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
@@ -336,8 +356,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.V
     return crons.Visible(of_crons.filter, of_threads.filter)
 
 
-@bp.post("/runs/crons/count")
-@operation("Count crons", role="read", slow=True, body=CronFilter, answer=COUNT)
+@bp.operation("POST /runs/crons/count", "Count crons", role="read", slow=True, body=CronFilter, answer=COUNT)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     visible = _allow_search(body, limit=0, offset=0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response, jsonify
 
-MAX_OFFSET = 2**62  # the database counts in 64 bits
+PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
 
 
 def page(rows: list[Any], *, offset: int, limit: int, total: int) -> Response:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import RowMapping
 
@@ -20,13 +20,26 @@ from shared.errors import Conflict, Invalid
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection
+from shared.records import (
+    ANYTHING,
+    ID,
+    INTERRUPT,
+    OBJECT,
+    OBJECT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME_OR_NULL,
+    listed,
+    or_null,
+    record,
+    selection,
+)
 from shared.runs import configurable
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.runs.run_request import (
     CheckpointConfig,
@@ -51,11 +64,35 @@ from web.schemas.fields import (
     StrictInteger,
     StrictString,
 )
-from web.schemas.json_schema import OBJECT
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.openapi_examples import MESSAGES
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("states", __name__)
+bp = RouteGroup("states", section="State and history", switches=("disable_threads",))
+
+CHECKPOINT = record(
+    "Checkpoint",
+    ("checkpoint_id", "checkpoint_map"),
+    thread_id=ID,
+    checkpoint_ns=TEXT,
+    checkpoint_id=TEXT_OR_NULL,
+    checkpoint_map=OBJECT_OR_NULL,
+)
+STATE_FIELDS: dict[str, Any] = {
+    "values": ANYTHING,
+    "next": listed(TEXT),
+    "tasks": listed(OBJECT),
+    "metadata": OBJECT_OR_NULL,
+    "created_at": TIME_OR_NULL,
+    "checkpoint": or_null(CHECKPOINT),
+    "parent_checkpoint": or_null(CHECKPOINT),
+    "interrupts": listed(INTERRUPT),
+    "checkpoint_id": TEXT_OR_NULL,
+    "parent_checkpoint_id": TEXT_OR_NULL,
+}
+STATE = selection(record("State", **STATE_FIELDS))
+STATES = listed(STATE)
+STATE_UPDATED = record("UpdatedState", checkpoint=CHECKPOINT, configurable=CHECKPOINT, checkpoint_id=TEXT)
 
 FIELDS = (
     "values", "next", "tasks", "checkpoint", "metadata", "created_at", "parent_checkpoint", "interrupts",
@@ -105,6 +142,10 @@ class CheckpointToRead(Schema):
 
 
 class StateAt(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "checkpoint": {"checkpoint_id": "0198c0de-0000-7000-8000-000000000000"}
+    }
+
     checkpoint = Nested(CheckpointToRead, required=True)
     subgraphs = StrictBoolean(load_default=False)
     select = ListOf(StrictString())
@@ -116,6 +157,8 @@ class HistoryQuery(Schema):
 
 
 class History(Schema):
+    example: ClassVar[dict[str, Any]] = {"limit": 10}
+
     limit = StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
     before = Before(allow_none=True)
     metadata = Filter(allow_none=True)
@@ -124,6 +167,8 @@ class History(Schema):
 
 
 class StateUpdate(Schema):
+    example: ClassVar[dict[str, Any]] = {"values": MESSAGES}
+
     values = Values(allow_none=True, load_default=None)
     as_node = StrictString(allow_none=True, load_default=None)
     checkpoint = Nested(CheckpointConfig, allow_none=True)
@@ -131,121 +176,127 @@ class StateUpdate(Schema):
 
 
 class StatePatch(Schema):
+    example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
+
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
 
 
-@bp.get("/threads/<thread_id>/state")
-@operation(
+@bp.operation(
+    "GET /threads/<thread_id>/state",
     "Get a thread's newest state",
     role="read",
     query=StateQuery,
-    answer=schemas.STATE,
+    answer=STATE,
     errors=(404, 409, 424, 504),
 )
-def get_state(thread_id: str) -> Response:
+def get_state(thread_id: UUID) -> Response:
     """Get the newest state, usually from the thread's row.
 
     A graph host computes it while a run is in progress, and when `subgraphs` is set and a subgraph is interrupted.
     """
     query = load_query(StateQuery)
-    key = uuid_path(thread_id, "thread_id")
-    newest = _newest(key, allow("threads", "read", thread_id=key))
+    newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
     waiting = any(task["checkpoint"] for task in newest.record["tasks"])
     if newest.graph_id and (newest.is_behind or (query["subgraphs"] and waiting)):
         document = {"op": "state", "checkpoint": None, "subgraphs": query["subgraphs"]}
-        return _shown(_ask(key, newest, document), query.get("select"), "query")
+        return _shown(_ask(thread_id, newest, document), query.get("select"), "query")
     return jsonify(_selected(newest.record, query.get("select"), "query"))
 
 
-@bp.get("/threads/<thread_id>/state/<checkpoint_id>")
-@operation(
+@bp.operation(
+    "GET /threads/<thread_id>/state/<checkpoint_id>",
     "Get a thread's state at a checkpoint",
     role="read",
     query=StateQuery,
-    answer=schemas.STATE,
-    any_text=("checkpoint_id",),
+    answer=STATE,
     errors=(404, 409, 424, 504),
 )
-def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
+def get_state_at(thread_id: UUID, checkpoint_id: str) -> Response:
     """Return an empty state for an unknown checkpoint."""
     query = load_query(StateQuery)
     raw = _state_at(thread_id, {"checkpoint_id": checkpoint_id}, query["subgraphs"])
     return _shown(raw, query.get("select"), "query")
 
 
-@bp.post("/threads/<thread_id>/state/checkpoint")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/state/checkpoint",
     "Get a thread's state at a checkpoint, optionally of a subgraph",
     role="read",
     body=StateAt,
-    answer=schemas.STATE,
+    answer=STATE,
     errors=(404, 409, 424, 504),
 )
-def find_state(thread_id: str) -> Response:
+def find_state(thread_id: UUID) -> Response:
     body = load(StateAt)
     raw = _state_at(thread_id, body["checkpoint"], body["subgraphs"])
     return _shown(raw, body.get("select"), "body")
 
 
-@bp.get("/threads/<thread_id>/history")
-@operation(
+@bp.operation(
+    "GET /threads/<thread_id>/history",
     "List a thread's states, newest first",
     role="read",
     slow=True,
     query=HistoryQuery,
-    answer=schemas.STATES,
+    answer=STATES,
     errors=(404, 409, 424, 504),
 )
-def list_history(thread_id: str) -> Response:
+def list_history(thread_id: UUID) -> Response:
     query = load_query(HistoryQuery)
-    return _shown(_history(uuid_path(thread_id, "thread_id"), query), None, "query")
+    return _shown(_history(thread_id, query), None, "query")
 
 
-@bp.post("/threads/<thread_id>/history")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/history",
     "List a thread's states, newest first",
     role="read",
     slow=True,
     body=History,
-    answer=schemas.STATES,
+    answer=STATES,
     errors=(404, 409, 424, 504),
 )
-def search_history(thread_id: str) -> Response:
+def search_history(thread_id: UUID) -> Response:
     """List states. `before` limits them to older checkpoints; `checkpoint.checkpoint_ns` selects a subgraph."""
-    key = uuid_path(thread_id, "thread_id")
     body = load(History)
-    return _shown(_history(key, body), body.get("select"), "body")
+    return _shown(_history(thread_id, body), body.get("select"), "body")
 
 
-@bp.post("/threads/<thread_id>/state")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/state",
     "Update a thread's state",
     role="run",
     body=StateUpdate,
-    answer=schemas.STATE_UPDATED,
+    answer=STATE_UPDATED,
     errors=(400, 404, 409, 424, 504),
 )
-def update_state(thread_id: str) -> Response:
+def update_state(thread_id: UUID) -> Response:
     """Apply `values` through the graph's reducers, as if the node `as_node` had returned them.
 
     `as_node` decides which nodes run next. An update of an older checkpoint forks the thread. An unknown checkpoint is
     refused: the update would otherwise start the thread over from an empty state.
     """
-    key = uuid_path(thread_id, "thread_id")
     body = load(StateUpdate)
-    checkpoint = {"checkpoint_id": body.get("checkpoint_id"), **checkpoint_named(body.get("checkpoint"), key)}
+    checkpoint = {
+        "checkpoint_id": body.get("checkpoint_id"),
+        **checkpoint_named(body.get("checkpoint"), thread_id),
+    }
     step = [{"values": body["values"], "as_node": body["as_node"]}]
-    asked = allow_all([Ask("threads", action, {"thread_id": key}) for action in ("update", "read")])
-    return jsonify(update(key, [step], checkpoint=_keys_of(checkpoint), asked=asked))
+    asked = allow_all([Ask("threads", action, {"thread_id": thread_id}) for action in ("update", "read")])
+    return jsonify(update(thread_id, [step], checkpoint=_keys_of(checkpoint), asked=asked))
 
 
-@bp.patch("/threads/<thread_id>/state")
-@operation("Merge metadata into a thread", role="run", body=StatePatch, answer=schemas.THREAD, errors=(404,))
-def patch_state(thread_id: str) -> Response:
-    key = uuid_path(thread_id, "thread_id")
+@bp.operation(
+    "PATCH /threads/<thread_id>/state",
+    "Merge metadata into a thread",
+    role="run",
+    body=StatePatch,
+    answer=records.RECORD.schema,
+    errors=(404,),
+)
+def patch_state(thread_id: UUID) -> Response:
     body = load(StatePatch)
-    asked = allow("threads", "update", thread_id=key, metadata=body["metadata"])
-    return jsonify(records.record(merged(key, asked)))
+    asked = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
+    return jsonify(records.RECORD.show(merged(thread_id, asked)))
 
 
 def merged(thread_id: UUID, asked: Granted) -> RowMapping:
@@ -291,14 +342,13 @@ def _newest(thread_id: UUID, asked: Granted) -> Newest:
         return state.newest(conn, deployment().id, thread_id)
 
 
-def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> bytes:
-    key = uuid_path(thread_id, "thread_id")
-    newest = _newest(key, allow("threads", "read", thread_id=key))
+def _state_at(thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool) -> bytes:
+    newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
     document = {"op": "state", "checkpoint": _keys_of(checkpoint), "subgraphs": subgraphs}
     if newest.graph_id:
-        return _ask(key, newest, document)
+        return _ask(thread_id, newest, document)
     checkpoint_id = checkpoint.get("checkpoint_id")
-    named = {"checkpoint_ns": "", **_keys_of(checkpoint), "thread_id": key} if checkpoint_id else None
+    named = {"checkpoint_ns": "", **_keys_of(checkpoint), "thread_id": thread_id} if checkpoint_id else None
     return orjson.dumps({"values": {}, **state.EMPTY, "checkpoint": named, "checkpoint_id": checkpoint_id})
 
 

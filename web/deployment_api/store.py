@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import Connection
 
@@ -13,13 +13,18 @@ from shared.errors import Conflict, Invalid
 from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.infra.replica import read
+from shared.records import (
+    TEXT,
+    listed,
+    or_null,
+    record,
+)
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
-from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET
 from web.gate.authorization import allow, unasked, user
 from web.gate.context import deployment
 from web.schemas.fields import (
+    MAX_OFFSET,
     Field,
     Filter,
     JsonObject,
@@ -32,11 +37,12 @@ from web.schemas.fields import (
     StrictNumber,
     StrictString,
 )
-from web.schemas.json_schema import or_null
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import checked, load, load_query
 
-bp = Blueprint("store", __name__)
+bp = RouteGroup("store", section="Store", switches=("disable_store",))
+
+NAMESPACES = record("StoreNamespaces", namespaces=listed(listed(TEXT)))
 
 MAX_ITEMS = 1_000
 ANY_LABEL = "*"
@@ -77,6 +83,12 @@ def namespace_field(meaning: str, **options: Any) -> ListOf:
 
 
 class ItemPut(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "namespace": ["notes"],
+        "key": "greeting",
+        "value": {"text": "Hello"},
+    }
+
     namespace = namespace_field("At least one label. The first must not be `langgraph`", required=True)
     key = StrictString(required=True, max_length=store.MAX_KEY)
     value = JsonObject(required=True, max_bytes=store.MAX_VALUE_BYTES, searchable=True)
@@ -93,11 +105,15 @@ class ItemQuery(Schema):
 
 
 class ItemDelete(Schema):
+    example: ClassVar[dict[str, Any]] = {"namespace": ["notes"], "key": "greeting"}
+
     namespace = ListOf(StrictString(), load_default=list)
     key = StrictString(required=True)
 
 
 class ItemSearch(Schema):
+    example: ClassVar[dict[str, Any]] = {"namespace_prefix": ["notes"]}
+
     namespace_prefix = namespace_field(
         "Only items in this namespace and below it are returned", allow_none=True
     )
@@ -133,8 +149,9 @@ class NamespacePrefix(Schema):
     namespace = ListOf(StrictString())
 
 
-@bp.put("/store/items")
-@operation("Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504))
+@bp.operation(
+    "PUT /store/items", "Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504)
+)
 def put_item() -> tuple[str, int]:
     """Put an item, and replace the one under the same namespace and key. `ttl` is in minutes."""
     body = load(ItemPut)
@@ -196,8 +213,14 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
     return calls.embed(serving.id, serving.active_revision_id, serving.pool, [op])[0]
 
 
-@bp.get("/store/items")
-@operation("Get a store item", role="read", query=ItemQuery, answer=or_null(schemas.ITEM), errors=(400,))
+@bp.operation(
+    "GET /store/items",
+    "Get a store item",
+    role="read",
+    query=ItemQuery,
+    answer=or_null(store.RECORD.schema),
+    errors=(400,),
+)
 def get_item() -> Response:
     """Get an item, or null if there is none. The labels of `namespace` are joined by dots."""
     query = load_query(ItemQuery)
@@ -213,8 +236,7 @@ def get_item() -> Response:
     return jsonify(found)
 
 
-@bp.delete("/store/items")
-@operation("Delete a store item", role="run", body=ItemDelete, status=204)
+@bp.operation("DELETE /store/items", "Delete a store item", role="run", body=ItemDelete, status=204)
 def delete_item() -> tuple[str, int]:
     body = load(ItemDelete)
     item = {"namespace": body["namespace"], "key": body["key"]}
@@ -224,13 +246,13 @@ def delete_item() -> tuple[str, int]:
     return "", 204
 
 
-@bp.post("/store/items/search")
-@operation(
+@bp.operation(
+    "POST /store/items/search",
     "Search store items",
     role="read",
     slow=True,
     body=ItemSearch,
-    answer=schemas.FOUND_ITEMS,
+    answer=record("StoreItems", items=listed(store.RECORD.search_schema)),
     errors=(400, 409, 424, 504),
 )
 def search_items() -> Response:
@@ -270,9 +292,13 @@ def search_items() -> Response:
         return jsonify(items=search(conn))
 
 
-@bp.post("/store/namespaces")
-@operation(
-    "List namespaces that hold items", role="read", slow=True, body=NamespaceSearch, answer=schemas.NAMESPACES
+@bp.operation(
+    "POST /store/namespaces",
+    "List namespaces that hold items",
+    role="read",
+    slow=True,
+    body=NamespaceSearch,
+    answer=NAMESPACES,
 )
 def list_namespaces() -> Response:
     """List namespaces. `*` in a prefix or suffix matches any one label. `max_depth` shortens deeper namespaces."""

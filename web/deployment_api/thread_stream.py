@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from uuid import UUID
 
-from flask import Blueprint, Response, request
+from flask import Response, request
 
 from shared import thread_stream
 from shared.eventlog.events import EXPIRED
@@ -18,18 +19,18 @@ from web.gate.authorization import allow
 from web.gate.context import deployment, settings
 from web.http import sse
 from web.schemas.fields import OneOf, QueryList, Schema
-from web.schemas.operations import operation
-from web.schemas.validation import load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load_query
 
-bp = Blueprint("thread_stream", __name__)
+bp = RouteGroup("thread_stream", section="Threads", switches=("disable_threads",))
 
 
 class ThreadStreamQuery(Schema):
     stream_mode = QueryList(OneOf(*MODES))
 
 
-@bp.get("/threads/<thread_id>/stream")
-@operation(
+@bp.operation(
+    "GET /threads/<thread_id>/stream",
     "Stream all runs of a thread, one after the other",
     role="read",
     long=True,
@@ -37,17 +38,16 @@ class ThreadStreamQuery(Schema):
     sse=True,
     errors=(404,),
 )
-def follow_thread(thread_id: str) -> Response:
+def follow_thread(thread_id: UUID) -> Response:
     """Stream until the client disconnects. The mode `run_modes` sends the events and the end of each run, `lifecycle`
     only the beginning and the end, and `state_update` the thread's state after each change."""
-    key = uuid_path(thread_id, "thread_id")
-    asked = allow("threads", "read", thread_id=key)
+    asked = allow("threads", "read", thread_id=thread_id)
     if asked.filter:
         with connection() as conn:
-            filters.require_thread(conn, deployment().id, key, asked.filter)
+            filters.require_thread(conn, deployment().id, thread_id, asked.filter)
     stream = ThreadStream(
         deployment().id,
-        key,
+        thread_id,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
         position=StreamPosition.parse(request.headers.get("Last-Event-ID")),
         wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
@@ -55,7 +55,7 @@ def follow_thread(thread_id: str) -> Response:
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     with ExitStack() as stack:
-        wake_ups = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
+        wake_ups = stack.enter_context(hub().reader(thread_id, at=thread_stream.channel(thread_id)))
         stream.open()
         body = _body(stream.batches(wake_ups, heartbeat.quiet_seconds), heartbeat)
         stack.callback(body.close)

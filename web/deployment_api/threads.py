@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
@@ -15,23 +15,33 @@ from shared.access.idempotency import HEADER
 from shared.errors import Conflict, Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
+from shared.records import (
+    COUNT,
+    ID,
+    listed,
+    mapped,
+    record,
+    selection,
+)
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
 from shared.threads import records
+from shared.threads.ttl import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
-from web.deployment_api import schemas, states
+from web.deployment_api import states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.crons import Moment
 from web.deployment_api.extract import extracted, parse
-from web.deployment_api.paging import MAX_OFFSET, page, selected
+from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
 from web.gate.authorization import allow, allow_all, changed
 from web.gate.context import deployment, settings
 from web.gate.idempotency import Repeated, once
 from web.schemas.fields import (
+    MAX_OFFSET,
     Filter,
     JsonObject,
     ListOf,
@@ -44,26 +54,31 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import COUNT
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query, uuid_path
 
-bp = Blueprint("threads", __name__)
+bp = RouteGroup("threads", section="Threads", switches=("disable_threads",))
+
+PRUNED = record("PrunedThreads", pruned_count=COUNT)
+COUNTED: dict[str, Any] = {"count": COUNT, "bytes": COUNT}
+STORAGE = record(
+    "ThreadStorage",
+    thread_id=ID,
+    total_bytes=COUNT,
+    checkpoints=record(**COUNTED),
+    channel_values=record(**COUNTED, by_channel=mapped(record(versions=COUNT, bytes=COUNT))),
+    pending_writes=record(**COUNTED),
+)
 
 NOT_ALL = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
-
-FIELDS = (
-    "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "config", "status", "values",
-    "interrupts",
-)  # fmt: skip
 
 
 class Ttl(Schema):
     """A thread's time to live, in minutes after its last change."""
 
     ttl = StrictNumber(required=True, minimum=0, maximum=MAX_TTL_MINUTES)
-    strategy = OneOf(*expiry.STRATEGIES, load_default="delete")
+    strategy = OneOf(*STRATEGIES, load_default="delete")
 
 
 class SuperstepUpdate(Schema):
@@ -77,6 +92,8 @@ class Superstep(Schema):
 
 
 class ThreadCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
+
     thread_id = UuidField()
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     if_exists = OneOf("raise", "do_nothing")
@@ -85,6 +102,8 @@ class ThreadCreate(Schema):
 
 
 class ThreadPatch(Schema):
+    example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
+
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
     ttl = Nested(Ttl)
 
@@ -94,8 +113,13 @@ class ThreadQuery(Schema):
 
 
 class ThreadPrune(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "thread_ids": ["0198c0de-0000-7000-8000-000000000000"],
+        "strategy": "keep_latest",
+    }
+
     thread_ids = ListOf(UuidField(), required=True, max_items=1000)
-    strategy = OneOf(*expiry.STRATEGIES, load_default="delete")
+    strategy = OneOf(*STRATEGIES, load_default="delete")
 
 
 class ThreadFilter(Schema):
@@ -107,21 +131,23 @@ class ThreadFilter(Schema):
 
 
 class ThreadSearch(ThreadFilter):
+    example: ClassVar[dict[str, Any]] = {"limit": 10}
+
     ids = ListOf(StrictString())
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*records.SORTABLE, load_default="updated_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
-    select = ListOf(OneOf(*FIELDS, "context"))
+    select = ListOf(OneOf(*records.RECORD.selectable, "context"))
     extract = JsonObject()
 
 
-@bp.post("/threads")
-@operation(
+@bp.operation(
+    "POST /threads",
     "Create a thread",
     role="run",
     body=ThreadCreate,
-    answer=schemas.THREAD,
+    answer=records.RECORD.schema,
     errors=(400, 404, 409, 424, 504),
     idempotent=True,
 )
@@ -145,7 +171,7 @@ def create_thread() -> Response:
             if row.is_new and ttl:
                 expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
-            return keep(jsonify(records.record(row.record)))
+            return keep(jsonify(records.RECORD.show(row.record)))
     return _built(row.record["thread_id"], [step["updates"] for step in supersteps])
 
 
@@ -159,7 +185,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
         states.update(thread_id, supersteps)
         with connection() as conn:
             keep = once(conn)
-            return keep(jsonify(records.record(records.get(conn, deployment().id, thread_id))))
+            return keep(jsonify(records.RECORD.show(records.get(conn, deployment().id, thread_id))))
     except (RunyardError, Repeated):
         with connection() as conn:
             live = cancel.delete_thread(conn, deployment().id, thread_id)
@@ -167,86 +193,102 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
         raise
 
 
-@bp.get("/threads/<thread_id>")
-@operation("Get a thread", role="read", query=ThreadQuery, answer=schemas.THREAD, errors=(404,))
-def get_thread(thread_id: str) -> Response:
+@bp.operation(
+    "GET /threads/<thread_id>",
+    "Get a thread",
+    role="read",
+    query=ThreadQuery,
+    answer=records.RECORD.schema,
+    errors=(404,),
+)
+def get_thread(thread_id: UUID) -> Response:
     """Get a thread. `include=ttl` adds its time to live and when it expires."""
-    key = uuid_path(thread_id, "thread_id")
     include = load_query(ThreadQuery)["include"]
-    asked = allow("threads", "read", thread_id=key)
+    asked = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, asked.filter)
-        record = records.record(records.get(conn, deployment().id, key))
-        if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, key)):
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        record = records.RECORD.show(records.get(conn, deployment().id, thread_id))
+        if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, thread_id)):
             record["ttl"] = ttl
     return jsonify(record)
 
 
-@bp.patch("/threads/<thread_id>")
-@operation(
+@bp.operation(
+    "PATCH /threads/<thread_id>",
     "Merge metadata into a thread",
     role="run",
     body=ThreadPatch,
-    answer=schemas.THREAD,
+    answer=records.RECORD.schema,
     empty=(204,),
     errors=(404,),
 )
-def change_thread(thread_id: str) -> Response | tuple[str, int]:
-    key = uuid_path(thread_id, "thread_id")
+def change_thread(thread_id: UUID) -> Response | tuple[str, int]:
     body = load(ThreadPatch)
-    asked = allow("threads", "update", thread_id=key, metadata=body["metadata"])
+    asked = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
     with connection() as conn:
         filters.require_thread(
-            conn, deployment().id, key, asked.filter, lock=True, error=records.not_updated()
+            conn, deployment().id, thread_id, asked.filter, lock=True, error=records.not_updated()
         )
-        row = records.update(conn, deployment().id, key, metadata=changed(asked))
+        row = records.update(conn, deployment().id, thread_id, metadata=changed(asked))
         if body.get("ttl"):
-            expiry.set_ttl(conn, deployment().id, key, body["ttl"])
+            expiry.set_ttl(conn, deployment().id, thread_id, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
         return "", 204
-    return jsonify(records.record(row))
+    return jsonify(records.RECORD.show(row))
 
 
-@bp.delete("/threads/<thread_id>")
-@operation("Delete a thread and its runs and checkpoints", role="run", slow=True, status=204, errors=(404,))
-def delete_thread(thread_id: str) -> tuple[str, int]:
-    key = uuid_path(thread_id, "thread_id")
-    asked = allow("threads", "delete", thread_id=key)
+@bp.operation(
+    "DELETE /threads/<thread_id>",
+    "Delete a thread and its runs and checkpoints",
+    role="run",
+    slow=True,
+    status=204,
+    errors=(404,),
+)
+def delete_thread(thread_id: UUID) -> tuple[str, int]:
+    asked = allow("threads", "delete", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, asked.filter, lock=True)
-        live = cancel.delete_thread(conn, deployment().id, key)
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True)
+        live = cancel.delete_thread(conn, deployment().id, thread_id)
     publish_cancels(live, settings().event_retention_seconds)
-    thread_stream.notify(key)
+    thread_stream.notify(thread_id)
     return "", 204
 
 
-@bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", role="run", slow=True, answer=schemas.THREAD, errors=(409,))
-def copy_thread(thread_id: str) -> Response:
+@bp.operation(
+    "POST /threads/<thread_id>/copy",
+    "Copy a thread",
+    role="run",
+    slow=True,
+    answer=records.RECORD.schema,
+    errors=(409,),
+)
+def copy_thread(thread_id: UUID) -> Response:
     """Copy the metadata and checkpoints of a thread, but not its runs, into a new thread.
 
     Returns 409 if the thread does not exist.
     """
-    key = uuid_path(thread_id, "thread_id")
     target = uuid4()
     source, _new = allow_all(
-        [Ask("threads", "read", {"thread_id": key}), Ask("threads", "create", {"thread_id": target})]
+        [Ask("threads", "read", {"thread_id": thread_id}), Ask("threads", "create", {"thread_id": target})]
     )
     try:
         with connection() as conn:
-            filters.require_thread(conn, deployment().id, key, source.filter)
-            return jsonify(records.record(thread_copies.copy(conn, deployment().id, key, target=target)))
+            filters.require_thread(conn, deployment().id, thread_id, source.filter)
+            return jsonify(
+                records.RECORD.show(thread_copies.copy(conn, deployment().id, thread_id, target=target))
+            )
     except NotFound as error:
         raise Conflict(error.message) from error
 
 
-@bp.post("/threads/prune")
-@operation(
+@bp.operation(
+    "POST /threads/prune",
     "Delete threads, or all their checkpoints except the newest",
     role="run",
     slow=True,
     body=ThreadPrune,
-    answer=schemas.PRUNED,
+    answer=PRUNED,
 )
 def prune_threads() -> Response:
     """Delete threads, or all their checkpoints except the newest. Returns the number of threads pruned.
@@ -271,25 +313,29 @@ def prune_threads() -> Response:
     return jsonify(pruned_count=pruned)
 
 
-@bp.get("/threads/<thread_id>/storage")
-@operation("Get the size of a thread's checkpoints", role="read", answer=schemas.STORAGE, errors=(404,))
-def get_storage(thread_id: str) -> Response:
+@bp.operation(
+    "GET /threads/<thread_id>/storage",
+    "Get the size of a thread's checkpoints",
+    role="read",
+    answer=STORAGE,
+    errors=(404,),
+)
+def get_storage(thread_id: UUID) -> Response:
     """Get sizes in bytes, as stored. A small channel value is stored in its checkpoint and counted there."""
-    key = uuid_path(thread_id, "thread_id")
-    asked = allow("threads", "read", thread_id=key)
+    asked = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, asked.filter)
-        return jsonify(thread_copies.storage(conn, deployment().id, key))
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        return jsonify(thread_copies.storage(conn, deployment().id, thread_id))
 
 
-@bp.post("/threads/search")
-@operation(
+@bp.operation(
+    "POST /threads/search",
     "Search threads",
     role="read",
     slow=True,
     body=ThreadSearch,
-    answer=schemas.THREADS,
-    headers=schemas.PAGE_HEADERS,
+    answer=listed(selection(records.RECORD.schema)),
+    headers=PAGE_HEADERS,
     errors=(400,),
 )
 def search_threads() -> Response:
@@ -306,7 +352,7 @@ def search_threads() -> Response:
         return rows, records.total(conn, deployment().id, **shape, **body)
 
     rows, total = read(search)
-    found = [records.record(row) for row in rows]
+    found = [records.RECORD.show(row) for row in rows]
     shown = selected(found, select)
     if paths:
         shown = [
@@ -330,8 +376,7 @@ def _thread_id(text: str) -> Any:
         raise Invalid(f"Invalid thread ID {text}", loc=("body", "ids"), status=400) from None
 
 
-@bp.post("/threads/count")
-@operation("Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT)
+@bp.operation("POST /threads/count", "Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT)
 def count_threads() -> Response:
     body = load(ThreadFilter)
     _allow_search(body, limit=0, offset=0)

@@ -1,7 +1,8 @@
 """`Idempotency-Key`: a repeated create request returns the stored response of the first one and creates nothing.
 
 A route takes part by calling `once(conn)` first in its transaction, and passing its response to the function that
-`once` returns. Refusals are not stored, since nothing was created. `@operation(…, idempotent=True)` documents it.
+`once` returns. Refusals are not stored, since nothing was created. `idempotent=True` in the route's declaration
+documents it.
 """
 
 from __future__ import annotations

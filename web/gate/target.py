@@ -22,28 +22,6 @@ from web.schemas.operations import of_view
 
 OK = "/ok"  # the health check, available at the root as well as under a prefix
 
-# The switches of a langgraph.json that disable the routes of each blueprint. One of them is enough.
-SWITCHES = {
-    "assistants": ("disable_assistants",),
-    "threads": ("disable_threads",),
-    "states": ("disable_threads",),
-    "thread_stream": ("disable_threads",),
-    "runs": ("disable_runs",),
-    "joins": ("disable_runs",),
-    "cancels": ("disable_runs",),
-    "failed": ("disable_runs",),
-    "crons": ("disable_runs",),
-    "protocol_commands": ("disable_threads", "disable_runs"),
-    "protocol_events": ("disable_threads", "disable_runs"),
-    "protocol_socket": ("disable_threads", "disable_runs"),
-    "store": ("disable_store",),
-    "mcp": ("disable_mcp",),
-    "a2a": ("disable_a2a",),
-    "health": ("disable_meta",),
-    "openapi": ("disable_meta",),
-    "docs": ("disable_meta",),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -149,10 +127,10 @@ def answer_refusal() -> None:
 
 def is_off(deployment: DeploymentRef, rule: Rule) -> bool:
     """Return whether the deployment's langgraph.json disables this built-in route."""
-    blueprint = rule.endpoint.rpartition(".")[0].rpartition(".")[2].removeprefix("deployment_")
     if rule.rule.endswith(OK):
         return False
-    return any(deployment.http.get(switch) for switch in SWITCHES.get(blueprint, ()))
+    switches = of_view(current_app.view_functions[rule.endpoint]).group.switches
+    return any(deployment.http.get(switch) for switch in switches)
 
 
 def _below(prefix: str, inner: str) -> str | None:

@@ -17,14 +17,14 @@ import re
 from functools import cache
 from urllib.parse import quote, urlencode
 
-from flask import Blueprint, Response, request
+from flask import Response, request
 
 from web.gate.addresses import AT_ROOT
 from web.gate.context import settings
 from web.ops import static_files
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 
-bp = Blueprint("console", __name__)
+bp = RouteGroup("console")
 
 # Forbids scripts, styles and addresses from elsewhere, and scripts that turn text into markup.
 POLICY = (
@@ -47,14 +47,12 @@ IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re
 ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the service's root
 
 
-@bp.get("/o/")
-@operation("Get the console", role="open", media=("text/html",))
+@bp.operation("GET /o/", "Get the console", role="open", media=("text/html",))
 def get_console() -> Response:
     return send_shell(root=OWN)
 
 
-@bp.get("/o/static/<version>/<path:name>")
-@operation("Get a file of the console", role="open")
+@bp.operation("GET /o/static/<version>/<path:name>", "Get a file of the console", role="open")
 def get_console_file(version: str, name: str) -> Response:
     """Return a file of the console. Under the current version a browser may cache it forever.
 
@@ -64,8 +62,12 @@ def get_console_file(version: str, name: str) -> Response:
     return static_files.send(name, keep=static_files.FOR_GOOD if is_current else static_files.ASK_AGAIN)
 
 
-@bp.get("/o/<tenant>/host/deployments/<deployment_id>")
-@operation("Get the console page of a deployment", role="open", status=302)
+@bp.operation(
+    "GET /o/<tenant>/host/deployments/<deployment_id>",
+    "Get the console page of a deployment",
+    role="open",
+    status=302,
+)
 def get_deployment_page(tenant: str, deployment_id: str) -> Response:
     """Redirect to the console's page of a deployment. Deploy commands print this address.
 

@@ -21,14 +21,14 @@ from functools import cache
 from hashlib import blake2b, sha256
 
 import orjson
-from flask import Blueprint, Response
+from flask import Response
 
 from web.gate.developer import developer
 from web.ops import static_files
 from web.schemas.openapi import document_at
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 
-bp = Blueprint("docs", __name__)
+bp = RouteGroup("docs", switches=("disable_meta",))
 
 SCRIPT = re.compile(rb'<script type="module">(.*)</script>', re.DOTALL)
 # Text that makes the HTML parser begin or end a script, even inside a script element.
@@ -43,8 +43,7 @@ SANDBOX = "; sandbox allow-scripts allow-downloads allow-popups allow-popups-to-
 GZIP = zlib.MAX_WBITS + 16
 
 
-@bp.get("/docs")
-@operation("Get the API document as a web page", role="open")
+@bp.operation("GET /docs", "Get the API document as a web page", role="open")
 def get_docs(deployment: str | None = None) -> Response:
     """Return the page. It asks for a key, unless the caller needs none."""
     is_developer = developer() is not None

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from cachetools import TTLCache
-from flask import Blueprint, Flask, Response, current_app, jsonify, request
+from flask import Flask, Response, current_app, jsonify, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -26,6 +26,7 @@ from shared.infra import schema
 from shared.infra.postgres import Row, connection
 from shared.infra.writes import WriteCheck
 from shared.models import RunStatus
+from shared.records import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.gate.addresses import AT_ROOT
 from web.gate.auth import identify_if_known
 from web.gate.context import settings
@@ -33,11 +34,10 @@ from web.gate.request_metrics import Traffic
 from web.ops import console, run_metrics, server_metrics
 from web.ops.run_metrics import RunMetrics
 from web.schemas.fields import OneOf, QueryBoolean, Schema
-from web.schemas.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
-from web.schemas.operations import operation
+from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
 
-bp = Blueprint("health", __name__)
+bp = RouteGroup("health", section="Service", switches=("disable_meta",))
 
 
 def start(app: Flask) -> None:
@@ -90,14 +90,15 @@ def require_deployment() -> None:
             raise NotFound
 
 
-@bp.get("/", strict_slashes=False)
-@operation(
+@bp.operation(
+    "GET /",
     "Check that the service is up, or get the console in a browser",
     role="open",
     query=OkQuery,
     answer=UP,
     media=("application/json", "text/html"),
     errors=(404, 503),
+    strict_slashes=False,
 )
 def get_root(deployment: str | None = None) -> Response:
     """Return the console to browsers, at the root of the service and of `runyard dev`. Otherwise answer like `/ok`."""
@@ -107,8 +108,9 @@ def get_root(deployment: str | None = None) -> Response:
     return response
 
 
-@bp.get("/ok")
-@operation("Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503))
+@bp.operation(
+    "GET /ok", "Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503)
+)
 def get_ok(deployment: str | None = None) -> Response:
     """Check that the service is up. With `check_db=1` the database must answer too.
 
@@ -127,8 +129,9 @@ def get_ok(deployment: str | None = None) -> Response:
     return jsonify(ok=True, services={})
 
 
-@bp.get("/info")
-@operation("Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS)
+@bp.operation(
+    "GET /info", "Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS
+)
 def get_info(deployment: str | None = None) -> Response:
     """Return the version and features of the service.
 
@@ -165,8 +168,8 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     return {"isolation": found.isolation, "limits": limits, "home_mb": settings().host_home_mb}
 
 
-@bp.get("/metrics")
-@operation(
+@bp.operation(
+    "GET /metrics",
     "Get queue, worker and request figures for Prometheus",
     role="open",
     slow=True,

@@ -36,6 +36,7 @@ class Rule(str):
 
 
 MAX_ITEMS = 1000
+MAX_OFFSET = 2**62  # the database counts in 64 bits
 MAX_EXACT_FLOAT = 2**53  # above it a float stands for several integers
 FILTER_KEYS = 100
 FILTER_BYTES = 64 * 1024  # the same limit as for metadata
@@ -50,6 +51,8 @@ REQUIRED: ErrorMessages = {
 
 class Schema(MarshmallowSchema):
     """The base of every request schema: unknown fields are ignored."""
+
+    example: ClassVar[dict[str, Any]] = {}  # a body in the API document; the service accepts it unchanged
 
     class Meta:
         unknown = EXCLUDE

@@ -1,6 +1,6 @@
 """`/openapi.json`: the API document of both interfaces, generated from the routes.
 
-`@operation(…)` declares what a route's code does not show: its summary, schemas, status and refusals. Path, method,
+`@bp.operation(…)` declares what a route's code does not show: its summary, schemas, status and refusals. Path, method,
 parameters and description (the docstring) come from the route itself. The document at a deployment's own address
 holds only the deployment API.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import orjson
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
-from flask import Blueprint, Flask, Response, current_app, request
+from flask import Flask, Response, current_app, request
 from marshmallow import fields
 from werkzeug.routing import Rule
 
@@ -23,6 +24,7 @@ from shared import __version__, assistants
 from shared.access.idempotency import HEADER
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
+from shared.records import OBJECT
 from web.gate import named
 from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX
 from web.gate.developer import developer
@@ -44,48 +46,18 @@ from web.schemas.fields import (
     TimeField,
     UuidField,
 )
-from web.schemas.json_schema import OBJECT
-from web.schemas.openapi_examples import EXAMPLE, EXAMPLES, of_body, with_graph
+from web.schemas.openapi_examples import EXAMPLE, with_graph
 from web.schemas.openapi_responses import responses
-from web.schemas.operations import JSON, Operation, of_view, operation
+from web.schemas.operations import JSON, SECTIONS, Operation, RouteGroup, of_view
 
-bp = Blueprint("openapi", __name__)
-
-# The groups of the page, in order, with the blueprints of each.
-GROUPS = {
-    "Runs": ("runs", "joins", "cancels", "failed"),
-    "Threads": ("threads", "thread_stream"),
-    "State and history": ("states",),
-    "Assistants": ("assistants",),
-    "Crons": ("crons",),
-    "Webhooks": ("webhooks",),
-    "Store": ("store",),
-    "Protocol v2": ("protocol_commands", "protocol_events", "protocol_socket"),
-    "MCP and A2A": ("mcp", "a2a"),
-    "Deployments": ("deployments", "uploads"),
-    "Revisions": ("revisions", "traffic"),
-    "Logs": ("logs",),
-    "Organizations and keys": ("me", "organizations"),
-    "OAuth providers": ("providers",),
-    "Users' tokens": ("authentication",),
-    "Repositories": ("integrations",),
-    "Workers": ("workers",),
-    "Figures": ("metrics", "usage"),
-    "Service": ("queue", "health", "openapi"),
-}
-GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for blueprint in blueprints}
+bp = RouteGroup("openapi", section="Service", switches=("disable_meta",))
 
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
-SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
 MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id, which names the default assistant of that graph"}
-OTHER_IDS = frozenset(
-    {"assistant_id", "provider_id", "key_id", "auth_id", "worker_id"}
-)  # ids that need not be UUIDs
 
 
-@bp.get("/openapi.json")
-@operation("Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503))
+@bp.operation("GET /openapi.json", "Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503))
 def get_openapi(deployment: str | None = None) -> Response:
     """Return the OpenAPI 3.1 description of the service, or of one deployment."""
     return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
@@ -97,17 +69,17 @@ def document_at(deployment: str | None) -> dict[str, Any]:
     of_deployment = deployment is not None
     if of_deployment not in known:  # the routes of an app never change: generated once
         known[of_deployment] = document(current_app, of_deployment=of_deployment)
-    found = dict(known[of_deployment])
+    described = dict(known[of_deployment])
     if deployment is not None:
-        found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
-        found = _for_caller(found, deployment)
+        described["info"] = {**described["info"], "title": f"runyard: {deployment}"}
+        described = _for_caller(described, deployment)
     prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
-    found["servers"] = [{"url": request.script_root + prefix or "/"}]
+    described["servers"] = [{"url": request.script_root + prefix or "/"}]
     own = target()
     if own is not None:
-        found = openapi_merge.merged(_switched_on(found, own.deployment), own.deployment)
-        found["servers"] = [{"url": own.root_path or "/"}]
-    return found
+        described = openapi_merge.merged(_switched_on(described, own.deployment), own.deployment)
+        described["servers"] = [{"url": own.root_path or "/"}]
+    return described
 
 
 def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
@@ -123,7 +95,7 @@ def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
     """
     if developer() is not None:
         components = {
-            part: found for part, found in document["components"].items() if part != "securitySchemes"
+            part: schemas for part, schemas in document["components"].items() if part != "securitySchemes"
         }
         document = {**document, "components": components, "security": []}
     caller = named.key_holder()
@@ -156,19 +128,20 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
     spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
     spec.components.security_scheme("tenant_id", {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"})
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
-    described = sorted(_operations(app, of_deployment), key=lambda found: found[:2])
+    described = sorted(_operations(app, of_deployment), key=itemgetter(0, 1))
     times = Counter(of_view(view).summary for *_, view in described)
     for path, method, rule, view in described:
         operation = _describe(spec, rule, method, path, view)
         if times[operation["summary"]] > 1:  # a view with several routes
             operation["summary"] += f" ({method} {path})"
         spec.path(path=path, operations={method.lower(): operation})
-    found = spec.to_dict()
-    schemas = found["components"]["schemas"]
-    for name in EXAMPLES.keys() & schemas.keys():
-        schemas[name]["examples"] = [EXAMPLES[name]]
-    used = {operation["tags"][0] for path in found["paths"].values() for operation in path.values()}
-    return {**found, "tags": [{"name": group} for group in GROUPS if group in used]}
+    whole = spec.to_dict()
+    schemas = whole["components"]["schemas"]
+    bodies = {body for *_, view in described if (body := of_view(view).body) is not None and body.example}
+    for body in bodies:
+        schemas[body.__name__]["examples"] = [body.example]
+    used = {operation["tags"][0] for path in whole["paths"].values() for operation in path.values()}
+    return {**whole, "tags": [{"name": section} for section in SECTIONS if section in used]}
 
 
 def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rule, Callable[..., Any]]]:
@@ -181,7 +154,7 @@ def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rul
 def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
-        if rule.endpoint.partition(".")[0] in SKIPPED_BLUEPRINTS or rule.websocket:
+        if rule.websocket or of_view(app.view_functions[rule.endpoint]).group.section is None:
             continue
         if not of_deployment:
             yield path, rule
@@ -199,7 +172,7 @@ def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[
     takes_input = operation.body is not None or operation.query is not None or "_id>" in rule.rule
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
-        "tags": [_tag(rule)],
+        "tags": [operation.group.section],
         "summary": operation.summary,
         "parameters": [
             *_path_parameters(path, operation),
@@ -232,19 +205,12 @@ def _body_schema(operation: Operation) -> Any:
 
 def _example(operation: Operation) -> Any:
     assert operation.body is not None
-    example = of_body(operation.body)
-    return [example] if operation.body_items else example
-
-
-def _tag(rule: Rule) -> str:
-    """Return the group of a route, by the name of its innermost blueprint."""
-    return GROUP_OF[rule.endpoint.split(".")[-2].removeprefix("deployment_")]
+    return [operation.body.example] if operation.body_items else operation.body.example
 
 
 def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
-        is_id = name.endswith("_id") and name not in OTHER_IDS and name not in operation.any_text
-        schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
+        schema = {"type": "string", "format": "uuid"} if name in operation.ids else {"type": "string"}
         meaning = {"description": MEANINGS_OF_IDS[name]} if name in MEANINGS_OF_IDS else {}
         yield {"in": "path", "name": name, "required": True, "schema": schema, **meaning}
 
@@ -305,10 +271,10 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
     own = getattr(field, "json_schema", {})
-    found = next((dict(schema) for kind, schema in FIELD_TYPES if isinstance(field, kind)), {}) | own
+    schema = next((dict(usual) for kind, usual in FIELD_TYPES if isinstance(field, kind)), {}) | own
     pattern = getattr(field, "pattern", None)
     if isinstance(field, JsonObject) and field.bounds:
-        found["description"] = field.bounds
+        schema["description"] = field.bounds
     bounds = {
         "minimum": getattr(field, "minimum", None),
         "maximum": getattr(field, "maximum", None),
@@ -317,15 +283,15 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
         "pattern": f"^(?:{pattern.pattern})$" if pattern is not None else None,
         "enum": list(field.choices) if isinstance(field, OneOf) else None,
     }
-    found.update({name: bound for name, bound in bounds.items() if bound is not None})
-    if field.allow_none and "type" in found:
-        kinds = found["type"]
-        found["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
-        if "enum" in found:
-            found["enum"].append(None)
-    elif field.allow_none and "anyOf" in found:
-        found["anyOf"] = [*found["anyOf"], {"type": "null"}]
-    return found
+    schema.update({name: bound for name, bound in bounds.items() if bound is not None})
+    if field.allow_none and "type" in schema:
+        kinds = schema["type"]
+        schema["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
+        if "enum" in schema:
+            schema["enum"].append(None)
+    elif field.allow_none and "anyOf" in schema:
+        schema["anyOf"] = [*schema["anyOf"], {"type": "null"}]
+    return schema
 
 
 def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:

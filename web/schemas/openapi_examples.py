@@ -1,7 +1,7 @@
-"""Example bodies in the API document. `/docs` fills them in, and the service accepts each of them unchanged.
+"""Example bodies in the API document. `/docs` fills them in.
 
-A schema without an example here accepts an empty body. For callers that may read the deployment, the examples name its
-first graph and hold an input for it. For other callers they hold a placeholder.
+Each body schema declares its `example`; one without an example accepts an empty body. For callers that may read the
+deployment, the examples name its first graph and hold an input for it. For other callers they hold a placeholder.
 """
 
 from __future__ import annotations
@@ -10,74 +10,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from web.schemas.fields import Schema
-
 EXAMPLE = "example"  # the name of each example in the document
 GRAPH = "GRAPH_ID"
 MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
-METADATA = {"metadata": {"topic": "greetings"}}
-ID = "0198c0de-0000-7000-8000-000000000000"
-RUN = {"assistant_id": GRAPH, "input": MESSAGES}
-CRON = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
-A2A_MESSAGE = {
-    "kind": "message",
-    "messageId": "1",
-    "role": "user",
-    "parts": [{"kind": "text", "text": "Hello"}],
-}
-PROVIDER = {
-    "provider_id": "acme",
-    "name": "Acme",
-    "client_id": "runyard",
-    "client_secret": "of the client",
-    "auth_url": "https://acme.example/authorize",
-    "token_url": "https://acme.example/token",
-}
-
-# By name of the schema.
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "A2aCall": {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": A2A_MESSAGE}},
-    "AssistantCreate": {"graph_id": GRAPH, "name": "My assistant"},
-    "AssistantPatch": {"name": "My assistant"},
-    "AssistantSearch": {"limit": 10},
-    "Authenticate": {"provider": "acme", "scopes": ["mail.read"], "user_id": "ann"},
-    "Callback": {"code": "of the provider", "state": "as it was sent"},
-    "CancelMany": {"status": "pending"},
-    "CronCreate": CRON,
-    "CronPatch": {"enabled": False},
-    "DeploymentCreate": {"name": "chat", "source": "internal_source"},
-    "DeploymentPatch": {"display_name": "Chat"},
-    "History": {"limit": 10},
-    "ItemDelete": {"namespace": ["notes"], "key": "greeting"},
-    "ItemPut": {"namespace": ["notes"], "key": "greeting", "value": {"text": "Hello"}},
-    "ItemSearch": {"namespace_prefix": ["notes"]},
-    "KeyCreate": {"name": "ci", "role": "deploy"},
-    "KeyPatch": {"name": "ci"},
-    "McpCall": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
-    "McpDiscover": {"provider_id": "tools", "name": "Tools", "mcp_server_url": "https://tools.example/mcp"},
-    "OrganizationBody": {"name": "Acme"},
-    "ProtocolCommand": {"id": 1, "method": "run.start", "params": RUN},
-    "Promote": {"revision_id": ID},
-    "ProviderCreate": PROVIDER,
-    "ProviderPatch": {"name": "Acme"},
-    "RunCreate": RUN,
-    "StateAt": {"checkpoint": {"checkpoint_id": ID}},
-    "StatePatch": METADATA,
-    "StateUpdate": {"values": MESSAGES},
-    "Subscribed": {"channels": ["values", "messages", "lifecycle", "input"]},
-    "ThreadCreate": METADATA,
-    "ThreadCronCreate": CRON,
-    "ThreadPatch": METADATA,
-    "ThreadPrune": {"thread_ids": [ID], "strategy": "keep_latest"},
-    "ThreadSearch": {"limit": 10},
-    "TokenMetadata": METADATA,
-    "VersionChoice": {"version": 1},
-}
-
-
-def of_body(schema: type[Schema]) -> dict[str, Any]:
-    """Return an example of a body that the schema accepts."""
-    return EXAMPLES.get(schema.__name__, {})
 
 
 def with_graph(

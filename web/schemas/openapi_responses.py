@@ -146,10 +146,10 @@ def named(spec: APISpec, schema: Any) -> Any:
         return [named(spec, inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: named(spec, inner) for key, inner in schema.items()}
-    title = found.get("title")
+    replaced = {key: named(spec, inner) for key, inner in schema.items()}
+    title = replaced.get("title")
     if not isinstance(title, str):
-        return found
+        return replaced
     if title not in spec.components.schemas:
-        spec.components.schema(title, found)
+        spec.components.schema(title, replaced)
     return {"$ref": f"#/components/schemas/{title}"}

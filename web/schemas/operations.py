@@ -1,21 +1,49 @@
-"""Metadata of routes: `@operation(…)` declares what a route's code does not show.
+"""Declarations of routes: `@bp.operation(…)` registers a route and declares what its code does not show.
 
-Authentication reads the role, the rate limits whether the response may take long, and the application whether SQL
-statements may. The API document uses the rest. The role has no default, so that every route must declare one.
+A `RouteGroup` holds the routes of one subject. Authentication reads the role, the rate limits whether the response may
+take long, the application whether SQL statements may, and the gate which switches disable the group. The API document
+uses the rest. The role has no default, so that every route must declare one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from uuid import UUID
 
-from flask import current_app, request
+from flask import Blueprint, current_app, request
 
 from web.schemas.fields import Schema
+from web.schemas.validation import uuid_path
 
 View = TypeVar("View", bound=Callable[..., Any])
 Role = Literal["open", "read", "run", "deploy", "admin", "operator"]
+IdText = Annotated[str, UUID]  # type of a path parameter: a UUID that the view parses itself
+# The sections of the API document, in order.
+Section = Literal[
+    "Runs",
+    "Threads",
+    "State and history",
+    "Assistants",
+    "Crons",
+    "Webhooks",
+    "Store",
+    "Protocol v2",
+    "MCP and A2A",
+    "Deployments",
+    "Revisions",
+    "Logs",
+    "Organizations and keys",
+    "OAuth providers",
+    "Users' tokens",
+    "Repositories",
+    "Workers",
+    "Figures",
+    "Service",
+]
+SECTIONS: tuple[str, ...] = get_args(Section)
 
 JSON = "application/json"
 STATEMENT_SECONDS = 3.0  # after this time without a byte the database counts as hanging
@@ -24,8 +52,9 @@ SLOW_SECONDS = 11.0  # longer than the database's own statement_timeout (web/wsg
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """The keywords of `@operation`."""
+    """A declared route: the keywords of `RouteGroup.operation`."""
 
+    group: RouteGroup
     summary: str
     role: Role  # the lowest role that may call the route; "open" needs no key
     long: bool | str = False  # may take long and holds a stream slot; a str: only with this parameter
@@ -44,17 +73,96 @@ class Operation:
     sse: bool = False  # responds with server-sent events
     idempotent: bool = False  # accepts an Idempotency-Key (web/gate/idempotency.py)
     media: tuple[str, ...] = (JSON,)  # media types of the response; only JSON has the schema
-    any_text: tuple[str, ...] = ()  # path parameters that look like ids and may be any text
+    id_message: str | None = None  # error text for an id in the path that is not a UUID
+    ids: frozenset[str] = frozenset()  # path parameters that are UUIDs; derived from the view's annotations
 
 
-def operation(summary: str, *, role: Role, **more: Any) -> Callable[[View], View]:
-    """Describe a route. The keywords are the fields of Operation."""
+class RouteGroup(Blueprint):
+    """The routes of one subject.
 
-    def attach(view: View) -> View:
-        view.__operation__ = Operation(summary=summary, role=role, **more)  # type: ignore[attr-defined]
-        return view
+    `section` is the group's section of the API document; without one, its routes are not in the document. Each of the
+    `switches` in the `http` section of a langgraph.json disables the routes.
+    """
 
-    return attach
+    def __init__(self, name: str, *, section: Section | None = None, switches: tuple[str, ...] = ()) -> None:
+        super().__init__(name, __name__)
+        self.section = section
+        self.switches = switches
+
+    def operation(
+        self,
+        route: str | tuple[str, ...],
+        summary: str,
+        *,
+        role: Role,
+        strict_slashes: bool | None = None,
+        websocket: bool = False,
+        **more: Any,
+    ) -> Callable[[View], View]:
+        """Register a route, such as `GET PATCH /threads/<thread_id>`, or several. The other keywords are of Operation.
+
+        Path parameters that the view annotates as `UUID` are parsed. `websocket` also accepts WebSocket handshakes.
+        """
+
+        def register(view: View) -> View:
+            options = {"strict_slashes": strict_slashes, "websocket": websocket}
+            self._register(view, view.__name__, route, summary=summary, role=role, **options, **more)
+            return view
+
+        return register
+
+    def with_and_without_thread(
+        self, route: str, summary: str, summary_without: str, *, role: Role, **more: Any
+    ) -> Callable[[View], View]:
+        """Register a view at a path and below `/threads/<thread_id>`. The view's `thread_id` may be None."""
+        method, _, path = route.partition(" ")
+
+        def register(view: View) -> View:
+            name, on_thread = view.__name__, f"{method} /threads/<thread_id>{path}"
+            self._register(view, name, on_thread, summary=summary, role=role, **more)
+            without = {"summary": summary_without, "role": role, **more}
+            self._register(view, f"{name}_without_thread", route, fixed={"thread_id": None}, **without)
+            return view
+
+        return register
+
+    def _register(
+        self,
+        view: Callable[..., Any],
+        endpoint: str,
+        route: str | tuple[str, ...],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        strict_slashes: bool | None = None,
+        websocket: bool = False,
+        **more: Any,
+    ) -> None:
+        hints = get_type_hints(view, include_extras=True)
+        parsed = [name for name, kind in hints.items() if kind in (UUID, UUID | None)]
+        ids = frozenset([*parsed, *(name for name, kind in hints.items() if kind == IdText)])
+        operation = Operation(group=self, ids=ids, **more)
+        call = _parsing(view, parsed, fixed or {}, operation.id_message)
+        call.__operation__ = operation  # type: ignore[attr-defined]
+        for each in (route,) if isinstance(route, str) else route:
+            *methods, path = each.split(" ")
+            self.add_url_rule(path, endpoint, call, methods=methods, strict_slashes=strict_slashes)
+            if websocket:
+                self.add_url_rule(path, endpoint, call, websocket=True)
+
+
+def _parsing(
+    view: Callable[..., Any], ids: list[str], fixed: Mapping[str, Any], message: str | None
+) -> Callable[..., Any]:
+    """Return the view with `fixed` arguments, and with its `ids` parsed from the path. Raises Invalid."""
+
+    @wraps(view)
+    def call(**values: Any) -> Any:
+        for name in ids:
+            if name in values:
+                values[name] = uuid_path(values[name], name, message=message)
+        return view(**values, **fixed)
+
+    return call
 
 
 def of_view(view: Callable[..., Any]) -> Operation:
@@ -69,13 +177,13 @@ def requested() -> Operation | None:
 
 def statement_seconds() -> float:
     """Return how many seconds a statement of the current request waits for a silent database."""
-    found = requested()
-    return SLOW_SECONDS if found is not None and found.slow else STATEMENT_SECONDS
+    operation = requested()
+    return SLOW_SECONDS if operation is not None and operation.slow else STATEMENT_SECONDS
 
 
 def may_take_long() -> bool:
     """Return whether the response to the current request may take long."""
-    found = requested()
-    if found is None:
+    operation = requested()
+    if operation is None:
         return False
-    return found.long in request.args if isinstance(found.long, str) else found.long
+    return operation.long in request.args if isinstance(operation.long, str) else operation.long

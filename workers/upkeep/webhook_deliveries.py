@@ -27,7 +27,8 @@ from shared.infra import clock, egress, tracing
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
-from shared.runs import read, webhooks
+from shared.runs import webhooks
+from shared.runs.record import RUN
 from shared.runs.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,11 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     run = {**delivery.run, "status": delivery.status}
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
-    record = {name: value for name, value in read.record(run).items() if name not in KEPT_TO_US}
+    run = {
+        **dict.fromkeys(RUN.columns),
+        **run,
+    }  # an earlier release may have stored the row with fewer columns
+    record = {name: value for name, value in RUN.show(run).items() if name not in KEPT_TO_US}
     body: dict[str, Any] = {
         **record,
         "run_started_at": run["started_at"],

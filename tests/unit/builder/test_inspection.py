@@ -272,7 +272,7 @@ def deploy(deployment: DeploymentRef, variable: str = "") -> dict[str, Any]:
     configs = publish.assistant_configs({"LANGGRAPH_CONFIG": variable})
     with connection() as conn:
         publish.make_default_assistants(conn, deployment.id, {"fresh": {"description": None}}, configs)
-        return assistants.record(assistants.get(conn, deployment.id, assistants.default_id("fresh")))
+        return assistants.RECORD.show(assistants.get(conn, deployment.id, assistants.default_id("fresh")))
 
 
 def test_default_assistants_are_configured_by_a_variable(db: Any) -> None:

@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from cli.client import names
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
-from shared.runs import read
+from shared.runs import record as run_record
 from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, R, record
 
@@ -208,7 +208,7 @@ def test_words_are_the_service_s_and_shown_by_what_they_mean() -> None:
     assert {end for end in REVISION_ENDS if end.endswith("FAILED")} == names.REVISION_FAILURES
     assert list(RunStatus) == list(names.RUN_STATUSES)
     assert set(RunStatus) - OPEN_OR_SUCCESSFUL == names.UNSUCCESSFUL_RUNS
-    assert set(names.WAITS_FOR) == {read.ANSWER, read.RESUME}
+    assert set(names.WAITS_FOR) == {run_record.ANSWER, run_record.RESUME}
 
     shown = {status: names.revision_style(status) for status in RevisionStatus}
 

@@ -20,6 +20,7 @@ from shared.runs import cancel, claims, read
 from shared.runs import create as creation
 from shared.runs.claims import Claimed, Terms
 from shared.runs.create import Created, RunRequest
+from shared.runs.record import show_new
 from shared.threads import records
 from tests.support import owning
 from tests.support.creating import insert_run
@@ -273,4 +274,4 @@ def test_a_run_on_a_thread_that_is_watched_is_to_show_more(
 def test_callers_do_not_see_what_a_run_shows_to_others(deployment: DeploymentRef, thread_id: UUID) -> None:
     row = create(deployment, thread_id, stream_mode=("values", "protocol")).row
     assert row["kwargs"]["stream_mode"] == ["values", "protocol"]
-    assert read.record(row)["kwargs"]["stream_mode"] == ["values"]
+    assert show_new(row)["kwargs"]["stream_mode"] == ["values"]

@@ -45,7 +45,7 @@ def change(ref: DeploymentRef, **fields: Any) -> None:
 
 def shown(ref: DeploymentRef) -> Mapping[str, Any]:
     with connection() as conn:
-        return limits.record(deployments.get(conn, ref.organization_id, ref.id))
+        return limits.RECORD.show(deployments.get(conn, ref.organization_id, ref.id))
 
 
 def waiting(ref: DeploymentRef, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:

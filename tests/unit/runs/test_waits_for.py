@@ -12,6 +12,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import read, search
+from shared.runs.record import RUN
 from tests.support import factories
 from tests.support.owning import claimed, finish
 
@@ -44,8 +45,7 @@ def waits_for(deployment: DeploymentRef, thread_id: UUID) -> dict[UUID, str | No
         found, _ = search.search(conn, deployment.id, every, limit=9, offset=0)
         each = [read.get(conn, deployment.id, row["run_id"]) for row in of_thread]
     records = [
-        {row["run_id"]: read.record(row).get("waits_for") for row in rows}
-        for rows in (of_thread, found, each)
+        {row["run_id"]: RUN.show(row).get("waits_for") for row in rows} for rows in (of_thread, found, each)
     ]
     assert records[0] == records[1] == records[2]
     return records[0]

@@ -18,6 +18,7 @@ from shared.infra import egress, encryption
 from shared.infra.postgres import connection, dumps
 from shared.removal import deletion
 from shared.runs import read, webhook_records, webhooks
+from shared.runs.record import RUN
 from tests.support import factories
 from tests.support.hooked import SERVICE, claimed, finish, loses_its_deployment, outbox, pending
 from tests.support.receiver import Receiver, receiving
@@ -46,7 +47,7 @@ def make_due() -> None:
 def test_a_receiver_is_sent_the_run_as_it_ended(deployment: DeploymentRef, receiver: Receiver) -> None:
     run = claimed(deployment, receiver.url)
     with connection() as conn:
-        record = read.record(read.get(conn, deployment.id, run.run_id))
+        record = RUN.show(read.get(conn, deployment.id, run.run_id))
     finish(run, values='{"done": 1}')
     [delivery] = take()
     delivering.deliver(delivery, SERVICE)

@@ -46,7 +46,7 @@ def test_error_and_interrupts_appear_together(deployment: DeploymentRef) -> None
     def shown(**columns: Any) -> tuple[Any, Any]:
         with connection() as conn:
             row = records.get(conn, deployment.id, make.thread(deployment.id, **columns))
-        record = records.record(row)
+        record = records.RECORD.show(row)
         return record.get("error", "absent"), record.get("interrupts", "absent")
 
     assert shown() == ("absent", "absent")

@@ -15,9 +15,9 @@ from marshmallow import ValidationError
 
 from shared.errors import Invalid, Refused
 from shared.infra.postgres import dumps
+from shared.records import JsonSchema, record
 from web.http import sse
 from web.schemas.fields import Field, JsonObject, OneOf, Rule, Schema, StrictString
-from web.schemas.json_schema import JsonSchema, record
 from web.schemas.openapi_responses import SSE
 from web.schemas.operations import JSON
 from web.schemas.validation import SchemaViolation, checked, parse_body, raw_body

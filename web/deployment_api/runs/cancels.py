@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response
+from flask import Response
 
 from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.records import (
+    JsonSchema,
+)
 from shared.runs import cancel, eligibility, visibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from shared.user_code.filters import Filter
-from web.deployment_api import schemas
 from web.deployment_api.runs.follower import RunFollower
 from web.deployment_api.runs.locations import run_path
 from web.gate.authorization import allow
 from web.gate.context import deployment, settings
 from web.schemas.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
-from web.schemas.operations import operation
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load, load_query
 
-bp = Blueprint("cancels", __name__)
+bp = RouteGroup("cancels", section="Runs", switches=("disable_runs",))
+
+NOTHING: JsonSchema = {"type": "object", "maxProperties": 0}
 
 STATUSES = {
     "pending": (RunStatus.PENDING,),
@@ -50,6 +54,8 @@ class CancelManyQuery(Schema):
 class CancelMany(Schema):
     """Either `status`, or `thread_id` with `run_ids`."""
 
+    example: ClassVar[dict[str, Any]] = {"status": "pending"}
+
     status = OneOf(
         *STATUSES,
         allow_none=True,
@@ -59,33 +65,32 @@ class CancelMany(Schema):
     run_ids = ListOf(UuidField(), max_items=1000, allow_none=True)
 
 
-@bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/runs/<run_id>/cancel",
     "Cancel a run",
     role="run",
     long="wait",
     query=CancelQuery,
-    answer=schemas.NOTHING,
+    answer=NOTHING,
     empty=(202,),
     errors=(404,),
 )
-def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
-    thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
+def cancel_run(thread_id: UUID, run_id: UUID) -> Response | tuple[str, int]:
     query = load_query(CancelQuery)
-    reason = _reason(query, run_path(thread_key, run_key, "/cancel"))
-    asked = _allow(thread_key, query["action"], run_ids=[str(run_key)])
+    reason = _reason(query, run_path(thread_id, run_id, "/cancel"))
+    asked = _allow(thread_id, query["action"], run_ids=[str(run_id)])
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_key))
-        follower = RunFollower(run_key, thread_key, cancels=False)
+        reader = stack.enter_context(hub().reader(run_id))
+        follower = RunFollower(run_id, thread_id, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
             filters.require_thread(
-                conn, deployment().id, thread_key, asked.filter, lock=True, error=_nothing()
+                conn, deployment().id, thread_id, asked.filter, lock=True, error=_nothing()
             )
             stopped = cancel.cancel_run(
-                conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
+                conn, deployment().id, thread_id, run_id, action=query["action"], reason=reason
             )
-            next_run = eligibility.next_of(conn, deployment().id, thread_key)
+            next_run = eligibility.next_of(conn, deployment().id, thread_id)
         publish_cancels([stopped], settings().event_retention_seconds)
         notify_next(next_run)
         if not query["wait"]:
@@ -114,8 +119,8 @@ def _reason(query: dict[str, Any], path: str) -> str:
     return f"{query['reason']}: {reason}"
 
 
-@bp.post("/runs/cancel")
-@operation(
+@bp.operation(
+    "POST /runs/cancel",
     "Cancel several runs",
     role="run",
     slow=True,

@@ -9,9 +9,10 @@ from flask import Response, g, has_request_context, jsonify, request
 from sqlalchemy import Connection
 
 from shared.access.idempotency import HEADER
-from shared.runs import creation, nesting, read
+from shared.runs import creation, nesting
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
+from shared.runs.record import show_new
 from shared.user_code.authorization import Granted
 from web.deployment_api.runs.locations import run_path
 from web.gate import tracing
@@ -48,7 +49,7 @@ def run_renderer(thread_id: UUID | None) -> Render:
 
     def render(created: Sequence[Created]) -> Response:
         (run,) = created
-        response = jsonify(read.record(run.row))
+        response = jsonify(show_new(run.row))
         response.headers["Content-Location"] = run_path(thread_id, run.run_id)
         return response
 
@@ -56,7 +57,7 @@ def run_renderer(thread_id: UUID | None) -> Render:
 
 
 def render_batch(created: Sequence[Created]) -> Response:
-    return jsonify([read.record(run.row) for run in created])
+    return jsonify([show_new(run.row) for run in created])
 
 
 class _StoredResponse:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Response, request
+from flask import Response, request
 from sqlalchemy import Connection
 
 from shared.errors import Forbidden, NotFound
@@ -16,25 +16,33 @@ from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import create, end_event, read, signals, visibility
+from shared.runs.record import THREAD_METADATA
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from shared.user_code.filters import Filter
-from web.deployment_api import schemas
 from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import stream_headers
+from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, stream_headers
 from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
 from web.gate.auth import caller
 from web.gate.authorization import allow_all, unasked, user
 from web.gate.context import deployment
 from web.http import sse
 from web.schemas.fields import QueryBoolean, QueryList, Schema, StrictString
-from web.schemas.operations import operation
-from web.schemas.validation import load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load_query
 
-bp = Blueprint("joins", __name__)
+bp = RouteGroup("joins", section="Runs", switches=("disable_runs",))
 
 ALL_KEPT = "-"  # a Last-Event-ID that requests all stored events, also of a run that is not resumable
+
+
+JOINS: dict[str, Any] = {
+    "role": "read",
+    "long": True,
+    "headers": FOLLOWED_HEADERS,
+    "errors": (404,),
+}
 
 
 class JoinQuery(Schema):
@@ -46,49 +54,39 @@ class StreamQuery(JoinQuery):
     namespace = Namespaces(StrictString())
 
 
-@bp.get("/threads/<thread_id>/runs/<run_id>/join")
-@operation(
+@bp.with_and_without_thread(
+    "GET /runs/<run_id>/join",
     "Wait for a run's output",
-    role="read",
-    long=True,
-    query=JoinQuery,
-    answer=schemas.OUTPUT,
-    headers=schemas.FOLLOWED_HEADERS,
-    errors=(404,),
-)
-def join_run(thread_id: str, run_id: str) -> Response:
-    return _joined(uuid_path(thread_id, "thread_id"), run_id)
-
-
-@bp.get("/runs/<run_id>/join")
-@operation(
     "Wait for the output of a run without a thread",
-    role="read",
-    long=True,
     query=JoinQuery,
-    answer=schemas.OUTPUT,
-    headers=schemas.FOLLOWED_HEADERS,
-    errors=(404,),
+    answer=OUTPUT,
+    **JOINS,
 )
-def join_stateless_run(run_id: str) -> Response:
-    return _joined(None, run_id)
+def join_run(thread_id: UUID | None, run_id: UUID) -> Response:
+    cancels = _cancels(load_query(JoinQuery))
+    row, is_gone = _found(thread_id, run_id, cancels=cancels)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
+    if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
+        return follower.answer_at_once(follower.stored_output())
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(follower.run_id))
+        return follower.answer(reader, stack.pop_all(), after=0)
 
 
-def _found(thread_id: UUID | None, run_id: str, *, cancels: bool) -> tuple[Any, bool]:
+def _found(thread_id: UUID | None, run_id: UUID, *, cancels: bool) -> tuple[Any, bool]:
     """Authorize reading a run, and cancelling it if `cancels`. Returns its row, and whether the stored row is gone.
 
     The row of a temporary run is deleted when the run ends. The event log then provides the fields that readers need.
     Raises Denied, and NotFound for a run that is missing or hidden by a filter.
     """
-    key = uuid_path(run_id, "run_id")
-    named = _thread_of(key) if thread_id is None else thread_id
+    named = _thread_of(run_id) if thread_id is None else thread_id
     asks = [Ask("threads", "read", {"thread_id": named})]
     if cancels:
-        which = {"run_ids": [str(key)], "status": None}
+        which = {"run_ids": [str(run_id)], "status": None}
         asks.append(Ask("threads", "update", {"thread_id": named, "action": "interrupt", "metadata": which}))
     granted = allow_all(asks)
     with connection() as conn:
-        row, is_gone = _row(conn, deployment().id, thread_id, key)
+        row, is_gone = _row(conn, deployment().id, thread_id, run_id)
         if not all(_is_visible(conn, row, each.filter, is_gone=is_gone) for each in granted):
             raise NotFound("Not Found")
     return row, is_gone
@@ -119,48 +117,8 @@ def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: b
     if not filter:
         return True
     if is_gone:  # the thread is gone, too
-        return visibility.is_let_through(conn, row["kwargs"].get(read.THREAD_METADATA) or {}, filter)
+        return visibility.is_let_through(conn, row["kwargs"].get(THREAD_METADATA) or {}, filter)
     return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
-
-
-def _joined(thread_id: UUID | None, run_id: str) -> Response:
-    cancels = _cancels(load_query(JoinQuery))
-    row, is_gone = _found(thread_id, run_id, cancels=cancels)
-    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
-        return follower.answer_at_once(follower.stored_output())
-    with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(follower.run_id))
-        return follower.answer(reader, stack.pop_all(), after=0)
-
-
-@bp.get("/threads/<thread_id>/runs/<run_id>/stream")
-@operation(
-    "Join a run's event stream",
-    role="read",
-    long=True,
-    query=StreamQuery,
-    headers=schemas.FOLLOWED_HEADERS,
-    sse=True,
-    errors=(404,),
-)
-def join_stream(thread_id: str, run_id: str) -> Response:
-    """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
-    return _joined_stream(uuid_path(thread_id, "thread_id"), run_id)
-
-
-@bp.get("/runs/<run_id>/stream")
-@operation(
-    "Join the event stream of a run without a thread",
-    role="read",
-    long=True,
-    query=StreamQuery,
-    headers=schemas.FOLLOWED_HEADERS,
-    sse=True,
-    errors=(404,),
-)
-def join_stateless_stream(run_id: str) -> Response:
-    return _joined_stream(None, run_id)
 
 
 def _cancels(query: dict[str, Any]) -> bool:
@@ -170,7 +128,16 @@ def _cancels(query: dict[str, Any]) -> bool:
     return bool(query["cancel_on_disconnect"]) and request.method != "HEAD"  # a HEAD reads no stream
 
 
-def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
+@bp.with_and_without_thread(
+    "GET /runs/<run_id>/stream",
+    "Join a run's event stream",
+    "Join the event stream of a run without a thread",
+    query=StreamQuery,
+    sse=True,
+    **JOINS,
+)
+def join_stream(thread_id: UUID | None, run_id: UUID) -> Response:
+    """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
     query = load_query(StreamQuery)
     modes, namespaces, cancels = query.get("stream_mode"), query.get("namespace"), _cancels(query)
     row = _widened(_found(thread_id, run_id, cancels=cancels)[0], modes, namespaces)

@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from shared.records import JsonSchema
+
+RUN_HEADERS = ("Content-Location",)
+FOLLOWED_HEADERS = ("Location", "Content-Location")
+OUTPUT: JsonSchema = {
+    "description": "The thread's values, with `__interrupt__` if the graph waits for an answer. Only `__error__` if the run"
+    " failed. White space precedes the JSON if the run takes long."
+}
+
 
 def run_path(thread_id: UUID | None, run_id: UUID, suffix: str = "") -> str:
     root = "" if thread_id is None else f"/threads/{thread_id}"

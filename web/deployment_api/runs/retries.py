@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Response
+from flask import Response
 from sqlalchemy import Connection, RowMapping
 
 from shared.infra.replica import read
 from shared.models import RunStatus
+from shared.records import listed
 from shared.runs import queue_position, retry, search, visibility
 from shared.runs.drafts import RunRequest
-from web.deployment_api import schemas
+from shared.runs.record import RUN
 from web.deployment_api.crons import Moment
-from web.deployment_api.paging import MAX_OFFSET, page
+from web.deployment_api.paging import PAGE_HEADERS, page
 from web.deployment_api.runs import creation
+from web.deployment_api.runs.locations import RUN_HEADERS
 from web.gate.authorization import allow, changed
 from web.gate.context import deployment
 from web.schemas.fields import (
+    MAX_OFFSET,
     Filter,
     ItemOrList,
     OneOf,
@@ -28,10 +31,10 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
-from web.schemas.validation import load, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load
 
-bp = Blueprint("failed", __name__)
+bp = RouteGroup("failed", section="Runs", switches=("disable_runs",))
 
 
 class Search(Schema):
@@ -51,13 +54,13 @@ class Retry(Schema):
     force = StrictBoolean(load_default=False)
 
 
-@bp.post("/runs/search")
-@operation(
+@bp.operation(
+    "POST /runs/search",
     "Search runs, by default those that failed, timed out or were cancelled",
     role="read",
     slow=True,
-    answer=schemas.FOUND_RUNS,
-    headers=schemas.PAGE_HEADERS,
+    answer=listed(RUN.search_schema),
+    headers=PAGE_HEADERS,
     body=Search,
 )
 def search_runs() -> Response:
@@ -98,27 +101,26 @@ def search_runs() -> Response:
 
 def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
     queue = waits.get(row["run_id"])
-    return {**search.record(row), **({"queue": queue} if queue is not None else {})}
+    return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
 
 
-@bp.post("/threads/<thread_id>/runs/<run_id>/retry")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/runs/<run_id>/retry",
     "Retry a failed run from its last checkpoint",
     role="run",
-    answer=schemas.RUN,
-    headers=schemas.RUN_HEADERS,
+    answer=RUN.schema,
+    headers=RUN_HEADERS,
     body=Retry,
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
-def retry_run(thread_id: str, run_id: str) -> Response:
+def retry_run(thread_id: UUID, run_id: UUID) -> Response:
     """Create a run with the configuration of the failed one, on the revision that the deployment serves now.
 
     If the failed run has no checkpoint, the new run starts over from its input. Returns 409 while the thread is busy.
     Also returns 409 if the thread has moved on since the failed run, unless `force` is true: the new run then forks the
     thread from the failed run's last checkpoint.
     """
-    thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
-    rule = retry.RetryRun(run_key, force=load(Retry)["force"])
-    run_request = RunRequest(assistant_id="", thread_id=thread_key, rule=rule)
-    return creation.respond_with_new([run_request], creation.run_renderer(thread_key))
+    rule = retry.RetryRun(run_id, force=load(Retry)["force"])
+    run_request = RunRequest(assistant_id="", thread_id=thread_id, rule=rule)
+    return creation.respond_with_new([run_request], creation.run_renderer(thread_id))

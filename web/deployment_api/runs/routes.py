@@ -14,22 +14,23 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 
 from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import Reader, hub
 from shared.infra.postgres import connection
+from shared.records import listed, selection
 from shared.runs import cancel, eligibility, queue_position, read, visibility
 from shared.runs.drafts import RunRequest
+from shared.runs.record import RUN
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
-from web.deployment_api import schemas
 from web.deployment_api.paging import selected
 from web.deployment_api.runs import creation, stream_filter
 from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import stream_headers
+from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, RUN_HEADERS, stream_headers
 from web.deployment_api.runs.run_request import (
     MAX_BATCH,
     CreateQuery,
@@ -43,16 +44,10 @@ from web.gate.context import deployment, settings
 from web.gate.idempotency import REPLAYED, Repeated
 from web.http import sse
 from web.schemas.fields import QueryInteger, QueryList, Schema, StrictString
-from web.schemas.operations import operation
-from web.schemas.validation import SchemaViolation, load_query, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import SchemaViolation, load_query
 
-bp = Blueprint("runs", __name__)
-
-RUN_FIELDS = (
-    "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at",
-    "attempts", "queue", "waits_for",
-)  # fmt: skip
+bp = RouteGroup("runs", section="Runs", switches=("disable_runs",))
 
 
 class ListQuery(Schema):
@@ -62,126 +57,51 @@ class ListQuery(Schema):
     select = QueryList(StrictString())
 
 
-@bp.post("/threads/<thread_id>/runs")
-@operation(
+CREATES: dict[str, Any] = {
+    "role": "run",
+    "body": RunCreate,
+    "errors": (400, 404, 409, 429),
+    "idempotent": True,
+    "id_message": "Invalid thread ID",
+}
+FOLLOWS: dict[str, Any] = {**CREATES, "long": True, "headers": FOLLOWED_HEADERS}
+
+
+@bp.with_and_without_thread(
+    "POST /runs",
     "Create a run on a thread",
-    role="run",
-    body=RunCreate,
-    answer=schemas.RUN,
-    headers=schemas.RUN_HEADERS,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
-)
-def create_run(thread_id: str) -> Response:
-    return _in_background(_new_runs_thread(thread_id))
-
-
-@bp.post("/runs")
-@operation(
     "Create a run without a thread",
-    role="run",
-    body=RunCreate,
-    answer=schemas.RUN,
-    headers=schemas.RUN_HEADERS,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
+    answer=RUN.schema,
+    headers=RUN_HEADERS,
+    **CREATES,
 )
-def create_stateless_run() -> Response:
-    return _in_background(None)
+def create_run(thread_id: UUID | None) -> Response:
+    run_request, _ = read_run_request(thread_id)
+    return creation.respond_with_new([run_request], creation.run_renderer(thread_id))
 
 
-@bp.post("/threads/<thread_id>/runs/stream")
-@operation(
-    "Create a run on a thread and stream its events",
-    role="run",
-    long=True,
-    body=RunCreate,
-    headers=schemas.FOLLOWED_HEADERS,
-    query=CreateQuery,
-    sse=True,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
-)
-def stream_run(thread_id: str) -> Response:
-    return _streamed(_new_runs_thread(thread_id))
-
-
-@bp.post("/runs/stream")
-@operation(
-    "Create a run without a thread and stream its events",
-    role="run",
-    long=True,
-    body=RunCreate,
-    headers=schemas.FOLLOWED_HEADERS,
-    query=CreateQuery,
-    sse=True,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
-)
-def stream_stateless_run() -> Response:
-    return _streamed(None)
-
-
-@bp.post("/threads/<thread_id>/runs/wait")
-@operation(
-    "Create a run on a thread and wait for its output",
-    role="run",
-    long=True,
-    body=RunCreate,
-    answer=schemas.OUTPUT,
-    headers=schemas.FOLLOWED_HEADERS,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
-)
-def wait_for_run(thread_id: str) -> Response:
-    return _awaited(_new_runs_thread(thread_id))
-
-
-@bp.post("/runs/wait")
-@operation(
-    "Create a run without a thread and wait for its output",
-    role="run",
-    long=True,
-    body=RunCreate,
-    answer=schemas.OUTPUT,
-    headers=schemas.FOLLOWED_HEADERS,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
-)
-def wait_for_stateless_run() -> Response:
-    return _awaited(None)
-
-
-@bp.post("/runs/batch")
-@operation(
+@bp.operation(
+    "POST /runs/batch",
     "Create several runs without a thread",
-    role="run",
-    body=RunCreate,
     body_items=MAX_BATCH,
-    answer=schemas.RUN,
+    answer=RUN.schema,
     many=True,
-    errors=(400, 404, 409, 429),
-    idempotent=True,
+    **CREATES,
 )
 def create_batch() -> Response:
     """Create all runs of the array, or none of them. Returns their records in the same order."""
     return creation.respond_with_new(read_run_requests(), creation.render_batch)
 
 
-def _thread(thread_id: str) -> UUID:
-    return uuid_path(thread_id, "thread_id")
-
-
-def _new_runs_thread(thread_id: str) -> UUID:
-    return uuid_path(thread_id, "thread_id", message="Invalid thread ID")
-
-
-def _in_background(thread_id: UUID | None) -> Response:
-    run_request, _ = read_run_request(thread_id)
-    return creation.respond_with_new([run_request], creation.run_renderer(thread_id))
-
-
-def _streamed(thread_id: UUID | None) -> Response:
+@bp.with_and_without_thread(
+    "POST /runs/stream",
+    "Create a run on a thread and stream its events",
+    "Create a run without a thread and stream its events",
+    query=CreateQuery,
+    sse=True,
+    **FOLLOWS,
+)
+def stream_run(thread_id: UUID | None) -> Response:
     namespaces = requested_namespaces()
     run_request, on_disconnect = read_run_request(thread_id, namespaces)
 
@@ -199,7 +119,14 @@ def _streamed(thread_id: UUID | None) -> Response:
     return _create_and_follow(run_request, stream, cancels=on_disconnect == "cancel")
 
 
-def _awaited(thread_id: UUID | None) -> Response:
+@bp.with_and_without_thread(
+    "POST /runs/wait",
+    "Create a run on a thread and wait for its output",
+    "Create a run without a thread and wait for its output",
+    answer=OUTPUT,
+    **FOLLOWS,
+)
+def wait_for_run(thread_id: UUID | None) -> Response:
     run_request, on_disconnect = read_run_request(thread_id)
     return _create_and_follow(
         run_request,
@@ -271,37 +198,36 @@ def _first_answer(repeated: Repeated) -> dict[str, Any]:
     return orjson.loads(repeated.response.get_data())
 
 
-@bp.get("/threads/<thread_id>/runs")
-@operation(
+@bp.operation(
+    "GET /threads/<thread_id>/runs",
     "List a thread's runs, newest first",
     role="read",
     slow=True,
     query=ListQuery,
-    answer=schemas.RUNS,
+    answer=listed(selection(RUN.schema)),
     errors=(400, 404),
 )
-def list_runs(thread_id: str) -> Response:
-    key = _thread(thread_id)
+def list_runs(thread_id: UUID) -> Response:
     query = _list_query()
     select = query.get("select")
-    unknown = [name for name in select or () if name not in RUN_FIELDS]
+    unknown = [name for name in select or () if name not in RUN.selectable]
     if unknown:
-        expected = ", ".join(map(repr, RUN_FIELDS))
+        expected = ", ".join(map(repr, RUN.selectable))
         raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
     of_thread, of_search = allow_all(
         [
-            Ask("threads", "read", {"thread_id": key}),
-            Ask("threads", "search", {"thread_id": key, "metadata": {}}),
+            Ask("threads", "read", {"thread_id": thread_id}),
+            Ask("threads", "search", {"thread_id": thread_id, "metadata": {}}),
         ]
     )
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, key, of_thread.filter)
-        if visibility.is_hidden(conn, deployment().id, key, of_search.filter, changed(of_search)):
-            raise records.missing(key)
+        filters.require_thread(conn, deployment().id, thread_id, of_thread.filter)
+        if visibility.is_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
+            raise records.missing(thread_id)
         rows = read.list_of_thread(
             conn,
             deployment().id,
-            key,
+            thread_id,
             limit=query["limit"],
             offset=query["offset"],
             status=query.get("status"),
@@ -320,29 +246,29 @@ def _list_query() -> dict[str, Any]:
         raise Invalid(error.message, loc=error.loc, kind=error.kind, status=400) from error
 
 
-@bp.get("/threads/<thread_id>/runs/<run_id>")
-@operation("Get a run", role="read", answer=schemas.RUN, errors=(404,))
-def get_run(thread_id: str, run_id: str) -> Response:
+@bp.operation(
+    "GET /threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
+)
+def get_run(thread_id: UUID, run_id: UUID) -> Response:
     """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
-    thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
-    asked = allow("threads", "read", thread_id=thread_key)
+    asked = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_key, asked.filter, error=NotFound("Not Found"))
-        row = read.get(conn, deployment().id, run_key, thread_id=thread_key)
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=NotFound("Not Found"))
+        row = read.get(conn, deployment().id, run_id, thread_id=thread_id)
         return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
 
 
-@bp.delete("/threads/<thread_id>/runs/<run_id>")
-@operation("Delete a run", role="run", status=204, errors=(404,))
-def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
+@bp.operation(
+    "DELETE /threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
+)
+def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
     """Delete a run. A pending or running run is cancelled first."""
-    thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
-    asked = allow("threads", "delete", run_id=run_key, thread_id=thread_key)
+    asked = allow("threads", "delete", run_id=run_id, thread_id=thread_id)
     with connection() as conn:
         error = NotFound("Run not found")
-        filters.require_thread(conn, deployment().id, thread_key, asked.filter, lock=True, error=error)
-        stopped = cancel.delete_run(conn, deployment().id, thread_key, run_key)
-        next_run = eligibility.next_of(conn, deployment().id, thread_key) if stopped else None
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=error)
+        stopped = cancel.delete_run(conn, deployment().id, thread_id, run_id)
+        next_run = eligibility.next_of(conn, deployment().id, thread_id) if stopped else None
     if stopped is not None:
         publish_cancels([stopped], settings().event_retention_seconds)
     notify_next(next_run)

@@ -13,9 +13,11 @@ from marshmallow import ValidationError
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
+from shared.records import OBJECT
 from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.drafts import RunRequest
+from shared.runs.record import STRATEGIES
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
@@ -43,7 +45,7 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.json_schema import OBJECT
+from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.validation import load, load_many, load_query
 
 STREAM_MODES = (
@@ -177,6 +179,8 @@ class Tracer(Schema):
 
 
 class RunCreate(Schema):
+    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "input": MESSAGES}
+
     assistant_id = StrictString(required=True, min_length=1)
     input = AnyJson()
     command = Nested(Command, allow_none=True)
@@ -188,7 +192,7 @@ class RunCreate(Schema):
     stream_mode = ItemOrList(OneOf(*STREAM_MODES), allow_none=True)
     stream_subgraphs = StrictBoolean()
     stream_resumable = StrictBoolean()
-    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
     if_not_exists = OneOf("create", "reject", allow_none=True)
     on_completion = OneOf("delete", "keep", allow_none=True)
     on_disconnect = OneOf("cancel", "continue", allow_none=True)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from flask import Blueprint, Response
+from flask import Response
 
 from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
-from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET, page
+from web.deployment_api.paging import PAGE_HEADERS, page
 from web.gate.authorization import allow, changed, unasked, user
 from web.gate.context import deployment
-from web.schemas.fields import OneOf, Schema, StrictInteger, UuidField
-from web.schemas.operations import operation
-from web.schemas.validation import load, uuid_path
+from web.schemas.fields import MAX_OFFSET, OneOf, Schema, StrictInteger, UuidField
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import load
 
-bp = Blueprint("webhooks", __name__)
+bp = RouteGroup("webhooks", section="Webhooks", switches=("disable_runs",))
 
 
 class DeliverySearch(Schema):
@@ -28,14 +27,15 @@ class DeliverySearch(Schema):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
 
 
-@bp.post("/webhooks/search")
-@operation(
+@bp.operation(
+    "POST /webhooks/search",
     "Search webhook deliveries, newest first",
     role="read",
     slow=True,
     body=DeliverySearch,
-    answer=schemas.DELIVERIES,
-    headers=schemas.PAGE_HEADERS,
+    answer=webhook_records.RECORD.schema,
+    many=True,
+    headers=PAGE_HEADERS,
 )
 def search_webhooks() -> Response:
     """Search deliveries. URLs are shown without credentials and without the values of their query parameters.
@@ -57,17 +57,23 @@ def search_webhooks() -> Response:
         filter=asked.filter,
         metadata=changed(asked),
     )
-    return page([webhook_records.record(row) for row in rows], offset=offset, limit=limit, total=total)
+    return page([webhook_records.RECORD.show(row) for row in rows], offset=offset, limit=limit, total=total)
 
 
-@bp.post("/webhooks/<delivery_id>/retry")
-@operation("Send a webhook delivery again", role="run", status=202, errors=(404,))
-def retry_webhook(delivery_id: str) -> tuple[str, int]:
+@bp.operation(
+    "POST /webhooks/<delivery_id>/retry",
+    "Send a webhook delivery again",
+    role="run",
+    status=202,
+    errors=(404,),
+)
+def retry_webhook(delivery_id: UUID) -> tuple[str, int]:
     """Deliver again at once, under the same id, whatever the status. Simultaneous retries cause one delivery."""
-    key = uuid_path(delivery_id, "delivery_id")
-    asked = allow("threads", "update", thread_id=_thread_of(key), metadata={})
+    asked = allow("threads", "update", thread_id=_thread_of(delivery_id), metadata={})
     with connection() as conn:
-        webhook_records.make_again(conn, deployment().id, key, filter=asked.filter, metadata=changed(asked))
+        webhook_records.make_again(
+            conn, deployment().id, delivery_id, filter=asked.filter, metadata=changed(asked)
+        )
     return "", 202
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, jsonify, request
 
 from shared import agents, assistants
 from shared.errors import Denied, Invalid, NotFound
 from shared.infra.postgres import Row, connection
+from shared.records import OBJECT
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.a2a import methods
@@ -32,12 +33,11 @@ from web.deployment_api.protocols.json_rpc import (
 )
 from web.gate.authorization import unasked
 from web.schemas.fields import Schema, StrictString
-from web.schemas.json_schema import OBJECT
 from web.schemas.openapi_responses import SSE
-from web.schemas.operations import JSON, operation
+from web.schemas.operations import JSON, RouteGroup
 from web.schemas.validation import load_query
 
-bp = Blueprint("a2a", __name__)
+bp = RouteGroup("a2a", section="MCP and A2A", switches=("disable_a2a",))
 
 VERSION_HEADER = "A2A-Version"
 MAJORS = ("0", "1")
@@ -85,7 +85,19 @@ METHODS = {
 
 
 class A2aCall(json_rpc.JsonRpcCall):
-    pass
+    example: ClassVar[dict[str, Any]] = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "message/send",
+        "params": {
+            "message": {
+                "kind": "message",
+                "messageId": "1",
+                "role": "user",
+                "parts": [{"kind": "text", "text": "Hello"}],
+            }
+        },
+    }
 
 
 class CardQuery(Schema):
@@ -126,15 +138,19 @@ def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
     return agent, methods.readable(agent["assistant_id"])
 
 
-@bp.get("/a2a/<assistant_id>")
-@bp.get("/a2a/<assistant_id>/.well-known/agent-card.json")
-@operation("Get an assistant's A2A card", role="read", answer=OBJECT, errors=(404,))
+@bp.operation(
+    ("GET /a2a/<assistant_id>", "GET /a2a/<assistant_id>/.well-known/agent-card.json"),
+    "Get an assistant's A2A card",
+    role="read",
+    answer=OBJECT,
+    errors=(404,),
+)
 def get_card(assistant_id: str) -> Response:
     return jsonify(card(_readable_agent(assistant_id)))
 
 
-@bp.get("/.well-known/agent-card.json")
-@operation(
+@bp.operation(
+    "GET /.well-known/agent-card.json",
     "Get the A2A card of the assistant in the query",
     role="read",
     query=CardQuery,
@@ -148,8 +164,8 @@ def find_card() -> Response:
     return get_card(assistant)
 
 
-@bp.post("/a2a/<assistant_id>")
-@operation(
+@bp.operation(
+    "POST /a2a/<assistant_id>",
     "Call a method of the Agent2Agent protocol",
     role="run",
     body=A2aCall,

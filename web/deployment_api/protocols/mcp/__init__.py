@@ -11,9 +11,9 @@ authorization.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
-from flask import Blueprint, Response
+from flask import Response
 
 from shared import __version__
 from shared.errors import NotFound
@@ -23,15 +23,15 @@ from web.deployment_api.protocols.mcp import calls, tools
 from web.gate.authorization import unasked
 from web.schemas.fields import Schema, StrictString
 from web.schemas.openapi_responses import SSE
-from web.schemas.operations import JSON, operation
+from web.schemas.operations import JSON, RouteGroup
 
-bp = Blueprint("mcp", __name__)
+bp = RouteGroup("mcp", section="MCP and A2A", switches=("disable_mcp",))
 
 NEWEST = "2025-11-25"  # version of the protocol
 
 
 class McpCall(json_rpc.JsonRpcCall):
-    pass
+    example: ClassVar[dict[str, Any]] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
 
 class Initialize(Schema):
@@ -49,8 +49,8 @@ def require_enabled() -> None:
         raise NotFound("Not Found")
 
 
-@bp.post("/mcp", strict_slashes=False)
-@operation(
+@bp.operation(
+    "POST /mcp",
     "Call a method of the Model Context Protocol",
     role="run",
     body=McpCall,
@@ -59,6 +59,7 @@ def require_enabled() -> None:
     also=(400,),
     empty=(202,),
     errors=(404, 409),
+    strict_slashes=False,
 )
 def call_method() -> Response:
     """Call `initialize`, `ping`, `tools/list` or `tools/call`. Each tool is an assistant."""
@@ -78,8 +79,13 @@ def call_method() -> Response:
         return json_rpc.answer(json_rpc.failure(call.id, error))
 
 
-@bp.delete("/mcp", strict_slashes=False)
-@operation("End a session of the Model Context Protocol (not supported)", role="read", status=404)
+@bp.operation(
+    "DELETE /mcp",
+    "End a session of the Model Context Protocol (not supported)",
+    role="read",
+    status=404,
+    strict_slashes=False,
+)
 def end_session() -> Response:
     raise NotFound("Not Found")
 

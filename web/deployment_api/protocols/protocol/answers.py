@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from web.deployment_api.schemas import ANYTHING
-from web.schemas.json_schema import COUNT, OBJECT, TEXT, one_of, record
+from shared.records import ANYTHING, COUNT, OBJECT, TEXT, one_of, record
 from web.schemas.openapi_responses import ERROR
 
 CODES = (

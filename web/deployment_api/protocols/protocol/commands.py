@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify
+from flask import Response, jsonify
 
 from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
 from shared.infra.postgres import connection
@@ -20,7 +20,7 @@ from shared.protocol import position, resume, stream, tree
 from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
 from shared.runs.create import Created
 from shared.runs.drafts import RunRequest
-from shared.runs.read import PROTOCOL
+from shared.runs.record import PROTOCOL, STRATEGIES
 from shared.user_code import filters
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
 from web.deployment_api.protocols.protocol import answers
@@ -41,17 +41,21 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
-from web.schemas.operations import operation
+from web.schemas.openapi_examples import GRAPH, MESSAGES
+from web.schemas.operations import IdText, RouteGroup
 from web.schemas.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
 
-bp = Blueprint("protocol_commands", __name__)
+bp = RouteGroup(
+    "protocol_commands",
+    section="Protocol v2",
+    switches=("disable_threads", "disable_runs"),
+)
 
 # The end of a run is stored a moment after its interrupts appear in the event log: usually after 20 ms, on a busy
 # machine after up to some seconds.
 STORED_SECONDS = 5.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.2
 
-STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
 # Stream options of a run that a command creates: they serve readers of this protocol and of the older event streams.
 STREAMED: dict[str, Any] = {
     "stream_mode": ["values", "updates", "messages-tuple", "custom", PROTOCOL],
@@ -62,6 +66,12 @@ STREAMED: dict[str, Any] = {
 
 
 class ProtocolCommand(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "id": 1,
+        "method": "run.start",
+        "params": {"assistant_id": GRAPH, "input": MESSAGES},
+    }
+
     id = StrictInteger(required=True)
     method = StrictString(required=True)
     params = JsonObject()
@@ -112,8 +122,8 @@ class CommandRefused(Exception):
         self.code, self.message = code, message
 
 
-@bp.post("/threads/<thread_id>/commands")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/commands",
     "Execute a command of protocol v2",
     role="run",
     body=ProtocolCommand,
@@ -121,7 +131,7 @@ class CommandRefused(Exception):
     errors=(400,),
     refusals={400: answers.NO_COMMAND},
 )
-def command(thread_id: str) -> Response:
+def command(thread_id: IdText) -> Response:
     """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
     sent = _sent()
     try:

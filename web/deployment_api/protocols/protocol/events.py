@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from uuid import UUID
 
-from flask import Blueprint, Response
+from flask import Response
 
 from shared import thread_stream
 from shared.eventlog.hub import hub
@@ -16,16 +17,20 @@ from web.gate.auth import caller
 from web.gate.authorization import allow
 from web.gate.context import deployment, settings
 from web.http import sse
-from web.schemas.operations import operation
-from web.schemas.validation import SchemaViolation, load, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import SchemaViolation, load
 
-bp = Blueprint("protocol_events", __name__)
+bp = RouteGroup(
+    "protocol_events",
+    section="Protocol v2",
+    switches=("disable_threads", "disable_runs"),
+)
 
 MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that does not exist yet
 
 
-@bp.post("/threads/<thread_id>/stream/events")
-@operation(
+@bp.operation(
+    "POST /threads/<thread_id>/stream/events",
     "Stream a thread's events in protocol v2",
     role="read",
     long=True,
@@ -33,17 +38,16 @@ MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that doe
     sse=True,
     errors=(400, 404),
 )
-def stream_events(thread_id: str) -> Response:
+def stream_events(thread_id: UUID) -> Response:
     """Stream the events of all runs of the thread, one after the other, until the client disconnects.
 
     A thread that does not exist yet is waited for, if the key has the role `run`.
     """
-    key = uuid_path(thread_id, "thread_id")
     subscription = Subscription.of(_asked())
-    asked = allow("threads", "read", thread_id=key)
+    asked = allow("threads", "read", thread_id=thread_id)
     stream = ProtocolStream(
         deployment().id,
-        key,
+        thread_id,
         since=subscription.since,
         waits=subscription.waits,
         awaits=caller().may(MAKES_THREADS),
@@ -51,7 +55,7 @@ def stream_events(thread_id: str) -> Response:
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     with ExitStack() as stack:
-        wake_ups = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
+        wake_ups = stack.enter_context(hub().reader(thread_id, at=thread_stream.channel(thread_id)))
         stream.open()
         body = _body(stream.batches(wake_ups, heartbeat.quiet_seconds), subscription, heartbeat)
         stack.callback(body.close)

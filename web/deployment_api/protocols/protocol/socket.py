@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from flask import Blueprint, Flask, Response, current_app, g, request
+from flask import Flask, Response, current_app, g, request
 from wsproto.frame_protocol import CloseReason
 
 from shared import thread_stream
@@ -45,12 +45,16 @@ from web.http import sse, websocket
 from web.http.errors import status_of
 from web.http.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
 from web.schemas.fields import Schema, StrictString
-from web.schemas.operations import operation
-from web.schemas.validation import checked, parse_body, uuid_path
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import checked, parse_body
 
 log = logging.getLogger(__name__)
 
-bp = Blueprint("protocol_socket", __name__)
+bp = RouteGroup(
+    "protocol_socket",
+    section="Protocol v2",
+    switches=("disable_threads", "disable_runs"),
+)
 
 COMMANDS = "run"  # the role that a key needs to send commands
 MOST_SUBSCRIPTIONS = 100  # per socket
@@ -61,30 +65,29 @@ class Unsubscribed(Schema):
     subscription_id = StrictString(required=True)
 
 
-@bp.get("/threads/<thread_id>/stream/events")
-@bp.route("/threads/<thread_id>/stream/events", websocket=True)
-@operation(
+@bp.operation(
+    "GET /threads/<thread_id>/stream/events",
     "Open a WebSocket for a thread's events and commands in protocol v2",
     role="read",
     long=True,
     status=101,
     errors=(400, 404, 426),
+    websocket=True,
 )
-def open_socket(thread_id: str) -> Response:
+def open_socket(thread_id: UUID) -> Response:
     """Open a WebSocket that takes the commands of `POST …/commands`, `subscription.subscribe` and
     `subscription.unsubscribe`, as text messages."""
-    key = uuid_path(thread_id, "thread_id")
-    visible = _require_visible(key)
+    visible = _require_visible(thread_id)
     try:
         opened, opening = websocket.handshake(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
     # Mark the thread as watched before the socket opens. A connected client expects the events of the run it starts
     # next, even if it starts that run over another connection and the request overtakes its subscription.
-    watching.note({"deployment_id": deployment().id, "thread_id": key})
+    watching.note({"deployment_id": deployment().id, "thread_id": thread_id})
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
-    session = Session(served, key, visible, heartbeat_seconds=settings().heartbeat_seconds)
+    session = Session(served, thread_id, visible, heartbeat_seconds=settings().heartbeat_seconds)
     return Upgraded(SocketStream(served, session.steps()))
 
 

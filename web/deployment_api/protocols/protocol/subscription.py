@@ -44,6 +44,8 @@ class ChannelName(StrictString):
 class Subscribed(Schema):
     """A client's selection of events."""
 
+    example: ClassVar[dict[str, Any]] = {"channels": ["values", "messages", "lifecycle", "input"]}
+
     channels = ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
     namespaces = ListOf(ListOf(StrictString()), allow_none=True, max_bytes=MOST_BYTES)
     depth = StrictInteger(minimum=0, allow_none=True)

@@ -164,7 +164,7 @@ function Output({ name, run }) {
 function attemptsOf(run) {
   const lost = run.attempts ?? [];
   if (!run.started_at) return lost;
-  const last = { attempt: (lost.at(-1)?.attempt ?? 0) + 1, worker: run.worker ?? null, started_at: lost.length ? null : run.started_at, ended_at: run.ended_at, reason: run.status };
+  const last = { attempt: (lost.at(-1)?.attempt ?? 0) + 1, worker: null, started_at: lost.length ? null : run.started_at, ended_at: run.ended_at, reason: run.status };
   return [...lost, last];
 }
 

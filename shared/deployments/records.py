@@ -1,0 +1,167 @@
+"""Records of deployments and revisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.deployments import limits, revision_changes
+from shared.infra.encryption import MASK
+from shared.infra.postgres import Row
+from shared.models import DeploymentStatus, RevisionStatus, status_of_deployment
+from shared.records import (
+    BOOLEAN,
+    COUNT_OR_NULL,
+    ID,
+    ID_OR_NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    JsonSchema,
+    Record,
+    RecordField,
+    listed,
+    one_of,
+    or_null,
+    record,
+)
+
+SOURCES = ("github", "external_docker", "internal_docker", "internal_source", "internal_template")
+ENVIRONMENTS = ("development", "staging", "production")
+
+SOURCE = one_of(*SOURCES)
+REVISION_STATUS: JsonSchema = {"title": "RevisionStatus", **one_of(*RevisionStatus)}
+NUMBER: JsonSchema = {
+    "type": "integer",
+    "minimum": 1,
+    "description": "Number of the revision within its deployment, from 1",
+}
+SHARE = record(
+    "RevisionShare",
+    revision_id=ID,
+    revision_number=NUMBER,
+    percent={"type": "integer", "minimum": 1, "maximum": 100},
+)
+SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
+AGENT = record(agent_id=TEXT, environment=one_of(*ENVIRONMENTS))
+
+
+def _agent(row: Row) -> dict[str, Any] | None:
+    return {"agent_id": row["agent_id"], "environment": row["agent_environment"]} if row["agent_id"] else None
+
+
+def _secrets(row: Row) -> list[dict[str, Any]]:
+    return [{"name": name, "value": MASK} for name in row["secret_names"]]
+
+
+def _traffic(row: Row) -> list[dict[str, Any]]:
+    """Return the revisions that new runs get, each with its percentage of threads."""
+    if row["traffic"] is not None:
+        return list(row["traffic"])
+    if row["active_revision_id"] is None:
+        return []
+    number = row["active_revision_number"]
+    return [{"revision_id": row["active_revision_id"], "revision_number": number, "percent": 100}]
+
+
+# Reads `deployment d LEFT JOIN revision r`, where `r` is the latest revision.
+DEPLOYMENT = Record(
+    "Deployment",
+    {
+        "id": RecordField(ID),
+        "tenant_id": RecordField(ID, ("organization_id",)),
+        "name": RecordField(TEXT),
+        "display_name": RecordField(TEXT_OR_NULL),
+        "source": RecordField(SOURCE),
+        "source_config": RecordField(OBJECT),
+        "source_revision_config": RecordField(OBJECT, value=lambda row: row["source_revision_config"] or {}),
+        "secrets": RecordField(listed(SECRET), ("secret_names",), _secrets),
+        "secret_references": RecordField(listed(OBJECT), (), lambda row: []),
+        "status": RecordField(one_of(*DeploymentStatus)),
+        "latest_revision_id": RecordField(ID_OR_NULL),
+        "latest_revision_number": RecordField(COUNT_OR_NULL),
+        "latest_revision_status": RecordField(or_null(REVISION_STATUS)),
+        "active_revision_id": RecordField(ID_OR_NULL),
+        "active_revision_number": RecordField(COUNT_OR_NULL),
+        "traffic": RecordField(
+            listed(SHARE), ("traffic", "active_revision_id", "active_revision_number"), _traffic
+        ),
+        "image_version": RecordField(TEXT_OR_NULL, (), lambda row: None),
+        "is_preview": RecordField(BOOLEAN, (), lambda row: False),
+        "is_managed_deep_agent": RecordField(BOOLEAN, (), lambda row: False),
+        "agent": RecordField(or_null(AGENT), ("agent_id", "agent_environment"), _agent),
+        "pool": RecordField(TEXT),
+        "limits": RecordField(limits.RECORD.schema, limits.RECORD.columns, limits.RECORD.show),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+    },
+    table="d",
+    internal=["mount_prefix"],
+    expressions={
+        "source_revision_config": "r.source_revision_config",
+        "status": status_of_deployment("d"),
+        "latest_revision_number": "r.number",
+        "latest_revision_status": "r.status",
+        "active_revision_number": "(SELECT a.number FROM revision a WHERE a.id = d.active_revision_id)",
+        "traffic": """CASE WHEN d.traffic IS NOT NULL THEN (
+            SELECT json_agg(json_build_object('revision_id', o.id, 'revision_number', o.number,
+                                              'percent', share.percent) ORDER BY o.number)
+            FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
+            JOIN revision o ON o.id = share.revision_id) END""",
+        "mount_prefix": "(SELECT a.manifest -> 'http' ->> 'mount_prefix' FROM revision a"
+        " WHERE a.id = d.active_revision_id)",
+        "secret_names": "coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s"
+        " WHERE s.revision_id = r.id), '[]')",
+    },
+)
+
+REVISION = Record(
+    "Revision",
+    {
+        "id": RecordField(ID),
+        "number": RecordField(NUMBER),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+        "status": RecordField(REVISION_STATUS),
+        "status_message": RecordField(TEXT_OR_NULL),
+        "source": RecordField(SOURCE),
+        "source_revision_config": RecordField(
+            OBJECT, value=lambda row: {"tracked_packages": [], **row["source_revision_config"]}
+        ),
+        "created_by": RecordField(or_null(record(key_id=TEXT, name=TEXT))),
+        "changes": RecordField(
+            revision_changes.SCHEMA,
+            ("changes", "source_revision_config", "archive_digest", "repo_url"),
+            revision_changes.show,
+        ),
+        "preview": RecordField(TEXT_OR_NULL),
+    },
+    table="r",
+    expressions={
+        "repo_url": "(SELECT d.source_config ->> 'repo_url' FROM deployment d WHERE d.id = r.deployment_id)"
+    },
+)
+
+PREVIEW = Record(
+    "Preview",
+    {
+        "name": RecordField(TEXT),
+        "url": RecordField(
+            TEXT_OR_NULL, (), lambda row: None
+        ),  # web adds it: the address depends on the request
+        "revision_id": RecordField(ID_OR_NULL),
+        "revision_number": RecordField(COUNT_OR_NULL),
+        "latest_revision_id": RecordField(ID_OR_NULL),
+        "latest_revision_status": RecordField(or_null(REVISION_STATUS)),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+    },
+    table="p",
+    internal=["mount_prefix"],
+    expressions={
+        "revision_number": "r.number",
+        "latest_revision_id": "n.id",
+        "latest_revision_status": "n.status",
+        "mount_prefix": "r.manifest -> 'http' ->> 'mount_prefix'",
+    },
+)

@@ -1,0 +1,53 @@
+"""The console and the command line read only fields that the records of the API have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared import assistants, crons, fleet
+from shared.access import api_keys, organizations
+from shared.deployments.records import DEPLOYMENT, PREVIEW, REVISION
+from shared.records import Record
+from shared.runs.record import RUN
+from shared.threads import records as threads
+
+PROJECT = Path(__file__).parents[3]
+CONSOLE = {
+    "run": RUN,
+    "thread": threads.RECORD,
+    "assistant": assistants.RECORD,
+    "cron": crons.RECORD,
+    "revision": REVISION,
+    "worker": fleet.RECORD,
+}
+PLAYGROUND = {"name"}  # the console's own description of a thread also names its deployment
+ROWS = {
+    "deployments/deployments.py": (DEPLOYMENT, REVISION),
+    "deployments/revisions.py": (REVISION,),
+    "deployments/traffic.py": (PREVIEW,),
+    "operating/keys.py": (api_keys.RECORD,),
+    "operating/orgs.py": (organizations.RECORD,),
+    "runs/runs.py": (RUN,),
+}
+
+
+@pytest.mark.parametrize("name", CONSOLE)
+def test_the_console_reads_only_fields_of_a_record(name: str) -> None:
+    texts = [path.read_text() for path in (PROJECT / "web/static/console").rglob("*.js")]
+    read = {field for text in texts for field in re.findall(rf"(?<![\w./-]){name}\.(\w+)\b(?!\()", text)}
+    assert read
+    assert read - fields(CONSOLE[name]) - PLAYGROUND == set()
+
+
+@pytest.mark.parametrize("file", ROWS)
+def test_the_command_line_reads_only_fields_of_a_record(file: str) -> None:
+    read = set(re.findall(r'\brow(?:\[|\.get\()"(\w+)"', (PROJECT / "cli" / file).read_text()))
+    assert read
+    assert read <= set().union(*map(fields, ROWS[file]))
+
+
+def fields(record: Record) -> set[str]:
+    return set(record.search_schema["properties"])
