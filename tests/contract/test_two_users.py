@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import orjson
 import pytest
-from flask import g
 
 import tests.support.factories as make
 from shared.access.api_keys import Caller
@@ -18,7 +17,9 @@ from tests.contract.conftest import Api, Users
 from tests.contract.statements import execute
 from tests.support import user_code
 from web.deployment_api.protocols.protocol.socket import Session
-from web.gate import named
+from web.gate.context import Authorization, RequestContext, publish
+from web.gate.deployments import by_id
+from web.gate.deployments import forget as forget_deployments
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 
@@ -203,17 +204,22 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
     thread_id = users.ann.post("/threads", {}).json["thread_id"]
     app, chat = users.owner.client.application, users.deployment
     with app.test_request_context(f"/d/chat/threads/{thread_id}/stream/events"):
-        g.caller, g.request_id, g.user = (
-            Caller(chat.organization_id, "", "user:1", "run"),
-            "1",
-            user_of(user_code.user("bob")),
+        serving = by_id(chat.id)
+        assert serving is not None
+        publish(
+            RequestContext(
+                request_id="1",
+                caller=Caller(chat.organization_id, "", "user:1", "run"),
+                user=user_of(user_code.user("bob")),
+                authorization=Authorization(serving, is_asked=True),
+                run_headers={},
+            )
         )
-        g.deployment, g.is_authorized = named.by_id(chat.id), True
         session = Session(socket, UUID(thread_id), {"owner": "bob"}, heartbeat_seconds=0.01)
     steps = session.steps()
     next(steps)
     execute("UPDATE revision SET user_code = NULL WHERE id = :id", id=chat.active_revision_id)
-    named.forget()
+    forget_deployments()
     start = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
     socket.take(orjson.dumps(start))
     steps.close()

@@ -23,7 +23,7 @@ from shared.oauth import authorization, tokens
 from shared.oauth.authorization import Authentication, Return
 from shared.oauth.tokens import Wanted
 from web.control_plane.providers import redirect_uri
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.http.errors import detail_of, status_of
 from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
 from web.schemas.json_schema import (

@@ -12,7 +12,7 @@ from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import QueryInteger, Schema
 from web.schemas.operations import operation
 from web.schemas.validation import load_query, uuid_path

@@ -14,7 +14,7 @@ from shared.infra.replica import read
 from web.control_plane import schemas
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
 from web.schemas.operations import operation
 from web.schemas.validation import load, load_query, uuid_path

@@ -8,9 +8,7 @@ from shared import __version__
 from shared.access import api_keys
 from shared.infra.postgres import connection
 from web.control_plane import schemas
-from web.gate.auth import caller
-from web.gate.context import settings
-from web.gate.named import presented_key
+from web.gate.context import caller, credentials, settings
 from web.schemas.operations import operation
 
 bp = Blueprint("me", __name__)
@@ -25,7 +23,7 @@ def get_me() -> Response:
     """
     who = caller()
     key = None
-    if presented_key():
+    if credentials().presented_key:
         with connection() as conn:
             key = {"id": who.key_id, "name": api_keys.name_of(conn, who.key_id)}
     return jsonify(

@@ -13,7 +13,7 @@ from shared.figures.reading import WINDOWS
 from shared.figures.sums import COUNTS, KINDS
 from shared.infra.replica import read
 from shared.models import DeploymentStatus
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import OneOf, Schema, StrictString, UuidField
 from web.schemas.json_schema import COUNT, COUNT_OR_NULL, TEXT, TIME, UUID, JsonSchema, listed, one_of, record
 from web.schemas.operations import operation

@@ -17,8 +17,7 @@ from shared.infra.postgres import connection
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.control_plane.sources import MAX_TOKENS
-from web.gate.auth import caller
-from web.gate.context import settings
+from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.schemas.operations import operation

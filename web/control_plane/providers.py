@@ -11,8 +11,7 @@ from sqlalchemy import RowMapping
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
-from web.gate.auth import caller
-from web.gate.context import base_url, settings
+from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
 from web.schemas.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record

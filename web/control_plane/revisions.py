@@ -20,8 +20,7 @@ from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
-from web.gate.auth import caller
-from web.gate.context import settings
+from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.http import sse
 from web.http.conditional import conditional, is_held, tagged

@@ -17,8 +17,7 @@ from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
 from web.control_plane import schemas
-from web.gate.auth import caller
-from web.gate.context import base_url, settings
+from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import Schema, StrictBoolean
 from web.schemas.operations import operation

@@ -15,7 +15,7 @@ from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
 from shared.infra import clock
 from shared.infra.replica import read
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import DateField, OneOf, QueryList, Schema
 from web.schemas.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
 from web.schemas.operations import operation

@@ -10,7 +10,7 @@ from shared import fleet
 from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
 from web.control_plane import schemas
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.operations import operation
 
 bp = Blueprint("workers", __name__)

@@ -18,8 +18,8 @@ from shared.user_code import authorization
 from shared.user_code.authorization import Granted
 from web.deployment_api import schemas
 from web.deployment_api.paging import MAX_OFFSET
-from web.gate.authorization import allow, unasked, user
-from web.gate.context import deployment
+from web.gate.authorization import allow
+from web.gate.context import deployment, unasked, user
 from web.schemas.fields import (
     Field,
     Filter,

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from flask import Response, g, has_request_context, jsonify, request
+from flask import Response, has_request_context, jsonify, request
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
@@ -32,10 +32,8 @@ from shared.user_code.authorization import Ask, Granted
 from shared.user_code.filters import Filter
 from web.deployment_api.protocols.json_rpc import RpcError
 from web.deployment_api.runs.locations import run_path
-from web.gate import tracing
-from web.gate.auth import caller
-from web.gate.authorization import allow_all, unasked, user
-from web.gate.context import deployment, settings
+from web.gate.authorization import allow_all
+from web.gate.context import caller, deployment, request_id, settings, trace, unasked, user
 from web.gate.idempotency import once
 from web.schemas.validation import uuid_header
 
@@ -174,7 +172,7 @@ def _drafted(conn: Connection, wanted: WantedRun) -> _Drafted:
         found,
         thread_id=wanted.thread_id,
         run_id=wanted.run_id,
-        request_id=g.get("request_id", ""),
+        request_id=request_id(),
         user=None if caller is None else caller.document,
     )
     return _Drafted(wanted, draft, asked, refusal)
@@ -183,9 +181,15 @@ def _drafted(conn: Connection, wanted: WantedRun) -> _Drafted:
 def _request(conn: Connection | Driver, deployment_id: UUID, wanted: WantedRun) -> RunRequest:
     """Return the request, derived from the current state of the thread if the run depends on it."""
     if wanted.of_thread is None:
-        return tracing.placed(wanted.request)
+        return _traced(wanted.request)
     assert isinstance(conn, Connection)
-    return tracing.placed(wanted.of_thread(conn, deployment_id))
+    return _traced(wanted.of_thread(conn, deployment_id))
+
+
+def _traced(request: RunRequest) -> RunRequest:
+    """Return the run request with the trace context of the current HTTP request."""
+    place = trace()
+    return request if place is None else replace(request, extras={**request.extras, **place.entries})
 
 
 def make(wanted: WantedRun, *, has_key: bool | None = None) -> tuple[Created, Response]:
@@ -297,7 +301,7 @@ def _made(conn: Connection | Driver, wanted: WantedRun, permit: Permit | None, *
         _request(conn, serving.id, wanted),
         thread_id=wanted.thread_id,
         run_id=wanted.run_id,
-        request_id=g.get("request_id", ""),
+        request_id=request_id(),
         **bounds,
     )
 

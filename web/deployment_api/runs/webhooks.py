@@ -12,8 +12,8 @@ from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
 from web.deployment_api import schemas
 from web.deployment_api.paging import MAX_OFFSET, page
-from web.gate.authorization import allow, changed, unasked, user
-from web.gate.context import deployment
+from web.gate.authorization import allow, changed
+from web.gate.context import deployment, unasked, user
 from web.schemas.fields import OneOf, Schema, StrictInteger, UuidField
 from web.schemas.operations import operation
 from web.schemas.validation import load, uuid_path

@@ -30,8 +30,7 @@ from web.deployment_api.protocols.a2a.ids import (
 from web.deployment_api.protocols.graph_input import MESSAGES, fields, takes_messages, user_message
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import WantedRun
-from web.gate.authorization import unasked
-from web.gate.named_headers import headers_of_run
+from web.gate.context import run_headers, unasked
 from web.schemas.fields import (
     AnyJson,
     JsonObject,
@@ -89,7 +88,7 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
         own_metadata={KEY: origin},
         stream_mode=TOKENS,
         if_not_exists="create",
-        extras=headers_of_run(),
+        extras=run_headers(),
     )
 
     def of_thread(conn: Connection, deployment_id: UUID) -> RunRequest:

@@ -28,8 +28,8 @@ from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, Call, 
 from web.deployment_api.protocols.mcp import tools
 from web.deployment_api.runs.creation import WantedRun, make_unkeyed
 from web.deployment_api.runs.follower import RunFollower
-from web.gate import rate_limits
-from web.gate.named_headers import headers_of_run
+from web.gate.context import run_headers
+from web.gate.observation import take_slot
 from web.http import sse
 from web.schemas.fields import AnyJson, JsonObject, Schema, StrictString
 
@@ -49,7 +49,7 @@ def call_tool(call: Call) -> Response:
     tool = tools.named(asked["name"])
     token = _progress_token(asked.get("meta")) if json_rpc.accepts_stream() else None
     wanted = _wanted(tool, asked, modes=() if token is None else ("updates",))
-    rate_limits.hold_slot()
+    take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(wanted.run_id, unseen=True))
         try:
@@ -81,7 +81,7 @@ def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str])
         assistant_id="" if tool is None else str(tool["assistant_id"]),
         own_metadata=dict(METADATA),
         stream_mode=modes,
-        extras=headers_of_run(),
+        extras=run_headers(),
     )
 
     try:
