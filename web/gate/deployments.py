@@ -73,7 +73,9 @@ def _find(name: str, credentials: Credentials) -> DeploymentRef | None:
         if deployment is not None and deployment.name != name:  # the name may be that of a preview
             deployment = of_organization(deployment.organization_id, name)
         return deployment if deployment is not None and deployment.id == token.deployment_id else None
-    holder = credentials.holder or credentials.local_developer
+    holder = credentials.holder
+    if holder is None and credentials.key_caller is None:
+        holder = credentials.local_developer  # under an unknown key, as in `callers.identify`
     if holder is not None:
         deployment = of_organization(holder.organization_id, name)
         if deployment is not None:
