@@ -46,9 +46,7 @@ class RequestContext:
     caller: Caller | None = None  # None on public routes
     user: User | None = None  # the caller's account at the deployment; None without `auth`
     authorization: Authorization | None = None  # None without a deployment
-    run_headers: Mapping[
-        str, str
-    ]  # selected by `http.configurable_headers`, for runs that the request creates
+    run_headers: dict[str, str]  # for runs that the request creates, by `http.configurable_headers`
 
 
 def context() -> RequestContext:
