@@ -7,6 +7,7 @@ one `RequestContext`. Only this package writes to Flask's `g`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import NotFound
@@ -16,9 +17,11 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import set_patience
 from shared.user_code.users import User
 from web.gate import addresses, callers, deployments, limits, observation, request_metrics, routing
+from web.gate.addresses import RequestAddress
 from web.gate.context import Authorization, RequestContext, publish, settings
 from web.gate.credentials import Credentials
 from web.gate.forwarding import headers_for_runs
+from web.gate.observation import Observation
 from web.http import headers
 from web.schemas import operations
 
@@ -60,26 +63,10 @@ def enter(serve_app: ServeApp) -> Response | None:
     if address.name is not None and headers.is_preflight():
         return headers.preflight(http)
     observed.start_span()
-
-    def publish_context(
-        caller: Caller | None = None, user: User | None = None, serving: DeploymentRef | None = None
-    ) -> None:
-        publish(
-            RequestContext(
-                request_id=observed.request_id,
-                trace=observed.trace,
-                address=address,
-                credentials=credentials,
-                caller=caller,
-                user=user,
-                authorization=None if serving is None else Authorization(serving),
-                run_headers={} if serving is None else headers_for_runs(serving.http, settings()),
-            )
-        )
-
+    publish_context = partial(_publish, observed, address, credentials)
     if route.is_app and not route.is_guarded:
         assert deployment is not None
-        publish_context(limits.anonymous_caller(deployment), serving=deployment)
+        publish_context(caller=limits.anonymous_caller(deployment), deployment=deployment)
         return serve_app()
     # Before authentication: a public page never needs a key, so a missing one answers 404 and not 401.
     if route.is_disabled_page:
@@ -87,7 +74,7 @@ def enter(serve_app: ServeApp) -> Response | None:
     if route.role == "open":
         if route.existing_name is not None:
             deployments.require_existing(route.existing_name)
-        publish_context(serving=deployment)
+        publish_context(deployment=deployment)
         return None
     # Before every refusal of a route: callers without access cannot find out which routes and deployments exist.
     caller, user = callers.authenticate(credentials, address, lookup, observed.request_id)
@@ -97,15 +84,38 @@ def enter(serve_app: ServeApp) -> Response | None:
     if operations.may_take_long():
         observed.slot.take(caller)
     if route.is_app:
-        publish_context(caller, user, deployment)
+        publish_context(caller=caller, user=user, deployment=deployment)
         return serve_app()
     redirect = routing.refuse_or_redirect(route)
     if redirect is not None:
         return redirect
     if address.name is not None and request.url_rule is not None:
         deployment = deployments.require_owned(lookup, address.name, caller)
-    publish_context(caller, user, deployment)
+    publish_context(caller=caller, user=user, deployment=deployment)
     return None
+
+
+def _publish(
+    observed: Observation,
+    address: RequestAddress,
+    credentials: Credentials,
+    *,
+    caller: Caller | None = None,
+    user: User | None = None,
+    deployment: DeploymentRef | None = None,
+) -> None:
+    publish(
+        RequestContext(
+            request_id=observed.request_id,
+            trace=observed.trace,
+            address=address,
+            credentials=credentials,
+            caller=caller,
+            user=user,
+            authorization=None if deployment is None else Authorization(deployment),
+            run_headers={} if deployment is None else headers_for_runs(deployment.http, settings()),
+        )
+    )
 
 
 def leave(response: Response) -> Response:
