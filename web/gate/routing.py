@@ -1,4 +1,4 @@
-"""What a request is for, determined before its caller is known: a route of the project's app or a built-in one.
+"""Routing of a request, before its caller is known: to a route of the project's app or to a built-in one.
 
 This module applies the `http` section of a langgraph.json to the router: its `mount_prefix`, the interfaces that it
 disables, and the app, whose routes take precedence over the built-in ones.
