@@ -43,14 +43,14 @@ def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
 
     Raises Denied (500) for an object that can be neither stored nor searched for.
     """
-    found = granted.value.get(name)
-    if found is None:
+    value = granted.value.get(name)
+    if value is None:
         return {}
     if user() is None:
-        return found  # without authorization, no handler has changed it
-    written = dumps(found)
-    if not isinstance(found, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
+        return value  # without authorization, no handler has changed it
+    written = dumps(value)
+    if not isinstance(value, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
         authorization.fail(
             unasked(), f"a handler returned {name} that is not an object, is too large, or contains NUL"
         )
-    return found
+    return value

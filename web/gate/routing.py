@@ -240,4 +240,6 @@ def _is_for_app(deployment: DeploymentRef, address: RequestAddress, *, is_disabl
         return True
     is_unknown = is_disabled or isinstance(request.routing_exception, NotFound)
     routes = app_routes.of_revision(revision_id, app)
-    return is_unknown and routes.nearly(address.path, is_websocket=address.is_websocket)
+    return is_unknown and routes.matches_other_method_or_slash(
+        address.path, is_websocket=address.is_websocket
+    )
