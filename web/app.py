@@ -6,23 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from flask import Flask, Response, g, request
-from flask.globals import request_ctx
+from flask import Flask, Response
 from flask.json.provider import JSONProvider
-from werkzeug.exceptions import MethodNotAllowed, NotFound
-from werkzeug.routing import BaseConverter, Map, RequestRedirect, Rule
+from werkzeug.routing import BaseConverter, Map, Rule
 
 from shared.infra.hardening import let_others_run
-from shared.infra.postgres import LARGE, set_patience
+from shared.infra.postgres import LARGE
 from shared.settings import Settings
 from web import control_plane, deployment_api
 from web.deployment_api.user_app import app_proxy
-from web.gate import auth, rate_limits, request_metrics, target, tracing
-from web.gate.addresses import Addresses, deployment_path
-from web.http import errors, headers, sse
+from web.gate import gate
+from web.gate.addresses import Addresses
+from web.http import errors, sse
 from web.http.request_bodies import Bodies
-from web.ops import console, docs, health
-from web.schemas import openapi, operations
+from web.ops import api_document, console, docs, health
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 DEPLOYMENT_MOUNT = "/d/<deployment>"
@@ -77,14 +74,9 @@ class IdRule(Rule):
 
 
 class Application(Flask):
-    """Flask application that first determines what a request to a deployment is for, and may route it again."""
+    """Flask application whose ids do not match reserved words."""
 
     url_rule_class = IdRule
-
-    def preprocess_request(self) -> Any:
-        target.find()
-        set_patience(operations.statement_seconds())
-        return super().preprocess_request()
 
 
 def create_app(settings: Settings) -> Flask:
@@ -103,47 +95,14 @@ def create_app(settings: Settings) -> Flask:
         most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
 
-    request_metrics.register(app)
-    headers.register(app)
-    tracing.register(app)
-    app.before_request(app_proxy.serve_open)
-    app.before_request(target.answer_refusal)
-    auth.register(app)
-    rate_limits.register(app)
-    app.before_request(app_proxy.serve_allowed)
+    gate.register(app, serve_app=app_proxy.serve)
     health.start(app)
     errors.register(app)
-    app.before_request(without_trailing_slash)
 
-    for blueprint in (health.bp, openapi.bp, docs.bp):
+    for blueprint in (health.bp, api_document.bp, docs.bp):
         app.register_blueprint(blueprint)
         app.register_blueprint(blueprint, url_prefix=DEPLOYMENT_MOUNT, name=f"deployment_{blueprint.name}")
     app.register_blueprint(console.bp)
     app.register_blueprint(control_plane.bp)
     app.register_blueprint(deployment_api.bp, url_prefix=DEPLOYMENT_MOUNT)
     return app
-
-
-def without_trailing_slash() -> Response | None:
-    """Redirect `…/threads/` to `…/threads` inside a deployment.
-
-    The redirect is relative, since only the client knows the prefix that a proxy may have put before the path.
-    """
-    inner = deployment_path(request.path)
-    if (
-        g.get("is_refused")
-        or not isinstance(request.routing_exception, NotFound)
-        or not inner
-        or not inner.endswith("/")
-    ):
-        return None
-    stripped = request.path.rstrip("/")
-    try:
-        request_ctx.url_adapter.match(stripped)  # type: ignore[union-attr]
-    except (NotFound, RequestRedirect):
-        return None
-    except MethodNotAllowed:
-        pass
-    query = request.query_string.decode()
-    target = "../" * (len(request.path) - len(stripped)) + stripped.rpartition("/")[2]
-    return Response(status=307, headers={"Location": f"{target}?{query}" if query else target})

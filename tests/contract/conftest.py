@@ -27,7 +27,8 @@ from shared.user_code import known_users
 from tests.contract import rpc
 from tests.support import user_code
 from web.app import create_app
-from web.gate import auth, named, rate_limits, request_metrics
+from web.gate import gate
+from web.gate.deployments import forget as forget_deployments
 from web.ops import health
 
 ADMIN_KEY = "an-operator-key-for-tests"
@@ -53,7 +54,7 @@ def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
     """Function that makes the whole web app with changed settings, in the state after its start."""
     api_keys.forget()
     organizations.forget()
-    named.forget()
+    forget_deployments()
     known_users.forget()
     with connection() as conn:
         api_keys.ensure_default_organization(conn)
@@ -62,7 +63,7 @@ def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
         app = _routes(**{name: changes[name] for name in ROUTED_BY if name in changes})
         app.config["SETTINGS"] = replace(settings, api_key=ADMIN_KEY, **changes)
         app.config["MAX_CONTENT_LENGTH"] = app.config["SETTINGS"].max_body_bytes
-        for part in (auth, rate_limits, health, request_metrics):
+        for part in (gate, health):
             part.start(app)
         return app
 

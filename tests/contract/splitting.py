@@ -10,7 +10,7 @@ import pytest
 
 import tests.support.factories as make
 from tests.contract.conftest import Api, ControlPlane
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 THREADS = [str(uuid4()) for _ in range(60)]
 
@@ -29,7 +29,7 @@ def operator(api: Api, control: ControlPlane) -> ControlPlane:
 
 def split(operator: ControlPlane, api: Api, *parts: tuple[Any, int]) -> Any:
     body = {"traffic": [{"revision_id": str(id), "percent": percent} for id, percent in parts]}
-    named.forget()
+    forget_deployments()
     return operator.call("PATCH", f"/v2/deployments/{api.deployment.id}", body)
 
 

@@ -37,7 +37,7 @@ from tests.contract.conftest import Api, MakeApp, Notifications, caller
 from tests.contract.documented import document_of
 from tests.contract.rpc import BOTH, CHAT, text_message
 from tests.support.acting import Actor
-from web.gate import rate_limits
+from web.gate import limits
 
 pytestmark = pytest.mark.usefixtures("taking_graphs")
 versions = pytest.mark.parametrize("version", VERSIONS)
@@ -193,7 +193,7 @@ def test_what_takes_long_holds_a_stream_slot_and_the_rest_does_not(
     api: Api, notifications: Notifications
 ) -> None:
     api.set(max_streams=1)
-    rate_limits.start(api.client.application)
+    limits.start(api.client.application)
     body = text_message()
     call = sent(api, notifications, body)
 
@@ -214,8 +214,8 @@ def test_what_takes_long_holds_a_stream_slot_and_the_rest_does_not(
 
 def test_who_waits_for_a_cancelled_task_holds_a_slot(api: Api) -> None:
     api.set(max_streams=1)
-    rate_limits.start(api.client.application)
-    streams: rate_limits.Streams = api.client.application.extensions["runyard_streams"]
+    limits.start(api.client.application)
+    streams: limits.Streams = api.client.application.extensions["runyard_streams"]
     task = live(api)
     actor = Actor(run_of(task))
     waiting = rpc.post(api, AGENT, "CancelTask", {"id": task["id"]}, buffered=False)

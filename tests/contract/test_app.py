@@ -16,7 +16,8 @@ from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support import user_code
 from tests.support.played_app import BODY, CLOSE, END, Side, Stage, serve
 from web.deployment_api.user_app import app_failures
-from web.gate import named, rate_limits
+from web.gate import limits
+from web.gate.deployments import forget as forget_deployments
 
 Played = Callable[..., Stage]
 SHARED, OWN = "http://localhost/d/chat/x", "http://chat.apps.localhost/x"
@@ -30,7 +31,7 @@ def played(api: Api, monkeypatch: pytest.MonkeyPatch) -> Played:
         stage = Stage(app)
         monkeypatch.setattr(exchanges, "open_exchange", stage.open_exchange)
         serve(api.deployment, *routes, **more)
-        named.forget()
+        forget_deployments()
         return stage
 
     return play
@@ -447,7 +448,7 @@ def test_each_address_has_its_streams(played: Played, api: Api) -> None:
         side.receive()
 
     api.set(streams_per_key=2)
-    rate_limits.start(api.client.application)
+    limits.start(api.client.application)
     played(forever, "GET /x")
     anonymous = api.client.application.test_client()
 
@@ -480,7 +481,7 @@ def test_own_code_means_its_own_deployment_whatever_else_has_the_name(
     }
     stage = played(hello, "GET /a", "GET /older", **guarded)
     serve(neighbour.deployment, "GET /a", "GET /younger", **guarded)
-    named.forget()
+    forget_deployments()
     ann = user_code.user("ann")
     token = {loopback.HEADER: loopback.make(neighbour.deployment.id, ann)}
     client = api.client.application.test_client()

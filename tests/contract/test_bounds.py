@@ -20,7 +20,7 @@ from shared.errors import TooMany
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller, new_key
-from web.gate.rate_limits import Buckets, Streams
+from web.gate.limits import Buckets, Streams
 from web.http import sse
 
 Open = Callable[[Api], TestResponse]

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support.played_app import serve
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 HOSTILE = '</script><script src="static/x.js"></script><!--<script>%DOCUMENT% %VIEWER%<iframe srcdoc="<script src=x>">'
 DOCUMENT = {
@@ -57,7 +57,7 @@ def directives(policy: str) -> dict[str, list[str]]:
 def hostile(api: Api) -> None:
     """Give the deployment `chat` an app with a route for every path, and a document that contains markup."""
     serve(api.deployment, "GET /static/{name:path}", "GET /docs/{name:path}", openapi=DOCUMENT)
-    named.forget()
+    forget_deployments()
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone(hostile: None, anonymous: FlaskClient) -> None:
@@ -126,7 +126,7 @@ def test_the_page_is_shown_where_the_deployment_lets_no_other_origin_call(
     api: Api, anonymous: FlaskClient
 ) -> None:
     serve(api.deployment, "GET /hello", http={"cors": {"allow_origins": ["https://mine.example"]}})
-    named.forget()
+    forget_deployments()
     document = Page(anonymous.get("/d/chat/docs").text).scripts[1][1]
     assert "/threads" in json.loads(document)["paths"]
 

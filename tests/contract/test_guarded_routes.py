@@ -32,7 +32,7 @@ from tests.support.routes import (
     stored,
 )
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
-from web.gate import auth
+from web.gate import limits
 
 ASK_NOBODY = {("DELETE", f"{MOUNT}/mcp")}  # there are no sessions to delete
 A2A = f"{MOUNT}/a2a/<assistant_id>"
@@ -120,7 +120,7 @@ def walk(who: Api, ids: Ids, status: int, detail: str | None = None) -> None:
     for route, body in CALLED:
         if route in ASK_NOBODY and status != 401:
             continue
-        auth.start(who.client.application)  # reset the count of failed attempts
+        limits.start_failures(who.client.application)  # reset the count of failed attempts
         response = ask(who, ids, route, body)
         tells = [word for word in (*words(ids), "secret") if word in response.text]
         in_other_words = detail and route[1] not in (COMMANDS, A2A) and response.json != {"detail": detail}

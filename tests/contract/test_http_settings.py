@@ -13,7 +13,7 @@ from shared.hosts import exchanges
 from tests.contract.conftest import Api, MakeApp
 from tests.contract.test_app import hello
 from tests.support.played_app import Stage, serve
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 Settings = Callable[..., Stage]
 
@@ -26,7 +26,7 @@ def having(api: Api, monkeypatch: pytest.MonkeyPatch) -> Settings:
         stage = Stage(hello)
         monkeypatch.setattr(exchanges, "open_exchange", stage.open_exchange)
         serve(api.deployment, *routes, http=http, openapi=openapi, auth=auth)
-        named.forget()
+        forget_deployments()
         return stage
 
     return have

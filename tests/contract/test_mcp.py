@@ -18,7 +18,7 @@ from tests.contract.conftest import Api, Notifications
 from tests.contract.documented import document_of
 from tests.contract.rpc import BOTH, CHAT, TRIP, Called
 from tests.support.acting import Actor, act
-from web.gate import rate_limits
+from web.gate import limits
 
 pytestmark = pytest.mark.usefixtures("taking_graphs")
 
@@ -295,7 +295,7 @@ def test_a_client_without_streams_gets_json_despite_its_token(api: Api, notifica
 
 def test_a_call_holds_a_stream_slot_and_the_rest_do_not(api: Api, notifications: Notifications) -> None:
     api.set(max_streams=1)
-    rate_limits.start(api.client.application)
+    limits.start(api.client.application)
     calling = called(api, notifications, "agent", {"messages": "hi"})
     assert post(api, "tools/call", {"name": "agent", "arguments": {"messages": "x"}}).status_code == 503
     assert result(api, "tools/list")["tools"]

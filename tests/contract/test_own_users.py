@@ -17,7 +17,7 @@ from shared.errors import HostDied, HostError, Unanswered, Unavailable
 from shared.user_code import known_users, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller, new_key
 from tests.support import user_code
-from web.gate import auth, rate_limits
+from web.gate import limits
 
 STUDIO = {"x-auth-scheme": "langsmith"}
 UNKNOWN = {"detail": "who are you?"}
@@ -55,7 +55,7 @@ def test_a_path_that_could_climb_is_an_unknown_one(users: Users, subtests: pytes
     rows: list[Any] = ["/threads%2Fx", "/threads/%2e%2e/ok", "/..", "/threads/..%2F..%2Fok"]
     for path in rows:
         with subtests.test(path=path):
-            auth.start(users.owner.client.application)  # reset the count of failed attempts
+            limits.start_failures(users.owner.client.application)  # reset the count of failed attempts
             for _ in range(25):  # more failures than an address may have in a minute
                 assert users.ann.get(path).status_code == 404
             assert users.nobody.get(path).json == UNKNOWN
@@ -111,7 +111,7 @@ def test_the_project_sees_no_key_of_the_platform(users: Users, subtests: pytest.
     for name in ("X-Api-Key", "Authorization", "X-Other"):
         for scheme in ("", "Bearer "):
             with subtests.test(name=name, scheme=scheme):
-                auth.start(users.owner.client.application)  # reset the count of failed attempts
+                limits.start_failures(users.owner.client.application)  # reset the count of failed attempts
                 for secret in (ADMIN_KEY, new_key("admin"), "ryd_not_a_key"):
                     search(users.nobody, headers={name: scheme + secret})
                     assert secret not in str(users.played.authenticated.pop())
@@ -133,7 +133,7 @@ def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
     for shape in rows_0:
         for name in ("X-Api-Key", "Authorization", "X-Cookies"):
             with subtests.test(shape=shape, name=name):
-                auth.start(users.owner.client.application)  # reset the count of failed attempts
+                limits.start_failures(users.owner.client.application)  # reset the count of failed attempts
                 for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
                     search(users.nobody, headers={name: shape.format(secret)})
                     assert secret not in str(users.played.authenticated.pop())
@@ -320,7 +320,7 @@ def test_failures_are_limited_by_address_and_users_as_a_key_is(users: Users) -> 
     assert search(users.ann).status_code == 200
 
     users.owner.set(requests_per_second=0.001, requests_burst=3)
-    rate_limits.start(users.owner.client.application)
+    limits.start(users.owner.client.application)
     addresses = iter(f"10.0.0.{n}" for n in range(9))
     statuses = [
         [search(api, environ_base={"REMOTE_ADDR": next(addresses)}).status_code for _ in range(4)]

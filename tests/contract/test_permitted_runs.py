@@ -16,7 +16,7 @@ from shared.infra.postgres import connection
 from tests.contract.conftest import Api, Notifications
 from tests.contract.statements import execute, scalar
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 AGENT = str(assistants.default_id("agent"))
 CREATE_RUN, READ_ASSISTANT = ("threads", "create_run"), ("assistants", "read")
@@ -267,7 +267,7 @@ def test_the_assistant_may_move_while_the_handlers_think(ann: Api, played: Playe
 def test_without_handlers_nobody_is_asked(ann: Api, played: PlayedAuth) -> None:
     execute("""UPDATE revision SET user_code = '{"auth": {"handlers": []}}'""")
     user_code._known.cache_clear()
-    named.forget()
+    forget_deployments()
     run = created(ann, "/runs")
     assert played.asked == []
     assert run["kwargs"]["config"]["configurable"]["langgraph_auth_user_id"] == "ann"

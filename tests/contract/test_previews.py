@@ -14,7 +14,7 @@ from shared.infra.postgres import connection
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
 from tests.contract.statements import execute
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 __all__ = ["newer", "operator"]
 
@@ -45,7 +45,7 @@ def test_a_previews_address_runs_its_revision_and_no_other_does(
     assert previewed.get("/info").json["host"]["revision_id"] == newer
     assert previewed.get(f"/threads/{THREADS[0]}").status_code == 200  # threads belong to the deployment
 
-    named.forget()
+    forget_deployments()
     path = f"/v2/deployments/{api.deployment.id}/previews/pr-1"
     assert operator.call("DELETE", path).status_code == 204
     assert operator.call("DELETE", path).status_code == 404

@@ -24,7 +24,7 @@ from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api
 from tests.contract.statements import scalar
 from tests.support.acting import Actor
-from web.gate.rate_limits import Streams
+from web.gate.limits import Streams
 from web.http import worker
 
 PATIENCE_SECONDS = 0.2  # the server's wait for more data; gevent has not patched this process

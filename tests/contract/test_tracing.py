@@ -19,7 +19,7 @@ from tests.contract.conftest import Api
 from tests.contract.statements import execute
 from tests.support.acting import Actor
 from tests.support.collector import Collector, collecting
-from web.gate.tracing import begin, finish
+from web.gate import observation
 from workers import run_trace
 from workers.upkeep import webhook_deliveries
 
@@ -166,8 +166,9 @@ def test_attempts_and_failures_stand_in_the_runs_trace(
 
 def test_an_app_s_own_status_is_passed_on(app: Flask, collector: Collector) -> None:
     with app.test_request_context("/"):
-        begin()
-        assert finish(Response(status=599)).status_code == 599
+        observed = observation.begin()
+        observed.start_span()
+        observed.finish(Response(status=599))
     flush()
     (span,) = collector.spans
     assert (span.has_failed, span.attributes["http.response.status_code"]) == (True, 599)

@@ -24,7 +24,7 @@ from tests.contract.rpc import Called, text_message
 from tests.contract.splitting import THREADS, act, newer, on_thread, operator, split
 from tests.contract.statements import execute, one
 from tests.support.creating import fire_due_crons
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 __all__ = ["newer", "operator"]
 
@@ -321,7 +321,7 @@ def test_a_graph_that_only_a_share_has_is_a_tool_and_an_agent(
         query = text("SELECT revision_id FROM run WHERE run_id = :id")
         assert str(conn.execute(query, {"id": run_id}).scalar_one()) == newer
     act(operator, api, "abort")
-    named.forget()
+    forget_deployments()
     assert "third" not in {tool["name"] for tool in rpc.result(api, "/mcp", "tools/list")["tools"]}
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
 import pytest
-from flask import g
+from flask import Flask
 
 import tests.support.factories as make
 from shared.access.api_keys import Caller
+from shared.deployments.deployments import DeploymentRef
 from shared.user_code.users import user_of
 from tests.contract.conftest import Api, Users
 from tests.contract.statements import execute
 from tests.support import user_code
 from web.deployment_api.protocols.protocol.socket import Session
-from web.gate import named
+from web.gate.context import Authorization, RequestContext, publish
+from web.gate.deployments import by_id
+from web.gate.deployments import forget as forget_deployments
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 
@@ -176,6 +181,19 @@ def test_users_who_are_remembered_are_not_taken_for_each_other(users: Users, ann
         assert users.bob.get(f"/threads/{anns['thread']}").status_code == 404
 
 
+def keeps(holder: object, kind: type) -> bool:
+    """Return whether an object refers to an object of this kind, directly or indirectly, other than through the app."""
+    known, left = {id(holder)}, [holder]
+    while left:
+        for found in gc.get_referents(left.pop()):
+            if isinstance(found, kind):
+                return True
+            if id(found) not in known and not isinstance(found, (type, ModuleType, FunctionType, Flask)):
+                known.add(id(found))
+                left.append(found)
+    return False
+
+
 class PlayedSocket:
     """The server's end of a WebSocket whose client is played by the test."""
 
@@ -203,17 +221,25 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
     thread_id = users.ann.post("/threads", {}).json["thread_id"]
     app, chat = users.owner.client.application, users.deployment
     with app.test_request_context(f"/d/chat/threads/{thread_id}/stream/events"):
-        g.caller, g.request_id, g.user = (
-            Caller(chat.organization_id, "", "user:1", "run"),
-            "1",
-            user_of(user_code.user("bob")),
+        serving = by_id(chat.id)
+        assert serving is not None
+        publish(
+            RequestContext(
+                request_id="1",
+                caller=Caller(chat.organization_id, "", "user:1", "run"),
+                user=user_of(user_code.user("bob")),
+                authorization=Authorization(serving, is_asked=True),
+                run_headers={},
+            )
         )
-        g.deployment, g.is_authorized = named.by_id(chat.id), True
         session = Session(socket, UUID(thread_id), {"owner": "bob"}, heartbeat_seconds=0.01)
+    assert not keeps(session, DeploymentRef), (
+        "thousands of idle sockets would each keep a parsed langgraph.json"
+    )
     steps = session.steps()
     next(steps)
     execute("UPDATE revision SET user_code = NULL WHERE id = :id", id=chat.active_revision_id)
-    named.forget()
+    forget_deployments()
     start = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
     socket.take(orjson.dumps(start))
     steps.close()

@@ -10,10 +10,10 @@ import orjson
 
 from shared.hosts import exchanges
 from tests.support.played_app import BODY, BYTES, CLOSE, END, HEAD, Died, Side, Stage
-from web.gate import rate_limits
+from web.gate import limits
 
 app.config["SETTINGS"] = replace(app.config["SETTINGS"], heartbeat_seconds=0.1, streams_per_key=6)
-rate_limits.start(app)
+limits.start(app)
 
 
 def play(side: Side) -> None:

@@ -6,7 +6,7 @@ from web.wsgi import app  # isort: skip  it patches gevent before all else
 
 from dataclasses import replace
 
-from web.gate import rate_limits
+from web.gate import limits
 
 app.config["SETTINGS"] = replace(
     app.config["SETTINGS"],
@@ -16,4 +16,4 @@ app.config["SETTINGS"] = replace(
     requests_per_second=1.0,
     requests_burst=50,
 )
-rate_limits.start(app)
+limits.start(app)

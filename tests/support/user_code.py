@@ -17,7 +17,7 @@ from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import REVISION
 from shared.user_code import known_users
-from web.gate import named
+from web.gate.deployments import forget as forget_deployments
 
 IDS = ("thread_id", "run_id", "assistant_id", "cron_id")  # handlers receive these as UUIDs
 EVERYTHING = [[ANY, ANY]]
@@ -184,5 +184,5 @@ def protect(deployment: DeploymentRef, **auth: Any) -> None:
         conn.execute(
             update(REVISION).where(REVISION.c.id == deployment.active_revision_id).values(user_code=stored)
         )
-    named.forget()
+    forget_deployments()
     known_users.forget()

@@ -36,7 +36,7 @@ from shared.records import (
     record,
 )
 from web.control_plane.providers import redirect_uri
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.http.errors import detail_of, status_of
 from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
 from web.schemas.operations import RouteGroup

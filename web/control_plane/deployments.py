@@ -44,10 +44,9 @@ from web.control_plane.sources import (
     refuse_unsupported,
     require_repository,
 )
-from web.gate.auth import caller
-from web.gate.context import settings
+from web.gate.context import caller, settings
+from web.gate.deployments import forget
 from web.gate.idempotency import once
-from web.gate.named import forget
 from web.http.conditional import conditional, tagged
 from web.schemas.fields import (
     MAX_OFFSET,

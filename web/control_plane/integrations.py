@@ -19,7 +19,7 @@ from shared.records import (
     record,
 )
 from web.control_plane.records import page
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import MAX_OFFSET, QueryInteger, Schema
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query

@@ -17,7 +17,7 @@ from shared.records import (
     record,
 )
 from web.control_plane.revisions import find_revision
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query

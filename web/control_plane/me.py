@@ -15,9 +15,7 @@ from shared.records import (
     or_null,
     record,
 )
-from web.gate.auth import caller
-from web.gate.context import settings
-from web.gate.named import presented_key
+from web.gate.context import caller, credentials, settings
 from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("me", section="Organizations and keys")
@@ -40,7 +38,7 @@ def get_me() -> Response:
     """
     who = caller()
     key = None
-    if presented_key():
+    if credentials().presented_key:
         with connection() as conn:
             key = {"id": who.key_id, "name": api_keys.name_of(conn, who.key_id)}
     return jsonify(

@@ -14,7 +14,7 @@ from shared.figures.sums import COUNTS, KINDS
 from shared.infra.replica import read
 from shared.models import DeploymentStatus
 from shared.records import COUNT, COUNT_OR_NULL, ID, TEXT, TIME, JsonSchema, listed, one_of, record
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import OneOf, Schema, StrictString, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query

@@ -20,8 +20,7 @@ from shared.records import (
 )
 from web.control_plane.records import page, page_schema
 from web.control_plane.sources import MAX_TOKENS
-from web.gate.auth import caller
-from web.gate.context import settings
+from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import MAX_OFFSET, OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.schemas.operations import RouteGroup

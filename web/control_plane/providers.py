@@ -12,8 +12,7 @@ from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
 from shared.records import BOOLEAN, ID, TEXT, TEXT_OR_NULL, TIME, record
-from web.gate.auth import caller
-from web.gate.context import base_url, settings
+from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
 from web.schemas.operations import RouteGroup

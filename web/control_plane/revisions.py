@@ -20,8 +20,7 @@ from shared.models import REVISION_ENDS, RevisionStatus
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import deployment_record, page, page_schema
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
-from web.gate.auth import caller
-from web.gate.context import settings
+from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.http import sse
 from web.http.conditional import conditional, is_held, tagged

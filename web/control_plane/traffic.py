@@ -16,9 +16,8 @@ from shared.hosts import calls
 from shared.infra.postgres import connection
 from web.control_plane.records import deployment_record, page, page_schema
 from web.gate.addresses import deployment_address
-from web.gate.auth import caller
-from web.gate.context import base_url, settings
-from web.gate.named import forget
+from web.gate.context import base_url, caller, settings
+from web.gate.deployments import forget
 from web.schemas.fields import Schema, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load

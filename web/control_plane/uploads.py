@@ -23,8 +23,7 @@ from shared.records import (
     mapped,
     record,
 )
-from web.gate.auth import caller
-from web.gate.context import base_url, settings
+from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import Schema, StrictBoolean
 from web.schemas.operations import RouteGroup

@@ -16,7 +16,7 @@ from shared.figures.usage import DIMENSIONS
 from shared.infra import clock
 from shared.infra.replica import read
 from shared.records import COUNT, ID, TEXT_OR_NULL, JsonSchema, listed, record
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.fields import DateField, OneOf, QueryList, Schema
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query

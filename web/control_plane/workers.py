@@ -13,7 +13,7 @@ from shared.records import (
     listed,
     record,
 )
-from web.gate.auth import caller
+from web.gate.context import caller
 from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("workers", section="Workers")

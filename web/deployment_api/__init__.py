@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from flask import Blueprint, g
+from flask import Blueprint
 
 from web.deployment_api import assistants, crons, states, store, thread_stream, threads
 from web.deployment_api.protocols import a2a, mcp
 from web.deployment_api.protocols.protocol import commands, events, socket
 from web.deployment_api.runs import cancels, joins, queue, retries, routes, webhooks
-from web.gate.found import find_deployment
 
 bp = Blueprint("deployment_api", __name__)
 for resource in (
@@ -20,9 +17,3 @@ for resource in (
     bp.register_blueprint(resource)
 
 BLUEPRINTS = (bp,)
-bp.before_request(find_deployment)
-
-
-@bp.url_value_preprocessor
-def take_deployment_name(endpoint: str | None, values: dict[str, Any] | None) -> None:
-    g.deployment_name = (values or {}).pop("deployment", None)

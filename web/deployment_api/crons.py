@@ -36,8 +36,8 @@ from web.deployment_api.assistants import (
 )
 from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
-from web.gate.authorization import allow, allow_all, changed, unasked, user, user_document
-from web.gate.context import deployment, settings
+from web.gate.authorization import allow, allow_all, changed
+from web.gate.context import deployment, settings, unasked, user, user_document
 from web.schemas.fields import (
     MAX_OFFSET,
     Field,

@@ -21,8 +21,8 @@ from shared.records import (
 )
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
-from web.gate.authorization import allow, unasked, user
-from web.gate.context import deployment
+from web.gate.authorization import allow
+from web.gate.context import deployment, unasked, user
 from web.schemas.fields import (
     MAX_OFFSET,
     Field,

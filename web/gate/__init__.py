@@ -1,1 +1,4 @@
-"""What the service establishes about a request before a view runs: deployment, caller, role, rate limits."""
+"""The checks of a request before its view runs: address, deployment, route, caller, role, rate limits.
+
+`gate.enter` holds the order of the checks. `context` holds what views read.
+"""

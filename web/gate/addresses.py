@@ -1,6 +1,6 @@
-"""Rewriting of request paths before routing: all addresses of a route become one path.
+"""Addresses of requests: the rewriting of paths before routing, and which deployment and client an address names.
 
-The control plane is at the root and under `/api-host`. Its clients follow no redirects, so a trailing slash is
+All addresses of a route become one path. The control plane is at the root and under `/api-host`. Its clients follow no redirects, so a trailing slash is
 ignored there. A deployment is at `/d/<name>`, and also at `<name>.<RUNYARD_APP_DOMAIN>` if that is set. The deployment
 of `runyard dev` is also at the root, beside the control plane. A path with a parent step, a NUL or an escaped slash
 matches no route, since it could get around the path rules of a proxy.
@@ -8,10 +8,15 @@ matches no route, since it could get around the path rules of a proxy.
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
+
+from flask import request
 
 from shared.deployments.deployments import PATH_PREFIX
 from shared.settings import Settings
@@ -24,18 +29,79 @@ PATH_SAFE = "/:@!$&'()*+,;=~"  # characters that stay unescaped in a path
 # Prefixes that stay with the control plane where the root is a deployment's.
 CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/", DEPLOYMENT_PREFIX, "/o/")
 
+V6_HOST_PREFIX = 64  # bits: one host can use all addresses of such a network
+
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label
 AT_ROOT = "runyard.deployment_at_root"  # key in the WSGI environment: the client's path had no `/d/<name>`
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def deployment_path(path: str) -> str | None:
-    """Return the path inside a deployment (`/threads` of `/d/chat/threads`), or None for any other path."""
-    if not path.startswith(DEPLOYMENT_PREFIX):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAddress:
+    """The deployment that a request addresses, and the path there."""
+
+    name: str | None  # of the deployment; None for the control plane and the service's own pages
+    path: str  # inside the deployment, without its mount prefix
+    root_path: str  # the part of the client's path before `path`
+    is_websocket: bool
+    is_at_root: bool  # the client's path had no `/d/<name>`
+
+
+def locate() -> RequestAddress:
+    """Return the address of the current request, as the WSGI middleware has rewritten it."""
+    path, root_path, name = request.path, request.script_root, None
+    is_at_root = AT_ROOT in request.environ
+    if path.startswith(DEPLOYMENT_PREFIX):
+        name, slash, rest = path.removeprefix(DEPLOYMENT_PREFIX).partition("/")
+        path = slash + rest if slash else "/"
+        root_path += "" if is_at_root else f"{DEPLOYMENT_PREFIX}{name}"
+    is_websocket = request.environ.get("HTTP_UPGRADE", "").lower() == "websocket"
+    return RequestAddress(
+        name=name, path=path, root_path=root_path, is_websocket=is_websocket, is_at_root=is_at_root
+    )
+
+
+def client_address(settings: Settings) -> str:
+    """Return the client address of the current request; behind a trusted proxy, the address that the proxy reports."""
+    peer = request.remote_addr or ""
+    if not is_proxied(request.environ, settings):
+        return peer
+    reported = request.environ["HTTP_X_FORWARDED_FOR"].rpartition(",")[2].strip()
+    return reported if _parsed(reported) is not None else peer
+
+
+def client_network(settings: Settings) -> str:
+    """Return the client address of the current request, or the /64 network of an IPv6 address."""
+    address = client_address(settings)
+    parsed = _parsed(address)
+    if parsed is not None and parsed.version == 6:
+        return str(ipaddress.ip_network((parsed, V6_HOST_PREFIX), strict=False))
+    return address
+
+
+def is_proxied(environ: Mapping[str, Any], settings: Settings) -> bool:
+    """Return whether a trusted proxy has sent the request and reports its client's address."""
+    return bool(environ.get("HTTP_X_FORWARDED_FOR")) and is_proxy(environ.get("REMOTE_ADDR", ""), settings)
+
+
+def is_proxy(address: str, settings: Settings) -> bool:
+    """Return whether an address is that of a trusted proxy."""
+    parsed = _parsed(address)
+    return parsed is not None and any(parsed in network for network in _networks(settings.proxy_addresses))
+
+
+@lru_cache(8)
+def _networks(addresses: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(map(ipaddress.ip_network, addresses))
+
+
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
         return None
-    _name, slash, rest = path.removeprefix(DEPLOYMENT_PREFIX).partition("/")
-    return slash + rest if slash else "/"
 
 
 def deployment_address(settings: Settings, base_url: str, name: str, mount_prefix: str | None = None) -> str:

@@ -64,7 +64,7 @@ class Routes:
             for one in self._routes
         )
 
-    def nearly(self, path: str, *, is_websocket: bool) -> bool:
+    def matches_other_method_or_slash(self, path: str, *, is_websocket: bool) -> bool:
         """Return whether the app answers a path that no built-in route matches.
 
         It does if one of its routes matches every path, or matches this path with another method or with a trailing
@@ -104,9 +104,9 @@ def _methods(route: Route) -> frozenset[str]:
 def _pattern(route: Route) -> re.Pattern[str]:
     """Compile a path as Starlette reads it. A custom converter of the app matches one segment of the path."""
     path = route.path.rstrip("/") + "/{path:path}" if route.kind == MOUNT else route.path
-    found, at = "", 0
+    pattern, at = "", 0
     for parameter in PARAMETER.finditer(path):
-        found += re.escape(path[at : parameter.start()])
-        found += CONVERTERS.get(parameter[2] or "str", CONVERTERS["str"])
+        pattern += re.escape(path[at : parameter.start()])
+        pattern += CONVERTERS.get(parameter[2] or "str", CONVERTERS["str"])
         at = parameter.end()
-    return re.compile(found + re.escape(path[at:]), re.DOTALL)
+    return re.compile(pattern + re.escape(path[at:]), re.DOTALL)

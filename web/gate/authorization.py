@@ -6,29 +6,17 @@ authorize therefore fails instead of serving the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from flask import g
-
-from shared.deployments.deployments import DeploymentRef
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from shared.user_code import authorization
-from shared.user_code.authorization import Ask, Granted, User
+from shared.user_code.authorization import Ask, Granted
+from web.gate.context import authorization as authorization_of_request
+from web.gate.context import unasked, user
 
 MAX_CHANGED = 256 * 1024
-
-
-def user() -> User | None:
-    """Return the user that the deployment's authorization found, or None if the deployment has no authorization."""
-    return g.get("user")
-
-
-def user_document() -> Mapping[str, Any] | None:
-    """Return the user as graphs see them, or None if the deployment has no authorization."""
-    caller = user()
-    return None if caller is None else caller.document
 
 
 def allow(resource: str, action: str, /, **value: Any) -> Granted:
@@ -38,15 +26,15 @@ def allow(resource: str, action: str, /, **value: Any) -> Granted:
 
 def allow_all(asks: Sequence[Ask]) -> list[Granted]:
     """Authorize several actions in one call. Returns a grant for each, in order. Raises Denied if one is denied."""
-    deployment: DeploymentRef = g.deployment
-    caller = user()
+    state, account = authorization_of_request(), user()
+    deployment = state.unchecked_deployment
     if deployment.user_code.auth is None:
         granted = [Granted(ask.value) for ask in asks]
-    elif caller is None:
+    elif account is None:
         raise RuntimeError("the request has no user to authorize")
     else:
-        granted = authorization.authorize(deployment, caller, asks)
-    g.is_authorized = True
+        granted = authorization.authorize(deployment, account, asks)
+    state.is_asked = True
     return granted
 
 
@@ -55,23 +43,14 @@ def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
 
     Raises Denied (500) for an object that can be neither stored nor searched for.
     """
-    found = granted.value.get(name)
-    if found is None:
+    value = granted.value.get(name)
+    if value is None:
         return {}
     if user() is None:
-        return found  # without authorization, no handler has changed it
-    written = dumps(found)
-    if not isinstance(found, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
+        return value  # without authorization, no handler has changed it
+    written = dumps(value)
+    if not isinstance(value, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
         authorization.fail(
-            g.deployment, f"a handler returned {name} that is not an object, is too large, or contains NUL"
+            unasked(), f"a handler returned {name} that is not an object, is too large, or contains NUL"
         )
-    return found
-
-
-def unasked() -> DeploymentRef:
-    """Return the deployment before authorization.
-
-    Only for lookups that determine what to authorize: the caller must not learn their result before that.
-    """
-    deployment: DeploymentRef = g.deployment
-    return deployment
+    return value

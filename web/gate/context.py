@@ -1,28 +1,141 @@
-"""Context of the current request: the service's settings and URL, and the deployment that the request is for."""
+"""The context of the current request, which the gate creates and views read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from flask import current_app, g, request
 
+from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
+from shared.infra.tracing import Context
 from shared.settings import Settings
+from shared.user_code.users import User
+from web.gate.addresses import RequestAddress
+from web.gate.credentials import Credentials
+
+
+@dataclass(slots=True)
+class Authorization:
+    """Whether a request has called the authorization of its deployment."""
+
+    unchecked_deployment: DeploymentRef
+    is_asked: bool = False
+
+    @property
+    def deployment(self) -> DeploymentRef:
+        """The deployment. Raises RuntimeError if it has its own authorization and the route did not call it first.
+
+        A route can therefore not skip the authorization by mistake.
+        """
+        if self.unchecked_deployment.user_code.auth is not None and not self.is_asked:
+            raise RuntimeError("the route has not called the deployment's authorization")
+        return self.unchecked_deployment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Everything that the gate established about a request. Only the gate creates it."""
+
+    request_id: str
+    trace: Context | None = None  # place in a distributed trace; None for a command over a socket
+    address: RequestAddress | None = None  # None for a command over a socket
+    credentials: Credentials | None = None  # None for a command over a socket
+    caller: Caller | None = None  # None on public routes
+    user: User | None = None  # the caller's account at the deployment; None without `auth`
+    authorization: Authorization | None = None  # None without a deployment
+    run_headers: dict[str, str]  # for runs that the request creates, by `http.configurable_headers`
+
+
+def context() -> RequestContext:
+    """Return the context of the current request. Not available to requests that the gate refused."""
+    current: RequestContext = g.context
+    return current
+
+
+def publish(context: RequestContext) -> None:
+    """Make this the context of the current request. Only for the gate."""
+    g.context = context
 
 
 def settings() -> Settings:
-    found: Settings = current_app.config["SETTINGS"]
-    return found
+    configured: Settings = current_app.config["SETTINGS"]
+    return configured
+
+
+def caller() -> Caller:
+    """Return the authenticated caller of the request. Not available on public routes."""
+    authenticated = context().caller
+    if authenticated is None:
+        raise RuntimeError("a public route has no caller")
+    return authenticated
+
+
+def address() -> RequestAddress:
+    """Return the address of the current request. Not available to commands over a socket."""
+    current = context().address
+    if current is None:
+        raise RuntimeError("a command over a socket has no address")
+    return current
+
+
+def credentials() -> Credentials:
+    """Return the credentials of the current request. Not available to commands over a socket."""
+    current = context().credentials
+    if current is None:
+        raise RuntimeError("a command over a socket has no credentials")
+    return current
+
+
+def user() -> User | None:
+    """Return the user that the deployment's authorization identified, or None if the deployment has no authorization."""
+    return context().user
+
+
+def user_document() -> Mapping[str, Any] | None:
+    """Return the user as graphs see them, or None if the deployment has no authorization."""
+    account = user()
+    return None if account is None else account.document
+
+
+def authorization() -> Authorization:
+    """Return the state of the request's authorization. Only for routes of the deployment API."""
+    current = context().authorization
+    if current is None:
+        raise RuntimeError("the request is for no deployment")
+    return current
 
 
 def deployment() -> DeploymentRef:
     """Return the deployment of the current request. Only for routes of the deployment API.
 
-    Raises RuntimeError if the deployment has its own authorization and the route did not call it first. A route can
-    therefore not skip it by mistake.
+    Raises RuntimeError if the deployment has its own authorization and the route did not call it first.
     """
-    found: DeploymentRef = g.deployment
-    if found.user_code.auth is not None and not g.get("is_authorized"):
-        raise RuntimeError("the route has not called the deployment's authorization")
-    return found
+    return authorization().deployment
+
+
+def unasked() -> DeploymentRef:
+    """Return the deployment before authorization.
+
+    Only for lookups that determine what to authorize: the caller must not learn their result before that.
+    """
+    return authorization().unchecked_deployment
+
+
+def request_id() -> str:
+    return context().request_id
+
+
+def trace() -> Context | None:
+    """Return the place of the request in a distributed trace."""
+    return context().trace
+
+
+def run_headers() -> dict[str, str]:
+    """Return the headers for runs that the current request creates. Over a WebSocket: those of the opening request."""
+    return context().run_headers
 
 
 def configured_url() -> str:

@@ -18,7 +18,7 @@ from shared.access import idempotency
 from shared.access.idempotency import HEADER, KeptAnswer, KeyedRequest
 from shared.errors import Invalid
 from shared.infra.postgres import Driver
-from web.gate.auth import caller
+from web.gate.context import caller
 
 REPLAYED = "Idempotent-Replayed"
 MAX_KEY = 255

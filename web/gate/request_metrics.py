@@ -11,12 +11,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, request
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
-
-from web.schemas import operations
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
 UNKNOWN = "unknown"  # label of requests without a route, since callers must not be able to create labels
@@ -91,24 +89,6 @@ class Traffic(Collector):
         }
 
 
-def register(app: Flask) -> None:
-    """Count every request. Must be registered first, so that the time includes all other handlers."""
-    start(app)
-    app.before_request(begin)
-    app.after_request(count)
-
-
 def start(app: Flask) -> None:
     """Start counting, at zero."""
     app.extensions["runyard_traffic"] = Traffic()
-
-
-def begin() -> None:
-    g.began_at = time.perf_counter()
-
-
-def count(response: Response) -> Response:
-    traffic: Traffic = current_app.extensions["runyard_traffic"]
-    seconds = None if operations.may_take_long() else time.perf_counter() - g.began_at
-    traffic.answered(response.status_code, seconds)
-    return response

@@ -18,6 +18,9 @@ from typing import Any
 import gevent
 from gevent.pool import Group
 
+# Called with an error when the worker shuts down, after the time for responses to end by themselves.
+shutdown_hooks: list[Callable[[Exception], None]] = []
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 V6_HOST_PREFIX = 64  # a client with one IPv6 address usually has the whole /64 network
 

@@ -12,7 +12,7 @@ import re
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask, Response, current_app, g, jsonify, request
+from flask import Flask, Response, current_app, jsonify, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
 
 from shared.errors import (
@@ -39,6 +39,7 @@ from shared.errors import (
     Unauthenticated,
     Unavailable,
 )
+from web.http.headers import REQUEST_ID_KEY
 from web.http.origin_headers import FOR_PROXIES, OF_ORIGIN
 from web.schemas.validation import SchemaViolation, Violation
 
@@ -167,7 +168,7 @@ def _http_detail(error: HTTPException, status: int) -> str:
 def on_bug(error: Exception) -> Response:
     """Answer an unexpected error. The traceback goes to the log, and the request id to the caller."""
     log.error("unhandled error in %s %s", request.method, request.path, exc_info=error)
-    return answer(500, "internal error", request_id=g.get("request_id"))
+    return answer(500, "internal error", request_id=request.environ.get(REQUEST_ID_KEY))
 
 
 def answer(status: int, detail: Any, **more: Any) -> Response:

@@ -23,7 +23,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from shared.infra import logs
 from shared.settings import Settings
 from web.http.chunks import LastChunk
-from web.http.connections import Connections
+from web.http.connections import Connections, shutdown_hooks
 from web.http.request_bodies import CLOSE
 from web.http.upgrade import HandedOver
 
@@ -111,10 +111,10 @@ class Worker(GeventWorker):
         """
         # Imported here because the module imports the Redis client and `ssl`, which gevent patches only in the worker.
         from shared.eventlog.hub import Stopping, hub
-        from web.deployment_api.user_app.app_waiting import end_all
 
         super().handle_exit(sig, frame)
-        gevent.spawn_later(APP_SECONDS, end_all, Stopping())
+        for end_all in shutdown_hooks:
+            gevent.spawn_later(APP_SECONDS, end_all, Stopping())
         gevent.spawn(self.connections.close_waiting)
         gevent.spawn(hub().close)
 

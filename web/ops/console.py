@@ -19,8 +19,7 @@ from urllib.parse import quote, urlencode
 
 from flask import Response, request
 
-from web.gate.addresses import AT_ROOT
-from web.gate.context import settings
+from web.gate.context import address, settings
 from web.ops import static_files
 from web.schemas.operations import RouteGroup
 
@@ -79,11 +78,10 @@ def get_deployment_page(tenant: str, deployment_id: str) -> Response:
     return Response(status=302, headers={"Location": place})
 
 
-def is_asked_for(deployment: str | None) -> bool:
+def is_requested() -> bool:
     """Return whether a browser requests the root, and the root is the service's own or that of `runyard dev`."""
-    if deployment is not None and not (
-        AT_ROOT in request.environ and deployment == settings().dev_deployment
-    ):
+    place = address()
+    if place.name is not None and not (place.is_at_root and place.name == settings().dev_deployment):
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 

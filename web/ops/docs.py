@@ -23,9 +23,9 @@ from hashlib import blake2b, sha256
 import orjson
 from flask import Response
 
-from web.gate.developer import developer
+from web.gate.context import address, credentials
 from web.ops import static_files
-from web.schemas.openapi import document_at
+from web.ops.api_document import document_for_request
 from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("docs", switches=("disable_meta",))
@@ -44,14 +44,14 @@ GZIP = zlib.MAX_WBITS + 16
 
 
 @bp.operation("GET /docs", "Get the API document as a web page", role="open")
-def get_docs(deployment: str | None = None) -> Response:
+def get_docs() -> Response:
     """Return the page. It asks for a key, unless the caller needs none."""
-    is_developer = developer() is not None
-    rest = _rest(orjson.dumps(document_at(deployment)), asks_for_key=not is_developer)
+    is_developer = credentials().local_developer is not None
+    rest = _rest(orjson.dumps(document_for_request()), asks_for_key=not is_developer)
     body = _head() + rest
     etag = blake2b(body, digest_size=16).hexdigest()
     response = static_files.respond(body, _compressed(rest), "text/html", etag)
-    is_sandboxed = deployment is not None and not is_developer
+    is_sandboxed = address().name is not None and not is_developer
     response.headers["Content-Security-Policy"] = _policy() + (SANDBOX if is_sandboxed else "")
     return response
 

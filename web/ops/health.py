@@ -12,14 +12,14 @@ from typing import Any
 from uuid import UUID
 
 from cachetools import TTLCache
-from flask import Flask, Response, current_app, jsonify, request
+from flask import Flask, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import __version__, fleet
-from shared.access.api_keys import OPERATOR
+from shared.access.api_keys import OPERATOR, Caller
 from shared.deployments import deployments
 from shared.errors import NotFound, Unavailable
 from shared.infra import schema
@@ -27,9 +27,8 @@ from shared.infra.postgres import Row, connection
 from shared.infra.writes import WriteCheck
 from shared.models import RunStatus
 from shared.records import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
-from web.gate.addresses import AT_ROOT
-from web.gate.auth import identify_if_known
-from web.gate.context import settings
+from web.gate.callers import identify_if_known
+from web.gate.context import address, context, credentials, settings
 from web.gate.request_metrics import Traffic
 from web.ops import console, run_metrics, server_metrics
 from web.ops.run_metrics import RunMetrics
@@ -76,20 +75,6 @@ class MetricsQuery(Schema):
     format = OneOf("prometheus", "json", load_default="prometheus")
 
 
-@bp.before_request
-def require_deployment() -> None:
-    """Raise NotFound if a route names a deployment that does not exist.
-
-    `runyard dev` answers at its root before it has built its deployment.
-    """
-    name = (request.view_args or {}).get("deployment")
-    if name is None or (AT_ROOT in request.environ and name == settings().dev_deployment):
-        return
-    with connection() as conn:
-        if not deployments.is_taken(conn, name):
-            raise NotFound
-
-
 @bp.operation(
     "GET /",
     "Check that the service is up, or get the console in a browser",
@@ -100,10 +85,9 @@ def require_deployment() -> None:
     errors=(404, 503),
     strict_slashes=False,
 )
-def get_root(deployment: str | None = None) -> Response:
+def get_root() -> Response:
     """Return the console to browsers, at the root of the service and of `runyard dev`. Otherwise answer like `/ok`."""
-    is_page = console.is_asked_for(deployment)
-    response = console.send_shell() if is_page else get_ok(deployment)
+    response = console.send_shell() if console.is_requested() else get_ok()
     response.vary.add("Accept")
     return response
 
@@ -111,7 +95,7 @@ def get_root(deployment: str | None = None) -> Response:
 @bp.operation(
     "GET /ok", "Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503)
 )
-def get_ok(deployment: str | None = None) -> Response:
+def get_ok() -> Response:
     """Check that the service is up. With `check_db=1` the database must answer too.
 
     With `ready=1` the database must also have the tables of this release and accept writes. Redis is not checked, since
@@ -132,7 +116,7 @@ def get_ok(deployment: str | None = None) -> Response:
 @bp.operation(
     "GET /info", "Get the version and features of the service", role="open", answer=INFO, errors=REFUSALS
 )
-def get_info(deployment: str | None = None) -> Response:
+def get_info() -> Response:
     """Return the version and features of the service.
 
     With a key, `host` also holds the isolation of user code. At a deployment's address, the answer then also holds its
@@ -140,10 +124,10 @@ def get_info(deployment: str | None = None) -> Response:
     """
     host: dict[str, Any] = {"kind": "self-hosted"}
     library = None
-    if identify_if_known() is not None:
+    if _caller_if_known() is not None:
         with connection() as conn:
             host |= _of_user_code(fleet.weakest(conn))
-    found = _deployment(deployment)
+    found = _deployment()
     if found is not None:
         host |= {
             "project_id": found.id,
@@ -178,14 +162,14 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     media=("text/plain", "application/json"),
     errors=REFUSALS,
 )
-def get_metrics(deployment: str | None = None) -> Response:
+def get_metrics() -> Response:
     """Return figures of queues, workers and requests. With a key, also the figures of its organization's deployments.
 
     With an operator's key, also the figures of servers, webhooks, upkeep and backups. `format=json` returns sums of
     queue, workers and requests. At a deployment's address, with a key, the queue is the deployment's own.
     """
     asked = load_query(MetricsQuery)
-    found = _deployment(deployment)
+    found = _deployment()
     figures, counted = _figures(found.id if found is not None else None)
     traffic: Traffic = current_app.extensions["runyard_traffic"]
     if asked["format"] == "json":
@@ -197,9 +181,9 @@ def get_metrics(deployment: str | None = None) -> Response:
     registry = CollectorRegistry()
     registry.register(Figures(figures, counted))
     registry.register(traffic)
-    asking = identify_if_known()
-    registry.register(RunMetrics(run_metrics.seen(asking, found.id if found is not None else None)))
-    if asking is not None and asking.may(OPERATOR):
+    caller = _caller_if_known()
+    registry.register(RunMetrics(run_metrics.seen(caller, found.id if found is not None else None)))
+    if caller is not None and caller.may(OPERATOR):
         registry.register(server_metrics.seen())
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
@@ -343,13 +327,22 @@ class Serving:
 REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
 
 
-def _deployment(name: str | None) -> Serving | None:
+def _caller_if_known() -> Caller | None:
+    """Return the caller if a platform key identifies it, else None. Raises an error for a refused key."""
+    authorization = context().authorization
+    return identify_if_known(
+        credentials(), None if authorization is None else authorization.unchecked_deployment
+    )
+
+
+def _deployment() -> Serving | None:
     """Return the deployment at this address. None at the root, and for a caller without a key. Raises NotFound."""
-    asking = identify_if_known() if name is not None else None
-    if asking is None:
+    name = address().name
+    caller = None if name is None else _caller_if_known()
+    if caller is None or name is None:
         return None
     with connection() as conn:
-        found = None if name is None else deployments.resolve(conn, asking.organization_id, name)
+        found = deployments.resolve(conn, caller.organization_id, name)
         if found is None:
             raise NotFound()
         requirements = conn.execute(REQUIREMENTS, {"id": found.active_revision_id}).scalar()

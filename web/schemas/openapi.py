@@ -1,4 +1,4 @@
-"""`/openapi.json`: the API document of both interfaces, generated from the routes.
+"""The API document of both interfaces, generated from the routes.
 
 `@bp.operation(…)` declares what a route's code does not show: its summary, schemas, status and refusals. Path, method,
 parameters and description (the docstring) come from the route itself. The document at a deployment's own address
@@ -13,24 +13,15 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
 
-import orjson
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
-from flask import Flask, Response, current_app, request
+from flask import Flask
 from marshmallow import fields
 from werkzeug.routing import Rule
 
-from shared import __version__, assistants
+from shared import __version__
 from shared.access.idempotency import HEADER
-from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection
 from shared.records import OBJECT
-from web.gate import named
-from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX
-from web.gate.developer import developer
-from web.gate.target import is_off as is_switched_off
-from web.gate.target import target
-from web.ops import openapi_merge
 from web.schemas.fields import (
     DateField,
     ItemOrList,
@@ -46,68 +37,13 @@ from web.schemas.fields import (
     TimeField,
     UuidField,
 )
-from web.schemas.openapi_examples import EXAMPLE, with_graph
+from web.schemas.openapi_examples import EXAMPLE
 from web.schemas.openapi_responses import responses
-from web.schemas.operations import JSON, SECTIONS, Operation, RouteGroup, of_view
-
-bp = RouteGroup("openapi", section="Service", switches=("disable_meta",))
+from web.schemas.operations import JSON, SECTIONS, Operation, of_view
 
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
 MEANINGS_OF_IDS = {"assistant_id": "A UUID, or a graph id, which names the default assistant of that graph"}
-
-
-@bp.operation("GET /openapi.json", "Get the OpenAPI document", role="open", answer=OBJECT, errors=(404, 503))
-def get_openapi(deployment: str | None = None) -> Response:
-    """Return the OpenAPI 3.1 description of the service, or of one deployment."""
-    return Response(orjson.dumps(document_at(deployment)), mimetype=JSON)
-
-
-def document_at(deployment: str | None) -> dict[str, Any]:
-    """Return the document for the current request's caller: the service's, or one deployment's."""
-    known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
-    of_deployment = deployment is not None
-    if of_deployment not in known:  # the routes of an app never change: generated once
-        known[of_deployment] = document(current_app, of_deployment=of_deployment)
-    described = dict(known[of_deployment])
-    if deployment is not None:
-        described["info"] = {**described["info"], "title": f"runyard: {deployment}"}
-        described = _for_caller(described, deployment)
-    prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
-    described["servers"] = [{"url": request.script_root + prefix or "/"}]
-    own = target()
-    if own is not None:
-        described = openapi_merge.merged(_switched_on(described, own.deployment), own.deployment)
-        described["servers"] = [{"url": own.root_path or "/"}]
-    return described
-
-
-def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
-    """Return the document without the interfaces that the deployment has disabled."""
-    is_off = {path: is_switched_off(deployment, rule) for path, rule in _paths(current_app, True)}
-    return openapi_merge.without_switched_off(document, is_off)
-
-
-def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the document with a graph of the deployment in its examples, if the caller may read the deployment.
-
-    A developer at their own machine needs no key, and the document asks for none.
-    """
-    if developer() is not None:
-        components = {
-            part: schemas for part, schemas in document["components"].items() if part != "securitySchemes"
-        }
-        document = {**document, "components": components, "security": []}
-    caller = named.key_holder()
-    serving = None if caller is None else named.of_organization(caller.organization_id, name)
-    if serving is None:
-        return document
-    with connection() as conn:
-        known = assistants.graph_ids(conn, serving)
-        if not known:
-            return document
-        schemas = assistants.graph(conn, serving, known[0])["schemas"]
-    return with_graph(document, known[0], schemas.get("input_schema"))
 
 
 def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
@@ -146,12 +82,13 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
 
 def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rule, Callable[..., Any]]]:
     """Yield `(path, method, rule, view)` for every method of every path."""
-    for path, rule in _paths(app, of_deployment):
+    for path, rule in paths(app, of_deployment):
         for method in (rule.methods or set()) - SKIPPED_METHODS:
             yield path, method, rule, app.view_functions[rule.endpoint]
 
 
-def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
+def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
+    """Yield `(path, rule)` for every route of the document."""
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
         if rule.websocket or of_view(app.view_functions[rule.endpoint]).group.section is None:

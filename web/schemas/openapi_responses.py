@@ -7,7 +7,7 @@ from typing import Any
 
 from apispec import APISpec
 
-from web.gate.addresses import deployment_path
+from shared.deployments.deployments import PATH_PREFIX
 from web.schemas.operations import JSON, Operation
 
 SSE = "text/event-stream"
@@ -97,7 +97,7 @@ def _refused(operation: Operation, path: str, *, is_open: bool, takes_input: boo
     statuses = {*BY_THE_SERVER, *operation.errors, *([operation.status] if operation.status >= 400 else [])}
     if not is_open:
         statuses |= {401, 403, 429, 503}
-        if deployment_path(path) is not None:
+        if path.startswith(PATH_PREFIX):
             statuses.add(404)  # no such deployment
     if takes_input:
         statuses.add(422)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from flask import Response, g, has_request_context, jsonify, request
+from flask import Response, has_request_context, jsonify, request
 from sqlalchemy import Connection
 
 from shared.access.idempotency import HEADER
@@ -15,10 +15,8 @@ from shared.runs.drafts import Creator, RunRequest
 from shared.runs.record import show_new
 from shared.user_code.authorization import Granted
 from web.deployment_api.runs.locations import run_path
-from web.gate import tracing
-from web.gate.auth import caller
-from web.gate.authorization import allow_all, unasked, user_document
-from web.gate.context import settings
+from web.gate.authorization import allow_all
+from web.gate.context import caller, request_id, settings, trace, unasked, user_document
 from web.gate.idempotency import once
 from web.schemas.validation import uuid_header
 
@@ -78,14 +76,14 @@ def _creator() -> Creator:
 
     Clients in graph hosts send commands over HTTP. A command on a WebSocket names no calling run.
     """
-    deployment, limits = unasked(), settings()
+    deployment, limits, place = unasked(), settings(), trace()
     return Creator(
         deployment,
         user=user_document(),
         authorize=None if deployment.user_code.auth is None else allow_all,
         key_id=caller().key_id,
-        request_id=g.get("request_id", ""),
-        trace=tracing.entries(),
+        request_id=request_id(),
+        trace={} if place is None else place.entries,
         parent_run_id=uuid_header(nesting.HEADER) if has_request_context() else None,
         max_pending_per_thread=limits.max_pending_per_thread,
         max_pending=limits.max_pending_per_deployment,

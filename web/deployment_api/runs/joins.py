@@ -24,9 +24,8 @@ from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.follower import RunFollower
 from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, stream_headers
 from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
-from web.gate.auth import caller
-from web.gate.authorization import allow_all, unasked, user
-from web.gate.context import deployment
+from web.gate.authorization import allow_all
+from web.gate.context import caller, deployment, unasked, user
 from web.http import sse
 from web.schemas.fields import QueryBoolean, QueryList, Schema, StrictString
 from web.schemas.operations import RouteGroup

@@ -25,10 +25,7 @@ from web.deployment_api.assistants import (
     refuse_two_configurations,
 )
 from web.deployment_api.runs import stream_filter
-from web.gate.authorization import unasked
-from web.gate.context import settings
-from web.gate.named_headers import headers_of_run
-from web.gate.target import is_on
+from web.gate.context import run_headers, settings, unasked
 from web.schemas.fields import (
     AnyJson,
     Field,
@@ -249,7 +246,7 @@ def check_webhooks(named: Iterable[str | None]) -> None:
     """
     urls = {url for url in named if url is not None}
     if urls:
-        if is_on("disable_webhooks"):
+        if unasked().http.get("disable_webhooks"):
             raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
         with connection() as conn:
             rules = webhooks.rules_of(conn, unasked().active_revision_id)
@@ -278,7 +275,7 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     sent["langsmith_tracer"] = {name: str(value) for name, value in tracer.items() if value is not None}
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     on_disconnect = sent.pop("on_disconnect", "continue")
-    request = RunRequest(**sent, thread_id=thread_id, checkpoint=checkpoint, extras=headers_of_run())
+    request = RunRequest(**sent, thread_id=thread_id, checkpoint=checkpoint, extras=run_headers())
     return request, on_disconnect
 
 

@@ -11,8 +11,8 @@ from shared.infra.replica import read
 from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
 from web.deployment_api.paging import PAGE_HEADERS, page
-from web.gate.authorization import allow, changed, unasked, user
-from web.gate.context import deployment
+from web.gate.authorization import allow, changed
+from web.gate.context import deployment, unasked, user
 from web.schemas.fields import MAX_OFFSET, OneOf, Schema, StrictInteger, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load

@@ -18,8 +18,7 @@ from flask import request
 from werkzeug.datastructures import Headers
 
 from web.deployment_api.user_app.app_requests import HOP_BY_HOP, NEVER_NAMED
-from web.gate.addresses import AT_ROOT
-from web.gate.target import Target
+from web.gate.addresses import RequestAddress
 from web.http import sse
 from web.http.headers import ForeignResponse
 from web.http.origin_headers import FOR_PROXIES, OF_ORIGIN
@@ -72,7 +71,7 @@ class AppResponse(ForeignResponse):
         return self.headers
 
 
-def read_head(data: bytes, target: Target) -> AnswerHead:
+def read_head(data: bytes, address: RequestAddress) -> AnswerHead:
     """Parse the head of an app's answer. Raises BadAnswer."""
     try:
         found = orjson.loads(data)
@@ -81,7 +80,7 @@ def read_head(data: bytes, target: Target) -> AnswerHead:
         raise BadAnswer("its head cannot be read") from error
     if type(status) is not int or not 200 <= status <= 599:
         raise BadAnswer(f"its status {status!r} is not between 200 and 599")
-    headers = tuple(passed_on(sent, target))
+    headers = tuple(passed_on(sent, address))
     return AnswerHead(status, _framed(headers) if status == RESET_CONTENT else headers, _length(sent))
 
 
@@ -97,10 +96,10 @@ def _framed(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
     ]
 
 
-def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple[str, str]]:
+def passed_on(sent: Sequence[tuple[Any, Any]], address: RequestAddress) -> Iterable[tuple[str, str]]:
     """Yield the headers of an app's answer that the caller gets. Raises BadAnswer."""
     _check(sent)
-    is_shared = AT_ROOT not in request.environ
+    is_shared = not address.is_at_root
     named = {
         part.strip().lower()
         for name, value in sent
@@ -115,7 +114,7 @@ def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple
         if lower == "content-length" and has_coding:
             continue
         if lower == "set-cookie":
-            cookie = own_cookie(value, host(), target.root_path if is_shared else "")
+            cookie = own_cookie(value, host(), address.root_path if is_shared else "")
             if cookie is not None:
                 yield name, cookie
             continue

@@ -26,10 +26,8 @@ from web.deployment_api.user_app import app_requests, app_sockets
 from web.deployment_api.user_app.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
 from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered
 from web.deployment_api.user_app.app_waiting import Part, Waiting
-from web.gate import rate_limits
-from web.gate.addresses import AT_ROOT
-from web.gate.context import settings
-from web.gate.target import Target, target
+from web.gate.context import address, settings, unasked
+from web.gate.observation import take_slot
 from web.http import sse
 from web.http.client_watch import ClientWatch
 from web.http.errors import answer
@@ -52,29 +50,15 @@ NOT_FOR_WORKERS = (
 )
 
 
-def serve_open() -> Response | None:
-    """Answer a request for a public route of an app. Must be registered before authentication."""
-    found = target()
-    return _answer(found) if found is not None and found.is_for_app and not found.asks_first else None
-
-
-def serve_allowed() -> Response | None:
-    """Answer a request for a route behind the project's authorization. Must be registered after authentication."""
-    found = target()
-    return _answer(found) if found is not None and found.is_for_app else None
-
-
-def _answer(found: Target) -> Response:
+def serve() -> Response:
+    """Answer a request for a route of the app. The gate has authenticated the caller if the route needs it."""
     _refuse_script_of_console()
-    if not found.asks_first:
-        rate_limits.hold_slot_of(app_requests.bounded_by_address(found))
-    else:
-        rate_limits.hold_slot()
-    if found.is_websocket:
-        return app_sockets.answer_socket(found)
+    take_slot()
+    if address().is_websocket:
+        return app_sockets.answer_socket()
     _refuse_large_body()
     with ExitStack() as held:
-        return _Request(found, held).response()
+        return _Request(held).response()
 
 
 def _refuse_script_of_console() -> None:
@@ -83,7 +67,7 @@ def _refuse_script_of_console() -> None:
     The app's own pages are not affected: their sandbox gives them another origin, so their requests are cross-site.
     A service worker of the app would answer requests for the console at the next visit.
     """
-    is_shared = AT_ROOT not in request.environ
+    is_shared = not address().is_at_root
     has_console = is_shared or settings().dev_deployment is not None
     if has_console and request.headers.get("Service-Worker") == "script":
         raise Forbidden(NOT_FOR_WORKERS)
@@ -100,8 +84,8 @@ def _refuse_large_body() -> None:
 class _Request:
     """The current request in the app. `held` is released at the end of the answer, or if the request fails before."""
 
-    def __init__(self, found: Target, held: ExitStack) -> None:
-        self._target, self._held = found, held
+    def __init__(self, held: ExitStack) -> None:
+        self._address, self._deployment, self._held = address(), unasked(), held
         self._waiting = Waiting()
         self._most_bytes = current_app.config["MAX_CONTENT_LENGTH"]
         self._is_head = request.method == "HEAD"
@@ -110,9 +94,9 @@ class _Request:
         held.callback(self._watch.stop)
 
     def response(self) -> Response:
-        deployment = self._target.deployment
+        deployment = self._deployment
         body = _short_body()
-        opened = exchanges.open_exchange(app_requests.host_call(self._target))
+        opened = exchanges.open_exchange(app_requests.host_call(self._address, deployment))
         with answered(deployment.name):
             exchange = self._held.enter_context(opened)
             self._send(exchange, body)
@@ -183,9 +167,9 @@ class _Request:
     def _read(self, part: Part | None) -> AnswerHead | Response:
         kind, data = part or (CLOSE, b"")
         if kind == HEAD:
-            return read_head(data, self._target)
+            return read_head(data, self._address)
         if kind == FAILED:
-            log.warning("the app of %s raised: %s", self._target.deployment.name, _message(data))
+            log.warning("the app of %s raised: %s", self._deployment.name, _message(data))
             return answer(HTTPStatus.INTERNAL_SERVER_ERROR, RAISED)
         raise (
             BadAnswer("it ended without a head")

@@ -20,8 +20,7 @@ from web.deployment_api.user_app import app_answers, app_requests
 from web.deployment_api.user_app.app_answers import BadAnswer
 from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered
 from web.deployment_api.user_app.app_waiting import Waiting
-from web.gate.context import settings
-from web.gate.target import Target
+from web.gate.context import address, settings, unasked
 from web.http import sse, websocket
 from web.http.client_watch import ClientWatch
 from web.http.errors import answer
@@ -36,29 +35,29 @@ REASON_BYTES = 123  # maximum length of a close reason
 OWN_CODES = frozenset({1005, 1006, 1015})  # reserved: no close frame may carry them
 
 
-def answer_socket(found: Target) -> Response:
+def answer_socket() -> Response:
     """Ask the app whether it accepts the socket, and answer the handshake."""
     try:
         opening = websocket.Opening(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
     with ExitStack() as held:
-        return _Socket(found, opening, held).response()
+        return _Socket(opening, held).response()
 
 
 class _Socket:
     """The socket of the current request in the app. Outlives the request once the app has accepted it."""
 
-    def __init__(self, found: Target, opening: websocket.Opening, held: ExitStack) -> None:
-        self._target, self._opening, self._held = found, opening, held
-        self._name = found.deployment.name
+    def __init__(self, opening: websocket.Opening, held: ExitStack) -> None:
+        self._address, self._opening, self._held = address(), opening, held
+        self._name = unasked().name
         self._waiting = Waiting()
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
         self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
         held.callback(self._watch.stop)
 
     def response(self) -> Response:
-        opened = exchanges.open_exchange(app_requests.host_call(self._target))
+        opened = exchanges.open_exchange(app_requests.host_call(self._address, unasked()))
         with answered(self._name):
             exchange = self._held.enter_context(opened)
             self._watch.start()
@@ -86,7 +85,7 @@ class _Socket:
         subprotocol = head.get("subprotocol")
         if subprotocol is not None and subprotocol not in self._opening.subprotocols:
             raise BadAnswer("it chose a subprotocol that was not offered")
-        headers = list(app_answers.passed_on(head.get("headers") or [], self._target))
+        headers = list(app_answers.passed_on(head.get("headers") or [], self._address))
         connection, opened = self._opening.accept(subprotocol, headers)
         self._watch.stop()
         client = request.environ[websocket.GATEWAY_SOCKET]
@@ -96,7 +95,7 @@ class _Socket:
 
     def _refused(self, exchange: Exchange, data: bytes) -> Response:
         """Return the app's own answer to a handshake that it does not accept."""
-        head = app_answers.read_head(data, self._target)
+        head = app_answers.read_head(data, self._address)
         body = b""
         for kind, piece in exchange.parts(timeout_seconds=ANSWER_SECONDS):
             if kind != BODY:

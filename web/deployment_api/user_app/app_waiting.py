@@ -10,6 +10,8 @@ from weakref import WeakSet
 
 import gevent
 
+from web.http.connections import shutdown_hooks
+
 Part = tuple[bytes, bytes]
 
 _all: WeakSet[Waiting] = WeakSet()
@@ -54,3 +56,6 @@ def end_all(reason: Exception) -> None:
     """End all waits of this process, because it shuts down."""
     for waiting in list(_all):
         waiting.end(reason)
+
+
+shutdown_hooks.append(end_all)

@@ -1,6 +1,6 @@
 """The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
 
-Versions 1.0 and 0.3 are served side by side. The caller is `web.gate.auth.caller()`, as in all other interfaces. `following`
+Versions 1.0 and 0.3 are served side by side. The caller is `web.gate.context.caller()`, as in all other interfaces. `following`
 and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller. `incoming` makes the request for a
 run of a message.
 """
@@ -31,7 +31,7 @@ from web.deployment_api.protocols.json_rpc import (
     Call,
     RpcError,
 )
-from web.gate.authorization import unasked
+from web.gate.context import unasked
 from web.schemas.fields import Schema, StrictString
 from web.schemas.openapi_responses import SSE
 from web.schemas.operations import JSON, RouteGroup
@@ -102,13 +102,6 @@ class A2aCall(json_rpc.JsonRpcCall):
 
 class CardQuery(Schema):
     assistant_id = StrictString()
-
-
-@bp.before_request
-def require_enabled() -> None:
-    """Raise NotFound if the project's langgraph.json disables A2A."""
-    if unasked().http.get("disable_a2a"):
-        raise NotFound("Not Found")
 
 
 def _agent(assistant: str) -> Row:

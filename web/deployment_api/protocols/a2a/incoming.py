@@ -29,7 +29,7 @@ from web.deployment_api.protocols.a2a.ids import (
 )
 from web.deployment_api.protocols.graph_input import MESSAGES, fields, takes_messages, user_message
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.gate.named_headers import headers_of_run
+from web.gate.context import run_headers
 from web.schemas.fields import (
     AnyJson,
     JsonObject,
@@ -86,7 +86,7 @@ def run_request(agent: Row, body: Mapping[str, Any], run_id: UUID) -> RunRequest
         own_metadata={KEY: origin},
         stream_mode=TOKENS,
         if_not_exists="create",
-        extras=headers_of_run(),
+        extras=run_headers(),
     )
 
 

@@ -30,9 +30,9 @@ from web.deployment_api.protocols.a2a.shapes import STATES
 from web.deployment_api.protocols.a2a.tasks import ShownHistory
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
-from web.gate import rate_limits
 from web.gate.authorization import allow, changed
 from web.gate.context import deployment, settings
+from web.gate.observation import take_slot
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
 
 PAGE, MAX_PAGE = 50, 100
@@ -65,7 +65,7 @@ def send(asked: AgentCall) -> Response:
     if sent.get("returnImmediately") or sent.get("blocking") is False:
         follower = Follower(asked, _create(asked, body, uuid7()), history)
         return asked.answer(asked.shapes.sent(follower.submitted()))
-    rate_limits.hold_slot()
+    take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id, unseen=True))
@@ -76,7 +76,7 @@ def send(asked: AgentCall) -> Response:
 def send_streaming(asked: AgentCall) -> Response:
     """Create a task and stream it."""
     body = asked.call.read(Send)
-    rate_limits.hold_slot()
+    take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id, unseen=True))
@@ -107,7 +107,7 @@ def get_task(asked: AgentCall) -> Response:
 def subscribe(asked: AgentCall) -> Response:
     """Stream a task as it is now, then its updates. If the task has ended, the stream has no updates."""
     follower = _reader(asked, TaskId.parse(asked.call.read(Named)["id"]))
-    rate_limits.hold_slot()
+    take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.id.run_id))
         row = follower.row()
@@ -152,7 +152,7 @@ def _may_wait() -> bool:
     A client that follows the task in its last slot must still be able to cancel it, so a missing slot is no error here.
     """
     try:
-        rate_limits.hold_slot()
+        take_slot()
     except (TooMany, Unavailable):
         return False
     return True

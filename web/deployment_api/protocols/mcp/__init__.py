@@ -3,7 +3,7 @@
 The transport is Streamable HTTP without sessions: each request holds one call and gets the answer to it. Only a tool
 call costs more than a database query.
 
-The caller is `web.gate.auth.caller()`, as in all other interfaces. `tools` determines which assistants a caller may see, and
+The caller is `web.gate.context.caller()`, as in all other interfaces. `tools` determines which assistants a caller may see, and
 `calls` what a run is created with. `initialize` returns only the server's name and version, so it needs no
 authorization.
 """
@@ -20,7 +20,7 @@ from shared.errors import NotFound
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import METHOD_NOT_FOUND, Call, RpcError
 from web.deployment_api.protocols.mcp import calls, tools
-from web.gate.authorization import unasked
+from web.gate.context import unasked
 from web.schemas.fields import Schema, StrictString
 from web.schemas.openapi_responses import SSE
 from web.schemas.operations import JSON, RouteGroup
@@ -40,13 +40,6 @@ class Initialize(Schema):
 
 class ToolsList(Schema):
     cursor = StrictString(allow_none=True)
-
-
-@bp.before_request
-def require_enabled() -> None:
-    """Raise NotFound if the project's langgraph.json disables MCP."""
-    if unasked().http.get("disable_mcp"):
-        raise NotFound("Not Found")
 
 
 @bp.operation(

@@ -29,8 +29,8 @@ from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, Call, 
 from web.deployment_api.protocols.mcp import tools
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import RunFollower
-from web.gate import rate_limits
-from web.gate.named_headers import headers_of_run
+from web.gate.context import run_headers
+from web.gate.observation import take_slot
 from web.http import sse
 from web.schemas.fields import AnyJson, JsonObject, Schema, StrictString
 
@@ -50,7 +50,7 @@ def call_tool(call: Call) -> Response:
     tool = tools.named(fields["name"])
     token = _progress_token(fields.get("meta")) if json_rpc.accepts_stream() else None
     run_request = _run_request(tool, fields, modes=() if token is None else ("updates",))
-    rate_limits.hold_slot()
+    take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_request.run_id, unseen=True))
         try:
@@ -82,7 +82,7 @@ def _run_request(tool: Row | None, fields: Mapping[str, Any], *, modes: Sequence
         assistant_id="" if tool is None else str(tool["assistant_id"]),
         own_metadata=dict(METADATA),
         stream_mode=modes,
-        extras=headers_of_run(),
+        extras=run_headers(),
     )
     if tool is None:
         return replace(request, rule=RefusedCall(NotFound()))

@@ -15,8 +15,8 @@ from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.deployment_api.protocols.graph_input import MESSAGES, fields, misfits, takes_messages, user_message
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.gate.authorization import allow, allow_all, changed, unasked, user
-from web.gate.context import deployment
+from web.gate.authorization import allow, allow_all, changed
+from web.gate.context import deployment, unasked, user
 
 PAGE = 100
 ANNOTATIONS = {

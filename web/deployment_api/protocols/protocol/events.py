@@ -13,9 +13,8 @@ from shared.eventlog.hub import hub
 from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import ProtocolStream
 from web.deployment_api.protocols.protocol.subscription import Subscribed, Subscription, encoded, failed
-from web.gate.auth import caller
 from web.gate.authorization import allow
-from web.gate.context import deployment, settings
+from web.gate.context import caller, deployment, settings
 from web.http import sse
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import SchemaViolation, load

@@ -9,38 +9,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from flask import Flask, Response, current_app, g, request
+from flask import Response, request
 from wsproto.frame_protocol import CloseReason
 
 from shared import thread_stream
-from shared.access.api_keys import Caller
-from shared.deployments.deployments import DeploymentRef
-from shared.errors import Forbidden, Invalid, Refused, RunyardError, TooMany, Unavailable
+from shared.errors import Invalid, Refused, RunyardError, TooMany, Unavailable
 from shared.eventlog.hub import Reader, Stopping, hub
-from shared.infra import logs
 from shared.infra.postgres import connection, dumps
 from shared.protocol import stream, watching
 from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import Joined, ProtocolStream
 from shared.runs import visibility
 from shared.threads import records
-from shared.user_code.authorization import User
 from shared.user_code.filters import Filter
 from web.deployment_api.protocols.protocol import answers
 from web.deployment_api.protocols.protocol.commands import ProtocolCommand, carry_out
 from web.deployment_api.protocols.protocol.events import MAKES_THREADS
 from web.deployment_api.protocols.protocol.subscription import Subscribed, Subscription, encoded, failed
-from web.gate import rate_limits
-from web.gate.auth import caller
-from web.gate.authorization import allow, unasked, user
-from web.gate.context import deployment, settings
-from web.gate.found import find_deployment
-from web.gate.named_headers import headers_of_run
+from web.gate import limits
+from web.gate.authorization import allow
+from web.gate.context import caller, deployment, settings
+from web.gate.sockets import SocketContext
 from web.http import sse, websocket
 from web.http.errors import status_of
 from web.http.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
@@ -139,7 +133,7 @@ class Session:
         self, socket: WebSocket, thread_id: UUID, visible: Filter | None, *, heartbeat_seconds: float
     ) -> None:
         self._socket, self._thread_id, self._visible = socket, thread_id, visible
-        self._requested = _Requested.now()
+        self._context = SocketContext.of_request()
         self._deployment_id = deployment().id
         self._heartbeat = sse.HeartbeatTimer(heartbeat_seconds)
         self._wake_ups: Reader | None = None
@@ -242,7 +236,7 @@ class Session:
             self._thread_id,
             since=subscription.since,
             waits=subscription.waits,
-            awaits=self._requested.caller.may(MAKES_THREADS),
+            awaits=self._context.caller.may(MAKES_THREADS),
             joined=Joined(self._seen, waits=others) if self._live else None,
             filter=self._visible,
         )
@@ -288,7 +282,7 @@ class Session:
 
     def _take(self, message: bytes) -> None:
         """Handle a message of the client and send the answer to it."""
-        with self._requested.again():
+        with self._context.activate():
             answer = self._answered(message)
         if answer is not None:
             self._answer(answer)
@@ -306,8 +300,7 @@ class Session:
         try:
             if too_many is not None:
                 raise too_many
-            find_deployment()
-            self._requested.require_same(unasked())
+            self._context.resolve_deployment()
             return self._done(command)
         except RunyardError as error:
             return self._numbered(_refusal(command["id"], error))
@@ -315,7 +308,7 @@ class Session:
     def _counted(self) -> TooMany | None:
         """Return the error if the key exceeds its rate limit, else None. Every message counts, valid or not."""
         try:
-            rate_limits.count_request(caller())
+            limits.count_request(caller())
         except TooMany as error:
             return error
         return None
@@ -392,46 +385,3 @@ def _refusal(id: int, error: RunyardError) -> dict[str, Any]:
     status = status_of(error)
     is_told = isinstance(error, Refused | Unavailable)
     return answers.refused(id, "unknown_error", f"{status}: {error.message}" if is_told else FAILED.message)
-
-
-@dataclass(frozen=True, slots=True)
-class _Requested:
-    """Context of the request that opened a socket, kept for the commands that arrive over the socket."""
-
-    app: Flask
-    caller: Caller
-    deployment_id: UUID
-    deployment_name: str
-    request_id: str
-    user: User | None
-    headers_of_run: dict[str, str]
-
-    @classmethod
-    def now(cls) -> _Requested:
-        app: Any = current_app
-        serving = deployment()
-        return cls(
-            app._get_current_object(),
-            g.caller,
-            serving.id,
-            serving.address_name,
-            g.request_id,
-            user(),
-            headers_of_run(),
-        )
-
-    def require_same(self, serving: DeploymentRef) -> None:
-        """Raise Forbidden if the name now means another deployment, or if authorization was switched on or off."""
-        is_asked = serving.user_code.auth is not None
-        if serving.id != self.deployment_id or is_asked != (self.user is not None):
-            raise Forbidden("The deployment or its authorization has changed: connect again")
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Enter this context again, to handle a message that arrives over the socket."""
-        with self.app.app_context(), logs.bound(request_id=self.request_id):
-            g.caller, g.deployment_name, g.request_id = self.caller, self.deployment_name, self.request_id
-            g.headers_of_run = self.headers_of_run
-            if self.user is not None:
-                g.user = self.user
-            yield

@@ -1,0 +1,161 @@
+"""Authentication of callers, and the check of their role.
+
+A key is sent as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, if sent, must name the key's organization;
+an operator's key acts for the organization named there. A key's role limits what its holder may do: `read` reads,
+`run` also works with deployments (assistants, threads, runs), `deploy` also changes deployments, `admin` also creates
+keys, and `operator` administers the installation itself. Each route declares the role it needs (web/schemas/operations.py).
+
+A deployment with its own `auth` identifies its callers. Its users need no key, and have the rights of the role `run`
+within the limits of its handlers (web/gate/authorization.py). The platform's own tools call such a
+deployment with a key and the STUDIO header. The deployment's own code uses a token from the service.
+
+A valid key always passes, even from an address with many failures. Behind a proxy all callers share one address, and
+256 random bits cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from http import HTTPStatus
+
+from flask import request
+
+from shared.access import api_keys
+from shared.access.api_keys import Caller
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Denied, Forbidden, Unauthenticated
+from shared.user_code import authorization, users
+from shared.user_code.users import User
+from web.gate import limits
+from web.gate.addresses import RequestAddress
+from web.gate.context import settings
+from web.gate.credentials import Credentials
+from web.gate.deployments import DeploymentLookup
+from web.gate.forwarding import request_for_user_code
+from web.schemas.operations import Role
+
+FOREIGN_KEY = (
+    f"Unknown API key: keys of this service begin with {api_keys.PREFIX}_. The LangGraph SDKs send LANGSMITH_API_KEY if they"
+    " are given no api_key."
+)
+
+Identity = tuple[Caller, User | None]
+
+
+def authenticate(
+    credentials: Credentials, address: RequestAddress, lookup: DeploymentLookup, request_id: str
+) -> Identity:
+    """Return the caller, and its account at the deployment if the deployment has its own authorization.
+
+    Without such an authorization a key identifies the caller. Raises an error if the request is refused.
+    """
+    deployment = lookup.require()
+    if address.name is not None and credentials.has_loopback_token:
+        return _authenticate_code(credentials, address, deployment, request_id)
+    if deployment is not None and deployment.user_code.auth is not None:
+        return _authenticate_user(credentials, address, deployment, request_id)
+    caller = identify(credentials)
+    if caller is None:
+        raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
+    return caller, None
+
+
+def identify(credentials: Credentials) -> Caller | None:
+    """Return the caller that the request's key identifies. Without a key: a developer at their own machine, else None.
+
+    Raises an error if the key is refused. A developer may send an unknown key, since the SDKs send LANGSMITH_API_KEY
+    unasked.
+    """
+    if not credentials.presented_key:
+        return credentials.local_developer
+    if credentials.key_caller is not None:
+        return credentials.acting_caller()
+    if credentials.local_developer is not None:
+        return credentials.local_developer
+    limits.count_failure(request.remote_addr or "")
+    is_key_of_service = credentials.presented_key.startswith(f"{api_keys.PREFIX}_")
+    raise Unauthenticated("Unknown API key" if is_key_of_service else FOREIGN_KEY)
+
+
+def identify_if_known(credentials: Credentials, deployment: DeploymentRef | None) -> Caller | None:
+    """Return the caller of a public route if a platform key identifies it, else None. Raises an error for a refused key.
+
+    At a deployment with its own authorization any other credential is ignored, since it is meant for that
+    authorization.
+    """
+    if deployment is not None and deployment.user_code.auth is not None:
+        return credentials.holder
+    return identify(credentials)
+
+
+def require_role(caller: Caller, role: Role) -> None:
+    """Raise Forbidden if the caller's role is lower than the route's."""
+    if not caller.may(role):
+        raise Forbidden(f"This needs the role {role}: the API key has the role {caller.role}")
+
+
+def caller_for_user(deployment: DeploymentRef, user: User | None) -> Caller:
+    """Return the caller used for limits and stored records. Each user of a deployment is a caller of its own."""
+    text = str(deployment.id) + ("" if user is None else user.identity)
+    key_id = api_keys.USER_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Caller(deployment.organization_id, "", key_id, "run")
+
+
+def _authenticate_user(
+    credentials: Credentials, address: RequestAddress, deployment: DeploymentRef, request_id: str
+) -> Identity:
+    """Authenticate the caller with the project's `authenticate` function, unless it is a tool of the platform.
+
+    Raises Denied, Unanswered, Unavailable, TooMany.
+    """
+    tool = _studio_caller(credentials, deployment)
+    if tool is not None:
+        return tool, users.studio_user()
+    peer = request.remote_addr or ""
+    limits.count_address(peer)
+    try:
+        user = authorization.authenticate(deployment, request_for_user_code(address, settings(), request_id))
+    except Denied as refusal:
+        if refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            limits.count_failure(peer)
+        raise
+    return caller_for_user(deployment, user), user
+
+
+def _studio_caller(credentials: Credentials, deployment: DeploymentRef) -> Caller | None:
+    """Return the caller if it is one of the platform's tools, else None.
+
+    A tool sends the STUDIO header and a key of the deployment's organization whose role is at least `run`. None also if
+    the deployment sets `disable_studio_auth`.
+    """
+    auth = deployment.user_code.auth
+    if auth is None or auth.disable_studio_auth or not credentials.is_of_studio():
+        return None
+    holder = credentials.holder
+    if holder is None or holder.organization_id != deployment.organization_id or not holder.may("run"):
+        return None
+    return holder
+
+
+def _authenticate_code(
+    credentials: Credentials, address: RequestAddress, deployment: DeploymentRef | None, request_id: str
+) -> Identity:
+    """Authenticate a deployment's own code by its token. The caller is the user that the code works for.
+
+    Raises Unauthenticated.
+    """
+    token = credentials.loopback
+    if token is None or deployment is None:
+        raise Unauthenticated("This token is not valid for this deployment")
+    if deployment.user_code.auth is None:
+        return caller_for_user(deployment, None), None
+    if token.user is None and "Authorization" in request.headers:
+        # Code behind a public route forwards the credentials of the user it acts for.
+        return _authenticate_user(credentials, address, deployment, request_id)
+    try:
+        user = users.user_of(token.user)
+    except ValueError:
+        raise Unauthenticated(
+            "Code that acts for no user cannot call a deployment with its own authorization"
+        ) from None
+    return caller_for_user(deployment, user), user
