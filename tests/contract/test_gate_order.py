@@ -15,7 +15,7 @@ from shared.access import api_keys
 from shared.access.api_keys import Caller
 from shared.deployments import deployments
 from shared.errors import Unavailable
-from shared.user_code import exchanges
+from shared.hosts import exchanges
 from tests.contract.conftest import ADMIN_KEY, Api, Users, caller, new_key
 from tests.contract.test_app import hello
 from tests.support import user_code

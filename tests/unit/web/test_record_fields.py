@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shared import assistants, crons, fleet
+from shared import assistants, fleet
 from shared.access import api_keys, organizations
+from shared.crons import records as crons
 from shared.deployments.records import DEPLOYMENT, PREVIEW, REVISION
 from shared.records import Record
 from shared.runs.record import RUN
