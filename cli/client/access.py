@@ -194,8 +194,8 @@ def _no_key(url: str, settings: Settings, withheld: list[str], context: Context 
         (
             *reasons,
             "Set RUNYARD_API_KEY in the environment or in .env, pass --api-key, or keep a key with `runyard login`.",
-            "Commands in the folder of a running `runyard up` or `runyard dev` use the key that it keeps there.",
-            "`runyard keys create` makes others.",
+            "Commands in the folder of a running `runyard up` or `runyard dev` use the key that it keeps there,",
+            "and `runyard keys create` in that folder makes others.",
         )
     )
 

@@ -230,6 +230,11 @@ def deployment_name(text: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "app"
 
 
+def is_deployment_name(text: str) -> bool:
+    """Whether a text may be the name of a deployment or of a preview."""
+    return re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", text) is not None
+
+
 def name_here() -> str:
     """Return the name that `deploy` would give the project in the current directory."""
     folder = Path.cwd()

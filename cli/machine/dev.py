@@ -34,6 +34,7 @@ from shared.settings import Settings, names_of
 
 HOST, PORT = "127.0.0.1", 2024
 DATA_DIR = ".runyard"
+UPLOADED = f"Add {DATA_DIR}/ to .gitignore: `langgraph deploy` would upload it with its keys. `runyard deploy` leaves it out."
 NO_KEY = "No key is needed from this machine."
 CONSOLE = "/o/"  # this address works even if the project's own app serves the root
 STUDIO = "https://smith.langchain.com"
@@ -99,6 +100,8 @@ def dev(
     files = ProjectFiles(project.folder, config, env_file)
     lines = Lines(rewrite=partial(original_paths, settings.data_dir, files.root))
     limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
+    if data_dir is None and not _is_ignored(project.folder):
+        lines.say(UPLOADED)
     for is_set, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
         if is_set:
             lines.say(word)
@@ -142,6 +145,13 @@ def settings_for(
         dev_deployment=deployment_name(project.folder.name),
         log_level=base.log_level if verbose or "RUNYARD_LOG_LEVEL" in os.environ else "WARNING",
     )
+
+
+def _is_ignored(folder: Path) -> bool:
+    """Whether `langgraph deploy` leaves the data directory out of an upload: it reads only these files."""
+    names = (".gitignore", ".dockerignore")
+    texts = [(folder / name).read_text(errors="replace") for name in names if (folder / name).is_file()]
+    return any(line.strip().strip("/") == DATA_DIR for text in texts for line in text.splitlines())
 
 
 def _keep_out_of_git(data_dir: Path) -> None:

@@ -51,19 +51,19 @@ def create(
     _check_role(role)
     if local or (has_server() and not service.url and _is_local_without_key(service.api_key)):
         key = _create_locally(name, role, days, find_tenant(service.org) or DEFAULT_ORGANIZATION)
-        row = {"id": id_of(key), "name": name, "role": role, "key": key}
+        created = {"id": id_of(key), "name": name, "role": role, "key": key}
     else:
         with service.open() as client:
-            row = client.send("POST", "/v2/keys", {"name": name, "role": role, "lifetime_days": days})
+            created = client.send("POST", "/v2/keys", {"name": name, "role": role, "lifetime_days": days})
     if out.as_json:
-        out.json(row)
+        out.json(created)
         return
     typer.echo(
-        f"Created the key {row['id']} ({row['name']}) with the role {row['role']}: it may {ROLES[role]}."
+        f"Created the key {created['id']} ({created['name']}) with the role {created['role']}: it may {ROLES[role]}."
         " It is shown once.",
         err=True,
     )
-    typer.echo(row["key"])
+    typer.echo(created["key"])
 
 
 def _check_role(role: str) -> None:

@@ -49,7 +49,7 @@ def usage(
     elif rows or out.as_json:
         out.show(rows, lambda: usage_table(rows, dimensions))
     else:
-        typer.echo("No run has ended in this time.")
+        typer.echo("No run that used tokens has ended in this time.")
 
 
 def _dimensions(by: str) -> list[str]:

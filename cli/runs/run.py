@@ -19,7 +19,7 @@ from typer import Argument, Option
 from cli.client.client import AS_STUDIO
 from cli.client.names import UNSUCCESSFUL_RUNS
 from cli.commands import Service, command, settings
-from cli.deployments.project import kept_paths
+from cli.deployments.project import is_deployment_name, kept_paths
 from cli.deployments.target import NameOrPreview, serving
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.output import Output, as_text, console, json_text, printable
@@ -50,7 +50,7 @@ def run(
         None,
         "--assistant",
         "-a",
-        help="Id of an assistant or of a graph. Default: the only graph.",
+        help="Id of an assistant or of a graph. Default: that of the thread, else the only graph.",
         metavar="ID",
     ),
     thread: str | None = Option(
@@ -75,6 +75,8 @@ def run(
 
     Exit codes: 0 the run succeeded or waits for an answer · 1 it failed · 2 wrong usage · 130 Ctrl-C cancelled it.
     """
+    if name is not None and text is None and resume is None and not is_deployment_name(name):
+        name, text = None, name  # the input alone: the deployment is that of the project in this directory
     body = _body(text, resume, thread)
     with service.open() as client:
         address, target = serving(client, name)
@@ -198,7 +200,7 @@ def execute(
     from langgraph_sdk import get_sync_client  # an import of half a second that other commands do not need
 
     client = get_sync_client(url=url, api_key=None, headers=dict(headers))
-    assistant = request.assistant or _only_graph(client)
+    assistant = request.assistant or _assistant_of(client, request.thread) or _only_graph(client)
     thread_id = request.thread or client.threads.create()["thread_id"]
     run_ids: list[str] = []
     error, was_cancelled = None, False
@@ -261,6 +263,14 @@ def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str]
             is_drained = queue["reason"].endswith(DRAINED)
             hint = "`runyard workers resume WORKER` ends a drain." if is_drained else WORKERS_HINT
             note(f"The run waits, at position {queue['position']}: {queue['reason']}. {hint}")
+
+
+def _assistant_of(client: Any, thread_id: str | None) -> str | None:
+    """Return the assistant of the thread's last run, or None for a new thread or one without a run."""
+    if thread_id is None:
+        return None
+    metadata = client.threads.get(thread_id).get("metadata") or {}
+    return metadata.get("assistant_id") or metadata.get("graph_id")
 
 
 def _only_graph(client: Any) -> str:

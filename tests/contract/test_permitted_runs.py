@@ -266,7 +266,7 @@ def test_the_assistant_may_move_while_the_handlers_think(ann: Api, played: Playe
 
 def test_without_handlers_nobody_is_asked(ann: Api, played: PlayedAuth) -> None:
     execute("""UPDATE revision SET user_code = '{"auth": {"handlers": []}}'""")
-    user_code._known.cache_clear()
+    user_code._known.clear()
     forget_deployments()
     run = created(ann, "/runs")
     assert played.asked == []

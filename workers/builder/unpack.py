@@ -36,6 +36,7 @@ MAX_EXTRA_BYTES = 64 * 1024  # of a header that only describes the next header
 MAX_MEMORY_BYTES = 1024 * MIB
 MAX_CPU_SECONDS = 300
 READ_BYTES = 256 * 1024
+DATA_FOLDER = ".runyard"  # data and keys of `runyard dev`, if another tool packed the project's whole folder
 STEP = "unpack"
 
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
@@ -108,8 +109,11 @@ class Header(tarfile.TarInfo):
         return header
 
 
-def unpack(archive: Path, target: Path) -> int:
-    """Unpack a gzip tar archive into the new directory `target`. Returns the number of files. Raises BuildFailed."""
+def unpack(archive: Path, target: Path) -> tuple[int, int]:
+    """Unpack a gzip tar archive into the new directory `target`, without the files in a DATA_FOLDER.
+
+    Returns `(files, skipped files)`. Raises BuildFailed.
+    """
     target.mkdir(mode=0o755)
     root = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -135,8 +139,9 @@ class _Unpacker:
         self._root = root
         self._files: set[tuple[str, ...]] = set()
         self._directories: set[tuple[str, ...]] = {()}
+        self._skipped = 0
 
-    def run(self) -> int:
+    def run(self) -> tuple[int, int]:
         entries = 0
         file = cast("IO[bytes]", self._source)
         with tarfile.open(fileobj=file, mode="r|", tarinfo=Header, encoding="utf-8") as tar:
@@ -146,7 +151,7 @@ class _Unpacker:
                     raise _refused(f"it has more than {MAX_ENTRIES} entries")
                 self._take(tar, member)
             self._require_end(cast("Readable", tar.fileobj))
-        return len(self._files)
+        return len(self._files), self._skipped
 
     def _require_end(self, rest: Readable) -> None:
         """Raise BuildFailed if anything but zeros follows the end marker.
@@ -163,7 +168,9 @@ class _Unpacker:
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = parts_of(member.name)
-        if member.isdir():
+        if DATA_FOLDER in parts and (member.isdir() or member.isreg()):
+            self._skipped += member.isreg()
+        elif member.isdir():
             self._make_directories(parts)
         elif member.isreg() and not member.issparse():
             self._make_directories(parts[:-1])
@@ -233,11 +240,16 @@ def main(archive: str, target: str) -> int:
     system.limit_memory(MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     try:
-        count = unpack(Path(archive), Path(target))
+        count, skipped = unpack(Path(archive), Path(target))
     except BuildFailed as error:
         print(error.message)
         return 1
     print(f"unpacked {count} {'file' if count == 1 else 'files'}")
+    if skipped:
+        print(
+            f"WARNING: {skipped} of its files are in {DATA_FOLDER}, the data and keys of `runyard dev`, and were not unpacked."
+            f" Add {DATA_FOLDER}/ to .gitignore or .dockerignore, so that the client does not upload them."
+        )
     return 0
 
 

@@ -101,6 +101,22 @@ def test_files_and_directories_are_written(unpacked: Unpacked) -> None:
     assert module.st_uid == os.getuid()
 
 
+def test_the_data_and_keys_of_dev_are_not_unpacked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`langgraph deploy` uploads the whole folder of a project without a .gitignore."""
+    archive, target = tmp_path / "source.tar.gz", tmp_path / "project"
+    entries = [directory(".runyard"), file(".runyard/admin.key", b"key"), file("agent.py", b"")]
+    archive.write_bytes(gzip.compress(tar(*entries, file("nested/.runyard/secret.key", b"key"))))
+
+    assert unpack.main(str(archive), str(target)) == 0
+
+    assert [path.name for path in target.rglob("*") if path.is_file()] == ["agent.py"]
+    first, warning = capsys.readouterr().out.splitlines()
+    assert first == "unpacked 1 file"
+    assert warning.startswith("WARNING: 2 of its files are in .runyard,")
+
+
 def test_every_tar_format_and_several_gzip_members_are_read(unpacked: Unpacked) -> None:
     name = "a" * 90 + "/" + "b" * 90
     for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):

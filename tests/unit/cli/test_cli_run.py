@@ -102,6 +102,27 @@ def test_wrong_usage_starts_nothing(server: ControlPlane) -> None:
     assert server.asked == []
 
 
+def test_input_alone_is_for_the_deployment_of_the_project_in_this_directory(
+    server: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app").mkdir()
+    monkeypatch.chdir(tmp_path / "app")
+    assert runyard(server, "Hello there!").exit_code == 0
+    assert server.body(STREAM)["input"] == {"messages": [{"role": "user", "content": "Hello there!"}]}
+
+
+def test_a_thread_goes_on_with_its_assistant(server: ControlPlane) -> None:
+    server.answers["POST /d/app/assistants/search"] = [(200, [{"graph_id": "a"}, {"graph_id": "b"}])]
+    thread = {
+        "status": "idle",
+        "interrupts": {},
+        "metadata": {"graph_id": "b", "assistant_id": "the-assistant"},
+    }
+    server.answers[f"GET /d/app/threads/{THREAD}"] = [(200, thread)]
+    assert runyard(server, "app", "Hello!", "--thread", THREAD).exit_code == 0
+    assert server.body(STREAM)["assistant_id"] == "the-assistant"
+
+
 def test_one_of_several_graphs_has_to_be_named(server: ControlPlane) -> None:
     server.answers["POST /d/app/assistants/search"] = [(200, [{"graph_id": "b"}, {"graph_id": "a"}])]
     ran = runyard(server, "app", "hi")
