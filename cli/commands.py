@@ -31,7 +31,8 @@ from cli.client.access import find_key, find_tenant, find_url
 from cli.client.client import Client
 from cli.errors import FAILED, INTERRUPTED, CommandFailed
 from cli.output import Output, json_text
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 
 Url = Annotated[
     str | None,

@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from shared.settings import Audience, Settings
+from shared.setting_values import Audience
+from shared.settings import Settings
 
 PAGE = Path(__file__).with_suffix(".md")
 TEXT = """\

@@ -8,68 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import json
-import math
 import os
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from shared.errors import suggestion
+from shared.setting_values import Audience, BadSetting, Formation, Prices, parse, read, setting
 
 MIB = 1024 * 1024
 DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
-
-
-Prices = tuple[
-    tuple[str, float, float], ...
-]  # (model, price of a million input tokens, price of a million output tokens)
-
-Formation = tuple[tuple[str, int], ...]  # (process name in the Procfile, number of processes)
-SEVERAL = ("web", "runner", "builder")  # processes that one machine may run several times
-MOST_PROCESSES = 64
-
-
-class BadSetting(ValueError):
-    """An environment variable holds a value that cannot be used."""
-
-
-class Audience(StrEnum):
-    """The intended user of a setting."""
-
-    OPERATOR = "operator"
-    EXPERT = "expert"  # an operator whose measurements or logs point to this setting
-    DEV = "dev"  # set by `runyard dev` for the processes that it starts
-
-
-def setting(
-    variable: str,
-    default: object,
-    meaning: str,
-    *,
-    is_secret: bool = False,
-    shown: str | None = None,
-    old_name: str | None = None,
-    audience: Audience = Audience.OPERATOR,
-) -> Any:
-    """Declare a field that is read from an environment variable, else from its former name `old_name`.
-
-    `docs/settings.md` is generated from these declarations. It prints `meaning`, and `shown` in place of a default
-    that depends on another setting.
-    """
-    described = {
-        "variable": variable,
-        "meaning": meaning,
-        "shown": shown,
-        "old_name": old_name,
-        "audience": audience,
-    }
-    return field(default=default, repr=not is_secret, metadata=described)
 
 
 # Where clients on this machine reach a process that listens on every address.
@@ -430,9 +381,9 @@ class Settings:
         values: dict[str, object] = {}
         for spec in dataclasses.fields(cls):
             for name in names_of(spec.name):
-                raw = _read(env, name)
+                raw = read(env, name)
                 if raw is not None:
-                    values[spec.name] = _parse(name, raw, spec.type)
+                    values[spec.name] = parse(name, raw, spec.type)
                     break
         data_dir = Path(str(values.get("data_dir", cls.data_dir))).absolute()
         values["data_dir"] = data_dir
@@ -499,8 +450,6 @@ class Settings:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
 
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-
 # Variables that name a file or folder of CA certificates.
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 # Variables of the service's environment that are passed on to user code and the package installer.
@@ -553,7 +502,7 @@ def check_public(env: Mapping[str, str]) -> None:
     """Raise BadSetting if the environment of a service holds a variable of `runyard dev`."""
     for field_name, declared in DECLARED.items():
         for name in names_of(field_name):
-            if declared["audience"] is Audience.DEV and _read(env, name) is not None:
+            if declared["audience"] is Audience.DEV and read(env, name) is not None:
                 raise BadSetting(NOT_PUBLIC.format(name=name))
 
 
@@ -567,73 +516,3 @@ def unknown_variables(env: Mapping[str, str]) -> list[str]:
         for name in sorted(env)
         if name.startswith(PREFIX) and name not in known and not name.startswith(OF_TESTS)
     ]
-
-
-MAY_BE_EMPTY = ("RUNYARD_BWRAP",)  # an empty value of any other variable counts as not set
-
-
-def _read(env: Mapping[str, str], name: str) -> str | None:
-    """Return the variable's value, else the content of the file named by `<NAME>_FILE`. None if neither is set."""
-    if env.get(name) or (name in env and name in MAY_BE_EMPTY):
-        return env[name]
-    path = env.get(f"{name}_FILE")
-    if not path:
-        return None
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise BadSetting(f"{name}_FILE: cannot read {path}: {error.strerror}") from error
-
-
-def _parse(name: str, raw: str, kind: object) -> object:
-    try:
-        if kind == "int":
-            return int(raw)
-        if kind == "float":
-            return float(raw)
-    except ValueError as error:
-        raise BadSetting(f"{name} must be a number, not {raw!r}") from error
-    if kind == "bool":
-        if raw.lower() not in BOOLEANS:
-            raise BadSetting(f"{name} must be true or false, not {raw!r}")
-        return BOOLEANS[raw.lower()]
-    if kind == "Path":
-        return Path(raw)
-    if kind == "tuple[str, ...]":
-        return tuple(part.strip() for part in raw.split(",") if part.strip())
-    if kind == "Prices":
-        return _prices(name, raw)
-    if kind == "Formation":
-        return _formation(name, raw)
-    return raw
-
-
-def _formation(name: str, raw: str) -> Formation:
-    """Parse `NAME=NUMBER,…`. Raises BadSetting for a malformed value, and for a name that appears twice."""
-    found: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in raw.split(","))):
-        process, _, number = (side.strip() for side in part.partition("="))
-        is_number = number.isascii() and number.isdecimal() and len(number) < 4
-        if process not in SEVERAL or process in found or not is_number:
-            raise BadSetting(f"{name} must be like web=2,runner=2, of {', '.join(SEVERAL)}, not {raw!r}")
-        if not 1 <= int(number) <= MOST_PROCESSES:
-            raise BadSetting(f"{name}: {process} must be between 1 and {MOST_PROCESSES}")
-        found[process] = int(number)
-    return tuple(found.items())
-
-
-def _prices(name: str, raw: str) -> Prices:
-    """Parse a JSON object of model → [input price, output price]. Raises BadSetting, also for a negative price."""
-    try:
-        read = json.loads(raw)
-    except ValueError as error:
-        raise BadSetting(f"{name} must be JSON: {error}") from error
-    if not isinstance(read, dict):
-        raise BadSetting(f"{name} must be a JSON object of prices by model")
-    for model, prices in read.items():
-        is_pair = isinstance(prices, list) and len(prices) == 2
-        if not is_pair or not all(type(price) in (int, float) and 0 <= price < math.inf for price in prices):
-            raise BadSetting(
-                f"{name}: {model!r} must have two prices, of a million tokens of input and of output"
-            )
-    return tuple((model, float(first), float(second)) for model, (first, second) in read.items())

@@ -1,4 +1,4 @@
-"""How a worker consumes its queues: the broker's transport, the messages of tasks, and Celery's own tools.
+"""The consumer of a worker: the broker's transport, the messages of tasks, and Celery's own tools.
 
 Anyone who can write to Redis can put anything into a queue. Celery and kombu read a message in many places, and in most
 of them an unreadable message ends the consumer. The transport drops such messages before Celery sees them. A flood of

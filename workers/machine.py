@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 from workers.builder.python import interpreters, uv
 from workers.isolation import levels
 

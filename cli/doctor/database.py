@@ -14,7 +14,8 @@ from cli.machine import embedded, procfile
 from shared import __version__
 from shared.infra import system
 from shared.infra.schema import CREATE_ANEW, ENCODING, DevelopmentDatabase, needed, refuse_development
-from shared.settings import BadSetting, Formation, Settings
+from shared.setting_values import BadSetting, Formation
+from shared.settings import Settings
 
 CONNECT_SECONDS = 5
 OLDEST_SERVER = 140000

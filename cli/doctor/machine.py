@@ -22,7 +22,8 @@ from cli.client.access import KEPT_KEY
 from cli.doctor.findings import Finding, fails, ok, warning
 from cli.machine import embedded, up
 from shared import __version__
-from shared.settings import MIB, PASSED_ON, BadSetting, Settings, check_public, unknown_variables
+from shared.setting_values import BadSetting
+from shared.settings import MIB, PASSED_ON, Settings, check_public, unknown_variables
 
 GIB = 1024 * MIB
 LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, GIB // 4

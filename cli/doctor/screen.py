@@ -15,7 +15,8 @@ from cli.doctor import bus, database, machine
 from cli.doctor.findings import Finding, State, fails
 from cli.errors import FAILED
 from cli.output import Output, printable
-from shared.settings import VARIABLES, BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import VARIABLES, Settings
 
 STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILS: "bold red"}
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from shared.infra import health_socket
 from shared.infra.health_socket import NoHealthAnswer
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 
 DATABASE = "database"
 KINDS = ("web", "runner", "builder", "beat", DATABASE)

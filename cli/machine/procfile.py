@@ -15,7 +15,8 @@ from typer import Argument
 from cli import PROJECT
 from cli.commands import command
 from cli.errors import BadUsage, CommandFailed
-from shared.settings import VARIABLES, Formation, Settings, check_public, unknown_variables
+from shared.setting_values import Formation
+from shared.settings import VARIABLES, Settings, check_public, unknown_variables
 
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start

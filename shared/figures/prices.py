@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.figures.sums import MOST_TOKENS
-from shared.settings import Prices
+from shared.setting_values import Prices
 
 A_MILLION = 1_000_000
 

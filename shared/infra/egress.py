@@ -33,7 +33,7 @@ import httpx2
 import orjson
 
 from shared.errors import AddressRefused, OutsideFailed
-from shared.settings import BadSetting
+from shared.setting_values import BadSetting
 
 TIMEOUT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 1024 * 1024

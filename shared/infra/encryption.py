@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from shared.errors import RunyardError, Unavailable
-from shared.settings import BadSetting
+from shared.setting_values import BadSetting
 
 MASK = "********"
 

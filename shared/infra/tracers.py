@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shared.infra import tracing
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 
 
 def configure(settings: Settings, process: str) -> None:

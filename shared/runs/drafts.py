@@ -88,7 +88,7 @@ KWARGS_FROM_REQUEST = {
 
 @dataclass(frozen=True, slots=True)
 class Creator:
-    """Who creates runs at a deployment, and within which limits.
+    """The creator of runs at a deployment, and the limits that apply.
 
     `authorize` calls the handlers of the deployment's own authorization, which exists if it is not None. `trace` are
     entries of `configurable` that place the run in a distributed trace. A limit of None is not checked.

@@ -190,7 +190,8 @@ PROGRAM = """
 import sys
 sys.modules["opentelemetry"] = None  # not installed
 from shared.infra import tracers, tracing
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 import web.app, workers.runner.runner, workers.upkeep.upkeep
 tracers.configure(Settings.from_env({}), "web")
 assert tracing.tracer() is None

@@ -57,7 +57,7 @@ FORBIDDEN = {
 # directly in `workers` are in no layer: they may import every room and hold what rooms share.
 FLOORS = {
     "shared": (
-        {"errors", "settings"},
+        {"errors", "setting_values", "settings"},
         {"models", "infra", "records"},
         {"sql"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership"},

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.settings import PASSED_ON, VARIABLES, BadSetting, Settings, check_public, unknown_variables
+from shared.setting_values import BadSetting
+from shared.settings import PASSED_ON, VARIABLES, Settings, check_public, unknown_variables
 
 PROJECT = Path(__file__).parents[2]
 TEXTS = {".py", ".md", ".yml", ".yaml", ".sh", ".json", ".service", ".env", ".example", ".toml"}

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.infra import system
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 from workers.isolation import bubblewrap, confinement, limited
 from workers.isolation.cgroups import ControlGroups
 from workers.isolation.confinement import Identity

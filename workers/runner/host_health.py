@@ -20,7 +20,7 @@ PONGS = 5  # a host that answers this many pings while a check stays unanswered 
 
 
 class HostHealth:
-    """What is known about a host: silence, delay, starved runs, and runs that it may not execute.
+    """Health of a host: silence, delay, starved runs, and runs that it may not execute.
 
     `clock` returns monotonic seconds.
     """

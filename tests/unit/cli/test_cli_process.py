@@ -10,7 +10,7 @@ import pytest
 
 from cli.errors import CommandFailed
 from cli.machine import procfile
-from shared.settings import BadSetting
+from shared.setting_values import BadSetting
 from tests.support.commands import invoke
 
 SERVERS = {

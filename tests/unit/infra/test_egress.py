@@ -15,7 +15,7 @@ from flask import Flask, Response, redirect, request
 
 from shared.errors import AddressRefused, OutsideFailed
 from shared.infra import egress
-from shared.settings import BadSetting
+from shared.setting_values import BadSetting
 from tests.support.outside import certified, serving
 
 LOOPBACK = ("127.0.0.0/8", "::1")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.errors import Unavailable
 from shared.infra import encryption
 from shared.infra.encryption import Undecryptable, decrypt, encrypt, new_key, rotate
-from shared.settings import BadSetting
+from shared.setting_values import BadSetting
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ import pytest
 
 from cli.machine import embedded, up
 from shared.infra import hardening, system
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 from workers.isolation import bubblewrap, cgroups, confinement, levels, sandbox, usage
 from workers.isolation.confinement import Identity
 

@@ -16,7 +16,8 @@ import pytest
 
 from cli.machine import embedded
 from shared.infra import system
-from shared.settings import BadSetting, Settings
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 from tests.support.levels import LEVELS, NOT_A_USER
 from workers.isolation import bubblewrap, levels, sandbox
 
