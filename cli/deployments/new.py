@@ -19,6 +19,11 @@ from cli.output import console
 TEMPLATES = PROJECT / "examples"
 DEFAULT = "chat"
 IGNORED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info", ".venv")
+# An example is deployed from the folder of the service, a new project from its own.
+ELSEWHERE = (
+    "To deploy it to a running service, keep a key of the service once with `runyard login`. In the folder of `runyard up`,"
+    "\n`runyard keys create --role deploy` prints one. Then:"
+)
 GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
 
 
@@ -82,6 +87,7 @@ def _renamed(text: str, directory: Path, template: str) -> str:
     text = text.replace(f"# {template}\n", f"# {name}\n", 1)
     for verb in ("deploy", "dev"):
         text = text.replace(f"runyard {verb} examples/{template}", f"runyard {verb}")
+    text = text.replace("To deploy it to a running service:", ELSEWHERE)
     deployed = deployment_name(name)
     return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
         f"runyard run {template}", f"runyard run {deployed}"
