@@ -98,7 +98,7 @@ class Conflict(Refused):
 
 
 class InProgress(Conflict):
-    """The same request is in progress. Try again in a moment."""
+    """A request with the same Idempotency-Key is in progress. Try again in a moment."""
 
     retry_after_seconds = 1
 

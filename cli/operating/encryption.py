@@ -39,8 +39,8 @@ def new_key() -> None:
 @command(needs_server=True)
 def list_keys(out: Output) -> None:
     """List the fingerprints of the encryption keys, as backups name them. The first key encrypts."""
-    from cli.backups.keys import fingerprint
-    from cli.machine import local  # see new_key()
+    from cli.backups.keys import fingerprint  # imports the whole database layer, which few commands need
+    from cli.machine import local  # imports the whole database layer, which few commands need
 
     fingerprints = [fingerprint(key) for key in local.encryption_keys(settings())]
     out.done("\n".join(fingerprints), fingerprints)
@@ -54,7 +54,7 @@ def rotate(out: Output, yes: Yes = False) -> None:
     The service may run meanwhile. If the command is interrupted, call it again. Exit code 1: secrets with other keys are
     left.
     """
-    from cli.machine import local  # see new_key()
+    from cli.machine import local  # imports the whole database layer, which few commands need
 
     environment = settings()
     _require_known(environment, yes=yes or out.as_json)
@@ -102,7 +102,7 @@ def _require_known(environment: Settings, *, yes: bool) -> None:
         if not yes:
             typer.confirm("Has every process been restarted with the new key first?", abort=True, err=True)
         return
-    from cli.machine import local  # see new_key()
+    from cli.machine import local  # imports the whole database layer, which few commands need
 
     path = embedded.key_file(environment.data_dir)
     started = environment.data_dir / KEPT_URL  # written when the service has come up

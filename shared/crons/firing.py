@@ -23,7 +23,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.crons import schedule
 from shared.deployments import deployments
-from shared.errors import Denied, Invalid, Refused, RunyardError, Unanswered, Unavailable
+from shared.errors import Denied, Invalid, Refused, RunyardError
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.runs import creation
@@ -81,20 +81,15 @@ class Firing:
 def fire(cron_id: UUID, settings: Settings, *, guarded: bool) -> Created | None:
     """Create the run of a due cron. Returns None if there is no run this time.
 
-    Raises Unanswered, Unavailable if the authorization or a server does not answer: the cron stays due.
+    A refused run is skipped. Raises Unanswered, Unavailable if the authorization or a server does not answer: the cron
+    stays due. The caller skips the run of a cron that raises any other error.
     """
     try:
         created = _fire(cron_id, settings, guarded=guarded)
     except _NotDue:
         return None
-    except (Unanswered, Unavailable):
-        raise
     except (Refused, Denied) as error:
-        _skip(cron_id, guarded=guarded, reason=error.message)
-        return None
-    except Exception:  # one cron's failure must not stop the others
-        log.exception("cron %s: skipped this run", cron_id)
-        _skip(cron_id, guarded=guarded)
+        skip(cron_id, guarded=guarded, reason=error.message)
         return None
     log.info("cron %s: created run %s", cron_id, created.run_id)
     return created
@@ -169,7 +164,7 @@ def _advance(conn: Connection, row: RowMapping) -> None:
     conn.execute(ADVANCE, {"cron_id": row["cron_id"], "next": following, "enabled": enabled})
 
 
-def _skip(cron_id: UUID, *, guarded: bool, reason: str | None = None) -> None:
+def skip(cron_id: UUID, *, guarded: bool, reason: str | None = None) -> None:
     """Skip this due time of a cron that could not fire, so that it does not block others.
 
     A reason is logged. If the handlers decide about the cron's runs, its users read it in the deployment's log.

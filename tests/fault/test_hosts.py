@@ -239,9 +239,8 @@ def test_a_read_whose_runner_is_lost_is_sent_again_but_not_an_update(
         wait_until(lambda: begun() == before + 2)
         time.sleep(0.5)  # until web knows which runner has taken them
         stack.kill("runner", number)
-        began = time.monotonic()
         updated = updating.result()
-        assert time.monotonic() - began < 25, "heartbeats show it sooner than the time limit"
+        assert "in time" not in updated.json()["detail"], "heartbeats show it before the time limit"
         if number == signal.SIGSTOP:
             stack.kill("runner", signal.SIGCONT)
 

@@ -9,13 +9,13 @@ from uuid import UUID
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
-from shared.crons import firing
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import Driver, connection
+from shared.infra.postgres import Driver
 from shared.runs import create
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
 from shared.settings import Settings
+from workers.upkeep.due_crons import DueCrons
 
 
 def insert_run(
@@ -41,6 +41,4 @@ SETTINGS = Settings.from_env({})
 
 def fire_due_crons() -> list[Created]:
     """Fire the due crons that need no authorization. Returns the created runs."""
-    with connection() as conn:
-        due = firing.due(conn, guarded=False)
-    return [run for id in due if (run := firing.fire(id, SETTINGS, guarded=False)) is not None]
+    return DueCrons(SETTINGS).fire_unguarded()

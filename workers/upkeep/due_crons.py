@@ -14,6 +14,7 @@ from gevent.pool import Pool
 from shared.crons import firing
 from shared.errors import Unanswered, Unavailable
 from shared.infra.postgres import connection
+from shared.runs.create import Created
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,18 @@ class DueCrons:
         self._not_before: dict[UUID, float] = {}
 
     def fire(self) -> None:
-        """Fire the due crons without authorization, and begin to authorize others while the pool has free slots."""
+        """Fire the due crons without authorization, and begin to authorize the others."""
+        self.fire_unguarded()
+        self.begin_guarded()
+
+    def fire_unguarded(self) -> list[Created]:
+        """Fire the due crons without authorization. Returns the created runs."""
         with connection() as conn:
             due = firing.due(conn, guarded=False)
-        for cron_id in due:
-            firing.fire(cron_id, self._settings, guarded=False)
-        self._begin_guarded()
+        return [run for cron_id in due if (run := self._fire(cron_id, guarded=False)) is not None]
 
-    def _begin_guarded(self) -> None:
+    def begin_guarded(self) -> None:
+        """Begin to authorize and fire the due crons that act for users, while the pool has free slots."""
         now = time.monotonic()
         self._not_before = {id: at for id, at in self._not_before.items() if at > now}
         with connection() as conn:
@@ -56,14 +61,22 @@ class DueCrons:
         """Wait until all crons that are being authorized have fired or not."""
         self._pool.join()
 
+    def _fire(self, cron_id: UUID, *, guarded: bool) -> Created | None:
+        """Fire a cron. Skips its run if that raises an unexpected error. Raises Unanswered, Unavailable."""
+        try:
+            return firing.fire(cron_id, self._settings, guarded=guarded)
+        except (Unanswered, Unavailable):
+            raise
+        except Exception:  # outermost loop over the crons: one that fails must not stop the others
+            log.exception("cron %s: skipped this run", cron_id)
+            firing.skip(cron_id, guarded=guarded)
+            return None
+
     def _fire_guarded(self, cron_id: UUID) -> None:
         try:
-            firing.fire(cron_id, self._settings, guarded=True)
+            self._fire(cron_id, guarded=True)
         except (Unanswered, Unavailable) as error:
             log.warning("cron %s: tried again later: %s", cron_id, error)
-            self._not_before[cron_id] = time.monotonic() + RETRY_SECONDS
-        except Exception:  # outermost loop of this greenlet
-            log.exception("cron %s: could not be fired", cron_id)
             self._not_before[cron_id] = time.monotonic() + RETRY_SECONDS
         finally:
             self._asking.discard(cron_id)
