@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, LiteralString
 from urllib.parse import quote, urlsplit
@@ -334,10 +335,15 @@ class Fleet(Stack):
         return self.client.get("/v2/workers").raise_for_status().json()["workers"]
 
     def is_complete(self) -> bool:
-        """Return whether every runner and builder reports itself as working."""
-        fresh = {
-            row["pid"] for row in self.workers() if row["silent_seconds"] < 5 and row["state"] != "draining"
-        }
+        """Return whether every runner and builder reports itself as working.
+
+        A web that was cut off answers 503 for a moment after its network is back.
+        """
+        answer = self.client.get("/v2/workers")
+        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            return False
+        workers = answer.raise_for_status().json()["workers"]
+        fresh = {row["pid"] for row in workers if row["silent_seconds"] < 5 and row["state"] != "draining"}
         alive = {process.popen.pid for process in self.processes("runner", "builder") if process.is_alive()}
         return alive == fresh
 
