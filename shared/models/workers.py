@@ -1,4 +1,4 @@
-"""Runner and builder processes, and the leaders among them."""
+"""Runner and builder processes, the leaders among them, and the time of the last backup."""
 
 from __future__ import annotations
 
@@ -50,4 +50,14 @@ LEADER = Table(
     column("role", Text, primary_key=True),
     column("owner", Text),
     column("lease_until", TIME),
+)
+
+
+# A single row, for the metric of the backup's age. Written when a backup file is complete, and not by a restore.
+LAST_BACKUP = Table(
+    "last_backup",
+    METADATA,
+    column("is_last", Boolean, primary_key=True),  # always true
+    column("made_at", TIME, server_default=NOW),
+    column("bytes", BigInteger),
 )
