@@ -3,6 +3,10 @@
 A worker process writes its row every few seconds and deletes it when it stops. A worker that misses two heartbeats is
 silent: it is shown as such and its slots no longer count. Upkeep removes it after a minute. Rows are for display: only
 leases decide which process owns a run.
+
+Leadership is a lease in a row, by the database's clock, that lets one process do a job. An advisory lock would not do:
+it ends with its session, and the session of a frozen process lives on. A leader that does not renew its lease for
+LEASE_SECONDS is replaced by the next process that tries. It learns of that at its next renewal.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import Conflict, NotFound
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Driver, dumps, query
 from shared.models import is_silent
 from shared.records import (
     BOOLEAN,
@@ -35,6 +39,8 @@ from shared.records import (
 REMOVED_SECONDS = 60.0  # without a heartbeat
 READY, DRAINING, SILENT = "ready", "draining", "silent"
 STATES = (READY, DRAINING, SILENT)
+UPKEEP = "upkeep"  # the role that one process leads
+LEASE_SECONDS = 3.0
 
 SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 GRAPH_HOST = record(
@@ -286,3 +292,32 @@ def weakest(conn: Connection) -> Weakest:
         text("SELECT min(isolation), bool_and(bounds_tasks), bool_and(bounds_memory) FROM worker")
     ).one()
     return Weakest(*row)
+
+
+# While another process leads, the statement locks and writes nothing. A lease that ends later than any lease can was
+# written before the database's clock was put back, and is ignored.
+HOLD = """
+INSERT INTO leader AS held (role, owner, lease_until)
+SELECT %(role)s, %(owner)s, now() + make_interval(secs => %(lease)s)
+WHERE NOT EXISTS (SELECT FROM leader WHERE role = %(role)s AND owner <> %(owner)s
+    AND lease_until > now() AND lease_until <= now() + make_interval(secs => 2 * %(lease)s))
+ON CONFLICT (role) DO UPDATE SET owner = excluded.owner, lease_until = excluded.lease_until
+WHERE held.owner = excluded.owner OR held.lease_until <= now()
+   OR held.lease_until > now() + make_interval(secs => 2 * %(lease)s)
+RETURNING owner
+"""
+
+
+def claim_leadership(conn: Driver, role: str, owner: str) -> bool:
+    """Claim or renew the lease. Returns False while another process holds it."""
+    values = {"role": role, "owner": owner, "lease": LEASE_SECONDS}
+    return query(conn, HOLD, values).fetchone() is not None
+
+
+def release_leadership(conn: Driver, role: str, owner: str) -> None:
+    """Release the lease, so that another process can lead at once."""
+    query(
+        conn,
+        "DELETE FROM leader WHERE role = %(role)s AND owner = %(owner)s",
+        {"role": role, "owner": owner},
+    )

@@ -11,16 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import (
-    archives,
-    limits,
-    next_revision,
-    records,
-    revision_changes,
-    revisions,
-    shares,
-    user_code,
-)
+from shared.deployments import limits, next_revision, records, revisions, shares, sources, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.revisions import Transition
@@ -209,7 +200,7 @@ def create(
         digest=None,
     )
     revision_secrets.replace(conn, revision_id, secrets)
-    revision_changes.keep(conn, revision_id, by)
+    next_revision.record_changes(conn, revision_id, by)
     return deployment_id
 
 
@@ -308,7 +299,7 @@ def redeploy(
     if old["archive_digest"] is None and old["source"] != REPOSITORY:
         raise Invalid("this revision has no source to deploy", status=400)
     is_built = old["requirements"] is not None and old["manifest"] is not None
-    if not is_built and old["archive_digest"] and not archives.exists(conn, old["archive_digest"]):
+    if not is_built and old["archive_digest"] and not sources.archive_exists(conn, old["archive_digest"]):
         raise Invalid(
             "this revision was never built, and its source was deleted: upload it again", status=400
         )
@@ -324,8 +315,8 @@ def redeploy(
         build_id=(old["build_id"] or old["id"]) if is_built else None,
     )
     revision_secrets.carry_over(conn, revision_id, new_id)
-    said = (old["changes"] or {}).get(revision_changes.COMMIT_MESSAGE) if is_built else None
-    revision_changes.keep(conn, new_id, by, redeployed_number=old["number"], commit_message=said)
+    said = (old["changes"] or {}).get(records.COMMIT_MESSAGE) if is_built else None
+    next_revision.record_changes(conn, new_id, by, redeployed_number=old["number"], commit_message=said)
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 

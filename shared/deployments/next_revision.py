@@ -1,4 +1,4 @@
-"""The revision that a change of a deployment creates, or the placeholder that it fills."""
+"""The revision that a change of a deployment creates, or the placeholder that it fills, and the record of its changes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.deployments import revision_changes, revisions
+from shared.deployments import revisions
 from shared.deployments import secrets as revision_secrets
+from shared.deployments.records import COMMIT_MESSAGE
 from shared.deployments.revisions import Transition
 from shared.errors import Invalid
+from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import dumps
 from shared.models import RevisionStatus
 
@@ -87,7 +89,7 @@ def make(
     if change.secrets:
         revision_secrets.replace(conn, revision_id, change.secrets)
     revision_secrets.change(conn, revision_id, change.secret_changes)
-    revision_changes.keep(conn, revision_id, by)
+    record_changes(conn, revision_id, by)
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
 
 
@@ -130,3 +132,55 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     if row.digest is None:
         raise Invalid("nothing was uploaded to source_tarball_path", loc=loc, status=400)
     return str(row.digest)
+
+
+BEFORE = text("""
+SELECT o.id FROM revision r JOIN revision o ON o.deployment_id = r.deployment_id AND o.number < r.number
+WHERE r.id = :id ORDER BY o.number DESC LIMIT 1
+""")
+KEEP = text("""
+UPDATE revision SET changes = CAST(CAST(coalesce(changes, '{}') AS jsonb) || CAST(:changes AS jsonb) AS json),
+    created_by = coalesce(CAST(:created_by AS json), created_by)
+WHERE id = :id
+""")
+
+
+def record_changes(
+    conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | None, **more: Any
+) -> None:
+    """Record who requested a revision, and which variables it sets and unsets.
+
+    Call it once all its variables are stored.
+    """
+    earlier = conn.execute(BEFORE, {"id": revision_id}).scalar()
+    changed = _between({} if earlier is None else _variables(conn, earlier), _variables(conn, revision_id))
+    values = {
+        "id": revision_id,
+        "changes": dumps({**changed, **more}),
+        "created_by": None if created_by is None else dumps(created_by),
+    }
+    conn.execute(KEEP, values)
+
+
+def record_commit_message(conn: Connection, revision_id: UUID, message: str) -> None:
+    """Record the message of the commit that the revision is built from."""
+    values = {"id": revision_id, "changes": dumps({COMMIT_MESSAGE: message}), "created_by": None}
+    conn.execute(KEEP, values)
+
+
+def _variables(conn: Connection, revision_id: UUID) -> dict[str, str | None]:
+    """Return a revision's variables; with None as values if they cannot be decrypted."""
+    try:
+        return dict(revision_secrets.secrets_of(conn, revision_id))
+    except Undecryptable:
+        names = conn.execute(text("SELECT name FROM secret WHERE revision_id = :id"), {"id": revision_id})
+        return dict.fromkeys(names.scalars())
+
+
+def _between(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> dict[str, list[str]]:
+    return {
+        "variables_set": sorted(
+            name for name, value in after.items() if name not in before or before[name] != value
+        ),
+        "variables_unset": sorted(before.keys() - after.keys()),
+    }

@@ -43,7 +43,7 @@ WORKER = Table(
 )
 
 
-# The process that holds a role which only one process may have at a time. See shared/leadership.py.
+# The process that holds a role which only one process may have at a time. See shared/fleet.py.
 LEADER = Table(
     "leader",
     METADATA,
