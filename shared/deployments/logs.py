@@ -18,7 +18,9 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import Invalid
 from shared.eventlog import events
 from shared.infra import redis
+from shared.infra.arrays import texts, uuids
 from shared.records import ID_OR_NULL, TEXT, Record, RecordField, one_of
+from shared.sql import statement
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ RECORD = Record(
     },
 )
 MAX_LINE = 8 * 1024
+
+_INSERT = statement("deployments.insert_log_lines")
 
 # Logs show terminal codes and other control characters as escapes, so that no terminal executes them.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -74,36 +78,23 @@ class RisingClock:
         return self._last
 
 
-INSERT = text(
-    "INSERT INTO log_line (deployment_id, revision_id, run_id, kind, at, level, message)"
-    " SELECT line.deployment_id, line.revision_id, line.run_id, line.kind, least(line.at, now()), line.level,"
-    " line.message FROM unnest(CAST(:deployments AS uuid[]), CAST(:revisions AS uuid[]), CAST(:runs AS uuid[]),"
-    " CAST(:kinds AS text[]), CAST(:ats AS timestamptz[]), CAST(:levels AS text[]),"
-    " CAST(:messages AS text[])) AS line (deployment_id, revision_id, run_id, kind, at, level, message)"
-    " WHERE EXISTS (SELECT FROM deployment WHERE id = line.deployment_id)"
-)
-
-
 def append(conn: Connection, lines: Sequence[Line]) -> None:
     """Store lines in one statement. Drops lines of deleted deployments.
 
     The statement caps the time of a line at the database's now. A line from a process whose clock is ahead would
     otherwise outlive all others.
     """
-    if not lines:
-        return
-    conn.execute(
-        INSERT,
-        {
-            "deployments": [line.deployment_id for line in lines],
-            "revisions": [line.revision_id for line in lines],
-            "runs": [line.run_id for line in lines],
-            "kinds": [line.kind for line in lines],
-            "ats": [line.at for line in lines],
-            "levels": [line.level for line in lines],
-            "messages": [line.message for line in lines],
-        },
-    )
+    if lines:
+        _INSERT.count(
+            conn,
+            deployments=uuids([line.deployment_id for line in lines]),
+            revisions=uuids([line.revision_id for line in lines]),
+            runs=uuids([line.run_id for line in lines]),
+            kinds=texts([line.kind for line in lines]),
+            ats=[line.at for line in lines],
+            levels=texts([line.level for line in lines]),
+            messages=texts([line.message for line in lines]),
+        )
 
 
 def channel(deployment_id: UUID) -> bytes:

@@ -17,8 +17,12 @@ from shared.errors import Invalid
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import dumps
 from shared.models import RevisionStatus
+from shared.sql import statement
 
 REPOSITORY = "github"  # the API contract's name of any git repository source, on whichever server
+
+_BEFORE = statement("revisions.before")
+_RECORD_CHANGES = statement("revisions.record_changes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,17 +138,6 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     return str(row.digest)
 
 
-BEFORE = text("""
-SELECT o.id FROM revision r JOIN revision o ON o.deployment_id = r.deployment_id AND o.number < r.number
-WHERE r.id = :id ORDER BY o.number DESC LIMIT 1
-""")
-KEEP = text("""
-UPDATE revision SET changes = CAST(CAST(coalesce(changes, '{}') AS jsonb) || CAST(:changes AS jsonb) AS json),
-    created_by = coalesce(CAST(:created_by AS json), created_by)
-WHERE id = :id
-""")
-
-
 def record_changes(
     conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | None, **more: Any
 ) -> None:
@@ -152,20 +145,21 @@ def record_changes(
 
     Call it once all its variables are stored.
     """
-    earlier = conn.execute(BEFORE, {"id": revision_id}).scalar()
-    changed = _between({} if earlier is None else _variables(conn, earlier), _variables(conn, revision_id))
-    values = {
-        "id": revision_id,
-        "changes": dumps({**changed, **more}),
-        "created_by": None if created_by is None else dumps(created_by),
-    }
-    conn.execute(KEEP, values)
+    before = _BEFORE.row(conn, id=revision_id)
+    changed = _between(
+        {} if before is None else _variables(conn, before["id"]), _variables(conn, revision_id)
+    )
+    _RECORD_CHANGES.count(
+        conn,
+        id=revision_id,
+        changes=dumps({**changed, **more}),
+        created_by=None if created_by is None else dumps(created_by),
+    )
 
 
 def record_commit_message(conn: Connection, revision_id: UUID, message: str) -> None:
     """Record the message of the commit that the revision is built from."""
-    values = {"id": revision_id, "changes": dumps({COMMIT_MESSAGE: message}), "created_by": None}
-    conn.execute(KEEP, values)
+    _RECORD_CHANGES.count(conn, id=revision_id, changes=dumps({COMMIT_MESSAGE: message}), created_by=None)
 
 
 def _variables(conn: Connection, revision_id: UUID) -> dict[str, str | None]:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, text
 from shared.errors import AddressRefused, Conflict, Invalid, NotFound
 from shared.infra import egress
 from shared.infra.postgres import patience
+from shared.sql import statement
 
 CHUNK_BYTES = 1024 * 1024
 UPLOAD_SECONDS = 3600
@@ -27,6 +28,7 @@ SAME_UPLOAD_SECONDS = (
 )
 KEPT_SECONDS = 3600  # for archives without a reference: a PATCH may soon name one
 REMOVED_AT_ONCE = 5
+_REMOVE_UNUSED = statement("deployments.remove_unused_archives")
 
 BRANCHES, TAGS = "refs/heads/", "refs/tags/"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -120,20 +122,10 @@ def archive_exists(conn: Connection, digest: str) -> bool:
     return bool(conn.execute(query, {"digest": digest}).scalar_one())
 
 
-REMOVE = text("""
-DELETE FROM archive WHERE digest IN (
-    SELECT digest FROM archive a WHERE created_at < now() - make_interval(secs => :kept)
-      AND NOT EXISTS (SELECT FROM revision WHERE archive_digest = a.digest)
-      AND NOT EXISTS (SELECT FROM upload WHERE digest = a.digest AND expires_at > now())
-    LIMIT :limit)
-  AND created_at < now() - make_interval(secs => :kept)  -- asked again of a row that was just put anew
-""")
-
-
 def remove_unused_archives(conn: Connection) -> int:
     """Remove expired uploads and some unreferenced archives. Returns the number of removed archives."""
     conn.execute(text("DELETE FROM upload WHERE expires_at < now()"))
-    return conn.execute(REMOVE, {"kept": KEPT_SECONDS, "limit": REMOVED_AT_ONCE}).rowcount
+    return _REMOVE_UNUSED.count(conn, kept_seconds=KEPT_SECONDS, limit=REMOVED_AT_ONCE)
 
 
 def check_url(url: str) -> None:

@@ -11,10 +11,9 @@ HEARTBEAT_SECONDS = 5.0
 SILENT_SECONDS = 2.5 * HEARTBEAT_SECONDS
 
 
-def is_silent(alias: str | None = None) -> str:
-    """Return the SQL condition that a worker has missed two heartbeats. `alias` is the alias of the worker table."""
-    seen_at = "seen_at" if alias is None else f"{alias}.seen_at"
-    return f"{seen_at} < now() - interval '{SILENT_SECONDS} seconds'"
+def is_silent() -> str:
+    """Return the SQL condition that a worker has missed two heartbeats."""
+    return f"seen_at < now() - interval '{SILENT_SECONDS} seconds'"
 
 
 # A runner or builder process. `id` is its name as an owner of leases. The process updates its row with each heartbeat.

@@ -258,7 +258,7 @@ class _Build:
             earlier = reuse.same_source(conn, claimed)
             if earlier is None:
                 return
-            revisions.repeat(conn, claimed, earlier.build_id)
+            revisions.reuse_build(conn, claimed, earlier.build_id)
         self.log.write("INFO", "the source is that of an earlier revision, and so is its environment")
         self._resolved_at = earlier.resolved_at
         self._claimed = dataclasses.replace(

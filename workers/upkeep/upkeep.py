@@ -20,7 +20,7 @@ from gevent.event import Event as Signal
 
 from shared import fleet
 from shared.access import api_keys, organizations
-from shared.deployments import deployments, revision_events, revisions
+from shared.deployments import revision_events, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
 from shared.figures import folding
@@ -234,8 +234,8 @@ class Upkeep:
 
     def _builds(self) -> None:
         with connection() as conn:
-            moved = deployments.expire_builds(conn)
-            due = deployments.due_builds(conn)
+            moved = revisions.expire(conn)
+            due = revisions.due(conn)
         revision_events.announce(moved)
         for revision_id in due:
             broker.enqueue_build(revision_id)
