@@ -37,7 +37,7 @@ def create(conn: Connection, name: str) -> RowMapping:
     query = insert(ORGANIZATION).values(id=uuid7(), name=name).on_conflict_do_nothing().returning(*_SHOWN)
     row = conn.execute(query).mappings().one_or_none()
     if row is None:
-        raise _taken(name)
+        raise _already_exists(name)
     return row
 
 
@@ -75,7 +75,7 @@ def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
     try:
         row = conn.execute(query).mappings().one_or_none()
     except IntegrityError as error:
-        raise _taken(name) from error
+        raise _already_exists(name) from error
     if row is None:
         raise missing(organization_id)
     forget()
@@ -178,7 +178,7 @@ def missing(organization_id: UUID) -> NotFound:
     return NotFound(f"Organization ID {organization_id} not found.")
 
 
-def _taken(name: str) -> Conflict:
+def _already_exists(name: str) -> Conflict:
     return Conflict(f"An organization named {name!r} already exists.")
 
 

@@ -39,13 +39,13 @@ def change(conn: Connection, revision_id: UUID, changes: Mapping[str, str | None
     """Set some of the revision's secrets and remove those that are None. Raises Invalid."""
     if not changes:
         return
-    given = {name: value for name, value in changes.items() if value is not None}
-    check(given, field="secret_changes")
+    values = {name: value for name, value in changes.items() if value is not None}
+    check(values, field="secret_changes")
     conn.execute(
         text("DELETE FROM secret WHERE revision_id = :id AND name = ANY(:names)"),
         {"id": revision_id, "names": list(changes)},
     )
-    _insert(conn, revision_id, given)
+    _insert(conn, revision_id, values)
     _require_few(conn, revision_id)
 
 

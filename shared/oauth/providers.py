@@ -67,7 +67,7 @@ def create(conn: Connection, organization_id: UUID, values: Mapping[str, Any]) -
     query = insert(OAUTH_PROVIDER).values(columns).on_conflict_do_nothing().returning(*_SHOWN)
     row = conn.execute(query).mappings().one_or_none()
     if row is None:
-        raise taken(values["provider_id"])
+        raise already_exists(values["provider_id"])
     return row
 
 
@@ -108,7 +108,7 @@ def require_free(conn: Connection, organization_id: UUID, provider_id: str) -> N
     """Raise Conflict if the organization has a provider with this id."""
     query = select(OAUTH_PROVIDER.c.id).where(*_is_named(organization_id, provider_id))
     if conn.execute(query).first() is not None:
-        raise taken(provider_id)
+        raise already_exists(provider_id)
 
 
 def change(
@@ -174,7 +174,7 @@ def missing(provider_id: str) -> NotFound:
     return NotFound(f"OAuth provider {provider_id!r} not found.")
 
 
-def taken(provider_id: str) -> Conflict:
+def already_exists(provider_id: str) -> Conflict:
     return Conflict(f"An OAuth provider with the id {provider_id!r} already exists.")
 
 

@@ -89,7 +89,7 @@ def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None, db: E
     token = loopback.make(deployment_id, None)
     for known in ([NEW, OLD], [OLD]):
         encryption.configure(known)
-        assert loopback.read(token) == loopback.OwnCode(deployment_id, None)
+        assert loopback.read(token) == loopback.LoopbackToken(deployment_id, None)
     encryption.configure([NEW])
     assert loopback.read(token) is None
 
