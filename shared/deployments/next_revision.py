@@ -83,7 +83,12 @@ def make(
     is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
     if is_placeholder and preview is None:
         revision_id = latest["id"]
-        _fill(conn, revision_id, source=source, config=config, digest=digest)
+        query = text(
+            "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
+            " archive_digest = :digest, updated_at = now() WHERE id = :id"
+        )
+        values = {"id": revision_id, "source": source, "config": dumps(config), "digest": digest}
+        conn.execute(query, values)
     else:
         revision_id = revisions.create(
             conn, deployment_id, source=source, config=config, digest=digest, preview=preview
@@ -109,16 +114,6 @@ def _require_repository(deployment: RowMapping, config_changes: Mapping[str, Any
             loc=loc,
             status=400,
         )
-
-
-def _fill(
-    conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None
-) -> None:
-    query = text(
-        "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
-        " archive_digest = :digest, updated_at = now() WHERE id = :id"
-    )
-    conn.execute(query, {"id": revision_id, "source": source, "config": dumps(config), "digest": digest})
 
 
 def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:

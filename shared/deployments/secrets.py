@@ -46,10 +46,6 @@ def change(conn: Connection, revision_id: UUID, changes: Mapping[str, str | None
         {"id": revision_id, "names": list(changes)},
     )
     _insert(conn, revision_id, values)
-    _require_few(conn, revision_id)
-
-
-def _require_few(conn: Connection, revision_id: UUID) -> None:
     count = conn.execute(text("SELECT count(*) FROM secret WHERE revision_id = :id"), {"id": revision_id})
     if count.scalar_one() > MOST:
         raise Invalid(

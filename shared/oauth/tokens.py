@@ -111,11 +111,14 @@ def _find(provider: Row, request: TokenRequest) -> Row | None:
         if named is None:
             raise _missing(request.token_id)
         return named
-    return next((row for row in rows if _is_usable(row) and _covers(row, request.scopes)), None)
-
-
-def _is_usable(grant: Row) -> bool:
-    return not grant["is_expired"] or grant["refresh_token"] is not None
+    return next(
+        (
+            row
+            for row in rows
+            if (not row["is_expired"] or row["refresh_token"] is not None) and _covers(row, request.scopes)
+        ),
+        None,
+    )
 
 
 def _covers(grant: Row, scopes: Sequence[str]) -> bool:
