@@ -237,8 +237,13 @@ def check_nothing_is_left(fleet: Fleet) -> None:
         what="busy slots",
     )
     most = sum(MOST_CONNECTIONS[process.kind] for process in alive)
-    found = fleet.rows("SELECT count(*) FROM pg_stat_activity WHERE usename = 'platform'")
-    assert found[0][0] <= most
+    wait_until_none(
+        lambda: fleet.rows("SELECT pid, state, query FROM pg_stat_activity WHERE usename = 'platform'")[
+            most:
+        ],
+        30,
+        what=f"connections beyond {most}",
+    )
 
 
 def wait_until_none(look: Callable[[], list[Any]], seconds: float, what: str) -> None:
