@@ -10,7 +10,7 @@ import os  # noqa: E402  the patch comes before every other import
 
 from shared.figures import prices  # noqa: E402
 from shared.infra import egress, encryption, logs, postgres, redis, replica, tracers  # noqa: E402
-from shared.infra.hardening import close_memory  # noqa: E402
+from shared.infra.system import close_memory  # noqa: E402
 from shared.setting_values import BadSetting  # noqa: E402
 from shared.settings import Settings  # noqa: E402
 from web.app import create_app  # noqa: E402

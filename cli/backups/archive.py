@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 from cli.backups import keys
 from cli.backups.manifest import Table, parse
 from cli.errors import CommandFailed
-from shared.infra.hardening import owners_alone
+from shared.infra.system import open_private
 
 FORMAT = 2
 MAGIC = b"runyard backup %d\n" % FORMAT
@@ -248,7 +248,7 @@ def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
 
 def _create_part(path: str, flags: int) -> int:
     # In a directory that other users can write to, a symbolic link of this name would redirect the backup.
-    return owners_alone(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    return open_private(path, flags | os.O_CREAT | os.O_NOFOLLOW)
 
 
 def _lock(file: BinaryIO, part: Path) -> None:

@@ -14,9 +14,9 @@ from cli.backups.manifest import Table
 from cli.errors import CommandFailed
 from shared import store_vectors
 from shared.infra import encryption
+from shared.infra.database_version import needed
 from shared.infra.encryption import Undecryptable
 from shared.infra.key_rotation import ENCRYPTED
-from shared.infra.schema import needed
 from shared.models import METADATA
 
 # Tables whose rows the processes rewrite every few seconds.

@@ -18,7 +18,7 @@ from cli.backups.manifest import KIND, Table
 from cli.errors import CommandFailed
 from shared import __version__
 from shared.infra import encryption
-from shared.infra.schema import needed
+from shared.infra.database_version import needed
 
 SUFFIX = ".backup"
 

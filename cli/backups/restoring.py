@@ -27,7 +27,7 @@ from cli.errors import CommandFailed
 from shared import migrations, store_vectors
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
 from shared.infra import encryption, redis
-from shared.infra.schema import needed, versions
+from shared.infra.database_version import needed, versions
 from shared.models import METADATA
 from shared.settings import Settings
 from shared.sql import VIEWS, drop_views

@@ -23,10 +23,10 @@ from uuid import UUID
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from shared.infra import packed
 from shared.infra import redis as servers
-from shared.infra.packed import OwnConnection, command, pack
+from shared.infra import redis_connections
 from shared.infra.redis import PREFIX
+from shared.infra.redis_connections import OwnConnection, command, pack
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def append(
     for batch in batches:
         if (woken := batch.wakes) is not None and not is_elsewhere(woken, redis):
             commands.append(command(3, pack(b"PUBLISH", woken.name, WAKE_UP)))
-    send = partial(packed.send, redis) if connection is None else connection.send
+    send = partial(redis_connections.send, redis) if connection is None else connection.send
     try:
         answers = send(commands)
     except NoScriptError:  # the server has restarted and does not have the script yet

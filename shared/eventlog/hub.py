@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from shared.eventlog.events import Event, channel, parse_message
 from shared.infra import redis as servers
 from shared.infra.loops import forever
-from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
+from shared.infra.redis_connections import OneOfProcess, keep_subscribed, messages
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # capacity of a reader's queue
 # Waits of at least this length have no timer: a periodic sweep ends them. A timer for each event would account for a

@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 from shared.errors import Unavailable
 from shared.infra.loops import forever
 from shared.infra.redis import PREFIX, client
-from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
+from shared.infra.redis_connections import OneOfProcess, keep_subscribed, messages
 
 log = logging.getLogger(__name__)
 

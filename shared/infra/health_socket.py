@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.infra import socket_paths
+from shared.infra import system
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class HealthSocket:
 
 def place(folder: Path) -> Path:
     """Return the folder of the sockets: this one, or a substitute if its path is too long for a socket."""
-    return socket_paths.folder_for(folder, LONGEST)
+    return system.socket_folder(folder, LONGEST)
 
 
 def prepare(folder: Path) -> None:

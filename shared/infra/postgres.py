@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra import arrays
-from shared.infra.hardening import let_others_run
+from shared.infra.system import let_others_run
 
 # A pooled connection that was used this recently is reused without a liveness check.
 TRUSTED_SECONDS = 1.0

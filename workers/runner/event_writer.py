@@ -21,7 +21,7 @@ from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 from shared.infra import redis as servers
 from shared.infra.loops import forever
-from shared.infra.packed import OwnConnection
+from shared.infra.redis_connections import OwnConnection
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from cli.backups.manifest import Table
 from cli.errors import CommandFailed
 from cli.machine import embedded
 from shared.infra import encryption
-from shared.infra.schema import needed
+from shared.infra.database_version import needed
 from tests.support.backups import KEY, OTHER, PASSPHRASE, Service, everything, text_of
 
 # Statements of each kind that a dump can hold. Each one executes or prepares `touch MARKER`.

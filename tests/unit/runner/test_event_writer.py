@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
-from shared.infra.packed import OwnConnection
+from shared.infra.redis_connections import OwnConnection
 from tests.support.waiting import until
 from workers.runner import event_writer as workers_events
 from workers.runner.event_writer import RunLog, Writer
