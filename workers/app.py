@@ -18,7 +18,7 @@ from celery.bootsteps import StartStopStep
 from celery.signals import setup_logging, worker_init, worker_ready
 from celery.worker import state
 
-from shared.infra import broker, database_version, logs, postgres, redis, system, tracers
+from shared.infra import broker, database_version, logs, postgres, redis, system, tracing
 from shared.infra.system import close_memory
 from shared.settings import Settings
 from workers import celery_app, consumer, heartbeat
@@ -67,7 +67,7 @@ def prepare(**_: Any) -> None:
     redis.connect(
         settings.redis_url, broker_url=settings.redis_broker_url, events_urls=settings.redis_events_urls
     )
-    tracers.configure(settings, "worker")
+    tracing.configure(settings, "worker")
     heartbeat.consume_canaries(app.amqp.queues, settings.worker)
 
 

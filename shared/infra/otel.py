@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from opentelemetry.trace.span import TraceState
 
 from shared import __version__
-from shared.infra.tracing import Context
+from shared.infra.trace_context import Context
 
 SERVICE = "runyard"
 PATH = "/v1/traces"

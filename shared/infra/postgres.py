@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -34,6 +35,7 @@ MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "bui
 
 CHECK_SECONDS = 1.0  # timeout of the liveness check of a pooled connection; after it a new one is opened
 RETRY_SECONDS = 1.0  # after a connection attempt that timed out, further attempts fail at once for this long
+CLOCK_SECONDS = 60.0  # then the database's time is read again: its clock may have been set
 
 T = TypeVar("T")
 
@@ -378,3 +380,35 @@ def _why_not_now(error: Exception) -> str | None:
     # None: the server was never reached. 08: connection lost, 53: out of resources, 57P: shutting down.
     is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
     return GONE if is_gone else None
+
+
+_clock: tuple[float, float] | None = None  # the database's time, and the monotonic time of the query
+
+
+def database_time() -> datetime:
+    """Return the database's time. Raises Unavailable if the database has never answered.
+
+    Clocks of machines differ. Times that one process writes and another compares are therefore the database's. A
+    statement uses its own `now()`; this function is for tokens, webhook headers and time windows.
+    """
+    return datetime.fromtimestamp(database_seconds(), UTC)
+
+
+def database_seconds() -> float:
+    """Return the database's time in seconds since 1970. Raises Unavailable as `database_time` does."""
+    global _clock
+    read_at = time.monotonic()
+    if _clock is None or read_at - _clock[1] > CLOCK_SECONDS:
+        try:
+            _clock = _read_clock(), read_at
+        except Unavailable:
+            if _clock is None:
+                raise
+    seconds, read_at = _clock
+    return seconds + time.monotonic() - read_at
+
+
+def _read_clock() -> float:
+    with driver() as conn:
+        [row] = query(conn, "SELECT extract(epoch FROM clock_timestamp())::float8 AS seconds", {}).fetchall()
+    return row["seconds"]
