@@ -266,11 +266,11 @@ def test_rows_written_after_the_first_look_are_not_dropped(
 
     def look_and_write(conn: Connection) -> restoring.TargetDatabase:
         monkeypatch.undo()
-        result = restoring.look(conn)
+        result = restoring.inspect_target(conn)
         conn.execute("INSERT INTO organization (id, name) VALUES (gen_random_uuid(), 'later')")
         return result
 
-    monkeypatch.setattr(restoring, "look", look_and_write)
+    monkeypatch.setattr(restoring, "inspect_target", look_and_write)
     refused = prepared.runyard("restore", made)
     assert (refused.exit_code, "is not empty" in refused.stderr) == (1, True), text_of(refused)
     assert prepared.rows("SELECT count(*) FROM organization WHERE name = 'later'") == [(1,)]

@@ -559,9 +559,9 @@ def test_a_file_that_is_harmed_between_its_check_and_the_restore_is_refused(
     def harm_and_look(conn: database.Connection) -> restoring.TargetDatabase:
         monkeypatch.undo()
         harm(made)
-        return restoring.look(conn)
+        return restoring.inspect_target(conn)
 
-    monkeypatch.setattr(restoring, "look", harm_and_look)
+    monkeypatch.setattr(restoring, "inspect_target", harm_and_look)
     refused = target.runyard("restore", made)
     assert (refused.exit_code, says in refused.stderr) == (1, True), text_of(refused)
     assert target.tables() == set()
