@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.abc import Params, Query
+from psycopg.abc import Params, QueryNoTemplate
 from sqlalchemy import Connection as EngineConnection
 from sqlalchemy import NullPool, create_engine
 
@@ -136,7 +136,7 @@ def transaction(url: str) -> Iterator[tuple[EngineConnection, Connection]]:
         yield connection, driver
 
 
-def scalar(conn: Connection, query: Query, parameters: Params | None = None) -> Any:
+def scalar(conn: Connection, query: QueryNoTemplate, parameters: Params | None = None) -> Any:
     """Return the first value of a query's first row. None: there is no row."""
     row = conn.execute(query, parameters).fetchone()
     return row[0] if row else None

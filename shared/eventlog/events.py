@@ -26,7 +26,7 @@ from redis.exceptions import NoScriptError, RedisError
 from shared.infra import redis as servers
 from shared.infra import redis_connections
 from shared.infra.redis import PREFIX
-from shared.infra.redis_connections import OwnConnection, command, pack
+from shared.infra.redis_connections import SenderConnection, command, pack
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,11 @@ PACKED_HEADS = 2_048  # cached command heads of logs that are being written
 
 
 def append(
-    redis: Redis, batches: Sequence[Batch], *, retention_seconds: int, connection: OwnConnection | None = None
+    redis: Redis,
+    batches: Sequence[Batch],
+    *,
+    retention_seconds: int,
+    connection: SenderConnection | None = None,
 ) -> list[str]:
     """Append batches of any number of logs in one round trip. Returns an answer for each batch. Raises RedisError.
 

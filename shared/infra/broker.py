@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from shared.infra import redis
 from shared.infra.loops import forever
-from shared.infra.redis_connections import OwnConnection, command, pack
+from shared.infra.redis_connections import SenderConnection, command, pack
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Notifier:
         self._failures = 0
         self._open_until = 0.0
         self._redis: Redis | None = None
-        self._connection: OwnConnection
+        self._connection: SenderConnection
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         self._waiting.append((task, queue, str(id)))
@@ -148,8 +148,8 @@ class Notifier:
         messages: dict[str, list[bytes]] = {}
         for (task, queue), ids in batches.items():
             for at in range(0, len(ids), IDS_A_MESSAGE):
-                made = task_message(task, queue, [ids[at : at + IDS_A_MESSAGE]])
-                messages.setdefault(queue, []).append(pack(made))
+                message = task_message(task, queue, [ids[at : at + IDS_A_MESSAGE]])
+                messages.setdefault(queue, []).append(pack(message))
         self._send(
             [
                 command(2 + len(together), pack(b"LPUSH", f"{CELERY_PREFIX}{queue}".encode()), *together)
@@ -163,7 +163,7 @@ class Notifier:
             return  # upkeep notifies again for unclaimed rows
         if self._redis is not redis.broker():
             self._redis = redis.broker()
-            self._connection = OwnConnection(self._redis)
+            self._connection = SenderConnection(self._redis)
         try:
             try:
                 self._connection.send(commands)

@@ -60,34 +60,34 @@ def _connect(redis: Redis) -> Any:
 
 def messages(connection: Any, ping: Callable[[], object]) -> Iterator[list[Any]]:
     """Yield the messages of a connection until it is lost. `ping` must send a PING; it is called after a silence."""
-    is_asked = False
+    is_pinged = False
     while True:
         try:
             message = connection.read_response(
                 disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
             )
         except (RedisError, OSError) as error:
-            if type(error).__name__ != "TimeoutError" or is_asked:
+            if type(error).__name__ != "TimeoutError" or is_pinged:
                 log.warning("lost the event bus, reconnecting: %s", error)
                 return
-            is_asked = True
+            is_pinged = True
             ping()
         else:
-            is_asked = False
+            is_pinged = False
             yield message
 
 
-class OneOfProcess(Generic[T]):
-    """An object that exists once per process and is created on first use."""
+class PerProcess(Generic[T]):
+    """Returns the process's only instance of an object, which is created on first use."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self.made: T | None = None
+        self.instance: T | None = None
 
     def __call__(self) -> T:
-        if self.made is None:
-            self.made = self._make()
-        return self.made
+        if self.instance is None:
+            self.instance = self._make()
+        return self.instance
 
 
 def pack(*arguments: bytes) -> bytes:
@@ -100,7 +100,7 @@ def command(count: int, *packed: bytes) -> bytes:
     return b"*%d\r\n%b" % (count, b"".join(packed))
 
 
-class OwnConnection:
+class SenderConnection:
     """A connection for a single sender, opened when first needed and reopened after a loss.
 
     Two greenlets must not use it at the same time.

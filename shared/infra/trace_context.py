@@ -47,11 +47,11 @@ class Context:
 
 def context_of(traceparent: object, state: object = None) -> Context | None:
     """Parse a `traceparent` and its `tracestate`. Returns None for an invalid `traceparent`."""
-    found = FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
-    if found is None:
+    match = FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    if match is None:
         return None
     is_kept = isinstance(state, str) and len(state) <= MAX_STATE and state.isascii() and state.isprintable()
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    trace_id, span_id, flags = (int(part, 16) for part in match.groups())
     return Context(trace_id, span_id, flags & SAMPLED, state if is_kept and isinstance(state, str) else "")
 
 

@@ -21,7 +21,7 @@ from shared.infra import broker, redis_connections
 from shared.infra import broker as shared_broker
 from shared.infra import redis as shared_redis
 from shared.infra.broker import CELERY_PREFIX, Notifier
-from shared.infra.redis_connections import OwnConnection, command, pack
+from shared.infra.redis_connections import SenderConnection, command, pack
 from tests.support.waiting import wait_until
 from workers import celery_app
 
@@ -63,7 +63,7 @@ class Broker:
         self._failures = failures
         self.tries: list[str] = []
         monkeypatch.setattr(shared_redis, "broker", lambda: self)
-        monkeypatch.setattr(shared_broker, "OwnConnection", lambda broker: broker)
+        monkeypatch.setattr(shared_broker, "SenderConnection", lambda broker: broker)
 
     def send(self, commands: Sequence[bytes]) -> None:
         key = commands[0].split(b"\r\n")[4].decode()
@@ -202,7 +202,7 @@ Send = Callable[[Sequence[bytes]], list[Any]]
 
 @pytest.fixture(params=["own", "pooled"])
 def send(request: pytest.FixtureRequest, redis: Redis) -> Send:
-    return OwnConnection(redis).send if request.param == "own" else partial(redis_connections.send, redis)
+    return SenderConnection(redis).send if request.param == "own" else partial(redis_connections.send, redis)
 
 
 def asked(*arguments: bytes) -> bytes:
@@ -241,7 +241,7 @@ def test_answers_nobody_waited_for_are_not_the_next_ones(send: Send, monkeypatch
 
 
 def test_a_lost_connection_is_an_error_and_made_again(redis: Redis) -> None:
-    connection = OwnConnection(redis)
+    connection = SenderConnection(redis)
     (id,) = connection.send([asked(b"CLIENT", b"ID")])
     redis.client_kill_filter(_id=str(id))
     with pytest.raises(RedisError):
