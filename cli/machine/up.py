@@ -27,8 +27,8 @@ from cli.machine import embedded, procfile
 from cli.machine.fork_server.client import ForkServer
 from cli.machine.lines import Lines
 from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, describe_exit
-from shared.infra import schema, system
-from shared.infra.hardening import close_memory, owners_alone
+from shared.infra import database_version, system
+from shared.infra.system import close_memory, open_private
 from shared.settings import VARIABLES, Settings, unknown_variables
 
 GRACE_SECONDS = 30.0
@@ -125,7 +125,7 @@ def locked(data_dir: Path) -> Iterator[int]:
     The servers inherit the descriptor, so the lock lasts until the last of them has ended.
     """
     path = data_dir / "lock"
-    with open(path, "a+", opener=owners_alone) as file:
+    with open(path, "a+", opener=open_private) as file:
         waited = 0.0
         while True:
             try:
@@ -247,11 +247,11 @@ def _migrate(
     assert settings.database_url is not None
     try:
         # A child process checks: the supervisor would otherwise keep a database driver loaded as long as it lives.
-        if schema.is_enough(schema.applied_by_child(settings.database_url)):
+        if database_version.is_enough(database_version.applied_by_child(settings.database_url)):
             return
-    except schema.NotUtf8 as error:
+    except database_version.NotUtf8 as error:
         raise CannotStart(str(error)) from error
-    except schema.NoDatabase as error:
+    except database_version.NoDatabase as error:
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)

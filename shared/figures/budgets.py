@@ -20,8 +20,7 @@ from sqlalchemy import Connection, text
 from shared.errors import TooMany
 from shared.figures.folding import DAY
 from shared.figures.sums import models, tokens
-from shared.infra import clock
-from shared.infra.postgres import Driver, query
+from shared.infra.postgres import Driver, database_time, query
 
 DEPLOYMENT, KEY = "deployment", "key"
 NAMES = ("max_tokens_per_day", "max_run_tokens")
@@ -130,7 +129,7 @@ def _called(account: Account) -> str:
 
 
 def _tomorrow() -> datetime:
-    return clock.now().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return database_time().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
 
 
 _used_up: dict[Account, int] = {}  # used-up accounts at the last lookup, with their daily limits
@@ -148,7 +147,7 @@ def require(conn: Connection | Driver, deployment_id: UUID, key_id: str) -> None
         _looked_up_at = time.monotonic()
     for account in accounts(deployment_id, key_id):
         if account in _used_up:
-            seconds = int((_tomorrow() - clock.now()).total_seconds()) + 1
+            seconds = int((_tomorrow() - database_time()).total_seconds()) + 1
             raise TooMany(exceeded(account, _used_up[account]), retry_after_seconds=seconds)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from shared.figures.histograms import added
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, SECONDS, TOKENS, summed, used
-from shared.infra import clock
+from shared.infra.postgres import database_time
 
 MINUTE, HOUR, DAY, EVER = 60, 3_600, 86_400, 0
 KEPT = {MINUTE: timedelta(days=2), HOUR: timedelta(days=60), DAY: timedelta(days=730)}
@@ -62,7 +62,7 @@ DELETE FROM daily_usage WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_usage WHER
 
 def remove_old(conn: Connection, *, now: datetime | None = None) -> int:
     """Remove some sums older than their retention. Returns the number of removed rows."""
-    now = now or clock.now()
+    now = now or database_time()
     removed = 0
     for step, kept in KEPT.items():
         values = {"step": step, "before": now - kept, "limit": REMOVED_AT_ONCE}

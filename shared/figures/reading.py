@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from shared.figures.folding import HOUR, MINUTE
 from shared.figures.histograms import percentile
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, STATUSES, summed
-from shared.infra import clock
+from shared.infra.postgres import database_time
 from shared.models import status_of_deployment
 
 
@@ -100,7 +100,7 @@ def series(
     now: datetime | None = None,
 ) -> dict[str, Any]:
     """Return one point per step of the window, oldest first."""
-    now = now or clock.now()
+    now = now or database_time()
     since = window.begins_at(now)
     values = {
         "organization_id": organization_id,
@@ -160,7 +160,7 @@ def overview(
     conn: Connection, organization_id: UUID, window: Window, *, now: datetime | None = None
 ) -> dict[str, Any]:
     """Return the window's times, and per deployment its figures within the window and its current runs."""
-    now = now or clock.now()
+    now = now or database_time()
     since = window.begins_at(now)
     values = {
         "organization_id": organization_id,

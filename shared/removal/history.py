@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from shared.deployments.logs import BUILD, DEPLOY
 from shared.deployments.shares import takes_traffic
-from shared.infra import clock
+from shared.infra.postgres import database_time
 from shared.models import REVISION_ENDS, ThreadStatus, has_ended
 from shared.runs.search import least_id
 
@@ -133,6 +133,6 @@ DELETE FROM run WHERE run_id = ANY(ARRAY(
 
 def remove_old_runs(conn: Connection, deployment_id: UUID, *, days: float) -> int:
     """Remove some of a deployment's runs that ended more than `days` days ago. Their threads are unchanged."""
-    before = clock.now() - timedelta(days=days)
+    before = database_time() - timedelta(days=days)
     values = {"id": deployment_id, "before": before, "least_id": least_id(before), "chunk": RUNS_AT_ONCE}
     return conn.execute(OLD_RUNS, values).rowcount

@@ -19,8 +19,8 @@ from shared.errors import NotFound, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.follow import HELD_SECONDS, SETTLE_SECONDS, RowEnd
-from shared.infra import clock, redis
-from shared.infra.postgres import Row, connection, dumps
+from shared.infra import redis
+from shared.infra.postgres import Row, connection, database_time, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import read, unsent_events
 from shared.runs.claims import Claimed
@@ -168,7 +168,7 @@ def _is_settled(row: Row) -> bool:
     if row["ended_at"] is None:
         return False
     try:
-        return clock.now() - row["ended_at"] > timedelta(seconds=SETTLE_SECONDS)
+        return database_time() - row["ended_at"] > timedelta(seconds=SETTLE_SECONDS)
     except Unavailable:
         return False
 
@@ -181,7 +181,7 @@ def _is_held(row: Row) -> bool:
     if row["owner"] is None or row["ended_at"] is None:
         return False
     try:
-        if clock.now() - row["ended_at"] > timedelta(seconds=HELD_SECONDS):
+        if database_time() - row["ended_at"] > timedelta(seconds=HELD_SECONDS):
             return False
         return _is_heard(row["owner"]) and unsent_events.may_have(row["owner"], row["run_id"])
     except Unavailable:

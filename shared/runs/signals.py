@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
+from redis.exceptions import RedisError
+
 from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
@@ -35,7 +37,7 @@ def _hint(run: Displaced, owner: str) -> None:
     message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
-    except redis.RedisError as error:
+    except RedisError as error:
         log.warning(
             "run %s: could not notify its owner of the cancel, which it learns with the next lease renewal: %s",
             run.run_id,
@@ -48,7 +50,7 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
-    except redis.RedisError as error:
+    except RedisError as error:
         log.warning("run %s: could not tell its owner which events a reader requests: %s", run_id, error)
 
 

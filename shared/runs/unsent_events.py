@@ -10,6 +10,8 @@ import logging
 from typing import Any
 from uuid import UUID, uuid4
 
+from redis.exceptions import RedisError
+
 from shared.infra import redis
 from shared.infra.postgres import dumps
 
@@ -29,7 +31,7 @@ def may_have(owner: str, run_id: UUID) -> bool:
         if not redis.broker().publish(redis.control_channel(owner), message):
             return True
         found: Any = redis.broker().brpop([answers], timeout=ANSWER_SECONDS)
-    except redis.RedisError as error:
+    except RedisError as error:
         log.warning("run %s: could not ask %s for unsent events: %s", run_id, owner, error)
         return True
     return found is None or found[1] != NO
@@ -42,5 +44,5 @@ def answer(answers: str, has_unsent: bool) -> None:
             pipeline.lpush(answers, YES if has_unsent else NO)
             pipeline.expire(answers, KEPT_SECONDS)
             pipeline.execute()
-    except redis.RedisError as error:
+    except RedisError as error:
         log.warning("could not answer whether events are unsent: %s", error)

@@ -7,6 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from flask import Response, jsonify, request
+from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping
 
 from shared.deployments import deployments, logs, polling, revisions, traffic
@@ -15,7 +16,6 @@ from shared.eventlog import events, follow
 from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
-from shared.infra.redis import RedisError
 from shared.models import REVISION_ENDS, RevisionStatus
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import deployment_record, page, page_schema

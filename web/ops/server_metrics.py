@@ -11,12 +11,12 @@ from flask import current_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from redis import Redis
+from redis.exceptions import RedisError
 from sqlalchemy import text
 
 from shared import leadership
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.infra.redis import RedisError
 
 FIGURES = {
     "upkeep_silent_seconds": "Seconds since the process that leads upkeep renewed its lease",
