@@ -21,7 +21,7 @@ from pathspec import GitIgnoreSpec
 
 from cli.client.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
-from shared.deployments import env_names, javascript
+from shared.deployments import project_rules
 from shared.errors import misspelt
 
 CONFIG = "langgraph.json"
@@ -175,7 +175,9 @@ class Project:
         ]
         for where, entry, kind in entries:
             path = entry.get("path") if isinstance(entry, dict) else entry
-            if isinstance(path, str) and (reason := javascript.refusal(path.partition(":")[0], kind)):
+            if isinstance(path, str) and (
+                reason := project_rules.javascript_refusal(path.partition(":")[0], kind)
+            ):
                 raise CommandFailed(f"{self.config_name}: {where}: {reason}")
 
 
@@ -252,7 +254,7 @@ def sendable(variables: Mapping[str, str]) -> tuple[list[dict[str, str]], list[s
 
     Variables for the command line itself are in neither.
     """
-    refused = env_names.refused(variables)
+    refused = project_rules.refused_variables(variables)
     sent = [{"name": name, "value": value} for name, value in variables.items() if name not in refused]
     return sent, sorted(set(refused) - CLIENT_VARIABLES)
 

@@ -18,7 +18,7 @@ from redis import Redis
 from sqlalchemy import func, insert, update
 
 import tests.support.factories as make
-from shared import leadership
+from shared import fleet
 from shared.figures import folding, totals
 from shared.fleet import Heartbeat, record_heartbeat
 from shared.infra import redis
@@ -47,7 +47,7 @@ def busy(api: Api) -> Api:
         folding.fold(conn)
         totals.record_build(conn, "DEPLOYED", 3.0)
         totals.record_build(conn, "DEPLOYED", 40.0)
-        leadership.hold(conn.connection.driver_connection, leadership.UPKEEP, "runner")
+        fleet.claim_leadership(conn.connection.driver_connection, fleet.UPKEEP, "runner")
         conn.execute(insert(LAST_BACKUP).values(is_last=True, bytes=1))
         for kind in ("runner", "builder"):
             record_heartbeat(

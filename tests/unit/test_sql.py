@@ -81,6 +81,7 @@ DIGESTS = {
     "limited_key": "f54700514d42",
     "waiting_lanes": "24e9a9739981",
     "waiting_lanes_of": "cd52dc17dc90",
+    "takes_traffic": "bb5200d97234",
     "readable": "f0317b072011",
     "runners_of_pool": "ad3899e330e0",
     "checkpoint_parts": "6b30cd6b0aac",

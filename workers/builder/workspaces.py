@@ -22,7 +22,6 @@ from uuid import UUID
 import gevent
 from sqlalchemy import text
 
-from shared.deployments.shares import takes_traffic
 from shared.infra.postgres import connection
 from shared.infra.system import open_private
 from shared.models import REVISION_ENDS
@@ -183,10 +182,10 @@ def _uuid(name: str) -> UUID | None:
         return None
 
 
-NEEDED = text(f"""
+NEEDED = text("""
 WITH near AS (
     SELECT r.id, r.status, r.number, coalesce(r.build_id, r.id) AS build_id, d.id AS deployment_id,
-           {takes_traffic("r", "d")} IS TRUE AS serves
+           takes_traffic(r.id, d.active_revision_id, d.traffic) AS serves
     FROM revision r JOIN deployment d ON d.id = r.deployment_id
     WHERE d.deleted_at IS NULL AND d.id IN (
         SELECT deployment_id FROM revision WHERE id = ANY(:ids) OR build_id = ANY(:ids))

@@ -1,6 +1,6 @@
 """Upkeep: recovers runs, builds and notifications that were abandoned or lost. All decisions come from rows.
 
-Every runner and builder runs this loop, and one leader at a time is active (`shared/leadership.py`). Upkeep needs
+Every runner and builder runs this loop, and one leader at a time is active (`shared/fleet.py`). Upkeep needs
 neither beat nor the broker: it repeats lost notifications, releases runs and builds whose owner died, and removes
 deleted objects.
 
@@ -18,9 +18,9 @@ from typing import Any
 import gevent
 from gevent.event import Event as Signal
 
-from shared import fleet, leadership
+from shared import fleet
 from shared.access import api_keys, organizations
-from shared.deployments import deployments, logs, revisions
+from shared.deployments import revision_events, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
 from shared.figures import folding
@@ -107,12 +107,12 @@ class Upkeep:
         if self._is_stopping:
             return False
         with driver() as conn:
-            return leadership.hold(conn, leadership.UPKEEP, self._settings.worker)
+            return fleet.claim_leadership(conn, fleet.UPKEEP, self._settings.worker)
 
     def _step_down(self) -> None:
         try:
             with driver() as conn:
-                leadership.release(conn, leadership.UPKEEP, self._settings.worker)
+                fleet.release_leadership(conn, fleet.UPKEEP, self._settings.worker)
         except Unavailable as error:
             log.info("another process leads upkeep when our lease has run out: %s", error)
 
@@ -234,9 +234,9 @@ class Upkeep:
 
     def _builds(self) -> None:
         with connection() as conn:
-            moved = deployments.expire_builds(conn)
-            due = deployments.due_builds(conn)
-        logs.announce(moved)
+            moved = revisions.expire(conn)
+            due = revisions.due(conn)
+        revision_events.announce(moved)
         for revision_id in due:
             broker.enqueue_build(revision_id)
 
@@ -245,7 +245,7 @@ class Upkeep:
         with connection() as conn:
             moved = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)
-        logs.announce(moved)
+        revision_events.announce(moved)
 
 
 def _final(run: claims.Claimed) -> Finish:

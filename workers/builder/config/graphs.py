@@ -13,7 +13,7 @@ from uuid import UUID
 
 from marshmallow import ValidationError
 
-from shared.deployments import javascript
+from shared.deployments import project_rules
 from workers.builder.config.fields import Value, refused
 from workers.builder.source_tree import SourceTree
 
@@ -36,7 +36,7 @@ class EntryPoint(Value):
         module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
         if not module or not attribute:
             raise ValidationError(f'{value!r} must have the form "./file.py:attribute"')
-        if reason := javascript.refusal(module, self.kind):
+        if reason := project_rules.javascript_refusal(module, self.kind):
             raise ValidationError(reason)
         if module.endswith(".py") and not _is_file(module):
             raise ValidationError(f"write './{module}:{attribute}' for a file; {module!r} names a module")

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from marshmallow import ValidationError, post_load, pre_load
 
-from shared.deployments import env_names
+from shared.deployments import project_rules
 from shared.errors import misspelt
 from shared.infra import egress
 from shared.runs.webhooks import TEMPLATE
@@ -357,7 +357,7 @@ class Env(Value):
         values = {
             name: item if isinstance(item, str) else orjson.dumps(item).decode() for name, item in env.items()
         }
-        if names := env_names.refused(values):
+        if names := project_rules.refused_variables(values):
             raise ValidationError(f"these names cannot be set by a deployment: {', '.join(sorted(names))}")
         return values
 
