@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from shared.figures.histograms import added
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, SECONDS, TOKENS, summed, used
 from shared.infra import clock
+from shared.infra.arrays import uuids
+from shared.models import RunStatus
+from shared.sql import Conn, statement
 
 MINUTE, HOUR, DAY, EVER = 60, 3_600, 86_400, 0
 KEPT = {MINUTE: timedelta(days=2), HOUR: timedelta(days=60), DAY: timedelta(days=730)}
@@ -69,3 +74,23 @@ def remove_old(conn: Connection, *, now: datetime | None = None) -> int:
         removed += conn.execute(REMOVE, values).rowcount
     values = {"before": (now - KEPT[DAY]).date(), "limit": REMOVED_AT_ONCE}
     return removed + conn.execute(REMOVE_USAGE, values).rowcount
+
+
+_RECORD_ENDED = statement("figures.record_ended")
+
+
+def record(
+    conn: Conn,
+    run_ids: Sequence[UUID],
+    *,
+    usage: str | None = None,
+    first_token_ago: float | None = None,
+) -> None:
+    """Count live runs as interrupted, in the transaction that stops them. Call it while their rows exist."""
+    _RECORD_ENDED.count(
+        conn,
+        run_ids=uuids(run_ids),
+        status=str(RunStatus.INTERRUPTED),
+        usage=usage,
+        first_token_ago=first_token_ago,
+    )

@@ -10,8 +10,8 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import Invalid
-from shared.figures import prices
-from shared.figures.sums import TOKENS, used
+from shared.figures.sums import MOST_TOKENS, TOKENS, used
+from shared.setting_values import Prices
 
 # The dimensions of a query, and the columns of each in an answer.
 DIMENSIONS = {
@@ -63,8 +63,8 @@ def usage(
 
 def _of_model(row: RowMapping, columns: Sequence[str]) -> dict[str, Any]:
     counts = {name: row[name] for name in COUNTS}
-    cost = prices.cost({row["model"]: counts})
-    return {**{name: row[name] for name in columns}, "model": row["model"], **counts, "cost": cost}
+    key = {name: row[name] for name in columns}
+    return {**key, "model": row["model"], **counts, "cost": cost({row["model"]: counts})}
 
 
 def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[d
             **dict(zip(columns, key, strict=True)),
             "runs": by_model[""]["runs"] if "" in by_model else 0,
             **{name: sum(row[name] for row in by_model.values()) for name in TOKENS},
-            "cost": prices.cost({model: dict(row) for model, row in by_model.items() if model}),
+            "cost": cost({model: dict(row) for model, row in by_model.items() if model}),
         }
         for key, by_model in models.items()
     ]
@@ -105,3 +105,46 @@ def _named(
 def _names(conn: Connection, table: str, organization_id: UUID) -> dict[Any, str]:
     query = text(f"SELECT id, name FROM {table} WHERE organization_id = :id")
     return {row.id: row.name for row in conn.execute(query, {"id": organization_id})}
+
+
+# Costs of tokens, by the prices in the settings. A process configures its prices once, when it starts.
+
+A_MILLION = 1_000_000
+
+_prices: dict[str, tuple[float, float]] = {}
+
+
+def configure_prices(prices: Prices) -> None:
+    """Use these prices from now on."""
+    global _prices
+    _prices = {model: (first, second) for model, first, second in prices}
+
+
+def of_model(model: str) -> tuple[float, float] | None:
+    """Return the prices of a million input and output tokens, by the model's name or the longest matching `prefix*`."""
+    if model in _prices:
+        return _prices[model]
+    fitting = [name for name in _prices if name.endswith("*") and model.startswith(name[:-1])]
+    return _prices[max(fitting, key=len)] if fitting else None
+
+
+def cost(usage: Mapping[str, Any] | None) -> float | None:
+    """Return the total cost of token counts by model. None without usage, or if a model has no price."""
+    if not usage or not isinstance(usage, Mapping):
+        return None
+    costs = [_of_counts(model, counts) for model, counts in usage.items()]
+    known = [each for each in costs if each is not None]
+    return round(sum(known), 6) if len(known) == len(costs) else None
+
+
+def _of_counts(model: str, counts: Any) -> float | None:
+    prices = of_model(model)
+    if prices is None or not isinstance(counts, Mapping):
+        return None
+    used = (_number(counts.get("input_tokens")), _number(counts.get("output_tokens")))
+    return sum(tokens * price for tokens, price in zip(used, prices, strict=True)) / A_MILLION
+
+
+def _number(value: Any) -> float:
+    """Return a count from a graph host, which may send any value. 0 if it is not a number."""
+    return min(max(value, 0), MOST_TOKENS) if isinstance(value, int | float) else 0

@@ -14,7 +14,7 @@ from shared.deployments.logs import BUILD, DEPLOY
 from shared.deployments.shares import takes_traffic
 from shared.infra import clock
 from shared.models import REVISION_ENDS, ThreadStatus, has_ended
-from shared.runs.search import least_id
+from shared.runs.read import least_id
 
 REVISIONS_AT_ONCE = 50
 LINES_AT_ONCE = 5_000

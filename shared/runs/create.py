@@ -18,11 +18,12 @@ from shared.errors import Conflict, NotFound, TooMany
 from shared.figures import budgets
 from shared.infra.postgres import Driver, Row, dumps, in_transaction, query
 from shared.models import ThreadStatus
-from shared.runs import cancel, configurable, drafts, visibility
+from shared.runs import cancel, configurable, drafts
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Creator, Draft, RunRequest
-from shared.runs.record import PROTOCOL, THREAD_METADATA
+from shared.runs.read import PROTOCOL, THREAD_METADATA
 from shared.threads import records, ttl
+from shared.user_code import filters
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
@@ -145,7 +146,7 @@ def missing() -> NotFound:
 
 def _require_visible(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> None:
     """Raise NotFound if the draft's filter hides the thread. Locks the thread."""
-    if draft.thread_filter and visibility.is_hidden(
+    if draft.thread_filter and filters.is_thread_hidden(
         in_transaction(conn), deployment_id, draft.thread_id, draft.thread_filter, lock=True
     ):
         raise missing()
