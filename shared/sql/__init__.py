@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from shared.infra.postgres import Driver, query
 
 FOLDER = Path(__file__).parent
-VIEWS = ("unblocked_run", "limited_deployment", "limited_key")
+VIEWS = ("unblocked_run", "limited_deployment", "limited_key", "ended_run_usage")
 _BLOCK = re.compile(r"^-- (name|install): (\w+)\n", re.MULTILINE)
 # Comments, strings, function bodies and casts are copied. Elsewhere, `:name` is a parameter.
 _TOKEN = re.compile(r"(--[^\n]*|'(?:[^']|'')*'|\$\$.*?\$\$|::)|(?<![\w:]):([a-z_]+)|%", re.DOTALL)
