@@ -88,6 +88,8 @@ DIGESTS = {
     "claim_runs_1": "fc88a2e63d8b",
     "store_checkpoints_1": "588d8a9f1d5f",
     "commit_runs_1": "56c28b8740c7",
+    "default_thread_ttl": "7185c6a79514",
+    "assistant_rows": "f31fc5ad0a09",
     "ended_run_values": "2f8be9df5f6d",
     "utc_date": "5a83ef18c337",
     "token_count": "d00ae1bbfc5a",
