@@ -15,7 +15,7 @@ import gevent
 
 from shared.deployments import limits
 from shared.deployments.limits import HostLimits
-from shared.figures import prices
+from shared.figures import usage
 from shared.infra import broker, egress, encryption
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
@@ -52,7 +52,7 @@ class WorkerProcess:
         """
         encryption.configure(settings.encryption_keys)
         egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
-        prices.configure(settings.model_prices)
+        usage.configure_prices(settings.model_prices)
         isolation = sandbox.settle(settings)
         if is_runner:
             deploy_log = DeployLog()

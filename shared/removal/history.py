@@ -14,7 +14,7 @@ from shared.deployments.logs import BUILD, DEPLOY
 from shared.infra.arrays import texts
 from shared.infra.postgres import database_time
 from shared.models import REVISION_ENDS
-from shared.runs.search import least_id
+from shared.runs.read import least_id
 from shared.sql import statement
 
 REVISIONS_AT_ONCE = 50

@@ -23,7 +23,7 @@ from shared import store_vectors
 from shared.deployments import revision_events, revisions, secrets
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
-from shared.figures import totals
+from shared.figures import folding
 from shared.hosts import calls
 from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
@@ -335,7 +335,7 @@ class _Build:
             self.log.write("WARNING", f"no graph host of it is ready yet: {error.message}")
 
     def _count(self, conn: Connection, status: RevisionStatus) -> None:
-        totals.record_build(conn, status, time.monotonic() - self._began_at)
+        folding.record_build(conn, status, time.monotonic() - self._began_at)
 
     def fail(self, failure: BuildFailed) -> None:
         """End the revision with the failed step and its reason. The revision that served before keeps serving."""

@@ -19,7 +19,7 @@ from gevent.event import AsyncResult
 from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
-from shared.figures.sums import MOST_TOKENS
+from shared.figures.usage import MOST_TOKENS
 from shared.infra.postgres import connection, dumps
 from shared.runs import claims
 from shared.runs.claims import Claimed, Stored

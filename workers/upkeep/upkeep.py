@@ -28,14 +28,7 @@ from shared.infra import broker
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import (
-    claims,
-    eligibility,
-    end_event,
-    finish,
-    limits,
-    webhooks,
-)
+from shared.runs import backlog, claims, end_event, finish, limits, webhooks
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
@@ -152,10 +145,10 @@ class Upkeep:
 
     def _notify_again(self) -> None:
         with connection() as conn:
-            pools = eligibility.pools(conn)
+            pools = backlog.pools(conn)
         full = broker.full_pools(pools)
         with connection() as conn:
-            waiting = eligibility.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
+            waiting = backlog.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
             waiting += limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
         for run in waiting:
             if run.pool not in full:
@@ -164,7 +157,7 @@ class Upkeep:
     def _pools(self) -> None:
         """Move runs that missed their deployment's move to another pool, and remove dead workers."""
         with connection() as conn:
-            eligibility.move_stragglers(conn)
+            backlog.move_stragglers(conn)
             gone = fleet.sweep(conn)
         for worker in gone:
             broker.forget_worker(worker)
@@ -178,7 +171,7 @@ class Upkeep:
 
     def _statistics(self) -> None:
         with connection() as conn:
-            eligibility.refresh_statistics(conn)
+            backlog.refresh_statistics(conn)
 
     def _clock(self) -> None:
         """Shorten leases and pauses between attempts that the database's clock set before it was put back."""

@@ -28,7 +28,7 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, database_time
 from shared.runs import webhooks
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.runs.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)

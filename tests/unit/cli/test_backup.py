@@ -28,7 +28,7 @@ def test_everything_comes_back(source: Service, target: Service, made: Path) -> 
     assert "1 deployment" in restored.stdout
     assert everything(target) == everything(source)
     assert target.rows("SELECT data FROM archive_chunk") == [(BYTES,)]
-    assert schema.applied(target.url) == schema.needed()
+    assert database_version.applied(target.url) == database_version.needed()
 
 
 def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service, tmp_path: Path) -> None:
