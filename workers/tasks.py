@@ -20,8 +20,9 @@ from shared.infra import broker, egress, encryption
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import caches, host_command, workspaces
+from workers.builder import host_command, workspaces
 from workers.builder.builder import Builder
+from workers.builder.python import packages
 from workers.celery_app import celery
 from workers.consumer import MessageTask
 from workers.heartbeat import Figures, HeartbeatSender
@@ -76,11 +77,11 @@ class WorkerProcess:
         for tidy, pause, what in (
             (workspaces.remove_unneeded, workspaces.TIDY_SECONDS, "removing old environments"),
             (
-                caches.remove_caches_of_deleted,
-                caches.DELETED_SECONDS,
+                packages.remove_caches_of_deleted,
+                packages.DELETED_SECONDS,
                 "removing caches of deleted deployments",
             ),
-            (caches.remove_unused, caches.TIDY_SECONDS, "removing unused packages and caches"),
+            (packages.remove_unused, packages.TIDY_SECONDS, "removing unused packages and caches"),
         ):
             gevent.spawn_later(pause, forever, partial(tidy, settings), pause, what=what)
         self.upkeep = Upkeep(settings)

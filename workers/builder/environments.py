@@ -4,6 +4,8 @@ An environment is created from the archive and the resolved requirements. These 
 builder or runner can create it, and uses a complete one as it is. A file lock prevents two processes from creating the
 same environment at the same time. The marker file is written last. An environment without it is left over from a
 process that died, and is removed.
+
+The versions that an earlier revision resolved from the same inputs are reused for one day at most.
 """
 
 from __future__ import annotations
@@ -12,28 +14,42 @@ import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 import gevent
+from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments import archives
+from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, NotFound
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import caches, steps, workspaces
+from workers.builder import steps, workspaces
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
-from workers.builder.python import installer, interpreters
+from workers.builder.python import installer, packages, toolchain
 from workers.builder.python.installer import Inputs, Installer
 from workers.builder.python.packages import Packages
 from workers.builder.python.requirements import Requirements, from_lock
-from workers.builder.source_tree import read_untrusted, write_untrusted
 from workers.builder.steps import StepSandbox, WriteLine
-from workers.builder.workspaces import Workspace
+from workers.builder.workspaces import Workspace, read_untrusted, write_untrusted
 from workers.isolation import disk, sandbox
 
+FRESH = timedelta(days=1)  # a later deployment resolves again and gets newer releases
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
+
+
+# Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
+FindRequirements = Callable[[str], str | None]
+DEPLOYED = """
+SELECT coalesce(build_id, id) AS build_id, requirements, python_version, source_revision_config,
+       manifest ->> 'resolved_at' AS resolved_at
+FROM revision
+WHERE deployment_id = :deployment_id AND status = 'DEPLOYED' AND requirements IS NOT NULL
+"""
+NEWEST = " ORDER BY number DESC LIMIT 10"
 
 
 @dataclass(frozen=True)
@@ -62,10 +78,6 @@ class Plan:
     config_path: str | None
     requirements: str | None = None  # None: resolve them
     python_version: str | None = None  # None: the version that the project configures
-
-
-# Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
-FindRequirements = Callable[[str], str | None]
 
 
 def make(
@@ -101,7 +113,7 @@ class _Maker:
         self._plan = plan
         self._write_line = write_line
         self._packages = Packages(settings)
-        cache = caches.of_deployment(settings, plan.deployment_id)
+        cache = packages.cache_of(settings, plan.deployment_id)
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=cache)
 
     def find(self) -> Environment | None:
@@ -131,7 +143,7 @@ class _Maker:
         self._create(uv, environment)
         self._install(uv, environment)
         folders = [self._workspace.env, self._workspace.project]
-        compiling = interpreters.compile_bytecode(inputs.interpreter.path, folders)
+        compiling = toolchain.compile_bytecode(inputs.interpreter.path, folders)
         self._sandbox.attempt(compiling, readonly=[inputs.interpreter.prefix])
         self._workspace.ready_marker.touch()
         return environment
@@ -152,7 +164,7 @@ class _Maker:
         for warning in configured.warnings:
             write_line("WARNING", warning)
         version = self._plan.python_version or configured.python_version
-        interpreter = interpreters.find(self._settings, version)
+        interpreter = toolchain.find_interpreter(self._settings, version)
         return installer.inputs_of(self._workspace.project, configured, interpreter, self._plan.digest)
 
     def _requirements(
@@ -264,3 +276,43 @@ def _fetch(digest: str, path: Path) -> None:
         raise BuildFailed("fetch", error.message, status="CREATE_FAILED") from error
     if content.hexdigest() != digest:
         raise BuildFailed("fetch", "the source archive is damaged", status="CREATE_FAILED")
+
+
+@dataclass(frozen=True)
+class ReusableBuild:
+    """The build of an earlier, deployed revision."""
+
+    build_id: UUID
+    requirements: str
+    python_version: str | None
+    resolved_at: str
+
+
+def same_source(conn: Connection, claimed: ClaimedRevision) -> ReusableBuild | None:
+    """Return the newest fresh build of the same archive with the same configuration file; None if there is none."""
+    query = text(DEPLOYED + " AND archive_digest = :digest" + NEWEST)
+    values = {"deployment_id": claimed.deployment_id, "digest": claimed.archive_digest}
+    path = claimed.config.get("langgraph_config_path")
+    for row in conn.execute(query, values).mappings():
+        if row["source_revision_config"].get("langgraph_config_path") == path and _is_fresh(row):
+            return _build(row)
+    return None
+
+
+def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> ReusableBuild | None:
+    """Return the newest fresh build that resolved the same inputs; None if there is none."""
+    query = text(DEPLOYED + " AND manifest ->> 'inputs' = :inputs" + NEWEST)
+    values = {"deployment_id": claimed.deployment_id, "inputs": inputs}
+    rows = conn.execute(query, values).mappings()
+    return next((_build(row) for row in rows if _is_fresh(row)), None)
+
+
+def _is_fresh(row: RowMapping) -> bool:
+    try:
+        return datetime.now(UTC) - datetime.fromisoformat(row["resolved_at"]) < FRESH
+    except (TypeError, ValueError):  # the row has no `resolved_at`, or not a valid one
+        return False
+
+
+def _build(row: RowMapping) -> ReusableBuild:
+    return ReusableBuild(row["build_id"], row["requirements"], row["python_version"], row["resolved_at"])

@@ -22,7 +22,7 @@ from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
 from workers.builder import environments, sources, workspaces
 from workers.builder.environments import Environment
-from workers.builder.python import interpreters, uv
+from workers.builder.python import toolchain
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host import HostCommand, Output
@@ -38,7 +38,7 @@ def host_command(
     workspace = environment.workspace
     sandbox.give(workspace.root)  # the environment may have been created at another isolation level
     cwd = workspace.project / environment.manifest.directory
-    interpreter = interpreters.find(settings, environment.python_version)
+    interpreter = toolchain.find_interpreter(settings, environment.python_version)
     keep_bytecode(interpreter.path, GRAPH_HOST)
     config = {
         "graphs": environment.manifest.graphs,
@@ -51,7 +51,7 @@ def host_command(
         **environment.manifest.checkpointer.get("serde", {}),
     }
     env = {
-        **uv.without_variables(settings.passed_on),
+        **toolchain.without_variables(settings.passed_on),
         **environment.manifest.env,
         **variables,
         "HOME": str(workspace.home),
@@ -87,7 +87,7 @@ def keep_bytecode(python: Path, package: Path) -> None:
     """
     if not os.access(package, os.W_OK):
         return
-    compiling = interpreters.compile_bytecode(python, [package])
+    compiling = toolchain.compile_bytecode(python, [package])
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             compiling,

@@ -1,7 +1,8 @@
 """Inspection of a revision's code: a graph host loads it once, and describes its graphs, authorization and app.
 
 User code runs in that host and may have sent its own description. It can affect only its own deployment, so only shapes
-and sizes are checked: the service must be able to read the description later.
+and sizes are checked: the service must be able to read the description later. A description is reused while the
+environment and the variables have not changed.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from uuid import UUID
 
 import gevent
 import orjson
+from sqlalchemy import Connection, text
 
+from shared.deployments import secrets
 from shared.deployments.user_code import ANY
 from shared.errors import BuildFailed, HostUnusable
+from shared.infra.encryption import Undecryptable
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from shared.settings import Settings
@@ -57,6 +61,17 @@ SHOWN_ROUTES = 20
 CORS_LISTS = ("allow_origins", "allow_methods", "allow_headers", "expose_headers")
 
 Graphs = Mapping[str, Mapping[str, Any]]
+
+
+SAME_BUILD = text("""
+SELECT id, user_code, manifest -> 'http' AS http FROM revision
+WHERE deployment_id = :deployment_id AND id <> :id AND coalesce(build_id, id) = :build_id
+  AND status = 'DEPLOYED' AND manifest ->> 'inspector' = :inspector
+ORDER BY number DESC LIMIT 3
+""")
+DESCRIPTIONS = text(
+    "SELECT graph_id, description, drawings, schemas, subgraphs FROM graph WHERE revision_id = :id"
+)
 
 
 class InvalidDescription(Exception):
@@ -294,3 +309,25 @@ def _warn_of_covered(app: Mapping[str, Any], manifest: Manifest, write_line: Wri
             "http.app: these routes stand in the place of built-in ones and are open to everybody, since"
             f" http.enable_custom_route_auth is not set: {', '.join(covered[:SHOWN_ROUTES])}{more}",
         )
+
+
+def earlier_inspection(
+    conn: Connection, deployment_id: UUID, revision_id: UUID, build_id: UUID, variables: Mapping[str, str]
+) -> Inspected | None:
+    """Return the description from an earlier inspection of the same build with the same variables; None if there is none."""
+    values = {"deployment_id": deployment_id, "id": revision_id, "build_id": build_id}
+    for other in conn.execute(SAME_BUILD, {**values, "inspector": inspector()}).all():
+        if not _has(conn, other.id, variables):
+            continue
+        rows = conn.execute(DESCRIPTIONS, {"id": other.id}).mappings().all()
+        if rows:
+            graphs = {row["graph_id"]: {name: row[name] for name in PARTS} for row in rows}
+            return Inspected(graphs, other.user_code, other.http or {})
+    return None
+
+
+def _has(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> bool:
+    try:
+        return secrets.secrets_of(conn, revision_id) == variables
+    except Undecryptable:
+        return False

@@ -27,7 +27,7 @@ from shared.settings import Settings
 from shared.threads.checkpoints import Write
 from workers.graph_host import frames
 from workers.run_trace import RunTrace
-from workers.runner import ending, host_lookups, quarantine
+from workers.runner import ending, host_requests, quarantine
 from workers.runner.budgets import Budgets
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
@@ -270,7 +270,7 @@ class HostedRun:
         """Answer a question of the graph: a checkpoint to read, or store operations."""
         try:
             ask = orjson.loads(parts[0])
-            answer = self.lease.retry(lambda: host_lookups.answer_run(self.run, ask))
+            answer = self.lease.retry(lambda: host_requests.answer_run(self.run, ask))
         except Unavailable as error:
             self.refuse(error)
         except Fenced as error:

@@ -40,8 +40,6 @@ from .storage import DeltaHistory, Record, Records, Storage, read_all
 
 # A serialized value up to this size is cheaper inside the checkpoint than as a separate row.
 INLINE_BYTES = 512
-
-
 T = TypeVar("T")
 Header = dict[str, Any]
 # A method that may wait for the storage is a generator: it yields the storage and a frame's kind, header and blobs, and

@@ -1,8 +1,11 @@
-"""Loopback requests: requests of user code to its own deployment. The host sends them over its socket.
+"""Requests of graph hosts to their runner: lookups in the database, and HTTP requests to their own deployment.
 
-The runner makes the HTTP request. It adds the address of the service, and a token that is valid for this deployment
-and for the user on whose behalf the code runs. User code has neither. The rest of the request comes from the host and
-is checked as untrusted input.
+Lookups (ASK frames) read checkpoints and store items, on behalf of a run or a call.
+
+Loopback requests (OPEN frames) are requests of user code to its own deployment, sent over the host's socket. The runner
+makes the HTTP request. It adds the address of the service, and a token that is valid for this deployment and for the
+user on whose behalf the code runs. User code has neither. The rest of the request comes from the host and is checked
+as untrusted input.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import http.client
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -21,17 +24,25 @@ import orjson
 from gevent.lock import Semaphore
 from gevent.queue import SimpleQueue
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
+from shared import store
 from shared.deployments.deployments import preview_address_name
-from shared.errors import HostDied, HostError, RunyardError, Unavailable
-from shared.infra.postgres import connection
+from shared.errors import Fenced, HostDied, HostError, Refused, RunyardError, Unavailable
+from shared.hosts.pending_calls import HostCall
+from shared.infra.postgres import connection, dumps
+from shared.runs import claims
+from shared.runs.claims import Claimed
 from shared.settings import Settings
+from shared.threads import checkpoint_reads
 from shared.user_code import loopback
 from workers.graph_host import frames
 from workers.runner.host import Host
 
-log = logging.getLogger(__name__)
+READS = ("get_tuple", "list", "ancestors")
 
+
+log = logging.getLogger(__name__)
 AT_ONCE = 512  # concurrent requests of one host, including waits for nested runs; more are refused
 MOST = 1024  # … including refused ones; a host that opens more does not read the refusals, and is killed
 WINDOW = 16  # parts in flight without a credit, in each direction
@@ -48,6 +59,47 @@ NOT_SENT = frozenset(
     )
 )  # fmt: skip
 NOT_ANSWERED = frozenset(("connection", "keep-alive", "transfer-encoding"))
+
+
+def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:
+    """Execute a lookup of a run and return the encoded results.
+
+    Raises Fenced if it writes to the store and the run has another owner by now. Raises Unavailable.
+    """
+    if ask["op"] == "store":
+        return _store_results(run.deployment_id, ask["ops"], run)
+    with connection() as conn:
+        return checkpoint_reads.answer(conn, run.deployment_id, ask, thread_id=run.thread_id)
+
+
+def answer_call(call: HostCall, ask: Mapping[str, Any]) -> list[bytes]:
+    """Execute a lookup of a call, which may only read, and only if it is about a thread. Raises Unavailable."""
+    if call.thread_id is None:
+        return [dumps({"error": "a call without a thread may look up nothing"}).encode()]
+    if ask["op"] == "store":
+        if _writes(ask["ops"]):
+            return [dumps({"error": "a question may not write to the store"}).encode()]
+        return _store_results(call.deployment_id, ask["ops"], None)
+    if ask["op"] not in READS:
+        return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
+    with connection() as conn:
+        return checkpoint_reads.answer(conn, call.deployment_id, ask, thread_id=call.thread_id)
+
+
+def _store_results(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: Claimed | None) -> list[bytes]:
+    try:
+        with connection() as conn:
+            if run is not None and _writes(ops) and not claims.hold(conn, run):
+                raise Fenced("its store operations are refused")
+            return [orjson.dumps(store.answer(conn, deployment_id, ops))]
+    except Refused as error:
+        return [dumps({"error": error.message}).encode()]
+    except DBAPIError as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
+        return [dumps({"error": f"the database refuses it: {error.orig}"}).encode()]
+
+
+def _writes(ops: Sequence[Mapping[str, Any]]) -> bool:
+    return any(op["op"] == "put" for op in ops)
 
 
 class Loopbacks:
