@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import gevent
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection
 
 from shared.deployments import archives
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, NotFound
 from shared.infra.postgres import connection
 from shared.settings import Settings
+from shared.sql import statement
 from workers.builder import steps, workspaces
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
@@ -43,13 +45,8 @@ MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
 
 # Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
 FindRequirements = Callable[[str], str | None]
-DEPLOYED = """
-SELECT coalesce(build_id, id) AS build_id, requirements, python_version, source_revision_config,
-       manifest ->> 'resolved_at' AS resolved_at
-FROM revision
-WHERE deployment_id = :deployment_id AND status = 'DEPLOYED' AND requirements IS NOT NULL
-"""
-NEWEST = " ORDER BY number DESC LIMIT 10"
+_SAME_SOURCE = statement("builds.same_source")
+_SAME_INPUTS = statement("builds.same_inputs")
 
 
 @dataclass(frozen=True)
@@ -290,29 +287,27 @@ class ReusableBuild:
 
 def same_source(conn: Connection, claimed: ClaimedRevision) -> ReusableBuild | None:
     """Return the newest fresh build of the same archive with the same configuration file; None if there is none."""
-    query = text(DEPLOYED + " AND archive_digest = :digest" + NEWEST)
-    values = {"deployment_id": claimed.deployment_id, "digest": claimed.archive_digest}
-    path = claimed.config.get("langgraph_config_path")
-    for row in conn.execute(query, values).mappings():
-        if row["source_revision_config"].get("langgraph_config_path") == path and _is_fresh(row):
-            return _build(row)
-    return None
+    return _newest_fresh(
+        _SAME_SOURCE.rows(
+            conn,
+            deployment_id=claimed.deployment_id,
+            digest=claimed.archive_digest,
+            config_path=claimed.config.get("langgraph_config_path"),
+        )
+    )
 
 
 def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> ReusableBuild | None:
     """Return the newest fresh build that resolved the same inputs; None if there is none."""
-    query = text(DEPLOYED + " AND manifest ->> 'inputs' = :inputs" + NEWEST)
-    values = {"deployment_id": claimed.deployment_id, "inputs": inputs}
-    rows = conn.execute(query, values).mappings()
-    return next((_build(row) for row in rows if _is_fresh(row)), None)
+    return _newest_fresh(_SAME_INPUTS.rows(conn, deployment_id=claimed.deployment_id, inputs=inputs))
 
 
-def _is_fresh(row: RowMapping) -> bool:
+def _newest_fresh(rows: Iterable[dict[str, Any]]) -> ReusableBuild | None:
+    return next((ReusableBuild(**row) for row in rows if _is_fresh(row["resolved_at"])), None)
+
+
+def _is_fresh(resolved_at: str) -> bool:
     try:
-        return datetime.now(UTC) - datetime.fromisoformat(row["resolved_at"]) < FRESH
+        return datetime.now(UTC) - datetime.fromisoformat(resolved_at) < FRESH
     except (TypeError, ValueError):  # the row has no `resolved_at`, or not a valid one
         return False
-
-
-def _build(row: RowMapping) -> ReusableBuild:
-    return ReusableBuild(row["build_id"], row["requirements"], row["python_version"], row["resolved_at"])

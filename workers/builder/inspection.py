@@ -28,6 +28,7 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from shared.settings import Settings
+from shared.sql import statement
 from workers.builder import built_in_routes
 from workers.builder.config import fields
 from workers.builder.config.fields import refused
@@ -63,12 +64,7 @@ CORS_LISTS = ("allow_origins", "allow_methods", "allow_headers", "expose_headers
 Graphs = Mapping[str, Mapping[str, Any]]
 
 
-SAME_BUILD = text("""
-SELECT id, user_code, manifest -> 'http' AS http FROM revision
-WHERE deployment_id = :deployment_id AND id <> :id AND coalesce(build_id, id) = :build_id
-  AND status = 'DEPLOYED' AND manifest ->> 'inspector' = :inspector
-ORDER BY number DESC LIMIT 3
-""")
+_INSPECTED = statement("builds.inspected")
 DESCRIPTIONS = text(
     "SELECT graph_id, description, drawings, schemas, subgraphs FROM graph WHERE revision_id = :id"
 )
@@ -315,14 +311,15 @@ def earlier_inspection(
     conn: Connection, deployment_id: UUID, revision_id: UUID, build_id: UUID, variables: Mapping[str, str]
 ) -> Inspected | None:
     """Return the description from an earlier inspection of the same build with the same variables; None if there is none."""
-    values = {"deployment_id": deployment_id, "id": revision_id, "build_id": build_id}
-    for other in conn.execute(SAME_BUILD, {**values, "inspector": inspector()}).all():
-        if not _has(conn, other.id, variables):
+    inspected = _INSPECTED.rows(
+        conn, deployment_id=deployment_id, id=revision_id, build_id=build_id, inspector=inspector()
+    )
+    for row in inspected:
+        if not _has(conn, row["id"], variables):
             continue
-        rows = conn.execute(DESCRIPTIONS, {"id": other.id}).mappings().all()
-        if rows:
-            graphs = {row["graph_id"]: {name: row[name] for name in PARTS} for row in rows}
-            return Inspected(graphs, other.user_code, other.http or {})
+        if described := conn.execute(DESCRIPTIONS, {"id": row["id"]}).mappings().all():
+            graphs = {graph["graph_id"]: {name: graph[name] for name in PARTS} for graph in described}
+            return Inspected(graphs, row["user_code"], row["http"] or {})
     return None
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from shared.deployments import archives, git_refs, logs, revision_changes, revisions
 from shared.deployments.revisions import ClaimedRevision
@@ -25,6 +25,7 @@ from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
+from shared.sql import statement
 from workers.builder import steps, workspaces
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
@@ -49,11 +50,7 @@ NO_REPOSITORY = re.compile(r"[Rr]epository .*not found|returned error: 404")
 PORTS = {"http": 80, "https": 443}
 # The credential helper reads its environment, so that no secret appears in an argument.
 HELPER = '!f() { echo "username=$GIT_USERNAME"; echo "password=$GIT_TOKEN"; }; f'
-ORIGIN = text("""
-SELECT d.source_config ->> 'repo_url' AS url, r.source_revision_config ->> 'repo_ref' AS ref
-FROM revision r JOIN deployment d ON d.id = r.deployment_id
-WHERE r.id = :id AND r.source = 'github'
-""")
+_ORIGIN = statement("builds.origin")
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,8 @@ class Origin:
 
 def origin_of(conn: Connection, revision_id: object) -> Origin | None:
     """Return the repository of a revision whose source must be fetched; None for an uploaded source."""
-    row = conn.execute(ORIGIN, {"id": revision_id}).one_or_none()
-    return None if row is None or not row.url else Origin(row.url, row.ref)
+    row = _ORIGIN.row(conn, id=revision_id)
+    return Origin(**row) if row and row["url"] else None
 
 
 def without_credentials(secrets: Mapping[str, str]) -> dict[str, str]:

@@ -23,13 +23,12 @@ from typing import IO
 from uuid import UUID
 
 import gevent
-from sqlalchemy import text
 
-from shared.deployments.shares import takes_traffic
 from shared.infra.hardening import owners_alone
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS
 from shared.settings import Settings
+from shared.sql import statement
 from workers.builder.config.fields import refused
 from workers.isolation import disk
 
@@ -38,24 +37,7 @@ log = logging.getLogger(__name__)
 TIDY_SECONDS = 5.0
 LOCK_PAUSE_SECONDS = 0.1
 TRASH = ".trash-"
-NEEDED = text(f"""
-WITH near AS (
-    SELECT r.id, r.status, r.number, coalesce(r.build_id, r.id) AS build_id, d.id AS deployment_id,
-           {takes_traffic("r", "d")} IS TRUE AS serves
-    FROM revision r JOIN deployment d ON d.id = r.deployment_id
-    WHERE d.deleted_at IS NULL AND d.id IN (
-        SELECT deployment_id FROM revision WHERE id = ANY(:ids) OR build_id = ANY(:ids))
-), newest AS (
-    SELECT build_id, row_number() OVER (PARTITION BY deployment_id ORDER BY max(number) DESC) AS rank
-    FROM near WHERE status = 'DEPLOYED' GROUP BY deployment_id, build_id
-)
-SELECT build_id FROM newest WHERE rank <= :kept
-UNION
-SELECT build_id FROM near WHERE serves OR status <> ALL(:ends)
-UNION
-SELECT near.build_id FROM near JOIN run ON run.deployment_id = near.deployment_id AND run.revision_id = near.id
-WHERE is_live(run.status)
-""")
+_NEEDED = statement("builds.needed")
 MAX_BYTES = 1024 * 1024  # maximum size of a file of the project that is read
 TOP = PurePosixPath()
 
@@ -209,9 +191,9 @@ def _uuid(name: str) -> UUID | None:
 
 def needed(ids: Collection[UUID], kept: int) -> set[UUID]:
     """Return the builds that serve, are in progress, have live runs, or are among a deployment's `kept` newest."""
-    values = {"ids": list(ids), "kept": kept, "ends": [str(end) for end in REVISION_ENDS]}
+    ends = [str(end) for end in REVISION_ENDS]
     with connection() as conn:
-        return set(conn.execute(NEEDED, values).scalars())
+        return {row["build_id"] for row in _NEEDED.rows(conn, ids=list(ids), kept=kept, ends=ends)}
 
 
 @dataclass(frozen=True)

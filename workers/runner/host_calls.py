@@ -45,7 +45,6 @@ from workers.graph_host import frames
 from workers.runner import host_requests
 from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
-from workers.runner.host_requests import Loopbacks
 from workers.runner.quarantine import OPEN
 from workers.runner.relay import Relay
 
@@ -73,7 +72,6 @@ class HostCalls:
         self._group = Group()
         self._wake_list = f"{redis.PREFIX}hosts:wake:{settings.worker}"
         hosts.on_ready = self._wake
-        hosts.on_open = Loopbacks(settings).begin
         self._listener = gevent.spawn(
             forever, self._listen, 0, what="listening for calls", retry=(0.1, 1.0), until=self._is_over
         )

@@ -23,7 +23,6 @@ import gevent
 import orjson
 from gevent.lock import Semaphore
 from gevent.queue import SimpleQueue
-from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from shared import store
@@ -34,10 +33,13 @@ from shared.infra.postgres import connection, dumps
 from shared.runs import claims
 from shared.runs.claims import Claimed
 from shared.settings import Settings
+from shared.sql import statement
 from shared.threads import checkpoint_reads
 from shared.user_code import loopback
 from workers.graph_host import frames
 from workers.runner.host import Host
+
+_ADDRESS = statement("builds.address")
 
 READS = ("get_tuple", "list", "ancestors")
 
@@ -292,13 +294,9 @@ def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:
 
     Raises Unavailable.
     """
-    query = text(
-        "SELECT d.id, d.name, (SELECT min(p.name) FROM preview p WHERE p.revision_id = r.id"
-        " AND r.id IS DISTINCT FROM d.active_revision_id) AS preview"
-        " FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = :id"
-    )
     with connection() as conn:
-        row = conn.execute(query, {"id": revision_id}).one_or_none()
+        row = _ADDRESS.row(conn, id=revision_id)
     if row is None:
         raise Unavailable("the deployment is gone")
-    return row.id, row.name if row.preview is None else preview_address_name(row.name, row.preview)
+    name = row["name"] if row["preview"] is None else preview_address_name(row["name"], row["preview"])
+    return row["id"], name
