@@ -150,7 +150,7 @@ class _Maker:
         self._write_line("INFO", "fetching the source archive")
         _fetch(self._plan.digest, archive)
         argv = unpack_command(archive, self._workspace.project)
-        self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.own_path()})
+        self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.module_path()})
         archive.unlink()
 
     def _inputs(self, write_line: WriteLine) -> Inputs:

@@ -144,7 +144,7 @@ class _Repository:
         self._write_line("INFO", f"the commit is {commit}")
         archive = self._workspace.root / "source.tar.gz"
         packing = (sys.executable, "-P", "-X", "utf8", "-m", "workers.builder.git_archive")
-        self._run([*packing, str(self._folder), commit, str(archive)], PYTHONPATH=steps.own_path())
+        self._run([*packing, str(self._folder), commit, str(archive)], PYTHONPATH=steps.module_path())
         if archive.lstat().st_size > self._settings.max_archive_bytes:
             raise BuildFailed(STEP, f"the source packs to more than {self._settings.max_archive_bytes} bytes")
         return commit, archive

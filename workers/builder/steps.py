@@ -23,7 +23,10 @@ from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.isolation import bubblewrap, disk, sandbox, usage
 
-OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for steps that run our own modules
+SERVICE_PACKAGES = (
+    Path(workers.__file__).parent,
+    Path(shared.__file__).parent,
+)  # for steps that run modules of the service
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_MEMORY_BYTES = 2 * 1024**3
@@ -35,9 +38,9 @@ CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 WriteLine = Callable[[str, str], None]  # takes a level and a message
 
 
-def own_path() -> str:
-    """Return the PYTHONPATH for steps that run our own modules."""
-    return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in OWN))
+def module_path() -> str:
+    """Return the PYTHONPATH for steps that run modules of the service."""
+    return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in SERVICE_PACKAGES))
 
 
 class StepSandbox:
@@ -94,11 +97,11 @@ class StepSandbox:
         confined = sandbox.wrap(
             argv,
             self._settings,
-            readonly=[Path(sys.prefix), *OWN, *readonly],
+            readonly=[Path(sys.prefix), *SERVICE_PACKAGES, *readonly],
             writable=list(writable) or [self._folder, self.cache],
             cwd=self._folder,
             memory_bytes=MAX_MEMORY_BYTES,
-            is_ours=self._runs_as_service,
+            runs_as_service=self._runs_as_service,
         )
         env = {**self.passed_on, "HOME": str(self._folder / "home"), **variables}
         return execute(

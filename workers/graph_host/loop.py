@@ -66,12 +66,12 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._waits = Selector()
         super().__init__(self._waits)
-        self._own_thread = get_ident()
+        self._loop_thread = get_ident()
 
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        if self._waits.is_waiting or get_ident() != self._own_thread:
+        if self._waits.is_waiting or get_ident() != self._loop_thread:
             return super().call_soon_threadsafe(callback, *args, context=context)
         self._waits.has_more = True
         return self.call_soon(callback, *args, context=context)

@@ -208,14 +208,14 @@ def _subgraph_place(state: Any, thread_id: str) -> dict[str, Any] | None:
 
 def interrupts_by_task(tasks: tuple[PregelTask, ...]) -> dict[str, list[dict[str, Any]]]:
     """Return open interrupts by the id of the innermost task that raised them."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    interrupts: dict[str, list[dict[str, Any]]] = {}
     for task in tasks:
         inner = interrupts_by_task(task.state.tasks) if isinstance(task.state, StateSnapshot) else {}
         if inner:
-            found.update(inner)
+            interrupts.update(inner)
         elif task.interrupts:
-            found[task.id] = [interrupt_record(item) for item in task.interrupts]
-    return found
+            interrupts[task.id] = [interrupt_record(item) for item in task.interrupts]
+    return interrupts
 
 
 def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:

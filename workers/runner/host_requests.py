@@ -117,12 +117,12 @@ class Loopbacks:
             raise frames.BadFrame("a request with an id that is in use")
         if self._open[host] >= MOST:
             raise frames.BadFrame(f"{MOST} requests at once")
-        request = _OwnRequest(host, id, head)
+        request = _LoopbackRequest(host, id, head)
         host.admit(id, request)
         self._open[host] += 1
         gevent.spawn(self._execute, request, self._open[host] > AT_ONCE)
 
-    def _execute(self, request: _OwnRequest, is_one_too_many: bool) -> None:
+    def _execute(self, request: _LoopbackRequest, is_one_too_many: bool) -> None:
         try:
             if is_one_too_many:
                 request.fail(f"a process makes no more than {AT_ONCE} requests to its deployment at once")
@@ -138,11 +138,11 @@ class Loopbacks:
                 del self._open[host]
 
 
-class _Gone(Exception):
+class _Abandoned(Exception):
     """User code has abandoned the request, or its host has died."""
 
 
-class _OwnRequest:
+class _LoopbackRequest:
     """One loopback request: the occupant of its host."""
 
     def __init__(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
@@ -156,21 +156,21 @@ class _OwnRequest:
         self._body: SimpleQueue[bytes | None] = SimpleQueue()
         self._held = 0  # parts of the body that are not credited yet
         self._room = Semaphore(WINDOW)
-        self._is_gone = False
+        self._is_abandoned = False
         self._connection: http.client.HTTPConnection | None = None
 
     def execute(self, address: Any) -> None:
         """Send the request to the service, and the response to the host."""
         try:
-            self._connection = made = _connect(address)
-            self._request(made, address.path.rstrip("/"))
-            self._answer(made.getresponse())
-        except (_Gone, HostDied):
+            self._connection = upstream = _connect(address)
+            self._request(upstream, address.path.rstrip("/"))
+            self._answer(upstream.getresponse())
+        except (_Abandoned, HostDied):
             return
         except ValueError as error:  # raised by http.client
             self.fail(f"such a request cannot be made: {error}")
         except (OSError, http.client.HTTPException, RunyardError) as error:
-            if not self._is_gone:
+            if not self._is_abandoned:
                 log.warning("a request of revision %s to itself failed: %s", self.host.revision_id, error)
                 self.fail("the service does not answer")
         finally:
@@ -180,41 +180,41 @@ class _OwnRequest:
     def fail(self, message: str) -> None:
         self._send(frames.FAILED, orjson.dumps({"message": message}))
 
-    def _request(self, made: http.client.HTTPConnection, mount: str) -> None:
+    def _request(self, upstream: http.client.HTTPConnection, mount: str) -> None:
         deployment_id, name = _deployment_of(self.host.revision_id)
-        made.putrequest(
+        upstream.putrequest(
             self._method, f"{mount}/d/{quote(name, safe='')}{self._target}", skip_accept_encoding=True
         )
         for header, value in self._headers:
             if header.lower() not in NOT_SENT:
-                made.putheader(header, value)
-        made.putheader(loopback.HEADER, loopback.make(deployment_id, self._user))
+                upstream.putheader(header, value)
+        upstream.putheader(loopback.HEADER, loopback.make(deployment_id, self._user))
         first = self._next()
         if first is None:
             if self._method not in ("GET", "HEAD", "OPTIONS"):
-                made.putheader("Content-Length", "0")
-            made.endheaders()
+                upstream.putheader("Content-Length", "0")
+            upstream.endheaders()
             return
-        made.putheader("Transfer-Encoding", "chunked")
-        made.endheaders()
+        upstream.putheader("Transfer-Encoding", "chunked")
+        upstream.endheaders()
         try:
-            self._send_chunks(made, first)
+            self._send_chunks(upstream, first)
         except ConnectionError:
             log.debug("the service answers before it has all of a request")
 
-    def _send_chunks(self, made: http.client.HTTPConnection, first: bytes) -> None:
+    def _send_chunks(self, upstream: http.client.HTTPConnection, first: bytes) -> None:
         part: bytes | None = first
         while part is not None:
             if part:
-                made.send(b"%x\r\n%b\r\n" % (len(part), part))
+                upstream.send(b"%x\r\n%b\r\n" % (len(part), part))
             part = self._next()
-        made.send(b"0\r\n\r\n")
+        upstream.send(b"0\r\n\r\n")
 
     def _next(self) -> bytes | None:
         """Wait for the next part of the body; None at its end. Raises _Gone."""
         part = self._body.get()
-        if self._is_gone:
-            raise _Gone
+        if self._is_abandoned:
+            raise _Abandoned
         if part is not None:
             self._held -= 1
             self._send(frames.CREDIT, b"1")
@@ -227,8 +227,8 @@ class _OwnRequest:
         self._send(frames.HEAD, orjson.dumps({"status": response.status, "headers": headers}))
         while data := response.read1(PART_BYTES):
             self._room.acquire()
-            if self._is_gone:
-                raise _Gone
+            if self._is_abandoned:
+                raise _Abandoned
             self._send(frames.BODY, data)
         self._send(frames.END, b"")
 
@@ -256,13 +256,13 @@ class _OwnRequest:
 
     def _go(self) -> None:
         """Abandon the request: wake everything that waits for a part, a credit or the service."""
-        self._is_gone = True
+        self._is_abandoned = True
         self._body.put(None)
         self._room.release()
-        made = self._connection
-        if made is not None and made.sock is not None:
+        upstream = self._connection
+        if upstream is not None and upstream.sock is not None:
             try:
-                made.sock.shutdown(socket.SHUT_RDWR)
+                upstream.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # the connection is already closed
 
@@ -283,10 +283,10 @@ def _target(head: Mapping[str, Any]) -> str:
 
 def _connect(address: Any) -> http.client.HTTPConnection:
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    made = kind(address.hostname, address.port, timeout=CONNECT_SECONDS)
-    made.connect()
-    made.sock.settimeout(SILENT_SECONDS)
-    return made
+    upstream = kind(address.hostname, address.port, timeout=CONNECT_SECONDS)
+    upstream.connect()
+    upstream.sock.settimeout(SILENT_SECONDS)
+    return upstream
 
 
 def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:

@@ -174,8 +174,8 @@ class Upkeep:
         """Move runs that missed their deployment's move to another pool, and remove dead workers."""
         with connection() as conn:
             eligibility.move_stragglers(conn)
-            gone = fleet.sweep(conn)
-        for worker in gone:
+            removed = fleet.sweep(conn)
+        for worker in removed:
             broker.forget_worker(worker)
 
     def _figures(self) -> None:

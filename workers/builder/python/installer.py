@@ -140,11 +140,11 @@ def inputs_of(project: Path, manifest: Manifest, interpreter: Interpreter, archi
     settings = [path / "pyproject.toml" for path in manifest.packages]
     configured = [tree.content(path) for path in settings if tree.is_file(path)]
     texts = [*contents.values(), *(entry.encode() for entry in manifest.requirements)]
-    has_own_index = manifest.index is not None or any(map(has_options, texts))
+    names_index = manifest.index is not None or any(map(has_options, texts))
     if manifest.locked is None:
-        has_own_index = has_own_index or any(map(toolchain.is_redirected_by, configured))
+        names_index = names_index or any(map(toolchain.is_redirected_by, configured))
     else:
-        has_own_index = has_own_index or not manifest.locked.is_from_public_index
+        names_index = names_index or not manifest.locked.is_from_public_index
     # The requirements of local packages and included files may depend on any file in the archive.
     names_any = any(map(names_files, texts)) or bool(manifest.index and manifest.index.directories)
     rest = archive_digest if manifest.packages or names_any else ""
@@ -153,9 +153,7 @@ def inputs_of(project: Path, manifest: Manifest, interpreter: Interpreter, archi
         *(content.decode("utf-8", "replace") for content in contents.values()),
     ]  # fmt: skip
     digest = hashlib.sha256(orjson.dumps(parts)).hexdigest()
-    return Inputs(
-        manifest, interpreter, tuple(project / path for path in contents), not has_own_index, digest
-    )
+    return Inputs(manifest, interpreter, tuple(project / path for path in contents), not names_index, digest)
 
 
 def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_line: WriteLine) -> Path:

@@ -26,7 +26,7 @@ NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
 # Without it uv warns in each build log that lock files are experimental.
 PYLOCK = ("--preview-features", "pylock")
 REFRESH = "--refresh"  # revalidate cached index pages
-OWN_VARIABLES = ("UV_", "PIP_")
+INSTALLER_PREFIXES = ("UV_", "PIP_")
 UNSATISFIED = "No solution found"  # in a line of output: no set of versions satisfies the requirements
 # Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
@@ -125,7 +125,7 @@ def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
 
 def without_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables without those for package installers."""
-    return {name: value for name, value in env.items() if not name.startswith(OWN_VARIABLES)}
+    return {name: value for name, value in env.items() if not name.startswith(INSTALLER_PREFIXES)}
 
 
 # Answers, errors and files

@@ -145,7 +145,7 @@ class MemoryStorage(Storage):
 
     def _get(self, question: dict[str, Any]) -> list[bytes]:
         ns, checkpoint_id = question["checkpoint_ns"], question["checkpoint_id"]
-        ids = [id for own_ns, id in self._checkpoints if own_ns == ns]
+        ids = [id for stored_ns, id in self._checkpoints if stored_ns == ns]
         if checkpoint_id:
             ids = [id for id in ids if id == checkpoint_id]
         if not ids:
@@ -156,9 +156,9 @@ class MemoryStorage(Storage):
     def _list(self, question: dict[str, Any]) -> list[bytes]:
         ns, before, checkpoint_id = question["checkpoint_ns"], question["before"], question["checkpoint_id"]
         keys = [
-            (own_ns, id)
-            for (own_ns, id), (header, _) in self._checkpoints.items()
-            if ns in (None, own_ns)
+            (stored_ns, id)
+            for (stored_ns, id), (header, _) in self._checkpoints.items()
+            if ns in (None, stored_ns)
             and (not checkpoint_id or id == checkpoint_id)
             and (not before or id < before)
             and all(header["metadata"].get(key) == value for key, value in question["filter"].items())
@@ -168,7 +168,7 @@ class MemoryStorage(Storage):
 
     def _ancestors(self, question: dict[str, Any]) -> list[bytes]:
         ns, id = question["checkpoint_ns"], question["checkpoint_id"]
-        key = ns, id or max((id for own_ns, id in self._checkpoints if own_ns == ns), default="")
+        key = ns, id or max((id for stored_ns, id in self._checkpoints if stored_ns == ns), default="")
         chain: list[tuple[str, str]] = []
         while key in self._checkpoints and len(chain) < question["limit"]:
             chain.append(key)
@@ -207,44 +207,44 @@ class Overlay(Storage):
     def __init__(self, connection: Connection, id: bytes, thread_id: str) -> None:
         super().__init__(connection, id, thread_id)
         self.written: list[tuple[int, dict[str, Any], list[bytes]]] = []
-        self._own = MemoryStorage()
+        self._memory = MemoryStorage()
 
     def send(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         self.written.append((kind, header, blobs))
-        self._own.send(kind, header, blobs)
+        self._memory.send(kind, header, blobs)
 
     async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        answer = self._own_answer(kind, header, blobs)
-        return answer or self._with_own_writes(await super().ask(kind, header, blobs))
+        answer = self._memory_answer(kind, header, blobs)
+        return answer or self._with_memory_writes(await super().ask(kind, header, blobs))
 
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        answer = self._own_answer(kind, header, blobs)
-        return answer or self._with_own_writes(super().ask_blocking(kind, header, blobs))
+        answer = self._memory_answer(kind, header, blobs)
+        return answer or self._with_memory_writes(super().ask_blocking(kind, header, blobs))
 
-    def _own_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
+    def _memory_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
         """Return the answer if it concerns a checkpoint written here; None if the runner must be asked."""
         if kind != frames.ASK:
             self.send(kind, header, blobs)
             return [b"{}"]
         if header["op"] not in ("get_tuple", "ancestors"):
             return None
-        answer = self._own.ask_blocking(kind, header, [])
+        answer = self._memory.ask_blocking(kind, header, [])
         head = self.head(answer)
         return answer if head.get("found") or head.get("items") else None
 
-    def _with_own_writes(self, parts: list[bytes]) -> list[bytes]:
+    def _with_memory_writes(self, parts: list[bytes]) -> list[bytes]:
         """Add the writes kept here to the runner's checkpoints.
 
         An update first adds writes to the existing checkpoint, and LangGraph then derives the new checkpoint from them.
         """
         head, blobs = self.head(parts), iter(parts[1:])
         records = head["items"] if "items" in head else [head] if head.get("found") else []
-        if not any(self._own.writes_of(record) for record in records):
+        if not any(self._memory.writes_of(record) for record in records):
             return parts
         merged: list[bytes] = []
         for record in records:
             merged += [next(blobs) for _ in range(1 + len(record["blobs"]))]
-            writes = self._own.writes_of(record)
+            writes = self._memory.writes_of(record)
             merged += [data for *_, data in writes]
             merged += [next(blobs) for _ in record["writes"]]
             record["writes"] = [write[:3] for write in writes] + record["writes"]

@@ -63,16 +63,18 @@ class ModelCalls(BaseCallbackHandler):
     def __init__(self) -> None:
         self.over: deque[ModelCall] = deque()  # ended calls in order; the writer removes them
         self._calls: dict[UUID, ModelCall] = {}
-        self._said: dict[int, tuple[BaseMessage, ModelCall]] = {}  # messages not streamed yet, by identity
+        self._unstreamed: dict[
+            int, tuple[BaseMessage, ModelCall]
+        ] = {}  # messages not streamed yet, by identity
         self._nodes: OrderedDict[int, Any] = OrderedDict()  # metadata of nodes, by identity
 
     def call_of(self, message: BaseMessage) -> ModelCall | None:
         """Return the model call of a streamed message; None if the message comes from no model call."""
-        found = self._said.pop(id(message), None)
-        if found is None:
+        entry = self._unstreamed.pop(id(message), None)
+        if entry is None:
             return None
-        found[1].streamed += 1
-        return found[1]
+        entry[1].streamed += 1
+        return entry[1]
 
     def is_returned(self, metadata: Any) -> bool:
         """Whether a message with this metadata was returned by a node. For messages of no model call."""
@@ -81,7 +83,7 @@ class ModelCalls(BaseCallbackHandler):
     def forget(self, call: ModelCall) -> None:
         """Forget the answer of a call whose chunks have all been streamed. The whole answer will not be streamed."""
         if call.answer is not None:
-            self._said.pop(id(call.answer), None)
+            self._unstreamed.pop(id(call.answer), None)
 
     def on_chain_start(
         self,
@@ -114,7 +116,7 @@ class ModelCalls(BaseCallbackHandler):
         call = self._calls.get(run_id)
         if call is not None and isinstance(chunk, ChatGenerationChunk):
             call.produced += 1
-            self._said[id(chunk.message)] = (chunk.message, call)
+            self._unstreamed[id(chunk.message)] = (chunk.message, call)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         call = self._calls.pop(run_id, None)
@@ -124,7 +126,7 @@ class ModelCalls(BaseCallbackHandler):
         message = getattr(first[0], "message", None) if first else None
         if isinstance(message, BaseMessage):
             call.answer = message
-            self._said[id(message)] = (message, call)
+            self._unstreamed[id(message)] = (message, call)
         self.over.append(call)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
@@ -151,12 +153,12 @@ class MessageBlocks:
         if isinstance(message, ToolMessage):
             start["tool_call_id"] = message.tool_call_id
         known = message.response_metadata or {}
-        said = {
+        described = {
             "provider": known.get("model_provider") or metadata.get("ls_provider"),
             "model": known.get("model_name") or metadata.get("ls_model_name"),
             "langgraph_node": metadata.get("langgraph_node"),
         }
-        start["metadata"] = {name: value for name, value in said.items() if isinstance(value, str)}
+        start["metadata"] = {name: value for name, value in described.items() if isinstance(value, str)}
         return start
 
     def add(self, message: BaseMessage) -> Iterator[Event]:
@@ -338,7 +340,7 @@ def _whole(state: Block) -> Block:
 
 def _parsed(args: str) -> dict[str, Any] | None:
     try:
-        found = json_loads(args)
+        document = json_loads(args)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None

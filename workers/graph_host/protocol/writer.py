@@ -247,8 +247,8 @@ class ProtocolWriter:
         if streamed is None:
             return
         if event == "failed":
-            said = {"message": (error or {}).get("message"), "code": (error or {}).get("error")}
-            self._say(streamed, [{"event": "error", **said}])
+            details = {"message": (error or {}).get("message"), "code": (error or {}).get("error")}
+            self._say(streamed, [{"event": "error", **details}])
         elif event == "completed":
             self._say(streamed, streamed.blocks.finish())
 
