@@ -39,11 +39,10 @@ from workers.runner.claiming import AT_ONCE, UNNOTIFIED_SECONDS, ClaimedRuns, Cl
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writers
-from workers.runner.execution import Execution
+from workers.runner.execution import Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
-from workers.runner.hosted_run import Services
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from tests.support.greened import within
 from tests.support.log_records import logged_by
 from tests.support.runner_bench import Bench, bench, shared_hosts
 from tests.support.waiting import until
-from workers.runner import claiming, host_lookups
+from workers.runner import claiming, host_requests
 from workers.upkeep.upkeep import Upkeep
 
 
@@ -265,14 +265,14 @@ def away(*_: Any, **__: Any) -> Any:
 @within(bench)
 def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(b: Bench) -> None:
     asked: list[None] = []
-    answer_run = host_lookups.answer_run
+    answer_run = host_requests.answer_run
 
     def away_at_first(run: Any, ask: Any) -> Any:
         asked.append(None)
         return away() if len(asked) < 3 else answer_run(run, ask)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_lookups, "answer_run", away_at_first)
+        patch.setattr(host_requests, "answer_run", away_at_first)
         run_id = b.start("remembers", {"text": "x"})
         b.wait(run_id)
 
