@@ -25,8 +25,7 @@ from cli.client.access import KEPT_KEY, KEPT_URL
 from cli.errors import CannotStart
 from cli.machine import embedded, procfile
 from cli.machine.fork_server.client import ForkServer
-from cli.machine.lines import Lines
-from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, describe_exit
+from cli.machine.supervisor import Child, Died, Lines, Show, SupervisedProgram, Supervisor, describe_exit
 from shared.infra import schema, system
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings, unknown_variables

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.client.access import ApiKey, find_key, find_tenant, find_url, read_env
+from cli.deployments.deployments import has_screen
 from cli.errors import CommandFailed
-from cli.operating.browser import has_screen
 from shared.settings import Settings
 from tests.support import control_plane as fake
 from tests.support.commands import invoke, json_lines, runyard
