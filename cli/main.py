@@ -10,7 +10,7 @@ from typer import Argument, Option
 from typer._completion_shared import get_completion_script, install
 
 from cli.backups import backup
-from cli.client import contexts
+from cli.client import access, contexts
 from cli.commands import new_app
 from cli.deployments import deploy, deployments, env, logs, project, revisions, traffic
 from cli.doctor import screen
@@ -114,6 +114,7 @@ def about(
         metavar="CONTEXT",
         autocompletion=contexts.complete_name,
     ),
+    quiet: bool = Option(False, "--quiet", "-q", help="Do not print which service a command uses."),
 ) -> None:
     """Build, serve and run agent graphs on your own machines.
 
@@ -125,6 +126,7 @@ def about(
     if they begin with `ryd_`. The keys of a context and of `runyard up` are sent to their own address only.
     """
     contexts.requested.set(context)
+    access.is_quiet.set(quiet)
 
 
 if __name__ == "__main__":

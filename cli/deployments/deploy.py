@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 from typer import Option
 
-from cli.client.access import read_env
+from cli.client.access import is_quiet, read_env
 from cli.client.client import Client
 from cli.client.names import address_of, version
 from cli.commands import ConfigFile, Directory, OptionGroup, Service, command
@@ -413,6 +413,8 @@ def deploy(
     Exit codes: 0 deployed (with --no-wait: accepted) · 1 failed, skipped, interrupted or refused · 2 wrong usage ·
     3 not deployed within --timeout · 130 Ctrl-C; the build continues.
     """
+    if quiet:
+        is_quiet.set(True)
     if git is None and ref is not None:
         raise BadUsage("--ref belongs to --git.")
     if prod and kind == "dev":

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from cli.client.access import find_url
+from cli.client.access import find_address
 from cli.client.client import Client
 from cli.client.names import address_in, revision_style, version
 from cli.commands import Service, Yes, command, delete_record, settings
@@ -99,7 +99,7 @@ def open_console(
     """
     name = one_name(name, option)
     if name is None:
-        result = {"url": f"{find_url(service.url, settings())}/"}
+        result = {"url": f"{find_address(service.url, settings()).url}/"}
     else:
         with service.open() as client:
             record = resolve_deployment(client, name)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from cli.client.access import KEY_PREFIX, find_key, find_tenant, find_url, is_local
+from cli.client.access import KEY_PREFIX, find_address, find_key, find_tenant, is_local
 from cli.client.client import Client
 from cli.client.names import is_id
 from cli.commands import (
@@ -87,7 +87,7 @@ def _check_role(role: str) -> None:
 def _is_local_without_key(api_key: str | None) -> bool:
     """Return whether there is no key to send and the service's address leads to this machine."""
     environment = settings()
-    address = find_url(None, environment)
+    address = find_address(None, environment).url
     try:
         find_key(api_key, environment, url=address)
     except CommandFailed:
