@@ -33,7 +33,7 @@ TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
 KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
-OTHER_SERVICE = "--url or --context names another."
+OTHER_SERVICE = "--url, or --context before the command, names another."
 LOCAL_SERVICE = "`runyard --context local` uses the service of this directory."
 
 # Whether notices about the service are left out. Each call of `runyard` sets it.

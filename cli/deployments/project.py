@@ -51,8 +51,8 @@ TEMPLATE = "chat"
 NOT_COPIED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info", ".venv")
 # An example is deployed from the folder of the service, a new project from its own.
 ELSEWHERE = (
-    "To deploy it to a running service, keep a key of the service once with `runyard login`. In the folder of `runyard up`,"
-    "\n`runyard keys create --role deploy` prints one. Then:"
+    "\n\nTo deploy it to a running service, keep a key of the service once with `runyard login`. In the folder of"
+    "\n`runyard up`, `runyard keys create --role deploy` prints one. Then:"
 )
 GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
 
@@ -176,12 +176,11 @@ class Project:
 
     def _check_graphs(self) -> None:
         """Raise CommandFailed for a configuration that the build would refuse: without graphs, or with JavaScript."""
+        for key in ("graphs", "dependencies"):
+            if key not in self.config and (similar := misspelt(key, self.config)):
+                raise CommandFailed(f"{self.config_name}: {similar}: unknown key. Did you mean {key}?")
         if "graphs" not in self.config:
-            similar = misspelt("graphs", self.config)
-            reason = (
-                f"{similar}: unknown key. Did you mean graphs?" if similar else "graphs: this key is missing"
-            )
-            raise CommandFailed(f"{self.config_name}: {reason}")
+            raise CommandFailed(f"{self.config_name}: graphs: this key is missing")
         graphs, auth, http = (
             section if isinstance(section := self.config.get(key), dict) else {}
             for key in ("graphs", "auth", "http")
@@ -362,7 +361,7 @@ def _renamed(text: str, directory: Path, template: str) -> str:
     text = text.replace(f"# {template}\n", f"# {name}\n", 1)
     for verb in ("deploy", "dev"):
         text = text.replace(f"runyard {verb} examples/{template}", f"runyard {verb}")
-    text = text.replace("To deploy it to a running service:", ELSEWHERE)
+    text = text.replace(" To deploy it to a running service:", ELSEWHERE)
     deployed = deployment_name(name)
     return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
         f"runyard run {template}", f"runyard run {deployed}"

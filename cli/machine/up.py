@@ -36,7 +36,7 @@ READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
 
-OF_MACHINE = "workers.isolation.sandbox"  # log lines of this module concern the machine, not the process
+OF_MACHINE = "workers.isolation."  # log lines of these modules concern the machine, not the process
 
 OnReady = Callable[[Settings], int | None]
 

@@ -283,7 +283,7 @@ def test_a_service_that_no_option_or_variable_names_is_named_on_stderr(
     (tmp_path / ".runyard").mkdir()
     (tmp_path / ".runyard" / "url").write_text(server.url)
     (tmp_path / ".runyard" / "admin.key").write_text("ryd_kept")
-    notice = f"Using the service of this directory, {server.url}. --url or --context names another.\n"
+    notice = f"Using the service of this directory, {server.url}. --url, or --context before the command, names another.\n"
 
     for words, says in (
         (["list"], notice),
@@ -315,7 +315,7 @@ def test_a_deploy_names_the_service_that_runs_in_its_project_and_a_quiet_one_doe
     (project / ".runyard" / "url").write_text(server.url)
     (project / ".runyard" / "admin.key").write_text("ryd_kept")
     server.answers["GET /v2/deployments"] = [(403, {"detail": "no"})]
-    notice = f"Using the service of this directory, {server.url}. --url or --context names another.\n"
+    notice = f"Using the service of this directory, {server.url}. --url, or --context before the command, names another.\n"
     assert invoke("deploy").stderr.startswith(notice)
     assert "Using" not in invoke("deploy", "-q").output
 

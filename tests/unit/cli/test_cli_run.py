@@ -417,6 +417,7 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     readme = (folder / "README.md").read_text()
     assert readme.startswith("# My Agent\n")
     assert "examples/" not in readme
+    assert max(map(len, readme.splitlines())) <= 130
     assert "/d/my-agent" in readme
     assert "runyard run my-agent " in readme
 
