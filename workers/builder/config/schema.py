@@ -516,8 +516,9 @@ class LanggraphJson(Section):
 
     @pre_load
     def prepare(self, config: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
-        if "graphs" not in config and (key := misspelt("graphs", config)):
-            raise ValidationError({key: "unknown key. Did you mean graphs?"})
+        for key in ("graphs",) if config.get("source") else ("graphs", "dependencies"):
+            if key not in config and (similar := misspelt(key, config)):
+                raise ValidationError({similar: f"unknown key. Did you mean {key}?"})
         if config.get("source") is not None and config.get("dependencies"):
             reason = "must be empty when there is a source: uv.lock says what is installed"
             raise ValidationError({"dependencies": reason})
