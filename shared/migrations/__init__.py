@@ -28,7 +28,7 @@ from sqlalchemy.exc import OperationalError
 
 from shared import store_vectors
 from shared.access.api_keys import ensure_default_organization
-from shared.infra import schema
+from shared.infra import database_version
 from shared.infra.postgres import driver_url, session_defaults
 
 log = logging.getLogger(__name__)
@@ -50,18 +50,20 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
     """Apply missing versions, prepare optional extensions, and create the default organization. Safe to repeat.
 
     Leaves a database of a newer release unchanged. A transaction pooler does not allow settings per session, so with
-    `pooler="transaction"` the role gets the service's session settings as defaults. Raises schema.DevelopmentDatabase.
+    `pooler="transaction"` the role gets the service's session settings as defaults. Raises database_version.DevelopmentDatabase.
     """
     engine = _engine(url)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
     with _alone(engine), engine.connect() as connection:
         version = _version(connection)
-        if version is not None and version > schema.needed():
+        if version is not None and version > database_version.needed():
             log.warning(
-                "the database is at version %s, newer than this release's %s", version, schema.needed()
+                "the database is at version %s, newer than this release's %s",
+                version,
+                database_version.needed(),
             )
             return
-        schema.refuse_development(version)
+        database_version.refuse_development(version)
         for attempt in range(1, TRIES + 1):
             try:
                 command.upgrade(config(connection), "head")
@@ -127,7 +129,7 @@ def write_version(url: str, subject: str) -> None:
     """Write the file of the next version from the difference between the models and an up-to-date database."""
     engine = _engine(url)
     with engine.connect() as connection:
-        number = f"{int(schema.needed()) + 1:04}"
+        number = f"{int(database_version.needed()) + 1:04}"
         command.revision(config(connection), subject, autogenerate=True, rev_id=number)
 
 

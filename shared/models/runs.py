@@ -173,7 +173,7 @@ RUN = Table(
         "ended_at",
         postgresql_where=text(is_unsuccessful()),
     ),
-    # ended runs, newest first: see shared/runs/search.py
+    # ended runs, newest first: see shared/runs/read.py
     Index("ix_run_ended", "deployment_id", "run_id", postgresql_where=text(has_ended())),
     # the runs of a cron
     Index(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from shared.deployments import deployments, revisions
 from shared.deployments.revisions import Transition
 from shared.eventlog.events import RESERVED
-from shared.figures import folding, recording
+from shared.figures import folding
 from shared.models import DeploymentStatus
 from shared.runs import webhooks
 from shared.runs.cancel import Displaced
@@ -58,7 +58,7 @@ def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
     stopped = [*_STOP_PENDING.rows(conn, **key, reserved=RESERVED), *_STOP_RUNNING.rows(conn, **key)]
     ended = [row["run_id"] for row in stopped if row["owner"] is None]
     if ended:
-        recording.record(conn, ended)
+        folding.record(conn, ended)
         webhooks.record(conn, ended, error=cancel_error("interrupt", REASON))
     return [
         Displaced(row["run_id"], row["owner"], "interrupt", row["attempt"], row["seq_reserved"], REASON)

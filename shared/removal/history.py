@@ -11,10 +11,10 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.deployments.logs import BUILD, DEPLOY
-from shared.infra import clock
 from shared.infra.arrays import texts
+from shared.infra.postgres import database_time
 from shared.models import REVISION_ENDS
-from shared.runs.search import least_id
+from shared.runs.read import least_id
 from shared.sql import statement
 
 REVISIONS_AT_ONCE = 50
@@ -81,7 +81,7 @@ def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most
 
 def remove_old_runs(conn: Connection, deployment_id: UUID, *, days: float) -> int:
     """Remove some of a deployment's runs that ended more than `days` days ago. Their threads are unchanged."""
-    before = clock.now() - timedelta(days=days)
+    before = database_time() - timedelta(days=days)
     return _OLD_RUNS.count(
         conn, deployment_id=deployment_id, before=before, least_id=least_id(before), limit=RUNS_AT_ONCE
     )

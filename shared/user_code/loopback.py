@@ -15,9 +15,9 @@ from uuid import UUID
 import orjson
 
 from shared.errors import Unavailable
-from shared.infra import clock, encryption
+from shared.infra import encryption
 from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import dumps
+from shared.infra.postgres import database_seconds, dumps
 
 HEADER = "X-Runyard-User-Code"
 VALID_SECONDS = 60.0
@@ -33,7 +33,7 @@ class LoopbackToken:
 
 def make(deployment_id: UUID, user: Mapping[str, Any] | None) -> str:
     """Return a token, as a header value. Raises Unavailable without encryption keys or the database's time."""
-    content = {"deployment_id": deployment_id, "user": user, "until": clock.seconds() + VALID_SECONDS}
+    content = {"deployment_id": deployment_id, "user": user, "until": database_seconds() + VALID_SECONDS}
     return encryption.encrypt(dumps(content)).decode()
 
 
@@ -41,7 +41,7 @@ def read(token: str) -> LoopbackToken | None:
     """Decode a token. Returns None for an invalid or expired one."""
     try:
         content = orjson.loads(encryption.decrypt(token.encode()))
-        if content["until"] < clock.seconds():
+        if content["until"] < database_seconds():
             return None
         return LoopbackToken(UUID(content["deployment_id"]), content["user"])
     except (Undecryptable, Unavailable, ValueError, TypeError, KeyError):

@@ -173,7 +173,7 @@ def api(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Api:
     """Deployment `chat` with the graphs `agent` and `other`, otherwise empty."""
-    monkeypatch.setattr(hub, "made", _hub)
+    monkeypatch.setattr(hub, "instance", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
@@ -316,7 +316,7 @@ def control(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The empty control plane, with an encryption key for secrets."""
-    monkeypatch.setattr(hub, "made", _hub)
+    monkeypatch.setattr(hub, "instance", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
     encryption.configure([])

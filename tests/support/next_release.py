@@ -16,13 +16,13 @@ from pathlib import Path
 
 from cli.machine import procfile
 from cli.machine.procfile import PROJECT
-from shared.infra import schema
+from shared.infra import database_version
 from tests.support import runners
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
 START_SECONDS = 120
-NUMBER = f"{int(schema.needed()) + 1:04}"
+NUMBER = f"{int(database_version.needed()) + 1:04}"
 COLUMN, INDEX = "later", "ix_run_later"
 VERSION = f'''
 import sqlalchemy as sa
@@ -31,7 +31,7 @@ from alembic import op
 from shared import migrations
 
 revision = "{NUMBER}"
-down_revision = "{schema.needed()}"
+down_revision = "{database_version.needed()}"
 
 
 def upgrade() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.infra import schema
+from shared.infra import database_version
 
-VERSIONS = sorted(schema.VERSIONS.glob("[0-9]*.py"))
+VERSIONS = sorted(database_version.VERSIONS.glob("[0-9]*.py"))
 CONTRACTS = "CONTRACTS"
 
 TAKEN_AWAY = {
@@ -149,7 +149,7 @@ def test_a_version_expands_or_says_since_when_nothing_uses_it(path: Path) -> Non
 
 def test_the_versions_follow_each_other() -> None:
     numbers = [path.stem.partition("_")[0] for path in VERSIONS]
-    first = int(schema.FIRST)
+    first = int(database_version.FIRST)
     assert numbers == [f"{n:04}" for n in range(first, first + len(VERSIONS))]
 
 

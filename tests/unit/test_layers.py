@@ -84,7 +84,6 @@ FLOORS = {
         {"client"},
         {"output"},
         {"commands"},
-        {"completion"},
         {"deployments"},
         {"runs", "machine"},
         {"doctor", "backups"},

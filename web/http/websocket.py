@@ -28,11 +28,11 @@ from wsproto.frame_protocol import CloseReason
 
 from shared.errors import Invalid
 from shared.eventlog.hub import Stopping
-from shared.infra.hardening import let_others_run
+from shared.infra.system import let_others_run
 from web.http import sse
 from web.http.client_watch import is_readable
+from web.http.connections import HandedOver
 from web.http.errors import answer
-from web.http.upgrade import HandedOver
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from shared.deployments.records import DEPLOYMENT, PREVIEW, REVISION
 from shared.models import API_KEY, OAUTH_GRANT, OAUTH_PROVIDER
 from shared.oauth import providers, tokens
 from shared.records import Record
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.threads import records as threads
 
 PROJECT = Path(__file__).parents[3]

@@ -15,17 +15,15 @@ from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import create, end_event, read, signals, visibility
-from shared.runs.record import THREAD_METADATA
+from shared.runs import create, end_event, read, signals
+from shared.runs.read import THREAD_METADATA
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from shared.user_code.filters import Filter
 from web.deployment_api.runs import stream_filter
-from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, stream_headers
+from web.deployment_api.runs.follower import FOLLOWED_HEADERS, OUTPUT, RunFollower, stream_headers
 from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
-from web.gate.authorization import allow_all
-from web.gate.context import caller, deployment, unasked, user
+from web.gate.context import allow_all, caller, deployment, unchecked_deployment, user
 from web.http import sse
 from web.schemas.fields import QueryBoolean, QueryList, Schema, StrictString
 from web.schemas.operations import RouteGroup
@@ -107,7 +105,7 @@ def _thread_of(run_id: UUID) -> UUID | None:
         return None
     with connection() as conn:
         try:
-            return _row(conn, unasked().id, None, run_id)[0]["thread_id"]
+            return _row(conn, unchecked_deployment().id, None, run_id)[0]["thread_id"]
         except NotFound:
             return None
 
@@ -116,7 +114,7 @@ def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: b
     if not filter:
         return True
     if is_gone:  # the thread is gone, too
-        return visibility.is_let_through(conn, row["kwargs"].get(THREAD_METADATA) or {}, filter)
+        return filters.matches(conn, row["kwargs"].get(THREAD_METADATA) or {}, filter)
     return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
 
 

@@ -1,0 +1,135 @@
+"""Assistants as MCP tools: their description for clients, and the arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from shared import agents
+from shared.errors import Denied, Refused
+from shared.infra.postgres import Row, connection
+from shared.user_code import filters
+from shared.user_code.authorization import Ask, Granted
+from web.deployment_api.protocols.conversation import (
+    MESSAGES,
+    input_fields,
+    misfits,
+    takes_messages,
+    user_message,
+)
+from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
+from web.gate.context import allow, allow_all, changed, deployment, unchecked_deployment, user
+
+PAGE = 100
+ANNOTATIONS = {
+    "readOnlyHint": False,
+    "destructiveHint": False,
+    "idempotentHint": False,
+    "openWorldHint": True,
+}
+TEXT = {"type": "string"}
+
+
+def page(cursor: str | None) -> dict[str, Any]:
+    """Return a page of tools, oldest assistants first. Raises RpcError for an invalid cursor."""
+    offset = _offset(cursor)
+    asked = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)
+    with connection() as conn:
+        found = agents.tools(
+            conn,
+            deployment(),
+            limit=PAGE + 1,
+            offset=offset,
+            metadata=changed(asked),
+            filter=asked.filter,
+        )
+    shown: dict[str, Any] = {"tools": [_describe(row) for row in _readable(found[:PAGE])]}
+    if len(found) > PAGE:
+        shown["nextCursor"] = str(offset + PAGE)
+    return shown
+
+
+def _readable(found: Sequence[Row]) -> list[Row]:
+    """Return the assistants that the caller may not only find, but also read."""
+    if user() is None or not found:
+        return list(found)
+    granted = _granted([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in found])
+    with connection() as conn:
+        return [
+            row
+            for row, asked in zip(found, granted, strict=True)
+            if asked is not None
+            and (
+                not asked.filter
+                or filters.is_assistant_visible(conn, deployment().id, row["assistant_id"], asked.filter)
+            )
+        ]
+
+
+def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
+    """Return a grant for each ask, None for a denied one. Asks one by one only if the joint call is denied."""
+    try:
+        return [*allow_all(asks)]
+    except Denied as error:
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        if len(asks) == 1:
+            return [None]
+    return [one for ask in asks for one in _granted([ask])]
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 15:
+        raise RpcError(INVALID_PARAMS, "cursor: must be a nextCursor from this server")
+    return int(cursor)
+
+
+def find(name: str) -> Row | None:
+    """Return the assistant of a tool, or None. Before authorization, the caller must not learn the result."""
+    with connection() as conn:
+        found = agents.tools(conn, unchecked_deployment(), name=name)
+    return found[0] if found else None
+
+
+def _describe(row: Row) -> dict[str, Any]:
+    return {
+        "name": row["name"],
+        "title": row["title"],
+        "description": row["description"] or f"Runs the assistant {row['title']!r}.",
+        "inputSchema": arguments_schema(row["input_schema"]),
+        "annotations": ANNOTATIONS,
+    }
+
+
+def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's arguments: that of the graph's input, with a text in place of a conversation."""
+    shown = {**schema, "type": "object"}
+    if not takes_messages(schema):
+        return shown
+    required = schema.get("required")
+    others = [name for name in required if name != MESSAGES] if isinstance(required, list) else []
+    shown["properties"] = {**input_fields(schema), MESSAGES: TEXT}
+    shown["required"] = [MESSAGES, *others]
+    definitions = shown.pop("$defs", None)
+    if definitions and b'"$ref"' in orjson.dumps(shown):
+        shown["$defs"] = definitions
+    return shown
+
+
+class ArgumentsMisfit(Refused):
+    """The arguments of a call do not fit the schema of the tool. The model that sent them can correct them."""
+
+
+def graph_input(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a graph's input for the arguments of a call. Raises ArgumentsMisfit."""
+    problems = misfits(arguments_schema(schema), arguments)
+    if problems:
+        raise ArgumentsMisfit(f"The arguments do not match the tool's schema: {'; '.join(problems)}")
+    if not takes_messages(schema):
+        return dict(arguments)
+    return {**arguments, MESSAGES: [user_message(arguments[MESSAGES])]}

@@ -1,0 +1,336 @@
+"""Commands of protocol v2 over HTTP: the parameters, the result, the answers and the error codes of each.
+
+A refused command is answered with status 200 and an error code. Only a body that is not a command is a 400.
+`shared/protocol/` determines what a command does to a thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar
+from uuid import UUID
+
+from flask import Response, jsonify
+
+from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
+from shared.infra.postgres import connection
+from shared.protocol import events, lifecycle, resume, stream
+from shared.protocol.lifecycle import NoSuchRun
+from shared.protocol.resume import NoSuchInterrupt, NotStoredYet
+from shared.records import ANYTHING, COUNT, OBJECT, TEXT, one_of, record
+from shared.runs.create import Created
+from shared.runs.drafts import RunRequest
+from shared.runs.read import PROTOCOL, STRATEGIES
+from shared.user_code import filters
+from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
+from web.deployment_api.runs.creation import create_run
+from web.deployment_api.runs.run_request import Goto, Update, of_command
+from web.gate.context import allow, deployment
+from web.http.errors import status_of
+from web.schemas.fields import (
+    AnyJson,
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    UuidField,
+)
+from web.schemas.openapi import ERROR
+from web.schemas.openapi_examples import GRAPH, MESSAGES
+from web.schemas.operations import IdText, RouteGroup
+from web.schemas.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
+
+ERROR_CODES = (
+    "invalid_argument", "unknown_command", "unknown_error", "no_such_run", "no_such_subscription",
+    "no_such_namespace", "no_such_interrupt", "no_such_checkpoint", "permission_denied", "not_supported",
+)  # fmt: skip
+
+SUCCESS = record(
+    "CommandSuccess",
+    type=one_of("success"),
+    id={"type": "integer"},
+    result=OBJECT,
+    meta=record(applied_through_seq=COUNT),
+)
+REFUSED = record(
+    "CommandRefusal", type=one_of("error"), id=ANYTHING, error=one_of(*ERROR_CODES), message=TEXT
+)
+ANSWER: dict[str, Any] = {"anyOf": [SUCCESS, REFUSED]}
+NO_COMMAND: dict[str, Any] = {"anyOf": [REFUSED, ERROR]}
+
+
+def success_answer(id: int, result: Mapping[str, Any], through: int) -> dict[str, Any]:
+    """Return a success. `through` is the number of the thread's newest event before those that the command causes."""
+    return {"type": "success", "id": id, "result": result, "meta": {"applied_through_seq": through}}
+
+
+def error_answer(id: Any, code: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "id": id, "error": code, "message": message}
+
+
+bp = RouteGroup(
+    "protocol_commands",
+    section="Protocol v2",
+    switches=("disable_threads", "disable_runs"),
+)
+
+# The end of a run is stored a moment after its interrupts appear in the event log: usually after 20 ms, on a busy
+# machine after up to some seconds.
+STORED_SECONDS = 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.2
+
+# Stream options of a run that a command creates: they serve readers of this protocol and of the older event streams.
+STREAMED: dict[str, Any] = {
+    "stream_mode": ["values", "updates", "messages-tuple", "custom", PROTOCOL],
+    "stream_subgraphs": True,
+    "stream_resumable": True,
+    "durability": "async",
+}
+
+
+class ProtocolCommand(Schema):
+    example: ClassVar[dict[str, Any]] = {
+        "id": 1,
+        "method": "run.start",
+        "params": {"assistant_id": GRAPH, "input": MESSAGES},
+    }
+
+    id = StrictInteger(required=True)
+    method = StrictString(required=True)
+    params = JsonObject()
+
+
+class RunStart(Schema):
+    assistant_id = StrictString(required=True, min_length=1)
+    input = AnyJson()
+    config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
+    multitaskStrategy = OneOf(*STRATEGIES, allow_none=True)
+
+
+class InterruptAnswer(Schema):
+    interrupt_id = StrictString(required=True, min_length=1)
+    response = AnyJson(load_default=None)
+
+
+class InputRespond(Schema):
+    interrupt_id = StrictString(min_length=1)
+    response = AnyJson(load_default=None)
+    responses = ListOf(Nested(InterruptAnswer), not_empty=True)
+    update = Update(allow_none=True)
+    goto = Goto(allow_none=True)
+    config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    strict_resume = StrictBoolean(allow_none=True)
+
+
+class GetTree(Schema):
+    run_id = UuidField(allow_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """The result of a command; `through` is the number of the thread's newest event before those it causes."""
+
+    result: Mapping[str, Any]
+    through: int
+
+
+class CommandRefused(Exception):
+    """The refusal of a command, with an error code of the protocol."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@bp.operation(
+    "POST /threads/<thread_id>/commands",
+    "Execute a command of protocol v2",
+    role="run",
+    body=ProtocolCommand,
+    answer=ANSWER,
+    errors=(400,),
+    refusals={400: NO_COMMAND},
+)
+def command(thread_id: IdText) -> Response:
+    """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
+    sent = _sent()
+    try:
+        fields = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
+    except Invalid as error:
+        response = jsonify(error_answer(_id(sent), "invalid_argument", error.message))
+        response.status_code = 400
+        return response
+    return jsonify(carry_out(thread_id, fields))
+
+
+def _sent() -> Any:
+    try:
+        return parse_body(raw_body())
+    except Invalid as error:
+        if error.message == BAD_JSON:
+            error.status = 400
+        raise
+
+
+def _id(sent: Any) -> Any:
+    """Return the id in a body that is not a valid command, whatever its type, or None."""
+    return sent.get("id") if isinstance(sent, dict) else None
+
+
+def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a validated command and return the answer to it."""
+    try:
+        done = _done(thread_id, command["method"], command.get("params", {}))
+    except CommandRefused as refusal:
+        return error_answer(command["id"], refusal.code, refusal.message)
+    return success_answer(command["id"], done.result, done.through)
+
+
+def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone:
+    if method in NOT_SUPPORTED:
+        raise CommandRefused("not_supported", f"{method} is not supported here")
+    if method not in METHODS:
+        raise CommandRefused("unknown_command", f"Unknown command '{method[:100]}'")
+    schema, execute = METHODS[method]
+    try:
+        key = uuid_path(thread_id, "thread_id", message="Invalid thread ID")
+    except Invalid as error:
+        raise _refusal(error) from error
+    try:
+        fields = checked(schema, params, "params")
+        rule = execute(key, fields)
+    except Invalid as error:
+        raise CommandRefused("invalid_argument", error.message) from error
+    try:
+        return rule()
+    except Refused as error:
+        raise _refusal(error) from error
+    except Denied as error:
+        raise _denial(error) from error
+
+
+def _denial(error: Denied) -> Exception:
+    """Return the error of a command for a refusal by the deployment's authorization.
+
+    A failure of the authorization itself (5xx) is returned as it is: it fails the request, not the command.
+    """
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return error
+    code = "no_such_run" if error.status == HTTPStatus.NOT_FOUND else "permission_denied"
+    return CommandRefused(code, error.message)
+
+
+CODE_OF_ERROR: dict[type[Refused], str] = {
+    NoSuchRun: "no_such_run",
+    NoSuchInterrupt: "no_such_interrupt",
+    Forbidden: "permission_denied",
+}
+
+
+def _refusal(error: Refused) -> CommandRefused:
+    """Return the error of a command for a refusal by a rule.
+
+    A refusal without a code of its own becomes `unknown_error`, with the HTTP status that it has elsewhere.
+    """
+    code = next((code for kind, code in CODE_OF_ERROR.items() if isinstance(error, kind)), None)
+    if code is not None:
+        return CommandRefused(code, error.message)
+    status = 422 if isinstance(error, NotFound) else status_of(error)
+    return CommandRefused("unknown_error", f"{status}: {error.message}")
+
+
+Rule = Callable[[], CommandDone]
+
+
+def _run_start(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    older = params.pop("multitaskStrategy", None)
+    params["multitask_strategy"] = params.get("multitask_strategy") or older
+    rule = resume.ResumeOrStart(thread_id)
+    request = of_command(params, thread_id, **STREAMED, if_not_exists="create", rule=rule)
+    return lambda: _start_run(request)
+
+
+def _start_run(request: RunRequest) -> CommandDone:
+    created = create_run(request)
+    return CommandDone({"run_id": str(created.run_id)}, _before(created))
+
+
+def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    one = {"interrupt_id": params.pop("interrupt_id", None), "response": params.pop("response")}
+    several = params.pop("responses", None) or [one]
+    responses = {each["interrupt_id"]: each["response"] for each in several}
+    if None in responses:
+        raise Invalid("interrupt_id: this field is required")
+    if len(responses) < len(several):
+        raise Invalid("responses: an interrupt can be answered only once")
+    params["command"] = {name: params.pop(name, None) for name in ("update", "goto")}
+    rule = resume.AnswerInterrupts(thread_id, responses)
+    request = of_command({**params, "assistant_id": ""}, thread_id, **STREAMED, rule=rule)
+    return lambda: _respond(request)
+
+
+def _respond(request: RunRequest) -> CommandDone:
+    try:
+        created = create_run(request)
+    except NotStoredYet as refusal:
+        if not resume.has_published(refusal.run_id, refusal.ids):
+            raise
+        _wait_for_end(refusal.run_id)
+        created = create_run(request)
+    return CommandDone({}, _before(created))
+
+
+def _wait_for_end(run_id: UUID) -> None:
+    """Wait until the end of a run is stored, for at most STORED_SECONDS."""
+    give_up_at, pause = time.monotonic() + STORED_SECONDS, FIRST_PAUSE_SECONDS
+    while time.monotonic() < give_up_at:
+        with connection() as conn:
+            if not resume.is_running(conn, run_id):
+                return
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _before(created: Created) -> int:
+    return events.event_number(created.row["created_seq"])
+
+
+def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    def found() -> CommandDone:
+        asked = allow("threads", "read", thread_id=thread_id)
+        with connection() as conn:
+            unknown = NoSuchRun("Run not found") if params.get("run_id") else lifecycle.no_run(thread_id)
+            filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=unknown)
+            root = lifecycle.tree_of_run(conn, deployment().id, thread_id, params.get("run_id"))
+            return CommandDone({"tree": root}, stream.newest(conn, deployment().id, thread_id))
+
+    return found
+
+
+METHODS: dict[str, tuple[type[Schema], Callable[[UUID, dict[str, Any]], Rule]]] = {
+    "run.start": (RunStart, _run_start),
+    "input.respond": (InputRespond, _input_respond),
+    "agent.getTree": (GetTree, _get_tree),
+}
+# Subscriptions need a WebSocket. The others are in the protocol's types, but no server implements them.
+NOT_SUPPORTED = frozenset(
+    {
+        "subscription.subscribe",
+        "subscription.unsubscribe",
+        "subscription.reconnect",
+        "state.get",
+        "state.listCheckpoints",
+        "state.fork",
+        "input.inject",
+    }
+)
