@@ -46,17 +46,22 @@ def check(filter: Any) -> None:
         _Condition("metadata", "f", ":{}").of(filter)
 
 
-def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple[str, dict[str, Any]]:
+def condition(
+    filter: Filter | None, column: str, *, prefix: str = "f", placeholder: str = ":{}"
+) -> tuple[str, dict[str, Any]]:
     """Return an SQL condition for the records that a filter matches, with `:name` parameters, and their values.
 
     `column` is a JSONB column as it is written in the statement. Raises BadFilter for an invalid filter.
     """
-    return _compiled(filter, column, prefix, ":{}")
+    if not filter:
+        return "true", {}
+    compiled = _Condition(column, prefix, placeholder)
+    return compiled.of(filter), compiled.values
 
 
 def for_driver(filter: Filter | None, column: str) -> tuple[str, dict[str, Any]]:
     """Return the condition and its values for statements of the driver, with `%(name)s` parameters."""
-    return _compiled(filter, column, "f", "%({})s")
+    return condition(filter, column, placeholder="%({})s")
 
 
 def clause(filter: Filter | None, column: str) -> list[TextClause]:
@@ -65,15 +70,6 @@ def clause(filter: Filter | None, column: str) -> list[TextClause]:
         return []
     sql, values = condition(filter, column)
     return [text(sql).bindparams(**values)]
-
-
-def _compiled(
-    filter: Filter | None, column: str, prefix: str, placeholder: str
-) -> tuple[str, dict[str, Any]]:
-    if not filter:
-        return "true", {}
-    compiled = _Condition(column, prefix, placeholder)
-    return compiled.of(filter), compiled.values
 
 
 class _Condition:
@@ -185,8 +181,8 @@ class _Kind:
         lock: bool = False,
     ) -> bool:
         """Whether the record exists and the filter matches it. `lock` locks its row."""
-        condition, values = for_driver(filter, self.metadata)
-        sql = f"{self.statement} AND {condition}{self.lock if lock else ''}"
+        is_match, values = for_driver(filter, self.metadata)
+        sql = f"{self.statement} AND {is_match}{self.lock if lock else ''}"
         values |= {"deployment_id": deployment_id, "id": id}
         return query(conn, sql, values).fetchone() is not None
 
