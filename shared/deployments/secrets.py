@@ -73,14 +73,11 @@ def carry_over(conn: Connection, old_id: UUID, new_id: UUID) -> None:
     conn.execute(query, {"old": old_id, "new": new_id})
 
 
-def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
-    """Return a revision's secrets decrypted, for builders and runners only. Raises Undecryptable."""
-    rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
-    return {row.name: encryption.decrypt(row.value) for row in rows}
-
-
-def some_of(conn: Connection, revision_id: UUID, names: Collection[str]) -> dict[str, str]:
-    """Return the revision's secrets with these names, decrypted. Raises Undecryptable."""
-    query = text("SELECT name, value FROM secret WHERE revision_id = :id AND name = ANY(:names)")
-    rows = conn.execute(query, {"id": revision_id, "names": list(names)})
+def secrets_of(conn: Connection, revision_id: UUID, names: Collection[str] | None = None) -> dict[str, str]:
+    """Return a revision's secrets, or those with these names, decrypted. For builders and runners. Raises Undecryptable."""
+    query = text(
+        "SELECT name, value FROM secret WHERE revision_id = :id"
+        " AND (CAST(:names AS text[]) IS NULL OR name = ANY(:names))"
+    )
+    rows = conn.execute(query, {"id": revision_id, "names": None if names is None else list(names)})
     return {row.name: encryption.decrypt(row.value) for row in rows}
