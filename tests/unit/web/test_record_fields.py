@@ -32,8 +32,7 @@ ROWS = {
     "deployments/deployments.py": (DEPLOYMENT, REVISION),
     "deployments/revisions.py": (REVISION,),
     "deployments/traffic.py": (PREVIEW,),
-    "operating/keys.py": (api_keys.RECORD,),
-    "operating/orgs.py": (organizations.RECORD,),
+    "operating/keys.py": (api_keys.RECORD, organizations.RECORD),
     "runs/runs.py": (RUN,),
 }
 
