@@ -87,9 +87,9 @@ def start(sender: Any, **_: Any) -> None:
     )
 
 
-def _consume(worker: Any, queue: str, is_wanted: bool) -> None:
+def _consume(worker: Any, queue: str, is_active: bool) -> None:
     """Start or stop consuming a queue, as Celery's remote control does: in the consumer's own loop."""
-    worker.call_soon(worker.add_task_queue if is_wanted else worker.cancel_task_queue, queue)
+    worker.call_soon(worker.add_task_queue if is_active else worker.cancel_task_queue, queue)
 
 
 class SignalStep(StartStopStep):

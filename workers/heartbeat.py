@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 from kombu.entity import Exchange, Queue
@@ -40,7 +40,27 @@ HEARTBEATS_A_CANARY = 2
 DEAD_SECONDS = 60.0
 DEAD_CANARIES = 4  # unanswered ones: those lost by a broker that restarted do not count
 
-Figures = Callable[[], Mapping[str, Any]]
+
+class Process(Protocol):
+    """The worker process that the heartbeats describe."""
+
+    kind: str
+    isolation: Isolation
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no task can start, so that no canary can return."""
+        ...
+
+    def figures(self) -> Mapping[str, Any]:
+        """Return the changing fields of a Heartbeat."""
+        ...
+
+    def set_drained(self, is_drained: bool) -> None:
+        """Drain this process because an operator requested it, or resume it."""
+
+    def die(self) -> None:
+        """End the process because no messages reach it, so that its supervisor starts another."""
 
 
 def consume_canaries(consumed: Any, worker: str) -> None:
@@ -66,27 +86,13 @@ class HeartbeatSender:
     def __init__(
         self,
         settings: Settings,
+        process: Process,
         *,
-        kind: str,
-        isolation: Isolation,
-        figures: Figures,
-        is_full: Callable[[], bool],
-        dies: Callable[[], None],
-        on_drain: Callable[[bool], None],
         send_canary: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`figures` returns the changing fields of a Heartbeat. `is_full`: no task can start, so no canary can return.
-
-        `on_drain` is called with True when an operator drains this worker, and with False when its drain ends.
-        """
         self._settings = settings
-        self._kind = kind
-        self._isolation = isolation
-        self._figures = figures
-        self._is_full = is_full
-        self._dies = dies
-        self._on_drain = on_drain
+        self._process = process
         self._send_canary = send_canary
         self._clock = clock
         self._canary_at = clock()
@@ -95,7 +101,7 @@ class HeartbeatSender:
         self._sent_at: float | None = None
         self.draining = False  # to shut down
         self._is_drained = False  # by an operator
-        self._health = HealthSocket(settings.runtime_dir, kind, self.why_not_ready)
+        self._health = HealthSocket(settings.runtime_dir, process.kind, self.why_not_ready)
 
     def start(self) -> None:
         self._health.open()
@@ -144,19 +150,20 @@ class HeartbeatSender:
 
     def send(self) -> None:
         """Write this process's row, and drain the process if an operator requested it."""
+        process = self._process
         heartbeat = Heartbeat(
             id=self._settings.worker,
-            kind=self._kind,
-            pool=self._settings.pool if self._kind == "runner" else None,
+            kind=process.kind,
+            pool=self._settings.pool if process.kind == "runner" else None,
             host_name=self._settings.worker.partition(":")[0],
             pid=os.getpid(),
             version=__version__,
-            isolation=self._isolation.level,
-            bounds_tasks=self._isolation.bounds_tasks,
-            bounds_memory=self._isolation.bounds_memory,
+            isolation=process.isolation.level,
+            bounds_tasks=process.isolation.bounds_tasks,
+            bounds_memory=process.isolation.bounds_memory,
             state=DRAINING if self.draining or self._is_drained else READY,
             heard_seconds=round(self._clock() - self._canary_at, 1),
-            **self._figures(),
+            **process.figures(),
         )
         with connection() as conn:
             is_drained = fleet.record_heartbeat(
@@ -166,16 +173,16 @@ class HeartbeatSender:
         if is_drained != self._is_drained and not self.draining:
             log.info("an operator has %s this worker", "drained" if is_drained else "resumed")
             self._is_drained = is_drained
-            self._on_drain(is_drained)
+            process.set_drained(is_drained)
 
     def check(self) -> None:
         """Send a canary in every second call. End the process if no canary returns."""
-        if self.draining or self._is_full():
+        if self.draining or self._process.is_full:
             self.canary_returned()  # no canary can return now, which is expected
             return
         if self._clock() - self._canary_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
             log.critical("no message has come through for %.0f s: this process ends", DEAD_SECONDS)
-            self._dies()
+            self._process.die()
         self._rounds += 1
         if self._rounds % HEARTBEATS_A_CANARY == 0:
             self._try_canary()

@@ -70,13 +70,13 @@ class RunTrace:
     """The span of one attempt and the spans of its nodes."""
 
     def __init__(self, run: Claimed) -> None:
-        found = tracing.tracer()
-        assert found is not None
-        self._tracer = found
+        tracer = tracing.tracer()
+        assert tracer is not None
+        self._tracer = tracer
         place = _place(run)
         if run.attempt == 1:
-            found.start("wait", parent=place, at_ns=_created_ns(run)).end()
-        self._span = found.start(
+            tracer.start("wait", parent=place, at_ns=_created_ns(run)).end()
+        self._span = tracer.start(
             f"attempt {run.attempt}",
             parent=place,
             runyard__attempt=run.attempt,
@@ -94,18 +94,18 @@ class RunTrace:
 
     def node(self, body: bytes) -> None:
         """Begin or end the span of a node as a graph host reports it."""
-        told = orjson.loads(body)
-        id, at_ns = str(told["id"]), int(told["at"] * 1e9)
-        if told["ended"]:
+        frame = orjson.loads(body)
+        id, at_ns = str(frame["id"]), int(frame["at"] * 1e9)
+        if frame["ended"]:
             span = self._nodes.pop(id, None)
             if span is not None:
-                span.end(error=told.get("error"), at_ns=at_ns)
+                span.end(error=frame.get("error"), at_ns=at_ns)
             return
         if self._counted >= MAX_NODES:
             return
         self._counted += 1
-        above = self._nodes.get(str(told.get("within")), self._span)
-        name = str(told["name"])[:MAX_NAME]
+        above = self._nodes.get(str(frame.get("within")), self._span)
+        name = str(frame["name"])[:MAX_NAME]
         self._nodes[id] = self._tracer.start(
             f"node {name}", parent=above.context, at_ns=at_ns, runyard__node=name
         )

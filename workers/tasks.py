@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import gevent
 
-from shared.deployments import limits
-from shared.deployments.limits import HostLimits
-from shared.figures import prices
+from shared.figures import usage
 from shared.infra import broker, egress, encryption
 from shared.infra.loops import forever
-from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import caches, host_command, workspaces
+from workers.builder import host_command, workspaces
 from workers.builder.builder import Builder
+from workers.builder.python import packages
 from workers.celery_app import celery
 from workers.consumer import MessageTask
-from workers.heartbeat import Figures, HeartbeatSender
+from workers.heartbeat import HeartbeatSender
 from workers.isolation import sandbox
+from workers.isolation.levels import Isolation
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host_pool import HostPool
 from workers.runner.runner import Runner
@@ -35,6 +35,9 @@ from workers.upkeep.webhook_deliveries import Deliveries
 
 class WorkerProcess:
     """The runner or builder of this process, with its heartbeats, upkeep and deliveries. Empty until it starts."""
+
+    kind: str  # "runner" or "builder"
+    isolation: Isolation
 
     def __init__(self) -> None:
         self.runner: Runner | None = None
@@ -52,35 +55,27 @@ class WorkerProcess:
         """
         encryption.configure(settings.encryption_keys)
         egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
-        prices.configure(settings.model_prices)
-        isolation = sandbox.settle(settings)
+        usage.configure_prices(settings.model_prices)
+        self.kind = "runner" if is_runner else "builder"
+        self.isolation = sandbox.settle(settings)
+        self._slots, self._consume = slots, consume
         if is_runner:
             deploy_log = DeployLog()
-            hosts = HostPool(settings, host_command.host_of(settings, deploy_log), _limits_of)
-            self.runner = runner = Runner(settings, hosts, deploy_log)
-            gevent.spawn(runner.warm_up)
-            figures: Figures = runner.figures
+            hosts = HostPool(settings, partial(host_command.prepare_host, settings, deploy_log))
+            self.runner = Runner(settings, hosts, deploy_log)
+            gevent.spawn(self.runner.warm_up)
         else:
-            self.builder = builder = Builder(settings)
-            figures = lambda: {"slots": slots, "running": builder.building}  # noqa: E731  one of two
-        self.heartbeats = HeartbeatSender(
-            settings,
-            kind="runner" if is_runner else "builder",
-            isolation=isolation,
-            figures=figures,
-            is_full=lambda: MessageTask.executing >= slots,
-            dies=self._die,
-            on_drain=partial(self._set_drained, consume),
-        )
+            self.builder = Builder(settings)
+        self.heartbeats = HeartbeatSender(settings, self)
         self.heartbeats.start()
         for tidy, pause, what in (
             (workspaces.remove_unneeded, workspaces.TIDY_SECONDS, "removing old environments"),
             (
-                caches.remove_caches_of_deleted,
-                caches.DELETED_SECONDS,
+                packages.remove_caches_of_deleted,
+                packages.DELETED_SECONDS,
                 "removing caches of deleted deployments",
             ),
-            (caches.remove_unused, caches.TIDY_SECONDS, "removing unused packages and caches"),
+            (packages.remove_unused, packages.TIDY_SECONDS, "removing unused packages and caches"),
         ):
             gevent.spawn_later(pause, forever, partial(tidy, settings), pause, what=what)
         self.upkeep = Upkeep(settings)
@@ -110,27 +105,31 @@ class WorkerProcess:
         if self.heartbeats is not None:
             self.heartbeats.leave()
 
-    def _set_drained(self, consume: Callable[[bool], None], is_drained: bool) -> None:
-        """Drain this worker for an operator, or resume it."""
+    # as the process that the heartbeats describe
+
+    @property
+    def is_full(self) -> bool:
+        return MessageTask.executing >= self._slots
+
+    def figures(self) -> Mapping[str, Any]:
+        if self.runner is not None:
+            return self.runner.figures()
+        return {"slots": self._slots, "running": self.builder.building if self.builder is not None else 0}
+
+    def set_drained(self, is_drained: bool) -> None:
         if self.runner is not None:
             self.runner.set_drained(is_drained)
         if self.builder is not None:
             self.builder.is_drained = is_drained
-        consume(not is_drained)
+        self._consume(not is_drained)
 
-    def _die(self) -> None:
-        """End the process because no messages reach it, so that its supervisor starts another."""
+    def die(self) -> None:
         self.close()
         logging.shutdown()  # flush buffered log lines
         os._exit(os.EX_UNAVAILABLE)
 
 
 process = WorkerProcess()
-
-
-def _limits_of(revision_id: UUID) -> HostLimits:
-    with connection() as conn:
-        return limits.of_hosts(conn, [revision_id])[revision_id]
 
 
 @celery.task(name=broker.EXECUTE_RUNS, base=MessageTask)

@@ -25,8 +25,7 @@ from cli.client.access import KEPT_KEY, KEPT_URL
 from cli.errors import CannotStart
 from cli.machine import embedded, procfile
 from cli.machine.fork_server.client import ForkServer
-from cli.machine.lines import Lines
-from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, describe_exit
+from cli.machine.supervisor import Child, Died, Lines, Show, SupervisedProgram, Supervisor, describe_exit
 from shared.infra import database_version, system
 from shared.infra.system import close_memory, open_private
 from shared.settings import VARIABLES, Settings, unknown_variables
@@ -37,7 +36,7 @@ READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
 
-OF_MACHINE = "workers.isolation.sandbox"  # log lines of this module concern the machine, not the process
+OF_MACHINE = "workers.isolation."  # log lines of these modules concern the machine, not the process
 
 OnReady = Callable[[Settings], int | None]
 

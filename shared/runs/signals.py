@@ -12,8 +12,8 @@ from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
 from shared.runs import end_event
+from shared.runs.backlog import NextRun
 from shared.runs.cancel import Displaced
-from shared.runs.eligibility import Next
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
     )
 
 
-def notify_next(next_run: Next | None) -> None:
+def notify_next(next_run: NextRun | None) -> None:
     """Notify runners of a thread's next run after another run of the thread has ended. Call it after the commit."""
     if next_run is not None:
         broker.enqueue_run(next_run.pool, next_run.run_id)

@@ -21,7 +21,7 @@ from tests.contract.statements import execute, one, scalar
 from tests.support import factories as make
 from tests.support.creating import SETTINGS, fire_due_crons
 from tests.support.user_code import Context, owner_only, user
-from workers.upkeep.due_crons import DueCrons
+from workers.upkeep.upkeep import DueCrons
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"a": 1}, "input": {"n": 1}}
 

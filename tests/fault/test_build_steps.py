@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import text
 
 from cli.machine.procfile import PROJECT
-from shared.deployments import logs, revisions
+from shared.deployments import revision_events, revisions
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -30,7 +30,7 @@ from tests.support.archived import keep
 from tests.support.full_disk import largest_file
 from tests.support.greened import World, child, greened
 from tests.support.waiting import wait_until
-from workers.builder import build_log, reuse, workspaces
+from workers.builder import build_log, environments, workspaces
 from workers.builder.builder import Builder
 
 __all__ = ["child"]
@@ -47,8 +47,8 @@ ENVIRONMENT_STEPS = (
     ("workers.builder.environments", "unpack_command"),
     ("workers.builder.config.manifest", "read"),
     ("workers.builder.python.installer", "resolve"),
-    ("workers.builder.python.uv", "create_environment"),
-    ("workers.builder.python.interpreters", "compile_bytecode"),
+    ("workers.builder.python.toolchain", "create_environment"),
+    ("workers.builder.python.toolchain", "compile_bytecode"),
 )
 LATER_STEPS = (
     ("workers.builder.inspection", "inspect"),
@@ -114,7 +114,7 @@ class Case:
             conn.execute(
                 text("UPDATE revision SET lease_until = now() - interval '1 s' WHERE owner IS NOT NULL")
             )
-            logs.announce(revisions.expire(conn))
+            revision_events.announce(revisions.expire(conn))
 
     @property
     def row(self) -> Any:
@@ -343,7 +343,7 @@ def test_unchanged_source_is_built_and_loaded_once(world: World) -> None:
     assert _said(case, "the requirements are those of the last revision, and so are their versions")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reuse, "FRESH", reuse.FRESH * 0)
+        patch.setattr(environments, "FRESH", environments.FRESH * 0)
         case.revision_id = case.revise(more="# other code")
         assert case.build()["build_id"] is None, "after a day, what has been released since counts"
         assert _said(case, "resolving requirements")

@@ -15,7 +15,7 @@ from shared.runs import create
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
 from shared.settings import Settings
-from workers.upkeep.due_crons import DueCrons
+from workers.upkeep.upkeep import DueCrons
 
 
 def insert_run(

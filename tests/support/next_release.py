@@ -28,7 +28,7 @@ VERSION = f'''
 import sqlalchemy as sa
 from alembic import op
 
-from shared.migrations import online
+from shared import migrations
 
 revision = "{NUMBER}"
 down_revision = "{database_version.needed()}"
@@ -36,7 +36,7 @@ down_revision = "{database_version.needed()}"
 
 def upgrade() -> None:
     op.add_column("run", sa.Column("{COLUMN}", sa.BigInteger(), nullable=True), if_not_exists=True)
-    online.create_index("{INDEX}", "run", ["{COLUMN}"])
+    migrations.create_index("{INDEX}", "run", ["{COLUMN}"])
 '''
 
 

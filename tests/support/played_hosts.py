@@ -19,7 +19,7 @@ from tests.support.greened import World, constants
 from tests.support.waiting import until
 from workers.runner import host_pool
 from workers.runner.host import Host, HostCommand
-from workers.runner.host_pool import HostPool
+from workers.runner.host_pool import HostPool, PreparedHost
 
 ROOT = Path(workers.__file__).parents[1]
 HOST = ROOT / "workers/graph_host"
@@ -158,11 +158,11 @@ class Stage:
         self.starts = 0
         self.revision = uuid4()
         self.limits = HostLimits()  # for the deployment of every revision
-        self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare, lambda _: self.limits)
+        self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare)
 
-    def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+    def prepare(self, revision_id: UUID) -> PreparedHost:
         self.starts += 1
-        return played(self.part, self.note, self.home), self.output
+        return PreparedHost(played(self.part, self.note, self.home), self.output, self.limits)
 
     @property
     def started(self) -> list[int]:

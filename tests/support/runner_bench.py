@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from tests.support.waiting import until
 from workers.runner import ending
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host import Host, HostCommand
-from workers.runner.host_pool import NEVER, HostPool
+from workers.runner.host_pool import NEVER, HostPool, PreparedHost
 from workers.runner.quarantine import OPEN, Group
 from workers.runner.runner import Runner
 
@@ -46,12 +46,12 @@ GRAPHS = (
 HOST = Path(workers.__file__).parent / "graph_host"
 
 
-def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+def prepare(revision_id: UUID) -> PreparedHost:
     """Return the host command that a prepared environment would have. This interpreter serves as the environment."""
     config = {"graphs": {name: f"./kitchen.py:{name}" for name in GRAPHS}}
     env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
     command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
-    return command, show
+    return PreparedHost(command, show)
 
 
 def show(level: str, message: str, run_id: UUID | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from shared.settings import Settings
 from tests.support.greened import World
 from workers.runner.host import HostCommand
 from workers.runner.host_calls import HostCalls
-from workers.runner.host_pool import HostPool
+from workers.runner.host_pool import HostPool, PreparedHost
 
 ROOT = Path(workers.__file__).parents[1]
 
@@ -165,11 +165,11 @@ class Scene:
         self.pool = HostPool(self.settings, self.prepare)
         self.host_calls = HostCalls(self.settings, self.pool)
 
-    def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+    def prepare(self, revision_id: UUID) -> PreparedHost:
         frames_at = str(ROOT / "workers/graph_host")
         argv = [sys.executable, "-c", ACTOR, "{socket}", frames_at, self.part, str(self.note)]
         command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
-        return command, lambda level, message, run_id: None
+        return PreparedHost(command, lambda level, message, run_id: None)
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         """Deliver a notification directly to the runner, without a broker."""

@@ -23,7 +23,10 @@ QUEUE = "runyard:celery:canary.box:1:a"
 
 
 class Stage:
-    """A heartbeat sender whose clock and messages the test controls."""
+    """A worker process whose clock and messages the test controls."""
+
+    kind = "runner"
+    isolation = Isolation(2, 1024, has_namespace=True)
 
     def __init__(self, settings: Settings) -> None:
         self.now = 1000.0
@@ -34,12 +37,7 @@ class Stage:
         self.drains: list[bool] = []
         self.sender = HeartbeatSender(
             dataclasses.replace(settings, worker="box:1:a"),
-            kind="runner",
-            isolation=Isolation(2, 1024, has_namespace=True),
-            figures=lambda: {"slots": 9, "running": 4},
-            is_full=lambda: self.is_full,
-            dies=self.die,
-            on_drain=self.drains.append,
+            self,
             send_canary=self.send,
             clock=lambda: self.now,
         )
@@ -48,6 +46,12 @@ class Stage:
         if self.is_away:
             raise ConnectionRefusedError
         self.sent(worker)
+
+    def figures(self) -> dict[str, int]:
+        return {"slots": 9, "running": 4}
+
+    def set_drained(self, is_drained: bool) -> None:
+        self.drains.append(is_drained)
 
     def die(self) -> None:
         self.ended += 1

@@ -24,7 +24,7 @@ from shared.infra.postgres import connection
 from workers.graph_host.connection import Document
 from workers.graph_host.output import current_run_id
 from workers.graph_host.store import HostStore, MeaningIndex, StoreFailed
-from workers.runner import host_lookups
+from workers.runner import host_requests
 
 SEARCH = {
     "op": "search",
@@ -193,7 +193,7 @@ def test_a_search_is_by_last_change_and_compares_values_of_one_type(deployment: 
 def test_what_the_database_refuses_of_a_graph_has_an_answer(
     deployment: DeploymentRef, op: dict[str, Any]
 ) -> None:
-    (answer,) = host_lookups.answer_call(
+    (answer,) = host_requests.answer_call(
         HostCall(
             deployment_id=deployment.id,
             revision_id=uuid4(),

@@ -10,7 +10,7 @@ from flask import Response, jsonify
 
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
-from shared.deployments import logs
+from shared.deployments import revision_events
 from shared.errors import Invalid
 from shared.infra.postgres import connection, database_time
 from shared.records import (
@@ -158,7 +158,7 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
     with connection() as conn:
         moved = organizations.delete(conn, organization_id)
     api_keys.forget()
-    logs.announce(moved)
+    revision_events.announce(moved)
     return "", 204
 
 

@@ -16,7 +16,7 @@ from flask import Flask, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared import __version__, fleet
 from shared.access.api_keys import OPERATOR, Caller
@@ -217,7 +217,7 @@ GROUP BY pool, status ORDER BY pool, status
 """)
 
 
-def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMapping]]:
+def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[dict[str, Any]]]:
     """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
     known = current_app.extensions["runyard_figures"]
     figures = known.get(deployment_id)

@@ -9,7 +9,7 @@ from gevent.event import Event as Signal
 from gevent.lock import RLock
 from sqlalchemy import Connection
 
-from shared.deployments import logs, revisions
+from shared.deployments import logs, revision_events, revisions
 from shared.deployments.logs import BUILD, Line, RisingClock
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import Fenced, Unavailable
@@ -79,16 +79,16 @@ class BuildLog:
         claimed = self._claimed
         line = Line(claimed.deployment_id, claimed.revision_id, BUILD, self._clock.now(), level, message)
         self._lines.append(line)
-        self.events.add(logs.log_payload(line))
+        self.events.add(revision_events.log_payload(line))
 
     def status(self, status: RevisionStatus, message: str | None = None) -> None:
         """Add an event with the revision's new status."""
-        self.events.add(logs.status_payload(status, message))
+        self.events.add(revision_events.status_payload(status, message))
 
     def end(self, status: RevisionStatus, message: str | None = None) -> None:
         """Add the last status and the end event."""
         self.status(status, message)
-        self.events.end(logs.end_payload(status))
+        self.events.end(revision_events.end_payload(status))
 
     def reserve(self, upto: int) -> bool:
         """Reserve event numbers for the log of events."""

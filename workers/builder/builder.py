@@ -20,18 +20,17 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shared import store_vectors
-from shared.deployments import logs as build_logs
-from shared.deployments import revisions, secrets
+from shared.deployments import revision_events, revisions, secrets
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
-from shared.figures import totals
+from shared.figures import folding
 from shared.hosts import calls
 from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from workers.builder import environments, inspection, publish, reasons, reuse, sources, workspaces
+from workers.builder import environments, inspection, publish, sources, workspaces
 from workers.builder.build_log import BuildLog
 from workers.builder.config.fields import refused
 from workers.builder.environments import Environment
@@ -42,6 +41,7 @@ from workers.runner.event_writer import Writers
 log = logging.getLogger(__name__)
 
 PASS_ON_SECONDS = 0.2
+FRAME = '  File "'  # the beginning of a traceback line that names a file
 NOTICE_SECONDS = 3.0  # longest interval of renewals, so that an interrupted build stops soon
 
 
@@ -244,7 +244,7 @@ class _Build:
     def _find_requirements(self, inputs: str) -> str | None:
         """Return the requirements that a recent revision resolved from the same inputs; None if there is none."""
         with connection() as conn:
-            earlier = reuse.same_inputs(conn, self._claimed, inputs)
+            earlier = environments.same_inputs(conn, self._claimed, inputs)
         if earlier is None:
             return None
         self._resolved_at = earlier.resolved_at
@@ -256,10 +256,10 @@ class _Build:
         if claimed.requirements is not None:
             return
         with connection() as conn:
-            earlier = reuse.same_source(conn, claimed)
+            earlier = environments.same_source(conn, claimed)
             if earlier is None:
                 return
-            revisions.repeat(conn, claimed, earlier.build_id)
+            revisions.reuse_build(conn, claimed, earlier.build_id)
         self.log.write("INFO", "the source is that of an earlier revision, and so is its environment")
         self._resolved_at = earlier.resolved_at
         self._claimed = dataclasses.replace(
@@ -273,7 +273,7 @@ class _Build:
         """Return the description of the code, from an earlier inspection if possible. Raises BuildFailed."""
         claimed = self._claimed
         with connection() as conn:
-            earlier = reuse.earlier_inspection(
+            earlier = inspection.earlier_inspection(
                 conn, claimed.deployment_id, claimed.revision_id, claimed.build_id, self._secrets
             )
         if earlier is not None and earlier.graphs.keys() == environment.manifest.graphs.keys():
@@ -325,7 +325,7 @@ class _Build:
         self.log.end(RevisionStatus.DEPLOYED)
         if claimed.preview is None:
             calls.announce(claimed.revision_id, claimed.pool)
-        build_logs.announce(moved)
+        revision_events.announce(moved)
 
     def _prepare(self) -> None:
         """Start a host of an already built revision before it serves, so that a rollback takes effect quickly."""
@@ -336,7 +336,7 @@ class _Build:
             self.log.write("WARNING", f"no graph host of it is ready yet: {error.message}")
 
     def _count(self, conn: Connection, status: RevisionStatus) -> None:
-        totals.record_build(conn, status, time.monotonic() - self._began_at)
+        folding.record_build(conn, status, time.monotonic() - self._began_at)
 
     def fail(self, failure: BuildFailed) -> None:
         """End the revision with the failed step and its reason. The revision that served before keeps serving."""
@@ -344,8 +344,8 @@ class _Build:
         status = RevisionStatus(failure.status)
         if claimed.status == RevisionStatus.DEPLOYING:  # a redeploy of an already built revision
             status = RevisionStatus.DEPLOY_FAILED
-        reason = self.log.shown(f"{failure.step}: {reasons.summary(failure.message)}")
-        self.log.write("ERROR", f"step {failure.step!r} failed: {reasons.summary(failure.message)}")
+        reason = self.log.shown(f"{failure.step}: {summary(failure.message)}")
+        self.log.write("ERROR", f"step {failure.step!r} failed: {summary(failure.message)}")
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
@@ -354,7 +354,7 @@ class _Build:
             self.log.store(conn)  # in the same transaction: a client that sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
-        build_logs.announce(moved)
+        revision_events.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
 
@@ -367,3 +367,20 @@ def _require_vectors() -> None:
                 "store.index: this installation's PostgreSQL has no 'vector' extension: install pgvector there"
                 " and run the release step again, or leave the index out"
             )
+
+
+def summary(message: str) -> str:
+    """Return the first line of a message and the exception of its traceback. The log contains the whole message."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return lines[0].strip() if lines else "failed"
+    return f"{lines[0].strip()}: {_raised(lines).strip()}"
+
+
+def _raised(lines: list[str]) -> str:
+    """Return the line of a traceback that names the exception.
+
+    An exception's message may have several lines, so this is the first unindented line after the last frame.
+    """
+    frame = max((at for at, line in enumerate(lines) if line.startswith(FRAME)), default=len(lines))
+    return next((line for line in lines[frame:] if not line[0].isspace()), lines[-1])

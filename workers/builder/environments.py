@@ -4,36 +4,49 @@ An environment is created from the archive and the resolved requirements. These 
 builder or runner can create it, and uses a complete one as it is. A file lock prevents two processes from creating the
 same environment at the same time. The marker file is written last. An environment without it is left over from a
 process that died, and is removed.
+
+The versions that an earlier revision resolved from the same inputs are reused for one day at most.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import gevent
+from sqlalchemy import Connection
 
-from shared.deployments import archives
+from shared.deployments import sources
+from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, NotFound
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import caches, steps, workspaces
+from shared.sql import statement
+from workers.builder import steps, workspaces
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
-from workers.builder.python import installer, interpreters
+from workers.builder.python import installer, packages, toolchain
 from workers.builder.python.installer import Inputs, Installer
 from workers.builder.python.packages import Packages
 from workers.builder.python.requirements import Requirements, from_lock
-from workers.builder.source_tree import read_untrusted, write_untrusted
 from workers.builder.steps import StepSandbox, WriteLine
-from workers.builder.workspaces import Workspace
+from workers.builder.workspaces import Workspace, read_untrusted, write_untrusted
 from workers.isolation import disk, sandbox
 
+FRESH = timedelta(days=1)  # a later deployment resolves again and gets newer releases
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
+
+
+# Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
+FindRequirements = Callable[[str], str | None]
+_SAME_SOURCE = statement("builds.same_source")
+_SAME_INPUTS = statement("builds.same_inputs")
 
 
 @dataclass(frozen=True)
@@ -62,10 +75,6 @@ class Plan:
     config_path: str | None
     requirements: str | None = None  # None: resolve them
     python_version: str | None = None  # None: the version that the project configures
-
-
-# Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
-FindRequirements = Callable[[str], str | None]
 
 
 def make(
@@ -101,7 +110,7 @@ class _Maker:
         self._plan = plan
         self._write_line = write_line
         self._packages = Packages(settings)
-        cache = caches.of_deployment(settings, plan.deployment_id)
+        cache = packages.cache_of(settings, plan.deployment_id)
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=cache)
 
     def find(self) -> Environment | None:
@@ -131,7 +140,7 @@ class _Maker:
         self._create(uv, environment)
         self._install(uv, environment)
         folders = [self._workspace.env, self._workspace.project]
-        compiling = interpreters.compile_bytecode(inputs.interpreter.path, folders)
+        compiling = toolchain.compile_bytecode(inputs.interpreter.path, folders)
         self._sandbox.attempt(compiling, readonly=[inputs.interpreter.prefix])
         self._workspace.ready_marker.touch()
         return environment
@@ -141,7 +150,7 @@ class _Maker:
         self._write_line("INFO", "fetching the source archive")
         _fetch(self._plan.digest, archive)
         argv = unpack_command(archive, self._workspace.project)
-        self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.own_path()})
+        self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.module_path()})
         archive.unlink()
 
     def _inputs(self, write_line: WriteLine) -> Inputs:
@@ -152,7 +161,7 @@ class _Maker:
         for warning in configured.warnings:
             write_line("WARNING", warning)
         version = self._plan.python_version or configured.python_version
-        interpreter = interpreters.find(self._settings, version)
+        interpreter = toolchain.find_interpreter(self._settings, version)
         return installer.inputs_of(self._workspace.project, configured, interpreter, self._plan.digest)
 
     def _requirements(
@@ -257,10 +266,48 @@ def _fetch(digest: str, path: Path) -> None:
     content = hashlib.sha256()
     try:
         with connection() as conn, path.open("wb") as file:
-            for chunk in archives.chunks(conn, digest):
+            for chunk in sources.archive_chunks(conn, digest):
                 content.update(chunk)
                 file.write(chunk)
     except NotFound as error:
         raise BuildFailed("fetch", error.message, status="CREATE_FAILED") from error
     if content.hexdigest() != digest:
         raise BuildFailed("fetch", "the source archive is damaged", status="CREATE_FAILED")
+
+
+@dataclass(frozen=True)
+class ReusableBuild:
+    """The build of an earlier, deployed revision."""
+
+    build_id: UUID
+    requirements: str
+    python_version: str | None
+    resolved_at: str
+
+
+def same_source(conn: Connection, claimed: ClaimedRevision) -> ReusableBuild | None:
+    """Return the newest fresh build of the same archive with the same configuration file; None if there is none."""
+    return _newest_fresh(
+        _SAME_SOURCE.rows(
+            conn,
+            deployment_id=claimed.deployment_id,
+            digest=claimed.archive_digest,
+            config_path=claimed.config.get("langgraph_config_path"),
+        )
+    )
+
+
+def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> ReusableBuild | None:
+    """Return the newest fresh build that resolved the same inputs; None if there is none."""
+    return _newest_fresh(_SAME_INPUTS.rows(conn, deployment_id=claimed.deployment_id, inputs=inputs))
+
+
+def _newest_fresh(rows: Iterable[dict[str, Any]]) -> ReusableBuild | None:
+    return next((ReusableBuild(**row) for row in rows if _is_fresh(row["resolved_at"])), None)
+
+
+def _is_fresh(resolved_at: str) -> bool:
+    try:
+        return datetime.now(UTC) - datetime.fromisoformat(resolved_at) < FRESH
+    except (TypeError, ValueError):  # the row has no `resolved_at`, or not a valid one
+        return False

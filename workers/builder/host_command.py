@@ -7,28 +7,31 @@ import dataclasses
 import functools
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
 import orjson
-from sqlalchemy import text
 
 import workers.graph_host
-from shared.deployments import secrets
+from shared.deployments import limits, secrets
 from shared.deployments.next_revision import REPOSITORY
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
+from shared.sql import statement
 from workers.builder import environments, sources, workspaces
 from workers.builder.environments import Environment
-from workers.builder.python import interpreters, uv
+from workers.builder.python import toolchain
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
-from workers.runner.host import HostCommand, Output
+from workers.runner.host import HostCommand
+from workers.runner.host_pool import PreparedHost
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
 COMPILE_SECONDS = 60
+
+_OF_HOST = statement("builds.of_host")
 
 
 def host_command(
@@ -38,7 +41,7 @@ def host_command(
     workspace = environment.workspace
     sandbox.give(workspace.root)  # the environment may have been created at another isolation level
     cwd = workspace.project / environment.manifest.directory
-    interpreter = interpreters.find(settings, environment.python_version)
+    interpreter = toolchain.find_interpreter(settings, environment.python_version)
     keep_bytecode(interpreter.path, GRAPH_HOST)
     config = {
         "graphs": environment.manifest.graphs,
@@ -51,7 +54,7 @@ def host_command(
         **environment.manifest.checkpointer.get("serde", {}),
     }
     env = {
-        **uv.without_variables(settings.passed_on),
+        **toolchain.without_variables(settings.passed_on),
         **environment.manifest.env,
         **variables,
         "HOME": str(workspace.home),
@@ -87,7 +90,7 @@ def keep_bytecode(python: Path, package: Path) -> None:
     """
     if not os.access(package, os.W_OK):
         return
-    compiling = interpreters.compile_bytecode(python, [package])
+    compiling = toolchain.compile_bytecode(python, [package])
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             compiling,
@@ -100,43 +103,37 @@ def keep_bytecode(python: Path, package: Path) -> None:
         )
 
 
-def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple[HostCommand, Output]]:
-    """Return the function that a runner's host pool calls to prepare a host of a revision. It raises HostUnusable."""
+def prepare_host(settings: Settings, deploy_log: DeployLog, revision_id: UUID) -> PreparedHost:
+    """Ensure that a revision's environment is on this machine, and return what its host is started with.
 
-    def prepare(revision_id: UUID) -> tuple[HostCommand, Output]:
-        with connection() as conn:
-            row = conn.execute(REVISION, {"id": revision_id}).one_or_none()
-            if row is None or row.archive_digest is None:
-                raise HostUnusable("the revision is gone")
-            variables = secrets.secrets_of(conn, revision_id)
-        hidden = variables.values()
-        if row.source == REPOSITORY:
-            variables = sources.without_credentials(variables)
-        output = deploy_log.of(row.deployment_id, revision_id, hidden)
-        hold = workspaces.lock_shared(workspaces.workspace_of(settings, row.build_id))
-        try:
-            environment = environments.make(
-                settings,
-                row.build_id,
-                environments.Plan(
-                    deployment_id=row.deployment_id,
-                    digest=row.archive_digest,
-                    config_path=row.source_revision_config.get("langgraph_config_path"),
-                    requirements=row.requirements,
-                    python_version=row.python_version,
-                ),
-                write_line=lambda level, message: None,  # the build log already has these lines
-                deadline_seconds=settings.build_timeout_seconds,
-            )
-        except BuildFailed as error:
-            hold.close()
-            raise HostUnusable(f"the environment cannot be made here: {error.message}") from error
-        return dataclasses.replace(host_command(settings, environment, variables), hold=hold), output
-
-    return prepare
-
-
-REVISION = text(
-    "SELECT deployment_id, source, archive_digest, source_revision_config, requirements, python_version,"
-    " coalesce(build_id, id) AS build_id FROM revision WHERE id = :id"
-)
+    Raises HostUnusable.
+    """
+    with connection() as conn:
+        row = _OF_HOST.row(conn, id=revision_id)
+        if row is None or row["archive_digest"] is None:
+            raise HostUnusable("the revision is gone")
+        variables = secrets.secrets_of(conn, revision_id)
+    output = deploy_log.of(row["deployment_id"], revision_id, variables.values())
+    if row["source"] == REPOSITORY:
+        variables = sources.without_credentials(variables)
+    hold = workspaces.lock_shared(workspaces.workspace_of(settings, row["build_id"]))
+    try:
+        environment = environments.make(
+            settings,
+            row["build_id"],
+            environments.Plan(
+                deployment_id=row["deployment_id"],
+                digest=row["archive_digest"],
+                config_path=row["config_path"],
+                requirements=row["requirements"],
+                python_version=row["python_version"],
+            ),
+            write_line=lambda level, message: None,  # the build log already has these lines
+            deadline_seconds=settings.build_timeout_seconds,
+        )
+    except BuildFailed as error:
+        hold.close()
+        raise HostUnusable(f"the environment cannot be made here: {error.message}") from error
+    command = dataclasses.replace(host_command(settings, environment, variables), hold=hold)
+    with connection() as conn:  # read last: making the environment may have taken minutes
+        return PreparedHost(command, output, limits.of_hosts(conn, [revision_id])[revision_id])

@@ -1,7 +1,8 @@
 """Inspection of a revision's code: a graph host loads it once, and describes its graphs, authorization and app.
 
 User code runs in that host and may have sent its own description. It can affect only its own deployment, so only shapes
-and sizes are checked: the service must be able to read the description later.
+and sizes are checked: the service must be able to read the description later. A description is reused while the
+environment and the variables have not changed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from uuid import UUID
 
 import gevent
 import orjson
+from sqlalchemy import Connection, text
 
+from shared.deployments import secrets
 from shared.deployments.user_code import ANY
 from shared.errors import BuildFailed, HostUnusable
+from shared.infra.encryption import Undecryptable
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from shared.settings import Settings
+from shared.sql import statement
 from workers.builder import built_in_routes
 from workers.builder.config import fields
 from workers.builder.config.fields import refused
@@ -57,6 +62,12 @@ SHOWN_ROUTES = 20
 CORS_LISTS = ("allow_origins", "allow_methods", "allow_headers", "expose_headers")
 
 Graphs = Mapping[str, Mapping[str, Any]]
+
+
+_INSPECTED = statement("builds.inspected")
+DESCRIPTIONS = text(
+    "SELECT graph_id, description, drawings, schemas, subgraphs FROM graph WHERE revision_id = :id"
+)
 
 
 class InvalidDescription(Exception):
@@ -294,3 +305,26 @@ def _warn_of_covered(app: Mapping[str, Any], manifest: Manifest, write_line: Wri
             "http.app: these routes stand in the place of built-in ones and are open to everybody, since"
             f" http.enable_custom_route_auth is not set: {', '.join(covered[:SHOWN_ROUTES])}{more}",
         )
+
+
+def earlier_inspection(
+    conn: Connection, deployment_id: UUID, revision_id: UUID, build_id: UUID, variables: Mapping[str, str]
+) -> Inspected | None:
+    """Return the description from an earlier inspection of the same build with the same variables; None if there is none."""
+    inspected = _INSPECTED.rows(
+        conn, deployment_id=deployment_id, id=revision_id, build_id=build_id, inspector=inspector()
+    )
+    for row in inspected:
+        if not _has(conn, row["id"], variables):
+            continue
+        if described := conn.execute(DESCRIPTIONS, {"id": row["id"]}).mappings().all():
+            graphs = {graph["graph_id"]: {name: graph[name] for name in PARTS} for graph in described}
+            return Inspected(graphs, row["user_code"], row["http"] or {})
+    return None
+
+
+def _has(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> bool:
+    try:
+        return secrets.secrets_of(conn, revision_id) == variables
+    except Undecryptable:
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,22 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from shared.deployments import archives, git_refs, logs, revision_changes, revisions
+from shared.deployments import logs, next_revision, revisions, sources
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import reasons, steps, workspaces
-from workers.builder.reasons import TOKEN
+from shared.sql import statement
+from workers.builder import steps, workspaces
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
 from workers.isolation import disk, sandbox
 
 STEP = "source"
 LONGEST_SUBJECT = 200
+TOKEN = "GIT_TOKEN"  # the secret with a repository's credentials
 USERNAME = "GIT_USERNAME"
 ANY_USERNAME = "x-access-token"  # servers that accept a token as the password usually ignore the name
 CREDENTIALS = frozenset({TOKEN, USERNAME})
@@ -42,9 +44,13 @@ GIT_RULES = (
     "submodule.recurse=false", "http.followRedirects=false", "gc.auto=0", "maintenance.auto=false",
     "advice.detachedHead=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
 )  # fmt: skip
+NO_REF = re.compile(r"couldn't find remote ref|not our ref|unadvertised object")
+NO_ACCESS = re.compile(r"could not read (Username|Password)|Authentication failed|returned error: 40[13]")
+NO_REPOSITORY = re.compile(r"[Rr]epository .*not found|returned error: 404")
 PORTS = {"http": 80, "https": 443}
 # The credential helper reads its environment, so that no secret appears in an argument.
 HELPER = '!f() { echo "username=$GIT_USERNAME"; echo "password=$GIT_TOKEN"; }; f'
+_ORIGIN = statement("builds.origin")
 
 
 @dataclass(frozen=True)
@@ -55,17 +61,10 @@ class Origin:
     ref: str | None
 
 
-ORIGIN = text("""
-SELECT d.source_config ->> 'repo_url' AS url, r.source_revision_config ->> 'repo_ref' AS ref
-FROM revision r JOIN deployment d ON d.id = r.deployment_id
-WHERE r.id = :id AND r.source = 'github'
-""")
-
-
 def origin_of(conn: Connection, revision_id: object) -> Origin | None:
     """Return the repository of a revision whose source must be fetched; None for an uploaded source."""
-    row = conn.execute(ORIGIN, {"id": revision_id}).one_or_none()
-    return None if row is None or not row.url else Origin(row.url, row.ref)
+    row = _ORIGIN.row(conn, id=revision_id)
+    return Origin(**row) if row and row["url"] else None
 
 
 def without_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
@@ -101,9 +100,9 @@ def _keep(claimed: ClaimedRevision, archive: Path, commit: str, subject: str) ->
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with connection() as conn:
-        archives.keep(conn, archive, digest)
+        sources.store_archive(conn, archive, digest)
         kept = revisions.keep_source(conn, claimed, digest=digest, commit=commit)
-        revision_changes.keep_message(conn, claimed.revision_id, subject)
+        next_revision.record_commit_message(conn, claimed.revision_id, subject)
         return kept
 
 
@@ -132,7 +131,7 @@ class _Repository:
 
     def packed(self) -> tuple[str, Path]:
         """Fetch the ref and pack it. Returns the commit id and the archive's path. Raises BuildFailed."""
-        ref = git_refs.full_ref(self._origin.ref)
+        ref = sources.full_ref(self._origin.ref)
         self._write_line("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
         # Without the machine's templates.
         self._run([self._git, "init", "--quiet", "--bare", "--template=", str(self._folder)])
@@ -145,7 +144,7 @@ class _Repository:
         self._write_line("INFO", f"the commit is {commit}")
         archive = self._workspace.root / "source.tar.gz"
         packing = (sys.executable, "-P", "-X", "utf8", "-m", "workers.builder.git_archive")
-        self._run([*packing, str(self._folder), commit, str(archive)], PYTHONPATH=steps.own_path())
+        self._run([*packing, str(self._folder), commit, str(archive)], PYTHONPATH=steps.module_path())
         if archive.lstat().st_size > self._settings.max_archive_bytes:
             raise BuildFailed(STEP, f"the source packs to more than {self._settings.max_archive_bytes} bytes")
         return commit, archive
@@ -165,7 +164,7 @@ class _Repository:
     def _commit(self) -> str:
         """Return the id of the fetched commit. Validates it, because it was written inside the sandbox."""
         lines = self._output("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}")
-        if len(lines) != 1 or not git_refs.COMMIT.fullmatch(lines[0]):
+        if len(lines) != 1 or not sources.COMMIT.fullmatch(lines[0]):
             raise BuildFailed(STEP, "the ref is no commit")
         return lines[0]
 
@@ -190,7 +189,7 @@ class _Repository:
             self._execute(argv, self._write_line, **variables)
         except BuildFailed as error:
             has_token = bool(self._secrets.get(TOKEN))
-            reason = reasons.of_git(error.message, self._origin.ref, has_token=has_token)
+            reason = _explained(error.message, self._origin.ref, has_token=has_token)
             raise BuildFailed(error.step, reason) from error
 
     def _execute(self, argv: list[str], write_line: WriteLine, **variables: str) -> None:
@@ -216,3 +215,16 @@ class _Repository:
             **({"GIT_SSL_CAINFO": certificates} if certificates else {}),
             **credentials,
         }
+
+
+def _explained(reason: str, ref: str | None, *, has_token: bool) -> str:
+    """Return git's reason, with what the person who deployed can do about it."""
+    if NO_REF.search(reason):
+        return f"the repository has no {ref or 'default branch'!r}: {reason}"
+    if NO_ACCESS.search(reason):
+        if has_token:
+            return f"the repository refuses the token in the secret {TOKEN}: {reason}"
+        return f"the repository asks for credentials: put a token into the secret {TOKEN}"
+    if NO_REPOSITORY.search(reason) and not has_token:
+        return f"{reason}: if it is private, put a token into the secret {TOKEN}"
+    return reason

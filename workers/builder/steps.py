@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,23 +21,26 @@ import shared
 import workers
 from shared.errors import BuildFailed
 from shared.settings import Settings
-from workers.builder import reasons
 from workers.isolation import bubblewrap, disk, sandbox, usage
 
-OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for steps that run our own modules
+SERVICE_PACKAGES = (
+    Path(workers.__file__).parent,
+    Path(shared.__file__).parent,
+)  # for steps that run modules of the service
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
+CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
 WriteLine = Callable[[str, str], None]  # takes a level and a message
 
 
-def own_path() -> str:
-    """Return the PYTHONPATH for steps that run our own modules."""
-    return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in OWN))
+def module_path() -> str:
+    """Return the PYTHONPATH for steps that run modules of the service."""
+    return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in SERVICE_PACKAGES))
 
 
 class StepSandbox:
@@ -92,11 +97,11 @@ class StepSandbox:
         confined = sandbox.wrap(
             argv,
             self._settings,
-            readonly=[Path(sys.prefix), *OWN, *readonly],
+            readonly=[Path(sys.prefix), *SERVICE_PACKAGES, *readonly],
             writable=list(writable) or [self._folder, self.cache],
             cwd=self._folder,
             memory_bytes=MAX_MEMORY_BYTES,
-            is_ours=self._runs_as_service,
+            runs_as_service=self._runs_as_service,
         )
         env = {**self.passed_on, "HOME": str(self._folder / "home"), **variables}
         return execute(
@@ -145,7 +150,7 @@ def execute(
         stream.close()
     if isinstance(watcher.value, str):
         return watcher.value
-    return None if code == 0 else reasons.cause(last) or _ended(code)
+    return None if code == 0 else cause(last) or _ended(code)
 
 
 def _ended(code: int) -> str:
@@ -186,3 +191,25 @@ def _watch(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str
 
 def _excess(program: usage.Program, folders: Callable[[], Sequence[Path]]) -> str | None:
     return disk.excess(folders(), [process.pid for process in program.processes], MAX_DISK_BYTES)
+
+
+def cause(last: Iterable[str]) -> str:
+    """Return the reason of a failed command in one line: its last error and the causes below it."""
+    lines = [line.strip() for line in last]
+    starts = [n for n, line in enumerate(lines) if line.startswith("error:")]
+    if not starts:
+        return next((line for line in reversed(lines) if line), "")
+    reasons: list[str] = []
+    after = iter(lines[starts[-1] :])
+    for line in after:
+        if not line:
+            break
+        reasons.append(CAUSE.sub("", line, count=1))
+    return ": ".join((*reasons, *_quoted(after)))
+
+
+def _quoted(lines: Iterator[str]) -> list[str]:
+    """Return the last line of another command's errors that the failed command quotes; empty if it quotes none."""
+    if next(lines, None) != "[stderr]":
+        return []
+    return list(itertools.takewhile(bool, lines))[-1:]

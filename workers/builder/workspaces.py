@@ -4,6 +4,9 @@ Each folder has two lock files beside it. The process that creates or removes th
 Each process with a graph host in the folder holds the second as a shared lock, which the kernel releases when the
 process ends for any reason. A folder is renamed before it is removed. A folder under its own name is therefore
 complete, or its creator holds the lock.
+
+User code may have changed the files in a workspace, so they are read as untrusted data. No function follows a link that
+a build step has put in a file's place.
 """
 
 from __future__ import annotations
@@ -15,18 +18,18 @@ import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 from uuid import UUID
 
 import gevent
-from sqlalchemy import text
 
-from shared.deployments.shares import takes_traffic
 from shared.infra.postgres import connection
 from shared.infra.system import open_private
 from shared.models import REVISION_ENDS
 from shared.settings import Settings
+from shared.sql import statement
+from workers.builder.config.fields import refused
 from workers.isolation import disk
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,9 @@ log = logging.getLogger(__name__)
 TIDY_SECONDS = 5.0
 LOCK_PAUSE_SECONDS = 0.1
 TRASH = ".trash-"
+_NEEDED = statement("builds.needed")
+MAX_BYTES = 1024 * 1024  # maximum size of a file of the project that is read
+TOP = PurePosixPath()
 
 
 @dataclass(frozen=True)
@@ -183,28 +189,73 @@ def _uuid(name: str) -> UUID | None:
         return None
 
 
-NEEDED = text(f"""
-WITH near AS (
-    SELECT r.id, r.status, r.number, coalesce(r.build_id, r.id) AS build_id, d.id AS deployment_id,
-           {takes_traffic("r", "d")} IS TRUE AS serves
-    FROM revision r JOIN deployment d ON d.id = r.deployment_id
-    WHERE d.deleted_at IS NULL AND d.id IN (
-        SELECT deployment_id FROM revision WHERE id = ANY(:ids) OR build_id = ANY(:ids))
-), newest AS (
-    SELECT build_id, row_number() OVER (PARTITION BY deployment_id ORDER BY max(number) DESC) AS rank
-    FROM near WHERE status = 'DEPLOYED' GROUP BY deployment_id, build_id
-)
-SELECT build_id FROM newest WHERE rank <= :kept
-UNION
-SELECT build_id FROM near WHERE serves OR status <> ALL(:ends)
-UNION
-SELECT near.build_id FROM near JOIN run ON run.deployment_id = near.deployment_id AND run.revision_id = near.id
-WHERE is_live(run.status)
-""")
-
-
 def needed(ids: Collection[UUID], kept: int) -> set[UUID]:
     """Return the builds that serve, are in progress, have live runs, or are among a deployment's `kept` newest."""
-    values = {"ids": list(ids), "kept": kept, "ends": [str(end) for end in REVISION_ENDS]}
+    ends = [str(end) for end in REVISION_ENDS]
     with connection() as conn:
-        return set(conn.execute(NEEDED, values).scalars())
+        return {row["build_id"] for row in _NEEDED.rows(conn, ids=list(ids), kept=kept, ends=ends)}
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """An unpacked archive. Methods take paths relative to its root, except `inside`."""
+
+    root: Path
+    directory: PurePosixPath = TOP  # directory of the configuration file
+
+    def inside(self, path: str, what: str) -> PurePosixPath:
+        """Convert a path relative to the configuration's directory into one relative to the archive's root.
+
+        Raises BuildFailed if it leads outside the archive. `what` names the path in the error.
+        """
+        if not path or path.startswith("/") or "\\" in path or "\0" in path:
+            raise refused(f"{what} {path!r} must be a relative path")
+        inside = plain_path(self.directory / path)
+        if inside is None:
+            raise refused(f"{what} {path!r} leads outside the archive")
+        return inside
+
+    def is_file(self, path: PurePosixPath) -> bool:
+        return (self.root / path).is_file()
+
+    def is_dir(self, path: PurePosixPath) -> bool:
+        return (self.root / path).is_dir()
+
+    def content(self, path: PurePosixPath, name: str = "") -> bytes:
+        """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which calls the file by `name`."""
+        name = name or str(path)
+        try:
+            raw = read_untrusted(self.root / path, MAX_BYTES + 1)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise refused(f"{name} is not in the archive") from error
+        except OSError as error:
+            raise refused(f"{name} cannot be read: {error.strerror}") from error
+        if len(raw) > MAX_BYTES:
+            raise refused(f"{name} is larger than {MAX_BYTES // 1024} KiB")
+        return raw
+
+
+def plain_path(path: PurePosixPath) -> PurePosixPath | None:
+    """Return a relative path without `..`; None if it leads outside its base."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part != "..":
+            parts.append(part)
+        elif not parts:
+            return None
+        else:
+            parts.pop()
+    return PurePosixPath(*parts)
+
+
+def read_untrusted(path: Path, max_bytes: int) -> bytes:
+    """Read at most `max_bytes` from the beginning of a file. Raises OSError for a link."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read(max_bytes)
+
+
+def write_untrusted(path: Path, content: str) -> None:
+    """Replace a file, including a link that a build step has put in its place."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "w") as file:
+        file.write(content)

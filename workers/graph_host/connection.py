@@ -11,11 +11,12 @@ import os
 import select
 import socket
 import threading
+from _thread import get_ident
 from collections.abc import Callable, Iterator
+from json import loads as json_loads
 from typing import NoReturn
 
 from . import frames
-from .standard import get_ident, json_loads
 
 # Graphs are paused while more bytes than this wait to be sent.
 HIGH_WATER = 1024 * 1024

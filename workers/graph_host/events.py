@@ -50,14 +50,14 @@ class StreamRequest:
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> StreamRequest:
         """Read the spec of a RUN frame. A creator that requests both forms of messages gets only tuples."""
-        given = spec.get("stream_mode") or ["values"]
-        own = frozenset([given] if isinstance(given, str) else given)
+        requested = spec.get("stream_mode") or ["values"]
+        creator = frozenset([requested] if isinstance(requested, str) else requested)
         joined = spec.get("joined") or {}
         added = frozenset(joined.get("stream_mode") or ())
         return cls(
-            own | added,
-            bool(spec.get("subgraphs") or joined.get("subgraphs") or PROTOCOL in own | added),
-            ("messages" in own and "messages-tuple" not in own) or "messages" in added,
+            creator | added,
+            bool(spec.get("subgraphs") or joined.get("subgraphs") or PROTOCOL in creator | added),
+            ("messages" in creator and "messages-tuple" not in creator) or "messages" in added,
             bool(spec.get("traced")),
         )
 
@@ -258,11 +258,11 @@ class EventWriter:
         """Write an event of a tool call, with the names that clients expect."""
         call = payload["tool_call_id"]
         name = self._tool_names.setdefault(call, payload.get("tool_name", ""))
-        event, part, given = TOOL_EVENTS[payload["event"]]
-        brought = payload.get(given)
-        if part == "error" and brought is not None:
-            brought = error_text(brought)
-        data = {"event": event, "toolCallId": call, "name": name, part: brought}
+        event, part, source = TOOL_EVENTS[payload["event"]]
+        value = payload.get(source)
+        if part == "error" and value is not None:
+            value = error_text(value)
+        data = {"event": event, "toolCallId": call, "name": name, part: value}
         if event in TOOL_ENDS:
             del self._tool_names[call]
         self.emit("tools", ns, dumps(data))
@@ -285,7 +285,7 @@ class EventWriter:
     def _on_traced(self, ns: Namespace, payload: dict[str, Any]) -> None:
         """Report to the runner that a node begins or ends. The runner creates a span from it."""
         error = payload.get("error")
-        told = {
+        frame = {
             "id": payload["id"],
             "name": payload["name"],
             "within": ns[-1].rpartition(":")[2] if ns else None,
@@ -293,7 +293,7 @@ class EventWriter:
             "ended": "result" in payload,
             "error": error_text(error) if error else None,
         }
-        self._connection.send(frames.NODE, self._id, dumps(told))
+        self._connection.send(frames.NODE, self._id, dumps(frame))
 
     def _begun(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
         for depth in range(1, len(ns) + 1):

@@ -21,14 +21,13 @@ from .events import EventWriter, StreamRequest
 from .inputs import UnknownInterruptError, check_resume, command_of, run_config, run_metadata, traced_as
 from .loader import RUN, LoadedGraph
 from .loop import current_depth
-from .outcome import Outcome, finished_state, is_over, read_state
+from .outcome import Outcome, UsageCounter, current_usage, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
 from .protocol.log import PROTOCOL, answered_interrupts, write_answered, write_requested
 from .protocol.transforming import transformed
 from .serialization import dumps, error_record, loads
-from .usage import UsageCounter, current_usage
 
 log = logging.getLogger("runyard")
 

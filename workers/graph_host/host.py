@@ -16,6 +16,7 @@ runs. Its keys:
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import asyncio
 import ctypes
@@ -28,18 +29,20 @@ import signal
 import socket
 import sys
 import threading
+from _thread import start_new_thread
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
+from json import dumps as json_dumps
+from json import loads as json_loads
+from time import sleep
 from types import ModuleType
 from typing import Any, NoReturn
 
 from . import frames, masking
 from .connection import Connection
-from .health import DamageWatch, LoopWatch
-from .loop import Loop, NodeThreads
+from .loop import DamageWatch, Loop, LoopWatch, NodeThreads
 from .output import Limiter, capture, short_traceback
-from .standard import has_own_threads, json_dumps, json_loads, sleep
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
 # The oldest versions that the tests of this package pass with.
@@ -140,7 +143,7 @@ class Host:
             self._load_user_code(modules)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
-        if not has_own_threads():
+        if _thread.start_new_thread is not start_new_thread:
             self._unusable("load", REPLACED_THREADS)
         checkpoint_saver.with_allowlist(
             serializer.project_types([os.getcwd(), *self._config.get("paths", ())])

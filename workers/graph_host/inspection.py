@@ -151,15 +151,19 @@ def schemas(graph: Any) -> dict[str, Any]:
     has_context = getattr(graph, "context_schema", None) is not None
     context = None
     if has_context:
-        context = _made(lambda: graph.get_context_jsonschema(), lambda: _of_type(graph.context_schema))
+        context = _first_schema(
+            lambda: graph.get_context_jsonschema(), lambda: _of_type(graph.context_schema)
+        )
     return {
-        "input_schema": _made(
+        "input_schema": _first_schema(
             lambda: graph.get_input_jsonschema(), lambda: _of_type(graph.builder.input_schema)
         ),
-        "output_schema": _made(
+        "output_schema": _first_schema(
             lambda: graph.get_output_jsonschema(), lambda: _of_type(graph.builder.output_schema)
         ),
-        "state_schema": _made(lambda: _state_schema(graph), lambda: _of_type(graph.builder.state_schema)),
+        "state_schema": _first_schema(
+            lambda: _state_schema(graph), lambda: _of_type(graph.builder.state_schema)
+        ),
         "config_schema": context if has_context else {},
         "context_schema": context,
     }
@@ -185,7 +189,7 @@ def _declared(graph: Any) -> dict[str, dict[str, Any]]:
     classes = [] if builder is None else [*builder.schemas, builder.state_schema]
     fields: dict[str, dict[str, Any]] = {}
     for each in classes:
-        schema = _made(lambda declared=each: _of_type(declared)) or {}
+        schema = _first_schema(lambda declared=each: _of_type(declared)) or {}
         fields |= schema.get("properties", {})
     return fields
 
@@ -210,7 +214,7 @@ def _bare(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
 
 
-def _made(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+def _first_schema(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
     """Return the result of the first maker that does not fail."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -73,17 +73,17 @@ class LoadedGraph:
         """Call the factory and yield its graph for one use. Errors of the factory are not wrapped."""
         assert self.factory is not None
         args, kwargs = self._arguments(config, access, context)
-        made = self.factory(*args, **kwargs)
-        if inspect.isawaitable(made):
-            made = await made
-        if isinstance(made, AbstractAsyncContextManager) and not _is_graph(made):
-            async with made as inner:
+        created = self.factory(*args, **kwargs)
+        if inspect.isawaitable(created):
+            created = await created
+        if isinstance(created, AbstractAsyncContextManager) and not _is_graph(created):
+            async with created as inner:
                 yield self.prepared(inner)
-        elif isinstance(made, AbstractContextManager) and not _is_graph(made):
-            with made as inner:
+        elif isinstance(created, AbstractContextManager) and not _is_graph(created):
+            with created as inner:
                 yield self.prepared(inner)
         else:
-            yield self.prepared(made)
+            yield self.prepared(created)
 
     def prepared(self, value: Any) -> Pregel:
         """Return a copy of a graph with the platform's saver and store, and with a name. Raises NotAGraph."""
@@ -111,10 +111,10 @@ class LoadedGraph:
     ) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        given = [(self.config_parameter, lambda: config)]
+        arguments = [(self.config_parameter, lambda: config)]
         user = (config.get("configurable") or {}).get(AUTH_USER)
-        given.append((self.runtime_parameter, lambda: _server_runtime(access, user, self.store, context)))
-        present = [(parameter, value) for parameter, value in given if parameter is not None]
+        arguments.append((self.runtime_parameter, lambda: _server_runtime(access, user, self.store, context)))
+        present = [(parameter, value) for parameter, value in arguments if parameter is not None]
         order = list(inspect.signature(self.factory).parameters) if len(present) > 1 else []  # type: ignore[arg-type]
         if order:
             present.sort(key=lambda item: order.index(item[0].name))

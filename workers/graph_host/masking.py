@@ -135,7 +135,7 @@ def _quoted_character(character: str, before: str) -> str:
 
 def _in_address(form: str) -> str:
     """Return a pattern of a percent-encoded text, with hexadecimal digits in either case."""
-    return re.sub(r"%(..)", lambda found: "%" + "".join(map(_digit, found[1])), re.escape(form))
+    return re.sub(r"%(..)", lambda match: "%" + "".join(map(_digit, match[1])), re.escape(form))
 
 
 def _digit(digit: str) -> str:

@@ -1,10 +1,22 @@
-"""The outcome of a run and the thread's state after it, in the shapes of the deployment API."""
+"""The outcome of a run, in the shapes of the deployment API: the thread's state after it, and its token usage.
+
+Usage is counted by a callback handler and not from the run's events. A node may neither store nor stream a model's
+message, and the calls of subgraphs count, too. The handler is registered by LangChain's configure hook, so that a call
+is also counted if user code passes its own configuration to the model.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.tracers.context import register_configure_hook
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
@@ -18,6 +30,9 @@ from .serialization import dumps, loads, text_of
 TASKS = "__pregel_tasks"  # the channel of Send objects
 DELTA = "DeltaChannel"  # compared by name, since not every supported version of LangGraph has the class
 ABSENT = object()
+UNKNOWN = "unknown"  # the model of a message that names none
+
+Counts = dict[str, Any]
 
 
 @dataclass
@@ -193,14 +208,14 @@ def _subgraph_place(state: Any, thread_id: str) -> dict[str, Any] | None:
 
 def interrupts_by_task(tasks: tuple[PregelTask, ...]) -> dict[str, list[dict[str, Any]]]:
     """Return open interrupts by the id of the innermost task that raised them."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    interrupts: dict[str, list[dict[str, Any]]] = {}
     for task in tasks:
         inner = interrupts_by_task(task.state.tasks) if isinstance(task.state, StateSnapshot) else {}
         if inner:
-            found.update(inner)
+            interrupts.update(inner)
         elif task.interrupts:
-            found[task.id] = [interrupt_record(item) for item in task.interrupts]
-    return found
+            interrupts[task.id] = [interrupt_record(item) for item in task.interrupts]
+    return interrupts
 
 
 def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
@@ -209,3 +224,75 @@ def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
 
 def _error_text(error: Any) -> str:
     return masked(error if isinstance(error, str) else text_of(error, repr))
+
+
+class UsageCounter(BaseCallbackHandler):
+    """Records the usage of each model call of one run. Several threads may call it at the same time."""
+
+    run_inline = True  # otherwise LangChain starts a thread for each call of the handler
+
+    def __init__(self, report: Callable[[int], None] = lambda _: None) -> None:
+        self._report = report  # called with the sum of all tokens after each increase
+        self._reported: dict[str, tuple[str, Mapping[str, Any]]] = {}  # (model, usage) by message id
+        self._first_token_at: float | None = None
+
+    @property
+    def ignore_chain(self) -> bool:
+        return True
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        return True  # concerns the start of a call only: its end is reported by `on_llm_end`
+
+    def on_llm_new_token(self, token: object, **_: Any) -> None:
+        if self._first_token_at is None:
+            self._first_token_at = time.monotonic()
+
+    def on_llm_end(self, response: LLMResult, *, run_id: object, **_: Any) -> None:
+        """Count the usage of a finished call. A message repeated from a cache keeps its id and counts once."""
+        for candidates in response.generations:
+            message = getattr(candidates[0], "message", None) if candidates else None
+            if isinstance(message, AIMessage) and message.usage_metadata:
+                reported = (_model_of(message), message.usage_metadata)
+                if self._reported.setdefault(message.id or str(run_id), reported) is reported:
+                    self._report(self.total())
+
+    def first_token_ago(self) -> float | None:
+        """Return the seconds since a model first streamed a token; None if none did."""
+        return None if self._first_token_at is None else time.monotonic() - self._first_token_at
+
+    def total(self) -> int:
+        """Return the sum of input and output tokens so far."""
+        counts = [counts for _, counts in tuple(self._reported.values())]
+        return sum(_count(each, name) for each in counts for name in ("input_tokens", "output_tokens"))
+
+    def by_model(self) -> dict[str, Counts] | None:
+        """Return the sums so far by model; None if no call has reported usage."""
+        sums: dict[str, Counts] = {}
+        for model, counts in tuple(self._reported.values()):
+            _add(sums.setdefault(model, {}), counts)
+        return sums or None
+
+
+def _model_of(message: AIMessage) -> str:
+    described = message.response_metadata
+    name = described.get("model_name") or described.get("model") or UNKNOWN
+    return text_of(name).replace("\0", "")  # PostgreSQL's jsonb cannot store U+0000
+
+
+def _count(counts: Mapping[str, Any], name: str) -> int:
+    count = counts.get(name)
+    return max(count, 0) if isinstance(count, int) else 0
+
+
+def _add(sums: Counts, counts: Mapping[str, Any]) -> None:
+    """Add integer counts to sums, including those of nested details."""
+    for name, count in counts.items():
+        if isinstance(count, Mapping):
+            _add(sums.setdefault(name, {}), count)
+        elif isinstance(count, int):
+            sums[name] = sums.get(name, 0) + count
+
+
+current_usage: ContextVar[UsageCounter | None] = ContextVar("current_usage", default=None)
+register_configure_hook(current_usage, inheritable=True)

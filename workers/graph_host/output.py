@@ -16,14 +16,16 @@ import os
 import sys
 import threading
 import traceback
+from _thread import get_ident
 from collections import OrderedDict
 from collections.abc import Iterator
+from json import dumps as json_dumps
+from time import monotonic
 from typing import Any, TextIO
 
 from . import frames
 from .connection import Connection
 from .masking import MAX_RECORD_BYTES
-from .standard import get_ident, json_dumps, monotonic
 
 MAX_CHARACTERS = 1_000_000  # of one output; splitting it into records blocks all other runs
 MAX_LINES_PER_RUN = 10_000

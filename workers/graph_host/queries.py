@@ -16,6 +16,7 @@ data to store, so that the runner can store it in one transaction.
 from __future__ import annotations
 
 import asyncio
+from json import dumps as json_dumps
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -34,7 +35,6 @@ from .output import current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
 from .serialization import dumps, error_record, without_nul
-from .standard import json_dumps
 from .store import MeaningIndex
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # less than the limit of a frame

@@ -205,14 +205,16 @@ class MeaningIndex:
 def load_index(config: dict[str, Any]) -> MeaningIndex:
     """Return the index of a project's configuration. Raises LoadFailed."""
     embed = config["embed"]
-    is_own = "/" in embed or ".py:" in embed
+    is_project_code = "/" in embed or ".py:" in embed
     try:
-        function = load_attribute("store.index.embed", embed) if is_own else embed
+        function = load_attribute("store.index.embed", embed) if is_project_code else embed
         embeddings = ensure_embeddings(function)
     except LoadFailed:
         raise
     except Exception as error:  # any error of the project's module or the provider's package
-        raise LoadFailed(f"store.index.embed: {embed} {_reason(error, is_own=is_own)}") from error
+        raise LoadFailed(
+            f"store.index.embed: {embed} {_reason(error, is_project_code=is_project_code)}"
+        ) from error
     return MeaningIndex(embeddings, config)
 
 
@@ -221,11 +223,11 @@ def digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _reason(error: Exception, *, is_own: bool) -> str:
+def _reason(error: Exception, *, is_project_code: bool) -> str:
     """Return why the embeddings cannot be used: a reason, with a traceback if the project's own code failed."""
     reason = " ".join(masked(str(error)).split())[:MAX_REASON] or type(error).__name__
     if LACKS_KEY.search(reason):
         return f"needs its key when the project is built, among the deployment's variables: {reason}"
-    if is_own:
+    if is_project_code:
         return f"cannot be used\n{short_traceback(error)}"
     return f"cannot be used: {reason}"

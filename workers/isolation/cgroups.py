@@ -80,12 +80,12 @@ class ControlGroups:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made = 0
+        self._created = 0
 
     def make(self, *, tasks: int, memory_bytes: int) -> ControlGroup | None:
         """Create a group with these limits. Returns None if the kernel refuses it."""
-        self._made += 1
-        folder = self._folder / f"{HOST}{os.getpid()}-{self._made}"
+        self._created += 1
+        folder = self._folder / f"{HOST}{os.getpid()}-{self._created}"
         try:
             return ControlGroup(folder, tasks=tasks, memory_bytes=memory_bytes)
         except OSError as error:
@@ -103,7 +103,7 @@ def find() -> ControlGroups | None:
     """Return the parent group for hosts. Logs the reason and returns None if this process may not create groups."""
     try:
         groups = take(
-            own_folder(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+            service_folder(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         )
     except OSError as error:
         log.info("hosts have no control groups of their own: %s", error)
@@ -112,24 +112,24 @@ def find() -> ControlGroups | None:
     return groups
 
 
-def own_folder(membership: str, mounts: str) -> Path:
+def service_folder(membership: str, mounts: str) -> Path:
     """Return the path of this process's group, from the texts of /proc/self/cgroup and mountinfo.
 
     Raises FileNotFoundError.
     """
-    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), None)
+    group = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), None)
     for line in mounts.splitlines():
         mount, _, kind = line.partition(" - ")
-        if own is not None and kind.startswith("cgroup2 "):
+        if group is not None and kind.startswith("cgroup2 "):
             root, point = mount.split()[3:5]
-            if Path(own).is_relative_to(root):
-                return Path(point) / Path(own).relative_to(root)
+            if Path(group).is_relative_to(root):
+                return Path(point) / Path(group).relative_to(root)
     raise FileNotFoundError("there is no cgroup v2 here")
 
 
-def take(own: Path) -> ControlGroups:
+def take(service: Path) -> ControlGroups:
     """Prepare the group that was delegated to the service. Raises OSError if none was."""
-    folder = own.parent if own.name == SERVICE else own
+    folder = service.parent if service.name == SERVICE else service
     missing = set(CONTROLLERS) - set((folder / "cgroup.controllers").read_text().split())
     if missing:
         raise PermissionError(f"{folder} has no controllers for {', '.join(sorted(missing))}")

@@ -93,11 +93,11 @@ def _enter_namespace(maps: Mapping[str, str]) -> None:
     Calls `posix` instead of gevent's functions. gevent's `fork` would start an event loop, and its `close` leaves the file
     open until a loop runs, so the child would wait forever for the end of the pipe.
     """
-    ours = os.getpid()
+    pid = os.getpid()
     is_entered, enter = os.pipe()
     writer = posix.fork()
     if writer == 0:
-        _write_maps(ours, is_entered, enter, maps)
+        _write_maps(pid, is_entered, enter, maps)
     _check(_libc.unshare(CLONE_NEWUSER), "unshare")
     os.write(enter, b"x")
     posix.close(enter)

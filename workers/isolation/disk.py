@@ -78,10 +78,10 @@ def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
             with os.scandir(path) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):
-                        found = entry.stat(follow_symlinks=False)
-                        is_counted = found.st_nlink > 1 and not _is_new(found, seen)
-                        yield ENTRY_BYTES if is_counted else max(found.st_blocks * 512, ENTRY_BYTES)
-                        if stat.S_ISDIR(found.st_mode):
+                        status = entry.stat(follow_symlinks=False)
+                        is_counted = status.st_nlink > 1 and not _is_new(status, seen)
+                        yield ENTRY_BYTES if is_counted else max(status.st_blocks * 512, ENTRY_BYTES)
+                        if stat.S_ISDIR(status.st_mode):
                             pending.append(entry.path)
         except PermissionError as error:
             raise Uncountable(f"a folder that is closed to its owner: {Path(path).name}") from error
@@ -93,8 +93,8 @@ def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
             raise Uncountable("folders in folders, too deep to be counted") from error
 
 
-def _is_new(found: os.stat_result, seen: set[Inode]) -> bool:
-    inode = found.st_dev, found.st_ino
+def _is_new(status: os.stat_result, seen: set[Inode]) -> bool:
+    inode = status.st_dev, status.st_ino
     is_new = inode not in seen
     seen.add(inode)
     return is_new
@@ -110,10 +110,10 @@ def _removed(pids: Iterable[int], devices: set[int], seen: set[Inode]) -> Iterat
                 if files > MOST_OPEN_FILES:
                     raise Uncountable(f"more than {MOST_OPEN_FILES} open files")
                 with suppress(OSError):
-                    found = os.stat(f"{folder}/{number}")
-                    is_removed = stat.S_ISREG(found.st_mode) and found.st_nlink == 0
-                    if is_removed and found.st_dev in devices and _is_new(found, seen):
-                        yield found.st_blocks * 512
+                    status = os.stat(f"{folder}/{number}")
+                    is_removed = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+                    if is_removed and status.st_dev in devices and _is_new(status, seen):
+                        yield status.st_blocks * 512
         yield from _mapped(pid, devices, seen)
 
 
@@ -183,14 +183,14 @@ def _lines_of_maps(pid: int) -> list[bytes]:
 
 def changed_since(folder: Path, at: float) -> list[Path]:
     """List entries that were added to a large shared folder or its subfolders since a time, to measure only these."""
-    found: list[Path] = []
+    entries: list[Path] = []
     for path in folder.glob("*"):
         with suppress(OSError):
             if path.name.startswith(".") and path.lstat().st_ctime >= at:
-                found.append(path)
+                entries.append(path)
             elif path.is_dir() and not path.is_symlink():
-                found += [below for below in path.glob("*") if below.lstat().st_ctime >= at]
-    return found
+                entries += [below for below in path.glob("*") if below.lstat().st_ctime >= at]
+    return entries
 
 
 def remove(folder: Path) -> None:

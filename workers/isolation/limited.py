@@ -49,7 +49,7 @@ def forbid_preallocation() -> None:
 
 def _filter(machine: str) -> bytes:
     """Return the seccomp filter as a BPF program; empty for an unknown machine."""
-    found = [(LOAD, 0, 0, ARCHITECTURE)]
+    program = [(LOAD, 0, 0, ARCHITECTURE)]
     for architecture, fallocate, ioctl in CALLS.get(machine, ()):
         rules = [
             (LOAD, 0, 0, NUMBER),
@@ -70,9 +70,9 @@ def _filter(machine: str) -> bytes:
         for number in RESERVES:
             rules += [(IF_EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | errno.ENOTTY)]
         rules.append((RETURN, 0, 0, ALLOW))
-        found += [(IF_EQUAL, 0, len(rules), architecture), *rules]
-    found.append((RETURN, 0, 0, ALLOW))
-    return b"".join(struct.pack("HBBI", *step) for step in found) if len(found) > 2 else b""
+        program += [(IF_EQUAL, 0, len(rules), architecture), *rules]
+    program.append((RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("HBBI", *step) for step in program) if len(program) > 2 else b""
 
 
 def main() -> None:

@@ -72,15 +72,15 @@ def wrap(
     writable: Sequence[Path],
     cwd: Path,
     memory_bytes: int,
-    is_ours: bool = False,
+    runs_as_service: bool = False,
 ) -> list[str]:
     """Return the command that runs `argv` inside the sandbox; without a sandbox, `argv` itself.
 
-    Each of its temporary folders may hold half of `memory_bytes`, since they are in memory. `is_ours` means that the
+    Each of its temporary folders may hold half of `memory_bytes`, since they are in memory. `runs_as_service`: the
     command runs no code of a deployment, and keeps the service's user.
     """
     isolation = settled or Isolation(levels.level_of(settings), levels.most_tasks(settings))
-    if is_ours:
+    if runs_as_service:
         isolation = dataclasses.replace(isolation, identity=None, has_namespace=False)
     elif isolation.level == 2 and os.geteuid() != 0:  # LIMITED sets the bound in bubblewrap's namespace
         interpreter = str(Path(sys.executable).resolve())

@@ -53,12 +53,12 @@ class Program:
         """
         sent: set[Process] = set()
         for _ in range(END_ROUNDS):
-            found = [process for process in _family(self._alive()) if process.state != "Z"]
-            new = set(found) - sent
+            processes = [process for process in _family(self._alive()) if process.state != "Z"]
+            new = set(processes) - sent
             for process in new:
                 _send(process.pid, signal.SIGSTOP if process == self._root else signal.SIGKILL)
             sent |= new
-            if not new and all(process == self._root and process.state == "T" for process in found):
+            if not new and all(process == self._root and process.state == "T" for process in processes):
                 break
             if not new:
                 time.sleep(END_PAUSE_SECONDS)
@@ -113,12 +113,12 @@ def _living_thread(pid: int) -> list[str] | None:
 
 def _children(pid: int) -> list[int]:
     """Return the children of all threads of a process: a child belongs to the thread that started it."""
-    found: list[int] = []
+    children: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
+                children += map(int, file.read().split())
+    return children
 
 
 def _held(pid: int, folders: Iterable[str]) -> int:
@@ -132,21 +132,21 @@ def _held(pid: int, folders: Iterable[str]) -> int:
     return sum(_held_in(f"/proc/{inside}/root{folder}", folder) for folder in folders)
 
 
-def _held_in(own: str, folder: str) -> int:
+def _held_in(path: str, folder: str) -> int:
     """Return the bytes in one such folder. Resolves the path once, since it may change while the sandbox starts."""
     try:
-        found = os.open(own, os.O_PATH | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
     except OSError:
         return 0
     try:
-        if os.fstat(found).st_dev in (os.stat(folder).st_dev, os.stat("/").st_dev):
+        if os.fstat(descriptor).st_dev in (os.stat(folder).st_dev, os.stat("/").st_dev):
             return 0
-        held = os.statvfs(found)
+        held = os.statvfs(descriptor)
         return (held.f_blocks - held.f_bfree) * held.f_frsize
     except OSError:
         return 0
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

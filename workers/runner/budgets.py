@@ -64,5 +64,5 @@ class Budgets:
     def _of(self, run: Claimed) -> list[tuple[Account, Budget]]:
         if not self._known:
             return []
-        found = budgets.accounts(run.deployment_id, run.key_id)
-        return [(account, self._known[account]) for account in found if account in self._known]
+        accounts = budgets.accounts(run.deployment_id, run.key_id)
+        return [(account, self._known[account]) for account in accounts if account in self._known]

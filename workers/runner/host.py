@@ -82,6 +82,16 @@ class Output(Protocol):
     def __call__(self, level: str, message: str, run_id: UUID | None, /) -> None: ...
 
 
+class HostOwner(Protocol):
+    """The owner of a host that serves runs: the host pool."""
+
+    def host_changed(self, host: Host) -> None:
+        """Handle a host whose last occupant has left, or whose process has ended."""
+
+    def request_opened(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
+        """Handle a request of user code to its own deployment. Called while its frame is read. Raises BadFrame."""
+
+
 class Host:
     """One child process and the runs in it."""
 
@@ -93,14 +103,9 @@ class Host:
         output: Output,
         *,
         group: Group = OPEN,
-        changed: Callable[[Host], None] = lambda host: None,
-        opened: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None,
+        owner: HostOwner | None = None,
     ) -> None:
-        """Start the process. Raises HostUnusable.
-
-        `changed` is called when the last occupant has left, and when the process has ended. `opened` is called with
-        the id and the head of each request that user code makes to its own deployment.
-        """
+        """Start the process. Raises HostUnusable. Without an owner, requests to the deployment are ignored."""
         self.revision_id = revision_id
         self.group = group  # the quarantine group of the runs that may enter
         self.occupants: dict[bytes, Occupant] = {}
@@ -119,8 +124,7 @@ class Host:
         self._output = output
         self._hold = command.hold
         self._home = command.home
-        self._changed = changed
-        self._opened = opened
+        self._owner = owner
         self._has_warned = False  # of the ping that is still unanswered
         self._ready: AsyncResult = AsyncResult()
         self._write_lock = RLock()
@@ -191,7 +195,7 @@ class Host:
         self.health.run_left(id)
         self.last_used = time.monotonic()
         if not self.occupants:
-            self._changed(self)
+            self._notify_owner()
 
     def ping(self) -> None:
         """Send a ping, to see that the host's event loop turns. Kills the host after a long silence."""
@@ -299,7 +303,11 @@ class Host:
         self._death = HostDied(reason, together=len(occupants))
         for occupant in occupants:
             occupant.host_died(self._death)
-        self._changed(self)
+        self._notify_owner()
+
+    def _notify_owner(self) -> None:
+        if self._owner is not None:
+            self._owner.host_changed(self)
 
     def _release_resources(self) -> None:
         """End the control group, and release the lock on the revision's files."""
@@ -345,7 +353,9 @@ class Host:
         elif kind == frames.CHECKED:
             self._displace(self.health.checked({bytes.fromhex(id) for id in orjson.loads(body)}))
         elif kind == frames.OPEN:
-            self._opened(self, id, orjson.loads(body))
+            head = orjson.loads(body)
+            if self._owner is not None:
+                self._owner.request_opened(self, id, head)
         elif occupant := self.occupants.get(id):
             self.health.frame_received(id)
             occupant.received(kind, body)

@@ -42,10 +42,9 @@ from shared.infra.postgres import connection, dumps
 from shared.settings import Settings
 from shared.threads import state
 from workers.graph_host import frames
-from workers.runner import host_lookups
+from workers.runner import host_requests
 from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
-from workers.runner.loopback import Loopbacks
 from workers.runner.quarantine import OPEN
 from workers.runner.relay import Relay
 
@@ -73,7 +72,6 @@ class HostCalls:
         self._group = Group()
         self._wake_list = f"{redis.PREFIX}hosts:wake:{settings.worker}"
         hosts.on_ready = self._wake
-        hosts.on_open = Loopbacks(settings).begin
         self._listener = gevent.spawn(
             forever, self._listen, 0, what="listening for calls", retry=(0.1, 1.0), until=self._is_over
         )
@@ -307,7 +305,7 @@ class _CallInHost:
     def _reply(self, parts: list[bytes]) -> None:
         ask: dict[str, Any] = orjson.loads(parts[0])
         try:
-            results = host_lookups.answer_call(self._call, ask)
+            results = host_requests.answer_call(self._call, ask)
         except Unavailable as error:
             self._parts.set_exception(error)
             return

@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import gevent
@@ -30,6 +30,7 @@ from shared.errors import HostError, HostUnusable
 from shared.infra.loops import forever
 from shared.settings import Settings
 from workers.runner.host import Host, HostCommand, Output
+from workers.runner.host_requests import Loopbacks
 from workers.runner.quarantine import ALONE, OPEN, Group, reserved
 
 log = logging.getLogger(__name__)
@@ -71,22 +72,25 @@ class _Hosts:
     start: _Start | None = None
 
 
+class PreparedHost(NamedTuple):
+    """What a host of a revision is started with."""
+
+    command: HostCommand
+    output: Output
+    limits: HostLimits = HostLimits()
+
+
 class HostPool:
     """All hosts of this runner."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        prepare: Callable[[UUID], tuple[HostCommand, Output]],
-        limits_of: Callable[[UUID], HostLimits] = lambda revision_id: HostLimits(),
-    ) -> None:
+    def __init__(self, settings: Settings, prepare: Callable[[UUID], PreparedHost]) -> None:
         """Create an empty pool and start its watcher.
 
         `prepare(revision_id)` ensures that the environment is on this machine, or raises HostUnusable.
         """
         self._settings = settings
         self._prepare = prepare
-        self._limits_of = limits_of
+        self._loopbacks = Loopbacks(settings)
         self._limits: dict[UUID, HostLimits] = {}
         self._groups: dict[tuple[UUID, Group], _Hosts] = {}
         self._queue: list[_Start] = []  # starts that have no slot yet
@@ -94,8 +98,6 @@ class HostPool:
         self._leaving: list[Host] = []  # hosts asked to stop; each keeps its slot until its process has ended
         self._retired_at: dict[int, float] = {}  # monotonic times by kind of slot
         self.on_ready: Callable[[], None] = lambda: None  # called when a new host is ready
-        # Called when a host opens a request to its own deployment, with the request's id and head.
-        self.on_open: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None
         self._watcher = gevent.spawn(forever, self._watch, PING_SECONDS, what="watching the hosts")
 
     # choosing
@@ -276,32 +278,26 @@ class HostPool:
             self._advance()
 
     def _open(self, start: _Start) -> Host:
-        command, output = self._prepare(start.revision_id)
-        limits = self._limits[start.revision_id] = self._limits_of(start.revision_id)
+        command, output, limits = self._prepare(start.revision_id)
+        self._limits[start.revision_id] = limits
         log.info("starting a host of revision %s", start.revision_id)
-        host = Host(
-            start.revision_id,
-            command,
-            self._settings,
-            output,
-            group=start.group,
-            changed=self._changed,
-            opened=lambda host, id, head: self.on_open(host, id, head),
-        )
+        host = Host(start.revision_id, command, self._settings, output, group=start.group, owner=self)
         if limits.memory_mb is not None:
             host.memory_mb = min(limits.memory_mb, self._settings.host_memory_mb)
         return host
 
     # ending
 
-    def _changed(self, host: Host) -> None:
-        """Handle a host that has no occupants any more or whose process has ended."""
+    def host_changed(self, host: Host) -> None:
         if host.died is not None:
             self._forget(host)
         elif self._is_idle(host) and (host.group != OPEN or host.is_retiring or host.is_unfit):
             self._evict(host, "is not needed any more")
         if self._queue:
             self._advance()
+
+    def request_opened(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
+        self._loopbacks.begin(host, id, head)
 
     def _is_idle(self, host: Host) -> bool:
         """Whether this host can stop without loss: it has no occupants, and no caller waits for a host of its group."""
@@ -326,8 +322,8 @@ class HostPool:
             hosts = [host for host in self.all() if host.revision_id == revision_id and host.died is None]
             if not hosts:
                 self._limits.pop(revision_id, None)
-            kept = 0 if changed.is_gone else self._most(revision_id)
-            why = "its deployment is gone" if changed.is_gone else "its deployment may have fewer"
+            kept = 0 if changed.is_deleted else self._most(revision_id)
+            why = "its deployment is gone" if changed.is_deleted else "its deployment may have fewer"
             open_to_all = [host for host in hosts if host.group == OPEN]
             idle = [host for host in open_to_all if self._is_idle(host)]
             for host in idle[: max(len(open_to_all) - kept, 0)]:

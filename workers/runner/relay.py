@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 FROM_APP = frozenset((HEAD, *COSTING, *LAST, CREDIT))
 AT_ONCE = WINDOW  # most parts in one message
 RETRY_SECONDS = 1.0  # pause before an end that Redis did not accept is sent again
-GONE = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
+DISCONNECTED = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
 
 
 class Relay:
@@ -79,8 +79,8 @@ class Relay:
 
     def _more(self) -> list[bytes]:
         """Return the parts that are already queued, to send them in the same message."""
-        found: list[bytes] = []
-        while len(found) < AT_ONCE - 1:
+        parts: list[bytes] = []
+        while len(parts) < AT_ONCE - 1:
             try:
                 part = self._up.get_nowait()
             except Empty:
@@ -88,8 +88,8 @@ class Relay:
             if part is None:
                 self._up.put(None)
                 break
-            found.append(part)
-        return found
+            parts.append(part)
+        return parts
 
     def end(self) -> None:
         """Stop sending parts to the client."""
@@ -188,7 +188,7 @@ class _Client:
     def lost(self, reason: str) -> None:
         if not self._has_closed:
             log.info("a request in an app ends early: %s", reason)
-            self._pass(GONE)
+            self._pass(DISCONNECTED)
 
 
 def _give_up(sender: Sender, reason: str) -> None:

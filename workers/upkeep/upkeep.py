@@ -1,27 +1,33 @@
 """Upkeep: recovers runs, builds and notifications that were abandoned or lost. All decisions come from rows.
 
-Every runner and builder runs this loop, and one leader at a time is active (`shared/leadership.py`). Upkeep needs
+Every runner and builder runs this loop, and one leader at a time is active (`shared/fleet.py`). Upkeep needs
 neither beat nor the broker: it repeats lost notifications, releases runs and builds whose owner died, and removes
 deleted objects.
 
 A leader may be frozen at any point and wake up after another process has replaced it. It therefore renews its
 leadership before each step, and each step is conditional on the rows that it changes. A replaced leader that finishes
 its current step does nothing that its successor could not do at the same time.
+
+A cron that acts for a user is authorized in its own greenlet, because user code may take long to answer.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import gevent
 from gevent.event import Event as Signal
+from gevent.pool import Pool
 
-from shared import fleet, leadership
+from shared import fleet
 from shared.access import api_keys, organizations
-from shared.deployments import deployments, logs, revisions
-from shared.errors import RunyardError, Unavailable
+from shared.crons import firing
+from shared.deployments import revision_events, revisions
+from shared.errors import RunyardError, Unanswered, Unavailable
 from shared.eventlog import events
 from shared.figures import folding
 from shared.infra import broker
@@ -29,18 +35,18 @@ from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import (
+    backlog,
     claims,
-    eligibility,
     end_event,
     finish,
     limits,
     webhooks,
 )
+from shared.runs.create import Created
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
 from workers import run_trace
-from workers.upkeep.due_crons import DueCrons
 from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
 
@@ -54,6 +60,9 @@ FOLDS_A_TICK = 20
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, because callers may wait until they are removed
 CLOSE_SECONDS = 2.0  # wait for the current step when the process exits
+AUTHORIZED_AT_ONCE = 8
+RETRY_SECONDS = 10.0  # pause after an unanswered authorization call
+CANDIDATES = 500  # due crons to read: those that wait for a retry must not block the others
 
 
 class Upkeep:
@@ -107,12 +116,12 @@ class Upkeep:
         if self._is_stopping:
             return False
         with driver() as conn:
-            return leadership.hold(conn, leadership.UPKEEP, self._settings.worker)
+            return fleet.claim_leadership(conn, fleet.UPKEEP, self._settings.worker)
 
     def _step_down(self) -> None:
         try:
             with driver() as conn:
-                leadership.release(conn, leadership.UPKEEP, self._settings.worker)
+                fleet.release_leadership(conn, fleet.UPKEEP, self._settings.worker)
         except Unavailable as error:
             log.info("another process leads upkeep when our lease has run out: %s", error)
 
@@ -152,10 +161,10 @@ class Upkeep:
 
     def _notify_again(self) -> None:
         with connection() as conn:
-            pools = eligibility.pools(conn)
+            pools = backlog.pools(conn)
         full = broker.full_pools(pools)
         with connection() as conn:
-            waiting = eligibility.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
+            waiting = backlog.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
             waiting += limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
         for run in waiting:
             if run.pool not in full:
@@ -164,9 +173,9 @@ class Upkeep:
     def _pools(self) -> None:
         """Move runs that missed their deployment's move to another pool, and remove dead workers."""
         with connection() as conn:
-            eligibility.move_stragglers(conn)
-            gone = fleet.sweep(conn)
-        for worker in gone:
+            backlog.move_stragglers(conn)
+            removed = fleet.sweep(conn)
+        for worker in removed:
             broker.forget_worker(worker)
 
     def _figures(self) -> None:
@@ -178,7 +187,7 @@ class Upkeep:
 
     def _statistics(self) -> None:
         with connection() as conn:
-            eligibility.refresh_statistics(conn)
+            backlog.refresh_statistics(conn)
 
     def _clock(self) -> None:
         """Shorten leases and pauses between attempts that the database's clock set before it was put back."""
@@ -234,9 +243,9 @@ class Upkeep:
 
     def _builds(self) -> None:
         with connection() as conn:
-            moved = deployments.expire_builds(conn)
-            due = deployments.due_builds(conn)
-        logs.announce(moved)
+            moved = revisions.expire(conn)
+            due = revisions.due(conn)
+        revision_events.announce(moved)
         for revision_id in due:
             broker.enqueue_build(revision_id)
 
@@ -245,7 +254,7 @@ class Upkeep:
         with connection() as conn:
             moved = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)
-        logs.announce(moved)
+        revision_events.announce(moved)
 
 
 def _final(run: claims.Claimed) -> Finish:
@@ -259,3 +268,61 @@ def _final(run: claims.Claimed) -> Finish:
     if run.last_death:
         message += f" (last: {run.last_death})"
     return Finish(run, RunStatus.ERROR, ThreadStatus.ERROR, {"error": "RunAbandoned", "message": message})
+
+
+class DueCrons:
+    """Fires due crons."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._pool = Pool(AUTHORIZED_AT_ONCE)
+        self._asking: set[UUID] = set()
+        self._not_before: dict[UUID, float] = {}
+
+    def fire(self) -> None:
+        """Fire the due crons without authorization, and begin to authorize the others."""
+        self.fire_unguarded()
+        self.begin_guarded()
+
+    def fire_unguarded(self) -> list[Created]:
+        """Fire the due crons without authorization. Returns the created runs."""
+        with connection() as conn:
+            due = firing.due(conn, guarded=False)
+        return [run for cron_id in due if (run := self._fire(cron_id, guarded=False)) is not None]
+
+    def begin_guarded(self) -> None:
+        """Begin to authorize and fire the due crons that act for users, while the pool has free slots."""
+        now = time.monotonic()
+        self._not_before = {id: at for id, at in self._not_before.items() if at > now}
+        with connection() as conn:
+            due = firing.due(conn, guarded=True, limit=CANDIDATES)
+        for cron_id in due:
+            if not self._pool.free_count():
+                return
+            if cron_id not in self._asking and cron_id not in self._not_before:
+                self._asking.add(cron_id)
+                self._pool.spawn(self._fire_guarded, cron_id)
+
+    def join(self) -> None:
+        """Wait until all crons that are being authorized have fired or not."""
+        self._pool.join()
+
+    def _fire(self, cron_id: UUID, *, guarded: bool) -> Created | None:
+        """Fire a cron. Skips its run if that raises an unexpected error. Raises Unanswered, Unavailable."""
+        try:
+            return firing.fire(cron_id, self._settings, guarded=guarded)
+        except (Unanswered, Unavailable):
+            raise
+        except Exception:  # outermost loop over the crons: one that fails must not stop the others
+            log.exception("cron %s: skipped this run", cron_id)
+            firing.skip(cron_id, guarded=guarded)
+            return None
+
+    def _fire_guarded(self, cron_id: UUID) -> None:
+        try:
+            self._fire(cron_id, guarded=True)
+        except (Unanswered, Unavailable) as error:
+            log.warning("cron %s: tried again later: %s", cron_id, error)
+            self._not_before[cron_id] = time.monotonic() + RETRY_SECONDS
+        finally:
+            self._asking.discard(cron_id)

@@ -28,7 +28,7 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, database_time
 from shared.runs import webhooks
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.runs.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,8 @@ class Deliveries:
         if not free:
             return
         with connection() as conn:
-            taken = webhooks.claim(conn, owner=self._owner, limit=free)
-        for delivery in taken:
+            claimed = webhooks.claim(conn, owner=self._owner, limit=free)
+        for delivery in claimed:
             self._pool.spawn(self._deliver, delivery)
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -149,12 +149,12 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     Raises Undecryptable, or OutsideFailed if a header needs a variable that is not set.
     """
     timestamp = str(int(now.timestamp()))
-    own, variables = _configured(delivery)
+    configured, variables = _configured(delivery)
     place = trace_context.of_kwargs(delivery.run["kwargs"])
     if place is not None and tracing.tracer() is not None:
         place = trace_context.of_run(delivery.run_id, place)
-    found = {
-        **{name: _filled(name, value, variables) for name, value in own.items()},
+    sent = {
+        **{name: _filled(name, value, variables) for name, value in configured.items()},
         "Content-Type": "application/json",
         "Webhook-Id": str(delivery.delivery_id),
         "Webhook-Timestamp": timestamp,
@@ -162,9 +162,9 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     }
     secret = variables.get(SECRET)
     if secret:
-        signed = [sign(one, found["Webhook-Id"], timestamp, body) for one in _secrets(secret)]
-        found["Webhook-Signature"] = " ".join(signed)
-    return found
+        signed = [sign(one, sent["Webhook-Id"], timestamp, body) for one in _secrets(secret)]
+        sent["Webhook-Signature"] = " ".join(signed)
+    return sent
 
 
 def _configured(delivery: Delivery) -> tuple[dict[str, str], dict[str, str]]:
@@ -172,15 +172,15 @@ def _configured(delivery: Delivery) -> tuple[dict[str, str], dict[str, str]]:
     if delivery.revision_id is None:
         return {}, {}
     with connection() as conn:
-        own = webhooks.headers_of(conn, delivery.revision_id)
-        names = {SECRET, *(name for value in own.values() for name in TEMPLATE.findall(value))}
-        return own, secrets.some_of(conn, delivery.revision_id, names)
+        configured = webhooks.headers_of(conn, delivery.revision_id)
+        names = {SECRET, *(name for value in configured.values() for name in TEMPLATE.findall(value))}
+        return configured, secrets.some_of(conn, delivery.revision_id, names)
 
 
 def _filled(header: str, value: str, variables: dict[str, str]) -> str:
-    lacking = set(TEMPLATE.findall(value)) - variables.keys()
-    if lacking:
-        raise OutsideFailed(f"the header {header} needs the variable {min(lacking)}")
+    missing = set(TEMPLATE.findall(value)) - variables.keys()
+    if missing:
+        raise OutsideFailed(f"the header {header} needs the variable {min(missing)}")
     filled = TEMPLATE.sub(lambda match: variables[match[1]], value)
     if not filled.isascii() or not filled.isprintable():
         raise OutsideFailed(f"the header {header} would hold characters that no header may hold")

@@ -30,14 +30,9 @@ from tests.support import factories
 from tests.support.archived import keep
 from tests.support.greened import World, greened
 from tests.support.outside import certified, serving
-from workers.builder import (
-    caches,
-    environments,
-    host_command,
-    workspaces,
-)
+from workers.builder import environments, host_command, workspaces
 from workers.builder.environments import Environment, Plan
-from workers.builder.python import interpreters, uv
+from workers.builder.python import packages, toolchain
 from workers.builder.python.installer import Installer
 from workers.builder.python.requirements import Requirements
 from workers.builder.steps import StepSandbox
@@ -280,16 +275,18 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
         made_of(index.add("1"), [])
         newer = made_of(index.add("2"), said)
         assert said_by(newer, "import told; print(told.version)").strip() == "2"
-        assert not [line for line in said if uv.UNSATISFIED in line], "an error that was healed is not shown"
+        assert not [line for line in said if toolchain.UNSATISFIED in line], (
+            "an error that was healed is not shown"
+        )
         seen = index.asked
         with pytest.raises(BuildFailed, match="no version of told==3"):
             made_of(f"told==3 --hash=sha256:{'0' * 64}", said)
         assert index.asked == seen + 1
-        assert len([line for line in said if uv.UNSATISFIED in line]) == 1
+        assert len([line for line in said if toolchain.UNSATISFIED in line]) == 1
 
         wanted, output = world.tmp_path / "wanted.in", world.tmp_path / "pylock.toml"
         confined = StepSandbox(settings, folder=world.tmp_path, cache=settings.cache_dir / "own")
-        installer = Installer(confined, interpreters.find(settings, None))
+        installer = Installer(confined, toolchain.find_interpreter(settings, None))
         for version in ("2", "3"):
             index.add(version)
             wanted.write_text(f"told>={version}\n")
@@ -337,7 +334,7 @@ def test_shared_packages_go_when_nobody_has_used_them_for_a_day(world: World) ->
     workspace.root.mkdir(parents=True)
     workspace.packages.write_text("a")
 
-    assert caches.remove_unused(settings) == 1
+    assert packages.remove_unused(settings) == 1
 
     assert sorted(path.name for path in used.parent.iterdir()) == ["a", "c"]
 
@@ -347,17 +344,17 @@ def test_an_installer_s_cache_goes_with_its_deployment_or_when_it_is_too_large(w
     settings = settings_for(world)
     deployment, gone = factories.deployment().id, uuid4()
     for owner in (deployment, gone):
-        caches.of_deployment(settings, owner).mkdir(parents=True)
-        (caches.of_deployment(settings, owner) / "wheel").write_bytes(bytes(100_000))
+        packages.cache_of(settings, owner).mkdir(parents=True)
+        (packages.cache_of(settings, owner) / "wheel").write_bytes(bytes(100_000))
 
-    assert caches.remove_caches_of_deleted(settings) == 1
+    assert packages.remove_caches_of_deleted(settings) == 1
     assert [path.name for path in (settings.data_dir / "caches").iterdir()] == [str(deployment)]
 
-    assert caches.remove_unused(settings) == 0
+    assert packages.remove_unused(settings) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(caches, "MAX_CACHE_BYTES", 50_000)
-        assert caches.remove_unused(settings) == 1
-    assert not caches.of_deployment(settings, deployment).exists()
+        patch.setattr(packages, "MAX_CACHE_BYTES", 50_000)
+        assert packages.remove_unused(settings) == 1
+    assert not packages.cache_of(settings, deployment).exists()
 
 
 LOCKED = """
@@ -392,7 +389,7 @@ def test_a_uv_project_gets_what_its_lock_says(world: World) -> None:
 
     made = make(settings, uuid4(), plan, said)
 
-    assert "reading uv.lock for app" in said
+    assert "reading toolchain.lock for app" in said
     pins = [line.split()[0] for line in made.requirements.wheels]
     assert "iniconfig==2.0.0" in pins
     assert any(pin.startswith("langgraph==") for pin in pins)

@@ -16,7 +16,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.user_code import ANY, Route, from_stored
 from shared.errors import BuildFailed
 from shared.infra.postgres import connection
-from workers.builder import built_in_routes, inspection, publish, reuse
+from workers.builder import built_in_routes, inspection, publish
 from workers.builder.config.manifest import Manifest
 
 SETTINGS = {
@@ -212,8 +212,8 @@ def test_the_same_build_with_the_same_variables_brings_the_same(db: Any) -> None
     make.revision(deployment.id, number=2, build_id=built, manifest={"inspector": "an older one"})
 
     with connection() as conn:
-        found = reuse.earlier_inspection(conn, deployment.id, uuid4(), built, {})
-        others = reuse.earlier_inspection(conn, deployment.id, uuid4(), built, {"KEY": "another"})
+        found = inspection.earlier_inspection(conn, deployment.id, uuid4(), built, {})
+        others = inspection.earlier_inspection(conn, deployment.id, uuid4(), built, {"KEY": "another"})
 
     assert found is not None
     assert "agent" in found.graphs

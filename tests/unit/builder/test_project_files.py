@@ -12,8 +12,8 @@ import pytest
 from shared.errors import BuildFailed
 from tests.unit.builder.conftest import GRAPHS, Read, refuse
 from workers.builder.config import dependencies, manifest
+from workers.builder.config.dependencies import PipConfig
 from workers.builder.config.manifest import Manifest
-from workers.builder.config.pip_config import PipConfig
 
 
 def test_a_file_that_says_nothing_or_lies_elsewhere_is_refused(root: Path) -> None:

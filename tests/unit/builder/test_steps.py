@@ -18,14 +18,13 @@ from shared.settings import Settings
 from tests.support.greened import World, greened
 from tests.support.waiting import wait_until
 from tests.unit.builder.test_environments import FILES
-from workers.builder import environments, host_command, reasons, steps
+from workers.builder import builder, environments, host_command, steps
 from workers.builder.config import manifest
 from workers.builder.environments import Environment
-from workers.builder.python import interpreters
-from workers.builder.python.interpreters import HERE
+from workers.builder.python import toolchain
 from workers.builder.python.requirements import Requirements
-from workers.builder.source_tree import write_untrusted
-from workers.builder.workspaces import Workspace
+from workers.builder.python.toolchain import HERE
+from workers.builder.workspaces import Workspace, write_untrusted
 
 
 @greened
@@ -67,10 +66,10 @@ def test_a_step_says_its_output_a_bounded_line_at_a_time_and_why_it_fails(world:
 
 def test_the_reason_of_a_failure_is_one_line_that_is_whole_until_secrets_in_it_are_masked() -> None:
     output = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
-    assert reasons.cause(output) == "No solution found: Because a: and b"
-    assert reasons.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
-    assert reasons.cause([]) == ""
-    assert reasons.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
+    assert steps.cause(output) == "No solution found: Because a: and b"
+    assert steps.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
+    assert steps.cause([]) == ""
+    assert steps.cause(["error: " + "x" * 2_000 + "a-long-password"]).endswith("xa-long-password")
 
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
     message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"
@@ -82,7 +81,7 @@ def test_the_reason_of_a_failure_is_one_line_that_is_whole_until_secrets_in_it_a
         ("one line\n", "one line"),
         ("", "failed"),
     ):
-        assert reasons.summary(text) == summary
+        assert builder.summary(text) == summary
 
 
 @greened
@@ -140,7 +139,7 @@ def test_an_archive_is_unpacked_and_modules_compiled_where_nothing_of_the_projec
     assert argv[argv.index("-m") :] == ["-m", "workers.builder.unpack", "/r/a.tar.gz", "/r/project"]
     assert "-P" in argv
 
-    argv = interpreters.compile_bytecode(Path("/usr/bin/python3"), [Path("/r/env")])
+    argv = toolchain.compile_bytecode(Path("/usr/bin/python3"), [Path("/r/env")])
 
     assert argv[0] == "/usr/bin/python3"
     assert {"-I", "-S"} < set(argv[:4])

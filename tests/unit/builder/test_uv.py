@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder.config.pip_config import PipConfig
-from workers.builder.python import uv
+from workers.builder.config.dependencies import PipConfig
+from workers.builder.python import toolchain
 from workers.builder.python.installer import refresh_unsatisfied
 from workers.builder.python.requirements import (
     BUILT_HERE,
@@ -22,13 +22,13 @@ from workers.builder.python.requirements import (
 )
 from workers.builder.steps import WriteLine
 
-UV, ENV, PYTHON = str(uv.program()), Path("/r/env"), Path("/r/env/bin/python")
+UV, ENV, PYTHON = str(toolchain.program()), Path("/r/env"), Path("/r/env/bin/python")
 OUTSIDE = Path("/usr/bin/python3.11")
 INDEX = PipConfig("https://one/simple", ("https://two/simple", "https://three/simple"), ("https://four",))
 
 
 def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
-    assert uv.create_environment(ENV, OUTSIDE) == [
+    assert toolchain.create_environment(ENV, OUTSIDE) == [
         *(UV, "venv", "--quiet", "--python", "/usr/bin/python3.11", "--no-project", "/r/env")
     ]
 
@@ -38,12 +38,12 @@ def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
         {"implementation": "cpython", "version": "3.12.2", "path": "/c"},
     ]
 
-    assert list(uv.pythons(orjson.dumps(listed), "3.12")) == ["/c"]
-    assert list(uv.pythons(b"[]", "3.12")) == []
+    assert list(toolchain.pythons(orjson.dumps(listed), "3.12")) == ["/c"]
+    assert list(toolchain.pythons(b"[]", "3.12")) == []
 
 
 def test_requirements_are_resolved_for_the_interpreter_from_the_project_s_own_index() -> None:
-    argv = uv.resolve([Path("/r/a.in"), Path("/r/b.txt")], Path("/r/pylock.toml"), OUTSIDE, None)
+    argv = toolchain.resolve([Path("/r/a.in"), Path("/r/b.txt")], Path("/r/pylock.toml"), OUTSIDE, None)
 
     assert argv[:3] == [UV, "pip", "compile"]
     assert argv[argv.index("--python") + 1] == "/usr/bin/python3.11"
@@ -58,15 +58,15 @@ def test_requirements_are_resolved_for_the_interpreter_from_the_project_s_own_in
         *("--find-links", "https://four"),
     ]
     for argv in (
-        uv.resolve([], Path("/o"), OUTSIDE, INDEX),
-        uv.install_built(Path("/b"), [Path("/d")], PYTHON, INDEX),
+        toolchain.resolve([], Path("/o"), OUTSIDE, INDEX),
+        toolchain.install_built(Path("/b"), [Path("/d")], PYTHON, INDEX),
     ):
         at = argv.index("--index-url")
         assert argv[at : at + len(wanted)] == wanted
 
 
 def test_wheels_are_installed_by_their_hashes_and_what_is_built_is_copied() -> None:
-    argv = uv.install_wheels(Path("/r/out.txt"), PYTHON)
+    argv = toolchain.install_wheels(Path("/r/out.txt"), PYTHON)
 
     assert argv[:3] == [UV, "pip", "install"]
     assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
@@ -74,7 +74,7 @@ def test_wheels_are_installed_by_their_hashes_and_what_is_built_is_copied() -> N
     assert argv[argv.index("--link-mode") + 1] == "hardlink"
     assert argv[argv.index("--preview-features") + 1] == "pylock"
 
-    argv = uv.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
+    argv = toolchain.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
 
     assert "--no-deps" in argv
     assert argv[argv.index("--link-mode") + 1] == "copy"
@@ -83,13 +83,13 @@ def test_wheels_are_installed_by_their_hashes_and_what_is_built_is_copied() -> N
 
 def test_the_operator_s_index_of_pip_is_the_installer_s_unless_it_has_one() -> None:
     def index(**passed_on: str) -> str | None:
-        return uv.variables(passed_on, Path("/cache")).get("UV_INDEX_URL")
+        return toolchain.variables(passed_on, Path("/cache")).get("UV_INDEX_URL")
 
     assert index() is None
     assert index(PIP_INDEX_URL="https://pip") == "https://pip"
     assert index(PIP_INDEX_URL="https://pip", UV_INDEX_URL="https://uv") == "https://uv"
     assert index(PIP_INDEX_URL="https://pip", UV_DEFAULT_INDEX="https://uv") is None
-    assert uv.without_variables({"UV_INDEX_URL": "x", "PIP_INDEX_URL": "x", "PATH": "/bin"}) == {
+    assert toolchain.without_variables({"UV_INDEX_URL": "x", "PIP_INDEX_URL": "x", "PATH": "/bin"}) == {
         "PATH": "/bin"
     }
 
@@ -105,7 +105,7 @@ def test_packages_come_from_elsewhere_only_where_a_project_says_so() -> None:
         *("[tool.uv.sources]\nx = { git = 'y' }", "[tool]\nuv = { index = [{ url = 'x' }] }"),
         *("[tool.uv\n", "[tool]\nuv = 7"),
     ):
-        assert uv.is_redirected_by(f"{pyproject}\n".encode()), pyproject
+        assert toolchain.is_redirected_by(f"{pyproject}\n".encode()), pyproject
     for pyproject in (
         "[project]\nname = 'tool.uv'\n[tool.uvicorn]\nx = 1",
         "[tool.uv]\ndev-dependencies = ['pytest']\npackage = true\nexclude-newer = '2026-01-01'",
@@ -113,7 +113,7 @@ def test_packages_come_from_elsewhere_only_where_a_project_says_so() -> None:
         "[tool.uv.workspace]\nmembers = ['libs/*']",
         "[tool.uv.pip]\ngenerate-hashes = true",
     ):
-        assert not uv.is_redirected_by(pyproject.encode()), pyproject
+        assert not toolchain.is_redirected_by(pyproject.encode()), pyproject
 
 
 def test_a_command_that_works_is_run_once_and_its_output_shown_whole() -> None:
@@ -122,12 +122,12 @@ def test_a_command_that_works_is_run_once_and_its_output_shown_whole() -> None:
 
     def run(argv: list[str], write_line: WriteLine) -> None:
         ran.append(argv)
-        write_line("INFO", f"{uv.UNSATISFIED} at first")
+        write_line("INFO", f"{toolchain.UNSATISFIED} at first")
         write_line("INFO", "found")
 
     refresh_unsatisfied(run, ["uv"], lambda _, line: shown.append(line))
 
-    assert shown == [f"{uv.UNSATISFIED} at first", "found"]
+    assert shown == [f"{toolchain.UNSATISFIED} at first", "found"]
     assert ran == [["uv"]]
 
 
@@ -143,12 +143,12 @@ def test_a_command_is_run_again_only_when_no_version_fits() -> None:
 
         return run
 
-    for line in (uv.UNSATISFIED, "dns error"):
+    for line in (toolchain.UNSATISFIED, "dns error"):
         with pytest.raises(BuildFailed):
             refresh_unsatisfied(failing(line), ["uv"], lambda _, line: shown.append(line))
 
-    assert ran == [["uv"], ["uv", uv.REFRESH], ["uv"]]
-    assert shown == [uv.UNSATISFIED, "dns error"]
+    assert ran == [["uv"], ["uv", toolchain.REFRESH], ["uv"]]
+    assert shown == [toolchain.UNSATISFIED, "dns error"]
 
 
 # Resolved package sets

@@ -16,7 +16,6 @@ from sqlalchemy import make_url
 from cli.backups import archive, contents, keys, restoring
 from cli.backups.database import Connection
 from cli.backups.keys import fingerprint
-from shared import migrations
 from shared.infra import database_version
 from tests.support import next_release
 from tests.support.backups import BYTES, KEY, OTHER, PASSPHRASE, Service, everything, text_of
@@ -29,7 +28,7 @@ def test_everything_comes_back(source: Service, target: Service, made: Path) -> 
     assert "1 deployment" in restored.stdout
     assert everything(target) == everything(source)
     assert target.rows("SELECT data FROM archive_chunk") == [(BYTES,)]
-    assert migrations.is_current(target.url)
+    assert database_version.applied(target.url) == database_version.needed()
 
 
 def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from langchain_core.messages import (
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 
 from workers.graph_host.protocol.log import ProtocolLog
-from workers.graph_host.protocol.message_blocks import MessageBlocks
+from workers.graph_host.protocol.messages import MessageBlocks
 from workers.graph_host.protocol.writer import ProtocolWriter
 
 

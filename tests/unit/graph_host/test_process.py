@@ -11,7 +11,7 @@ import pytest
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, Run, graph_host
 from tests.support.waiting import wait_until
-from workers.graph_host import frames, health
+from workers.graph_host import frames, loop
 
 
 def test_it_answers_pings_while_nodes_work_and_says_which_runs_it_executes(own_host: HostProcess) -> None:
@@ -61,8 +61,8 @@ def test_so_many_threads_left_behind_that_later_runs_would_lack_them_are_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = 2 * (threading.active_count() + 5)
-    monkeypatch.setattr(health, "getrlimit", lambda resource: (most, most))
-    watch, over = health.DamageWatch(), threading.Event()
+    monkeypatch.setattr(loop, "getrlimit", lambda resource: (most, most))
+    watch, over = loop.DamageWatch(), threading.Event()
     assert watch.describe() is None
 
     for _ in range(10):

@@ -33,11 +33,11 @@ def fill(folder: Path, **files: str) -> Path:
 
 
 def test_its_own_group_is_found_where_it_is_mounted() -> None:
-    assert cgroups.own_folder(MEMBERSHIP, MOUNTS) == Path(
+    assert cgroups.service_folder(MEMBERSHIP, MOUNTS) == Path(
         "/sys/fs/cgroup/unified/system.slice/runyard.service"
     )
     mounts = "36 25 0:31 /docker/1 /sys/fs/cgroup rw - cgroup2 cgroup rw\n"
-    assert cgroups.own_folder("0::/docker/1/inner\n", mounts) == Path("/sys/fs/cgroup/inner")
+    assert cgroups.service_folder("0::/docker/1/inner\n", mounts) == Path("/sys/fs/cgroup/inner")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_its_own_group_is_found_where_it_is_mounted() -> None:
 )
 def test_without_cgroup_v2_there_is_none(membership: str, mounts: str) -> None:
     with pytest.raises(FileNotFoundError):
-        cgroups.own_folder(membership, mounts)
+        cgroups.service_folder(membership, mounts)
 
 
 def test_a_group_without_the_controllers_or_that_nobody_handed_over_is_left_alone(tmp_path: Path) -> None:

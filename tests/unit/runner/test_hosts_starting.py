@@ -18,7 +18,7 @@ from tests.support.played_hosts import HOST, ROOT, Occupant, Stage, is_alive, st
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner.host import HostCommand
-from workers.runner.host_pool import HostPool
+from workers.runner.host_pool import HostPool, PreparedHost
 
 KITCHEN = ROOT / "tests/projects/kitchen"
 
@@ -31,7 +31,7 @@ def test_a_real_host_runs_a_graph(world: World) -> None:
         "GRAPH_HOST_CONFIG": json.dumps({"graphs": {"echo": "./kitchen.py:echo"}}),
     }
     command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
-    pool = HostPool(settings, lambda _: (command, lambda *_: None))
+    pool = HostPool(settings, lambda _: PreparedHost(command, lambda *_: None))
     host = pool.acquire(uuid4())
     occupant = Occupant()
     spec = {
@@ -102,7 +102,7 @@ def test_a_host_that_never_gets_ready_is_given_up(s: Stage) -> None:
 def test_a_program_or_an_environment_that_is_not_there_fails_all_who_wait(world: World) -> None:
     settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
     command = HostCommand(["/no/such/python", "{socket}"], str(ROOT), {})
-    pool = HostPool(settings, lambda _: (command, lambda *_: None))
+    pool = HostPool(settings, lambda _: PreparedHost(command, lambda *_: None))
     with pytest.raises(HostUnusable, match="could not be started"):
         pool.acquire(uuid4())
     pool.close()

@@ -19,7 +19,7 @@ from tests.support import factories
 from tests.support.greened import World, constants, greened, within
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
-from workers.runner import loopback as requests_of_hosts
+from workers.runner import host_requests as requests_of_hosts
 
 MIB = 1024 * 1024
 

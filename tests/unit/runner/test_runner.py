@@ -20,7 +20,7 @@ from tests.support.creating import insert_run
 from tests.support.greened import World, greened, within
 from tests.support.runner_bench import Bench, bench, last, names
 from tests.support.waiting import until
-from workers.runner import deployment_log, host_lookups
+from workers.runner import deployment_log, host_requests
 
 
 @within(bench)
@@ -75,7 +75,7 @@ def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
         raise KeyError("namespace")
 
     with bench(world) as b, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_lookups, "answer_run", fail)
+        patch.setattr(host_requests, "answer_run", fail)
         run_id = b.start("remembers", {"text": "x"})
         b.wait(run_id)
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID, uuid4
 
@@ -22,8 +22,7 @@ from tests.support.runner_bench import Bench, bench, prepare, show
 from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import host_health, host_pool
-from workers.runner.host import HostCommand
-from workers.runner.host_pool import HostPool
+from workers.runner.host_pool import HostPool, PreparedHost
 from workers.runner.quarantine import OPEN
 
 
@@ -157,8 +156,8 @@ def first_host_idle(b: Bench) -> Iterator[None]:
     """Give the bench a pool whose first host only answers pings, and which soon checks whether hosts began a run."""
     idle = [played("pongs only", b.settings.data_dir / "note", b.settings.data_dir)]
 
-    def first_played(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
-        return (idle.pop(), show) if idle else prepare(revision_id)
+    def first_played(revision_id: UUID) -> PreparedHost:
+        return PreparedHost(idle.pop(), show) if idle else prepare(revision_id)
 
     with constants(host_pool, PING_SECONDS=0.1), constants(host_health, QUIET_SECONDS=0.5):
         pool = b.with_hosts(HostPool(b.settings, first_played))
@@ -172,9 +171,10 @@ def first_host_idle(b: Bench) -> Iterator[None]:
 def single_threads(b: Bench) -> Iterator[None]:
     """Give the bench a pool whose hosts execute one synchronous node at a time."""
 
-    def one_thread(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
-        command, output = prepare(revision_id)
-        return dataclasses.replace(command, argv=[*command.argv, "--threads", "1"]), output
+    def one_thread(revision_id: UUID) -> PreparedHost:
+        prepared = prepare(revision_id)
+        argv = [*prepared.command.argv, "--threads", "1"]
+        return prepared._replace(command=dataclasses.replace(prepared.command, argv=argv))
 
     pool = b.with_hosts(HostPool(b.settings, one_thread))
     try:
@@ -187,7 +187,7 @@ def single_threads(b: Bench) -> Iterator[None]:
 def full(b: Bench) -> Iterator[None]:
     """Give the bench a pool whose only host is busy. The host is a fake that executes no run."""
     command = played("plays along", b.settings.data_dir / "note", b.settings.data_dir)
-    pool = b.with_hosts(HostPool(b.settings, lambda _: (command, show)))
+    pool = b.with_hosts(HostPool(b.settings, lambda _: PreparedHost(command, show)))
     pool.acquire(uuid4()).enter(uuid4().bytes, Occupant(), b"{}", kind=frames.CANCEL)
     try:
         yield

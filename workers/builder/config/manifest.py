@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import orjson
 
-from workers.builder.config import dependencies, fields, pip_config, uv_workspace
-from workers.builder.config.dependencies import Dependencies
+from workers.builder.config import dependencies, fields
+from workers.builder.config.dependencies import Dependencies, LockedPackage, PipConfig
 from workers.builder.config.fields import refused
-from workers.builder.config.graphs import Graphs, require_file
-from workers.builder.config.pip_config import PipConfig
-from workers.builder.config.schema import LanggraphJson
-from workers.builder.config.uv_workspace import LockedPackage
-from workers.builder.source_tree import SourceTree
+from workers.builder.config.schema import Graphs, LanggraphJson, names_file
+from workers.builder.workspaces import SourceTree
 
 DEFAULT_PATH = "langgraph.json"
 
@@ -51,12 +48,12 @@ def read(root: Path, config_path: str | None) -> Manifest:
     config = _json(tree, relative)
     schema = LanggraphJson()
     loaded = fields.load(schema, config)
-    locked = uv_workspace.read(tree, loaded.get("source"))
+    locked = dependencies.read_locked(tree, loaded.get("source"))
     entry_points = {f"graphs.{graph_id}": graph["path"] for graph_id, graph in loaded["graphs"].items()}
     entry_points |= {"auth.path": loaded["auth"].get("path"), "http.app": loaded["http"].get("app")}
     for where, entry in entry_points.items():
         if entry is not None:
-            require_file(tree, where, entry, None if locked is None else locked.packages)
+            _require_file(tree, where, entry, None if locked is None else locked.packages)
     if locked is None:
         installed = dependencies.read(tree, loaded["dependencies"])
     else:
@@ -69,7 +66,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         packages=installed.packages,
         plain=installed.plain,
         import_paths=installed.import_paths,
-        index=pip_config.read(tree, loaded["pip_config_file"]),
+        index=dependencies.read_index(tree, loaded["pip_config_file"]),
         notes=tuple(text for level, text in remarks if level == "INFO"),
         warnings=tuple(text for level, text in remarks if level == "WARNING"),
         **{
@@ -110,3 +107,20 @@ def _replacements(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     if config.get("pip_installer") == "pip":
         remarks.append(("INFO", "pip_installer: packages are installed by uv"))
     return remarks
+
+
+def _require_file(
+    tree: SourceTree, where: str, entry: str, packages: Iterable[PurePosixPath] | None = None
+) -> None:
+    """Raise BuildFailed if a reference names a file that is missing, or outside the installed packages if they are given.
+
+    `where` is the reference's key.
+    """
+    module = entry.partition(":")[0]
+    if not names_file(module):
+        return
+    path = tree.inside(module, f"{where}:")
+    if not tree.is_file(path):
+        raise refused(f"{where}: the file {module!r} is not in the archive")
+    if packages is not None and not any(path.is_relative_to(package) for package in packages):
+        raise refused(f"{where}: '{path}' is in none of the packages that are installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,20 +12,21 @@ from pathlib import Path
 import orjson
 
 from shared.errors import BuildFailed
-from workers.builder import reasons
+from workers.builder.config.dependencies import LockedPackage, PipConfig
 from workers.builder.config.manifest import Manifest
-from workers.builder.config.pip_config import PipConfig
-from workers.builder.config.uv_workspace import LockedPackage
-from workers.builder.python import uv
-from workers.builder.python.interpreters import Interpreter
+from workers.builder.python import toolchain
 from workers.builder.python.requirements import PROJECT_VARIABLE, STEP, has_options, names_files
-from workers.builder.source_tree import SourceTree
+from workers.builder.python.toolchain import Interpreter
 from workers.builder.steps import StepSandbox, WriteLine
-from workers.builder.workspaces import Workspace
+from workers.builder.workspaces import SourceTree, Workspace
 
 ENVIRONMENT, INSTALL = "environment", "install"  # names of steps
 # The graph host needs LangGraph even if a project does not list it.
 BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
+UNREACHABLE = re.compile(
+    r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
+)
+NAMES_LIBRARY = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
 
 
 class Installer:
@@ -33,27 +35,27 @@ class Installer:
     def __init__(self, sandbox: StepSandbox, interpreter: Interpreter) -> None:
         self._sandbox = sandbox
         self._interpreter = interpreter
-        self._variables = uv.variables(sandbox.passed_on, sandbox.cache)
+        self._variables = toolchain.variables(sandbox.passed_on, sandbox.cache)
 
     def create_environment(self, env: Path, write_line: WriteLine) -> None:
         """Create an empty virtual environment."""
-        self._run(uv.create_environment(env, self._interpreter.path), write_line, step=ENVIRONMENT)
+        self._run(toolchain.create_environment(env, self._interpreter.path), write_line, step=ENVIRONMENT)
 
     def resolve(
         self, inputs: Sequence[Path], output: Path, index: PipConfig | None, write_line: WriteLine
     ) -> None:
         """Resolve the inputs and write the exact versions to a `pylock.toml`."""
-        argv = uv.resolve(inputs, output, self._interpreter.path, index)
+        argv = toolchain.resolve(inputs, output, self._interpreter.path, index)
         refresh_unsatisfied(partial(self._run, step=STEP), argv, write_line)
 
     def export(self, root: Path, package: str, output: Path) -> None:
         """Write the versions that a workspace's lock file lists for a package to a requirements file."""
-        argv = uv.export(root, package, output, self._interpreter.path)
+        argv = toolchain.export(root, package, output, self._interpreter.path)
         self._run(argv, lambda level, message: None, step=STEP)
 
     def install_wheels(self, requirements: Path, env: Path, write_line: WriteLine, *, writable: Path) -> None:
         """Install pinned wheels as links into the cache. The cache and `env` must be inside the folder `writable`."""
-        argv = uv.install_wheels(requirements, env / "bin" / "python")
+        argv = toolchain.install_wheels(requirements, env / "bin" / "python")
         refresh_unsatisfied(partial(self._run, step=INSTALL, writable=[writable]), argv, write_line)
 
     def install_built(
@@ -68,7 +70,7 @@ class Installer:
         readonly: Sequence[Path],
     ) -> None:
         """Build and install requirements, which may refer to files of the project, and the project's directories."""
-        argv = uv.install_built(requirements, directories, env / "bin" / "python", index)
+        argv = toolchain.install_built(requirements, directories, env / "bin" / "python", index)
         run = partial(self._run, step=INSTALL, readonly=readonly, variables={PROJECT_VARIABLE: str(project)})
         refresh_unsatisfied(run, argv, write_line)
 
@@ -86,7 +88,7 @@ class Installer:
             step,
             argv,
             write_line,
-            readonly=[uv.program(), self._interpreter.prefix, *readonly],
+            readonly=[toolchain.program(), self._interpreter.prefix, *readonly],
             writable=writable,
             variables={**self._variables, **(variables or {})},
         )
@@ -103,7 +105,7 @@ def refresh_unsatisfied(
     held_back: list[tuple[str, str]] = []
 
     def hold(level: str, message: str) -> None:
-        if held_back or uv.UNSATISFIED in message:
+        if held_back or toolchain.UNSATISFIED in message:
             held_back.append((level, message))
         else:
             write_line(level, message)
@@ -113,7 +115,7 @@ def refresh_unsatisfied(
     except BuildFailed:
         if not held_back:
             raise
-        run([*argv, uv.REFRESH], write_line)
+        run([*argv, toolchain.REFRESH], write_line)
     else:
         for line in held_back:
             write_line(*line)
@@ -138,11 +140,11 @@ def inputs_of(project: Path, manifest: Manifest, interpreter: Interpreter, archi
     settings = [path / "pyproject.toml" for path in manifest.packages]
     configured = [tree.content(path) for path in settings if tree.is_file(path)]
     texts = [*contents.values(), *(entry.encode() for entry in manifest.requirements)]
-    has_own_index = manifest.index is not None or any(map(has_options, texts))
+    names_index = manifest.index is not None or any(map(has_options, texts))
     if manifest.locked is None:
-        has_own_index = has_own_index or any(map(uv.is_redirected_by, configured))
+        names_index = names_index or any(map(toolchain.is_redirected_by, configured))
     else:
-        has_own_index = has_own_index or not manifest.locked.is_from_public_index
+        names_index = names_index or not manifest.locked.is_from_public_index
     # The requirements of local packages and included files may depend on any file in the archive.
     names_any = any(map(names_files, texts)) or bool(manifest.index and manifest.index.directories)
     rest = archive_digest if manifest.packages or names_any else ""
@@ -151,9 +153,7 @@ def inputs_of(project: Path, manifest: Manifest, interpreter: Interpreter, archi
         *(content.decode("utf-8", "replace") for content in contents.values()),
     ]  # fmt: skip
     digest = hashlib.sha256(orjson.dumps(parts)).hexdigest()
-    return Inputs(
-        manifest, interpreter, tuple(project / path for path in contents), not has_own_index, digest
-    )
+    return Inputs(manifest, interpreter, tuple(project / path for path in contents), not names_index, digest)
 
 
 def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_line: WriteLine) -> Path:
@@ -170,7 +170,7 @@ def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_li
     try:
         installer.resolve(files, output, index, write_line)
     except BuildFailed as error:
-        raise BuildFailed(STEP, reasons.of_resolver(error.message, BASE_REQUIREMENTS)) from error
+        raise BuildFailed(STEP, _explained(error.message)) from error
     return output
 
 
@@ -178,7 +178,16 @@ def _exported(
     installer: Installer, workspace: Workspace, locked: LockedPackage, write_line: WriteLine
 ) -> Path:
     """Write a requirements file with the versions that a uv workspace's lock file lists for a package."""
-    write_line("INFO", f"reading uv.lock for {locked.package}")
+    write_line("INFO", f"reading toolchain.lock for {locked.package}")
     output = workspace.root / "locked.txt"
     installer.export(workspace.project / locked.root, locked.package, output)
     return output
+
+
+def _explained(reason: str) -> str:
+    """Return the installer's reason, with additional information about this server."""
+    if UNREACHABLE.search(reason):
+        return f"the package index cannot be reached: {reason}"
+    if NAMES_LIBRARY.search(reason):
+        return f"{reason}: this server runs graphs with {' and '.join(BASE_REQUIREMENTS)}"
+    return reason

@@ -1,4 +1,6 @@
-"""Shared packages: the wheels of one resolved set, installed once on this machine and used by several environments.
+"""Files that builds share on this machine: installed packages, and the installer's cache of each deployment.
+
+Shared packages are the wheels of one resolved set, installed once and used by several environments.
 
 No code of a deployment runs during their installation. The installer takes exactly the pinned wheels of the operator's
 index, builds nothing, and links their files from a cache that no sandbox can write to. The interpreter that compiles
@@ -13,18 +15,33 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
+from sqlalchemy import text
+
+from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder.python import interpreters
+from workers.builder import workspaces
+from workers.builder.python import toolchain
 from workers.builder.python.installer import Installer
-from workers.builder.python.interpreters import Interpreter
 from workers.builder.python.requirements import Requirements
+from workers.builder.python.toolchain import Interpreter
 from workers.builder.steps import StepSandbox, WriteLine
-from workers.builder.workspaces import Workspace, exclusive
+from workers.builder.workspaces import Workspace, exclusive, read_untrusted
+from workers.isolation import disk
 
 KEPT_SECONDS = 24 * 3600.0
+MAX_CACHE_BYTES = 2 * 1024**3
+MAX_NAME_BYTES = 1024  # of the folder name of shared packages
+DELETED_SECONDS = 10.0
+TIDY_SECONDS = 600.0
+
+ALIVE = text(
+    "SELECT CAST(id AS text) FROM deployment WHERE CAST(id AS text) = ANY(:ids) AND deleted_at IS NULL"
+)
 
 
 class Packages:
@@ -73,7 +90,7 @@ class Packages:
         installer = Installer(sandbox, interpreter)
         installer.create_environment(env, write_line)
         installer.install_wheels(listed, env, write_line, writable=self._shared)
-        compiling = interpreters.compile_bytecode(interpreter.path, [env])
+        compiling = toolchain.compile_bytecode(interpreter.path, [env])
         sandbox.attempt(compiling, readonly=[interpreter.prefix])
 
     def keep_tidy(self, used: Collection[str]) -> int:
@@ -103,3 +120,45 @@ def _is_old(root: Path) -> bool:
         except FileNotFoundError:
             continue
     return False
+
+
+def cache_of(settings: Settings, deployment_id: UUID) -> Path:
+    """Return the installer's cache folder of one deployment. Only this deployment's build steps read and write it."""
+    return _folder(settings) / str(deployment_id)
+
+
+def _folder(settings: Settings) -> Path:
+    return settings.data_dir / "caches"
+
+
+def remove_caches_of_deleted(settings: Settings) -> int:
+    """Remove the caches of deleted deployments. Returns the number removed."""
+    caches = _by_deployment(settings)
+    if not caches:
+        return 0
+    with connection() as conn:
+        alive = conn.execute(ALIVE, {"ids": list(caches)}).scalars().all()
+    return _remove(path for name, path in caches.items() if name not in alive)
+
+
+def remove_unused(settings: Settings) -> int:
+    """Remove unused shared packages, and caches larger than MAX_CACHE_BYTES. Returns the number removed."""
+    used = set()
+    for path in workspaces.folder(settings).glob("*/packages"):
+        with suppress(OSError, UnicodeDecodeError):
+            used.add(read_untrusted(path, MAX_NAME_BYTES).decode())
+    large = [path for path in _by_deployment(settings).values() if disk.excess([path], (), MAX_CACHE_BYTES)]
+    return _remove(large) + Packages(settings).keep_tidy(used)
+
+
+def _by_deployment(settings: Settings) -> dict[str, Path]:
+    folder = _folder(settings)
+    return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+
+
+def _remove(folders: Iterable[Path]) -> int:
+    removed = 0
+    for path in folders:
+        workspaces.delete(path)
+        removed += 1
+    return removed

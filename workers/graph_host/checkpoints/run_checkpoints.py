@@ -11,8 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, Checkpoint, CheckpointTuple, copy_checkpoint
 
 from ..serialization import dumps, text_of
-from .records import Records
-from .storage import MemoryStorage, Storage
+from .storage import MemoryStorage, Records, Storage
 
 PAGE = 50
 # Entries of a config that address a checkpoint.

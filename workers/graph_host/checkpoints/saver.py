@@ -22,7 +22,6 @@ from langgraph.checkpoint.base import (
 )
 
 from .. import frames
-from .records import DeltaHistory, Record, Records, read_all
 from .run_checkpoints import (
     RunCheckpoints,
     Saved,
@@ -37,12 +36,10 @@ from .run_checkpoints import (
     tuple_question,
 )
 from .serializer import Allowed, allows_any, make_serializer
-from .storage import Storage
+from .storage import DeltaHistory, Record, Records, Storage, read_all
 
 # A serialized value up to this size is cheaper inside the checkpoint than as a separate row.
 INLINE_BYTES = 512
-
-
 T = TypeVar("T")
 Header = dict[str, Any]
 # A method that may wait for the storage is a generator: it yields the storage and a frame's kind, header and blobs, and

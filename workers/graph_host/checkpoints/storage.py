@@ -9,17 +9,26 @@ A stored checkpoint in an answer consists of its record in the JSON (`thread_id`
 `get_tuple` answers with `found` and one record. `list` answers with `items` and `more`. `ancestors` also answers with
 `items` and `more`: a checkpoint (null: the newest) and its ancestors, the nearest first. These may contain only the
 blobs and writes of the given `channels`.
+
+LangGraph rebuilds a channel that is stored as its changes (`DeltaChannel`) from its value at an ancestor and the writes
+since then. A record is decoded again for each checkpoint whose value is rebuilt, because a reducer may modify its
+arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from json import loads as json_loads
 from typing import Any
+
+from langgraph.checkpoint.base import PendingWrite
 
 from .. import frames
 from ..connection import Connection, Document
 from ..serialization import dumps, without_nul
-from ..standard import json_loads
+
+Load = Callable[[tuple[str, bytes]], Any]
 
 
 class StorageFailed(Exception):
@@ -136,7 +145,7 @@ class MemoryStorage(Storage):
 
     def _get(self, question: dict[str, Any]) -> list[bytes]:
         ns, checkpoint_id = question["checkpoint_ns"], question["checkpoint_id"]
-        ids = [id for own_ns, id in self._checkpoints if own_ns == ns]
+        ids = [id for stored_ns, id in self._checkpoints if stored_ns == ns]
         if checkpoint_id:
             ids = [id for id in ids if id == checkpoint_id]
         if not ids:
@@ -147,9 +156,9 @@ class MemoryStorage(Storage):
     def _list(self, question: dict[str, Any]) -> list[bytes]:
         ns, before, checkpoint_id = question["checkpoint_ns"], question["before"], question["checkpoint_id"]
         keys = [
-            (own_ns, id)
-            for (own_ns, id), (header, _) in self._checkpoints.items()
-            if ns in (None, own_ns)
+            (stored_ns, id)
+            for (stored_ns, id), (header, _) in self._checkpoints.items()
+            if ns in (None, stored_ns)
             and (not checkpoint_id or id == checkpoint_id)
             and (not before or id < before)
             and all(header["metadata"].get(key) == value for key, value in question["filter"].items())
@@ -159,7 +168,7 @@ class MemoryStorage(Storage):
 
     def _ancestors(self, question: dict[str, Any]) -> list[bytes]:
         ns, id = question["checkpoint_ns"], question["checkpoint_id"]
-        key = ns, id or max((id for own_ns, id in self._checkpoints if own_ns == ns), default="")
+        key = ns, id or max((id for stored_ns, id in self._checkpoints if stored_ns == ns), default="")
         chain: list[tuple[str, str]] = []
         while key in self._checkpoints and len(chain) < question["limit"]:
             chain.append(key)
@@ -198,45 +207,138 @@ class Overlay(Storage):
     def __init__(self, connection: Connection, id: bytes, thread_id: str) -> None:
         super().__init__(connection, id, thread_id)
         self.written: list[tuple[int, dict[str, Any], list[bytes]]] = []
-        self._own = MemoryStorage()
+        self._memory = MemoryStorage()
 
     def send(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         self.written.append((kind, header, blobs))
-        self._own.send(kind, header, blobs)
+        self._memory.send(kind, header, blobs)
 
     async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        answer = self._own_answer(kind, header, blobs)
-        return answer or self._with_own_writes(await super().ask(kind, header, blobs))
+        answer = self._memory_answer(kind, header, blobs)
+        return answer or self._with_memory_writes(await super().ask(kind, header, blobs))
 
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        answer = self._own_answer(kind, header, blobs)
-        return answer or self._with_own_writes(super().ask_blocking(kind, header, blobs))
+        answer = self._memory_answer(kind, header, blobs)
+        return answer or self._with_memory_writes(super().ask_blocking(kind, header, blobs))
 
-    def _own_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
+    def _memory_answer(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes] | None:
         """Return the answer if it concerns a checkpoint written here; None if the runner must be asked."""
         if kind != frames.ASK:
             self.send(kind, header, blobs)
             return [b"{}"]
         if header["op"] not in ("get_tuple", "ancestors"):
             return None
-        answer = self._own.ask_blocking(kind, header, [])
+        answer = self._memory.ask_blocking(kind, header, [])
         head = self.head(answer)
         return answer if head.get("found") or head.get("items") else None
 
-    def _with_own_writes(self, parts: list[bytes]) -> list[bytes]:
+    def _with_memory_writes(self, parts: list[bytes]) -> list[bytes]:
         """Add the writes kept here to the runner's checkpoints.
 
         An update first adds writes to the existing checkpoint, and LangGraph then derives the new checkpoint from them.
         """
         head, blobs = self.head(parts), iter(parts[1:])
         records = head["items"] if "items" in head else [head] if head.get("found") else []
-        if not any(self._own.writes_of(record) for record in records):
+        if not any(self._memory.writes_of(record) for record in records):
             return parts
         merged: list[bytes] = []
         for record in records:
             merged += [next(blobs) for _ in range(1 + len(record["blobs"]))]
-            writes = self._own.writes_of(record)
+            writes = self._memory.writes_of(record)
             merged += [data for *_, data in writes]
             merged += [next(blobs) for _ in record["writes"]]
             record["writes"] = [write[:3] for write in writes] + record["writes"]
         return [dumps(head), *merged]
+
+
+@dataclass(slots=True)
+class Record:
+    """One stored checkpoint. `channels` are the channels whose blobs and writes it contains; None: all channels."""
+
+    head: dict[str, Any]
+    data: bytes
+    blobs: list[bytes]
+    writes: list[bytes]
+    channels: frozenset[str] | None = None
+    _body: dict[str, Any] | None = None
+
+    @classmethod
+    def read(
+        cls, head: dict[str, Any], parts: Iterator[bytes], channels: frozenset[str] | None = None
+    ) -> Record:
+        """Read a record's parts: its data, then its blobs, then its writes."""
+        data = next(parts)
+        blobs = [next(parts) for _ in head["blobs"]]
+        return cls(head, data, blobs, [next(parts) for _ in head["writes"]], channels)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.head["thread_id"], self.head["checkpoint_ns"], self.head["checkpoint_id"]
+
+    @property
+    def parent_id(self) -> str | None:
+        return self.head["parent_checkpoint_id"]
+
+    def has(self, channels: Collection[str]) -> bool:
+        return self.channels is None or self.channels.issuperset(channels)
+
+    def values(self, load: Load, channels: Collection[str]) -> dict[str, Any]:
+        """Return the values of these channels, as far as they are stored with the checkpoint."""
+        body = self._body = self._body or load((self.head["type"], self.data))
+        small = body["checkpoint"]["channel_values"]
+        values = {channel: small[channel] for channel in channels if channel in small}
+        for channel, typed in body["typed"].items():
+            if channel in channels:
+                values[channel] = load(typed)
+        for (channel, _, type_), data in zip(self.head["blobs"], self.blobs, strict=True):
+            if channel in channels:
+                values[channel] = load((type_, data))
+        return values
+
+    def pending(self, load: Load, channels: Collection[str]) -> Iterator[PendingWrite]:
+        """Yield the writes to these channels, the last first."""
+        for (task_id, channel, type_), data in zip(
+            reversed(self.head["writes"]), reversed(self.writes), strict=True
+        ):
+            if channel in channels:
+                yield task_id, channel, load((type_, data))
+
+
+Records = dict[tuple[str, str, str], Record]
+
+
+def read_all(
+    items: Iterable[dict[str, Any]], parts: Iterator[bytes], channels: frozenset[str] | None = None
+) -> list[Record]:
+    """Read all records of an answer."""
+    return [Record.read(head, parts, channels) for head in items]
+
+
+@dataclass
+class DeltaHistory:
+    """Collects the writes and values of some channels from a checkpoint's ancestors, the nearest ancestor first."""
+
+    channels: Collection[str]
+    _writes: dict[str, list[PendingWrite]] = field(init=False)
+    _seeds: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._writes = {channel: [] for channel in self.channels}
+        self.open = set(self.channels)  # channels without a value in the ancestors so far
+
+    def take(self, ancestor: Record, load: Load) -> None:
+        for write in ancestor.pending(load, self.open):
+            self._writes[write[1]].append(write)
+        values = ancestor.values(load, self.open)
+        self._seeds |= values
+        self.open -= values.keys()
+
+    def result(self) -> dict[str, Any]:
+        """Return by channel its `writes`, the oldest first, and as `seed` its value before them if one is stored."""
+        return {
+            channel: {
+                "writes": self._writes[channel][::-1],
+                **({"seed": self._seeds[channel]} if channel in self._seeds else {}),
+            }
+            for channel in self.channels
+        }

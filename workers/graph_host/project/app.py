@@ -73,12 +73,12 @@ class App:
 
 def load(location: str, modules: Modules) -> Any:
     """Load the project's app. Raises LoadFailed."""
-    found = load_object(KEY, location, modules)
-    if not _takes_three(found):
+    app = load_object(KEY, location, modules)
+    if not _takes_three(app):
         raise LoadFailed(
-            f"{KEY}: {location} is no ASGI app, called with scope, receive and send: {type(found).__name__}"
+            f"{KEY}: {location} is no ASGI app, called with scope, receive and send: {type(app).__name__}"
         )
-    return found
+    return app
 
 
 def _takes_three(value: Any) -> bool:
@@ -167,26 +167,26 @@ class AppCall(ABC):
         """Call the app and end the exchange. Never raises."""
         current_user.set(self._head.get("user"))
         try:
-            scope = {**scope_of(self._head), **self._own_scope(), "state": state}
+            scope = {**scope_of(self._head), **self._scope_by_kind(), "state": state}
             await app(scope, self._receive, self._send)
         except BaseException as error:  # any exception of the app
             if type(error).__name__ not in PARTINGS or not self._exchange.is_closed:
-                log.error("http.app failed at %s", self._asked, exc_info=error)
+                log.error("http.app failed at %s", self._shown_request, exc_info=error)
             self._exchange.finish(frames.FAILED, FAILED)
         else:
             self._returned()
 
     @abstractmethod
-    def _own_scope(self) -> Message:
+    def _scope_by_kind(self) -> Message:
         """Return the entries of the ASGI scope that only this kind of call has."""
 
     def _returned(self) -> None:
         if not self._exchange.is_closed:
-            log.error("http.app did not answer %s", self._asked)
+            log.error("http.app did not answer %s", self._shown_request)
             self._exchange.finish(frames.FAILED, FAILED)
 
     @property
-    def _asked(self) -> str:
+    def _shown_request(self) -> str:
         return f"{self._head.get('method') or 'WebSocket'} {self._head['path']}"
 
     @abstractmethod
@@ -206,7 +206,7 @@ class HttpCall(AppCall):
         self._is_read = False  # the request's body
         self._is_begun = False  # the response
 
-    def _own_scope(self) -> Message:
+    def _scope_by_kind(self) -> Message:
         return {"method": self._head["method"]}
 
     async def _receive(self) -> Message:
@@ -246,7 +246,7 @@ class SocketCall(AppCall):
         self._is_connected = False
         self._is_accepted = False
 
-    def _own_scope(self) -> Message:
+    def _scope_by_kind(self) -> Message:
         scheme = "wss" if self._head.get("scheme") in ("https", "wss") else "ws"
         return {"scheme": scheme, "subprotocols": self._head.get("subprotocols") or []}
 
@@ -266,8 +266,8 @@ class SocketCall(AppCall):
             if kind == frames.BYTES:
                 return {"type": "websocket.receive", "text": None, "bytes": data}
             if kind == frames.CLOSE:
-                said = loads(data or b"{}")
-                code, reason = said.get("code") or NO_CODE, said.get("reason") or ""
+                closing = loads(data or b"{}")
+                code, reason = closing.get("code") or NO_CODE, closing.get("reason") or ""
                 return {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def _send(self, message: Message) -> None:

@@ -85,7 +85,7 @@ class ProjectAuth:
 
     async def answer(self, document: Mapping[str, Any]) -> Answer:
         """Answer a call. Errors of user code become `denied` or `failed` and are never raised."""
-        ask = self._found if document["op"] == "authenticate" else self._granted
+        ask = self._user_of if document["op"] == "authenticate" else self._decision_of
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 return await ask(document)
@@ -100,7 +100,7 @@ class ProjectAuth:
             log.error("%s failed", document["op"], exc_info=error)
             return {"failed": f"{document['op']} raised {type(error).__name__}"}
 
-    async def _found(self, document: Mapping[str, Any]) -> Answer:
+    async def _user_of(self, document: Mapping[str, Any]) -> Answer:
         facts = Facts(document["request"])
         args = [facts.value(p.name) for p in self._parameters if p.kind is p.POSITIONAL_ONLY]
         kwargs = {p.name: facts.value(p.name) for p in self._parameters if p.kind is not p.POSITIONAL_ONLY}
@@ -121,7 +121,7 @@ class ProjectAuth:
             returned = function()
         return await returned if isinstance(returned, Awaitable) else returned
 
-    async def _granted(self, document: Mapping[str, Any]) -> Answer:
+    async def _decision_of(self, document: Mapping[str, Any]) -> Answer:
         user = document["user"]
         with acting_for(user):
             return {"granted": [await self._decided(user, **ask) for ask in document["asks"]]}
@@ -156,10 +156,10 @@ class ProjectAuth:
 
 def load(location: str, modules: Modules) -> ProjectAuth:
     """Load the project's `Auth` object. Raises LoadFailed."""
-    found = load_object(KEY, location, modules)
-    if not isinstance(found, Auth):
-        raise LoadFailed(f"{KEY}: {location} is no langgraph_sdk.Auth: {type(found).__name__}")
-    return ProjectAuth(found)
+    auth = load_object(KEY, location, modules)
+    if not isinstance(auth, Auth):
+        raise LoadFailed(f"{KEY}: {location} is no langgraph_sdk.Auth: {type(auth).__name__}")
+    return ProjectAuth(auth)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -56,8 +56,8 @@ class Facts:
 
     @property
     def authorization(self) -> str | None:
-        found = self.headers.get(b"authorization")
-        return None if found is None else found.decode("latin-1")
+        value = self.headers.get(b"authorization")
+        return None if value is None else value.decode("latin-1")
 
     @cached_property
     def query_params(self) -> Mapping[str, str]:
@@ -122,7 +122,7 @@ class MultiDict(Mapping[str, str]):
         return len(self._last)
 
     def getlist(self, name: str) -> list[str]:
-        return [value for own, value in self._pairs if own == name]
+        return [value for header, value in self._pairs if header == name]
 
     def multi_items(self) -> list[tuple[str, str]]:
         return list(self._pairs)
@@ -165,8 +165,8 @@ class Request:
 
     @property
     def cookies(self) -> dict[str, str]:
-        found = SimpleCookie(self.headers.get("cookie", ""))
-        return {name: morsel.value for name, morsel in found.items()}
+        cookies = SimpleCookie(self.headers.get("cookie", ""))
+        return {name: morsel.value for name, morsel in cookies.items()}
 
     async def body(self) -> NoReturn:
         await _no_body()

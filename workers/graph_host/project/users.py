@@ -113,9 +113,9 @@ def _with_base(base: type) -> type:
     return type(base.__name__, (User, base), {})
 
 
-def configurable_of(asked: Mapping[str, Any]) -> Document:
+def configurable_of(document: Mapping[str, Any]) -> Document:
     """Return the `configurable` in the document of a run or query."""
-    return (asked.get("config") or {}).get("configurable") or {}
+    return (document.get("config") or {}).get("configurable") or {}
 
 
 def with_user(configurable: Document) -> Document:
@@ -137,16 +137,19 @@ def document_of(returned: Any) -> Document:
     permissions: Any = None
     if isinstance(returned, tuple) and len(returned) == 2 and not hasattr(returned, "identity"):
         permissions, returned = returned
-    found = _entries(returned)
+    entries = _entries(returned)
     if permissions is not None:
-        found["permissions"] = permissions
-    identity = _identity(found.pop("identity", None))
-    if identity == STUDIO_IDENTITY and found.get("kind") == STUDIO_KIND:
-        del found["kind"]  # a project's claims must not turn a user into one of the platform's tools
-    found["permissions"] = _permissions(found.get("permissions"))
-    found["display_name"] = str(found.get("display_name") or identity)
-    found["is_authenticated"] = bool(found.get("is_authenticated", True))
-    return {**_defaults(identity), **{name: value for name, value in found.items() if _is_json(name, value)}}
+        entries["permissions"] = permissions
+    identity = _identity(entries.pop("identity", None))
+    if identity == STUDIO_IDENTITY and entries.get("kind") == STUDIO_KIND:
+        del entries["kind"]  # a project's claims must not turn a user into one of the platform's tools
+    entries["permissions"] = _permissions(entries.get("permissions"))
+    entries["display_name"] = str(entries.get("display_name") or identity)
+    entries["is_authenticated"] = bool(entries.get("is_authenticated", True))
+    return {
+        **_defaults(identity),
+        **{name: value for name, value in entries.items() if _is_json(name, value)},
+    }
 
 
 def _defaults(identity: str) -> Document:
@@ -184,23 +187,23 @@ def _attribute_names(user: Any) -> list[str]:
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and not name.startswith(HIDDEN)]
 
 
-def _identity(found: Any) -> str:
+def _identity(value: Any) -> str:
     """Return the identity as non-empty text. Raises NoUser.
 
     All users with an empty identity would otherwise be the same user.
     """
-    identity = str(found) if isinstance(found, int | UUID) and not isinstance(found, bool) else found
+    identity = str(value) if isinstance(value, int | UUID) and not isinstance(value, bool) else value
     if not isinstance(identity, str):
-        raise NoUser(f"its identity is {type(found).__name__}, not text")
+        raise NoUser(f"its identity is {type(value).__name__}, not text")
     if not identity or "\0" in identity or not _is_encodable(identity):
         raise NoUser("its identity is empty, or no text that can be stored")
     return str(identity)
 
 
-def _permissions(found: Any) -> list[Any]:
-    if isinstance(found, str):
-        return [found]
-    return list(found) if isinstance(found, Iterable) else []
+def _permissions(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return [value]
+    return list(value) if isinstance(value, Iterable) else []
 
 
 def _is_json(name: str, value: Any) -> bool:

@@ -62,7 +62,7 @@ class _Line:
         self._mux = transformers
         self._writer = writer
         self._kept = aiter(transformers._events)
-        self._made = transformers._events._items
+        self._produced = transformers._events._items
 
     async def work(self) -> None:
         """Pass the collected events through the transformers and write the results."""
@@ -90,17 +90,17 @@ class _Line:
     def _write(self, pushed: dict[str, Any] | None) -> None:
         """Write the events that the transformers have produced after `pushed` was passed to them."""
         is_kept = False
-        while self._made:
-            _, event = self._made.popleft()
+        while self._produced:
+            _, event = self._produced.popleft()
             if event is pushed:
                 is_kept = True
-                self._write_own(event)
+                self._write_event(event)
             else:
-                self._write_made(event)
+                self._write_named(event)
         if pushed is not None and not is_kept and pushed["method"] in NEVER_LEFT_OUT:
-            self._write_own(pushed)
+            self._write_event(pushed)
 
-    def _write_own(self, event: dict[str, Any]) -> None:
+    def _write_event(self, event: dict[str, Any]) -> None:
         params = event["params"]
         try:
             self._writer.write(
@@ -109,7 +109,7 @@ class _Line:
         except Exception as error:  # a transformer may have changed the event in any way
             log.warning("a stream transformer's event cannot be written", exc_info=error)
 
-    def _write_made(self, event: dict[str, Any]) -> None:
+    def _write_named(self, event: dict[str, Any]) -> None:
         """Write an event of a named channel. Skips channels named like our methods: they are for in-process readers."""
         method, params = event["method"], event["params"]
         if method not in MODES and method != "lifecycle":

@@ -1,24 +1,31 @@
-"""Conversion of messages, whole or in chunks, to the events of protocol v2 that transmit them block by block.
+"""Streamed messages: the model call of each, and the events of protocol v2 that transmit it block by block.
 
-The sequence is message-start, then for each block content-block-start, its deltas and content-block-finish, then
+LangGraph's stream of messages contains neither the calls nor their ends. A callback handler receives both. It is
+registered before LangGraph's own handler, so that the call of a message is already known when the message is streamed.
+
+The sequence of events is message-start, then for each block content-block-start, its deltas and content-block-finish, then
 message-finish. The blocks of one message never interleave. A block that a model begins before the previous one has
 ended is held back.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from json import loads as json_loads
 from typing import Any
+from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.outputs import ChatGenerationChunk, LLMResult
+from langgraph.constants import TAG_NOSTREAM
 
-from ..standard import json_loads
-
+NODES = 1000  # remembered nodes, the newest; fewer than this end between a node's output and its event
 Block = dict[str, Any]
 Event = dict[str, Any]
-
 ROLES = {"human": "human", "system": "system", "tool": "tool"}  # by message type; other types are `ai`
 PROSE = {"text": "text", "reasoning": "reasoning"}  # types with streamed content, and its field
 CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}  # chunk → whole type
@@ -29,6 +36,104 @@ JOINED = frozenset({"text", "reasoning", "args", "data", "base64", "transcript"}
 HEAVY = frozenset({"args", "base64", "data", "output", "transcript", "value"})
 NEEDED = {"tool_call": {"args": {}}, "server_tool_call": {"args": {}}, "non_standard": {"value": {}}}
 UNREADABLE = "Failed to parse tool call arguments as JSON"
+
+
+@dataclass
+class ModelCall:
+    """One call of a chat model."""
+
+    run_id: str
+    produced: int = 0  # chunks that will appear in the stream
+    streamed: int = 0  # messages that have appeared in the stream
+    is_reported: bool = False  # the whole message has been sent
+    error: BaseException | None = None
+    answer: BaseMessage | None = None
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether all messages of this call have been streamed: its chunks, or its answer if it had no chunks."""
+        return self.streamed >= (self.produced or (self.answer is not None))
+
+
+class ModelCalls(BaseCallbackHandler):
+    """Records the model calls of one run. Several threads may call models at the same time."""
+
+    run_inline = True  # otherwise LangChain starts a thread for each call of the handler
+
+    def __init__(self) -> None:
+        self.over: deque[ModelCall] = deque()  # ended calls in order; the writer removes them
+        self._calls: dict[UUID, ModelCall] = {}
+        self._unstreamed: dict[
+            int, tuple[BaseMessage, ModelCall]
+        ] = {}  # messages not streamed yet, by identity
+        self._nodes: OrderedDict[int, Any] = OrderedDict()  # metadata of nodes, by identity
+
+    def call_of(self, message: BaseMessage) -> ModelCall | None:
+        """Return the model call of a streamed message; None if the message comes from no model call."""
+        entry = self._unstreamed.pop(id(message), None)
+        if entry is None:
+            return None
+        entry[1].streamed += 1
+        return entry[1]
+
+    def is_returned(self, metadata: Any) -> bool:
+        """Whether a message with this metadata was returned by a node. For messages of no model call."""
+        return id(metadata) in self._nodes
+
+    def forget(self, call: ModelCall) -> None:
+        """Forget the answer of a call whose chunks have all been streamed. The whole answer will not be streamed."""
+        if call.answer is not None:
+            self._unstreamed.pop(id(call.answer), None)
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if metadata and kwargs.get("name") == metadata.get("langgraph_node"):
+            self._nodes[id(metadata)] = metadata
+            while len(self._nodes) > NODES:
+                self._nodes.popitem(last=False)
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any] | None,
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if metadata and TAG_NOSTREAM not in (tags or ()):
+            self._calls[run_id] = ModelCall(str(run_id))
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:
+        call = self._calls.get(run_id)
+        if call is not None and isinstance(chunk, ChatGenerationChunk):
+            call.produced += 1
+            self._unstreamed[id(chunk.message)] = (chunk.message, call)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        call = self._calls.pop(run_id, None)
+        if call is None:
+            return
+        first = response.generations[0] if response.generations else None
+        message = getattr(first[0], "message", None) if first else None
+        if isinstance(message, BaseMessage):
+            call.answer = message
+            self._unstreamed[id(message)] = (message, call)
+        self.over.append(call)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            call.error = error
+            self.over.append(call)
 
 
 class MessageBlocks:
@@ -48,12 +153,12 @@ class MessageBlocks:
         if isinstance(message, ToolMessage):
             start["tool_call_id"] = message.tool_call_id
         known = message.response_metadata or {}
-        said = {
+        described = {
             "provider": known.get("model_provider") or metadata.get("ls_provider"),
             "model": known.get("model_name") or metadata.get("ls_model_name"),
             "langgraph_node": metadata.get("langgraph_node"),
         }
-        start["metadata"] = {name: value for name, value in said.items() if isinstance(value, str)}
+        start["metadata"] = {name: value for name, value in described.items() if isinstance(value, str)}
         return start
 
     def add(self, message: BaseMessage) -> Iterator[Event]:
@@ -235,7 +340,7 @@ def _whole(state: Block) -> Block:
 
 def _parsed(args: str) -> dict[str, Any] | None:
     try:
-        found = json_loads(args)
+        document = json_loads(args)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None

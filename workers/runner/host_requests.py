@@ -1,8 +1,11 @@
-"""Loopback requests: requests of user code to its own deployment. The host sends them over its socket.
+"""Requests of graph hosts to their runner: lookups in the database, and HTTP requests to their own deployment.
 
-The runner makes the HTTP request. It adds the address of the service, and a token that is valid for this deployment
-and for the user on whose behalf the code runs. User code has neither. The rest of the request comes from the host and
-is checked as untrusted input.
+Lookups (ASK frames) read checkpoints and store items, on behalf of a run or a call.
+
+Loopback requests (OPEN frames) are requests of user code to its own deployment, sent over the host's socket. The runner
+makes the HTTP request. It adds the address of the service, and a token that is valid for this deployment and for the
+user on whose behalf the code runs. User code has neither. The rest of the request comes from the host and is checked
+as untrusted input.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import http.client
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -20,18 +23,28 @@ import gevent
 import orjson
 from gevent.lock import Semaphore
 from gevent.queue import SimpleQueue
-from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
+from shared import store
 from shared.deployments.deployments import preview_address_name
-from shared.errors import HostDied, HostError, RunyardError, Unavailable
-from shared.infra.postgres import connection
+from shared.errors import Fenced, HostDied, HostError, Refused, RunyardError, Unavailable
+from shared.hosts.pending_calls import HostCall
+from shared.infra.postgres import connection, dumps
+from shared.runs import claims
+from shared.runs.claims import Claimed
 from shared.settings import Settings
+from shared.sql import statement
+from shared.threads import checkpoint_reads
 from shared.user_code import loopback
 from workers.graph_host import frames
 from workers.runner.host import Host
 
-log = logging.getLogger(__name__)
+_ADDRESS = statement("builds.address")
 
+READS = ("get_tuple", "list", "ancestors")
+
+
+log = logging.getLogger(__name__)
 AT_ONCE = 512  # concurrent requests of one host, including waits for nested runs; more are refused
 MOST = 1024  # … including refused ones; a host that opens more does not read the refusals, and is killed
 WINDOW = 16  # parts in flight without a credit, in each direction
@@ -50,6 +63,47 @@ NOT_SENT = frozenset(
 NOT_ANSWERED = frozenset(("connection", "keep-alive", "transfer-encoding"))
 
 
+def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:
+    """Execute a lookup of a run and return the encoded results.
+
+    Raises Fenced if it writes to the store and the run has another owner by now. Raises Unavailable.
+    """
+    if ask["op"] == "store":
+        return _store_results(run.deployment_id, ask["ops"], run)
+    with connection() as conn:
+        return checkpoint_reads.answer(conn, run.deployment_id, ask, thread_id=run.thread_id)
+
+
+def answer_call(call: HostCall, ask: Mapping[str, Any]) -> list[bytes]:
+    """Execute a lookup of a call, which may only read, and only if it is about a thread. Raises Unavailable."""
+    if call.thread_id is None:
+        return [dumps({"error": "a call without a thread may look up nothing"}).encode()]
+    if ask["op"] == "store":
+        if _writes(ask["ops"]):
+            return [dumps({"error": "a question may not write to the store"}).encode()]
+        return _store_results(call.deployment_id, ask["ops"], None)
+    if ask["op"] not in READS:
+        return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
+    with connection() as conn:
+        return checkpoint_reads.answer(conn, call.deployment_id, ask, thread_id=call.thread_id)
+
+
+def _store_results(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: Claimed | None) -> list[bytes]:
+    try:
+        with connection() as conn:
+            if run is not None and _writes(ops) and not claims.hold(conn, run):
+                raise Fenced("its store operations are refused")
+            return [orjson.dumps(store.answer(conn, deployment_id, ops))]
+    except Refused as error:
+        return [dumps({"error": error.message}).encode()]
+    except DBAPIError as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
+        return [dumps({"error": f"the database refuses it: {error.orig}"}).encode()]
+
+
+def _writes(ops: Sequence[Mapping[str, Any]]) -> bool:
+    return any(op["op"] == "put" for op in ops)
+
+
 class Loopbacks:
     """The requests of this runner's hosts to their own deployments."""
 
@@ -63,12 +117,12 @@ class Loopbacks:
             raise frames.BadFrame("a request with an id that is in use")
         if self._open[host] >= MOST:
             raise frames.BadFrame(f"{MOST} requests at once")
-        request = _OwnRequest(host, id, head)
+        request = _LoopbackRequest(host, id, head)
         host.admit(id, request)
         self._open[host] += 1
         gevent.spawn(self._execute, request, self._open[host] > AT_ONCE)
 
-    def _execute(self, request: _OwnRequest, is_one_too_many: bool) -> None:
+    def _execute(self, request: _LoopbackRequest, is_one_too_many: bool) -> None:
         try:
             if is_one_too_many:
                 request.fail(f"a process makes no more than {AT_ONCE} requests to its deployment at once")
@@ -84,11 +138,11 @@ class Loopbacks:
                 del self._open[host]
 
 
-class _Gone(Exception):
+class _Abandoned(Exception):
     """User code has abandoned the request, or its host has died."""
 
 
-class _OwnRequest:
+class _LoopbackRequest:
     """One loopback request: the occupant of its host."""
 
     def __init__(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
@@ -102,21 +156,21 @@ class _OwnRequest:
         self._body: SimpleQueue[bytes | None] = SimpleQueue()
         self._held = 0  # parts of the body that are not credited yet
         self._room = Semaphore(WINDOW)
-        self._is_gone = False
+        self._is_abandoned = False
         self._connection: http.client.HTTPConnection | None = None
 
     def execute(self, address: Any) -> None:
         """Send the request to the service, and the response to the host."""
         try:
-            self._connection = made = _connect(address)
-            self._request(made, address.path.rstrip("/"))
-            self._answer(made.getresponse())
-        except (_Gone, HostDied):
+            self._connection = upstream = _connect(address)
+            self._request(upstream, address.path.rstrip("/"))
+            self._answer(upstream.getresponse())
+        except (_Abandoned, HostDied):
             return
         except ValueError as error:  # raised by http.client
             self.fail(f"such a request cannot be made: {error}")
         except (OSError, http.client.HTTPException, RunyardError) as error:
-            if not self._is_gone:
+            if not self._is_abandoned:
                 log.warning("a request of revision %s to itself failed: %s", self.host.revision_id, error)
                 self.fail("the service does not answer")
         finally:
@@ -126,41 +180,41 @@ class _OwnRequest:
     def fail(self, message: str) -> None:
         self._send(frames.FAILED, orjson.dumps({"message": message}))
 
-    def _request(self, made: http.client.HTTPConnection, mount: str) -> None:
+    def _request(self, upstream: http.client.HTTPConnection, mount: str) -> None:
         deployment_id, name = _deployment_of(self.host.revision_id)
-        made.putrequest(
+        upstream.putrequest(
             self._method, f"{mount}/d/{quote(name, safe='')}{self._target}", skip_accept_encoding=True
         )
         for header, value in self._headers:
             if header.lower() not in NOT_SENT:
-                made.putheader(header, value)
-        made.putheader(loopback.HEADER, loopback.make(deployment_id, self._user))
+                upstream.putheader(header, value)
+        upstream.putheader(loopback.HEADER, loopback.make(deployment_id, self._user))
         first = self._next()
         if first is None:
             if self._method not in ("GET", "HEAD", "OPTIONS"):
-                made.putheader("Content-Length", "0")
-            made.endheaders()
+                upstream.putheader("Content-Length", "0")
+            upstream.endheaders()
             return
-        made.putheader("Transfer-Encoding", "chunked")
-        made.endheaders()
+        upstream.putheader("Transfer-Encoding", "chunked")
+        upstream.endheaders()
         try:
-            self._send_chunks(made, first)
+            self._send_chunks(upstream, first)
         except ConnectionError:
             log.debug("the service answers before it has all of a request")
 
-    def _send_chunks(self, made: http.client.HTTPConnection, first: bytes) -> None:
+    def _send_chunks(self, upstream: http.client.HTTPConnection, first: bytes) -> None:
         part: bytes | None = first
         while part is not None:
             if part:
-                made.send(b"%x\r\n%b\r\n" % (len(part), part))
+                upstream.send(b"%x\r\n%b\r\n" % (len(part), part))
             part = self._next()
-        made.send(b"0\r\n\r\n")
+        upstream.send(b"0\r\n\r\n")
 
     def _next(self) -> bytes | None:
         """Wait for the next part of the body; None at its end. Raises _Gone."""
         part = self._body.get()
-        if self._is_gone:
-            raise _Gone
+        if self._is_abandoned:
+            raise _Abandoned
         if part is not None:
             self._held -= 1
             self._send(frames.CREDIT, b"1")
@@ -173,8 +227,8 @@ class _OwnRequest:
         self._send(frames.HEAD, orjson.dumps({"status": response.status, "headers": headers}))
         while data := response.read1(PART_BYTES):
             self._room.acquire()
-            if self._is_gone:
-                raise _Gone
+            if self._is_abandoned:
+                raise _Abandoned
             self._send(frames.BODY, data)
         self._send(frames.END, b"")
 
@@ -202,13 +256,13 @@ class _OwnRequest:
 
     def _go(self) -> None:
         """Abandon the request: wake everything that waits for a part, a credit or the service."""
-        self._is_gone = True
+        self._is_abandoned = True
         self._body.put(None)
         self._room.release()
-        made = self._connection
-        if made is not None and made.sock is not None:
+        upstream = self._connection
+        if upstream is not None and upstream.sock is not None:
             try:
-                made.sock.shutdown(socket.SHUT_RDWR)
+                upstream.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # the connection is already closed
 
@@ -229,10 +283,10 @@ def _target(head: Mapping[str, Any]) -> str:
 
 def _connect(address: Any) -> http.client.HTTPConnection:
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    made = kind(address.hostname, address.port, timeout=CONNECT_SECONDS)
-    made.connect()
-    made.sock.settimeout(SILENT_SECONDS)
-    return made
+    upstream = kind(address.hostname, address.port, timeout=CONNECT_SECONDS)
+    upstream.connect()
+    upstream.sock.settimeout(SILENT_SECONDS)
+    return upstream
 
 
 def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:
@@ -240,13 +294,9 @@ def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:
 
     Raises Unavailable.
     """
-    query = text(
-        "SELECT d.id, d.name, (SELECT min(p.name) FROM preview p WHERE p.revision_id = r.id"
-        " AND r.id IS DISTINCT FROM d.active_revision_id) AS preview"
-        " FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = :id"
-    )
     with connection() as conn:
-        row = conn.execute(query, {"id": revision_id}).one_or_none()
+        row = _ADDRESS.row(conn, id=revision_id)
     if row is None:
         raise Unavailable("the deployment is gone")
-    return row.id, row.name if row.preview is None else preview_address_name(row.name, row.preview)
+    name = row["name"] if row["preview"] is None else preview_address_name(row["name"], row["preview"])
+    return row["id"], name

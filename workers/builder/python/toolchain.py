@@ -1,28 +1,38 @@
-"""Knowledge about uv, the package installer: its commands, environment variables, output and error texts.
+"""The tools that create an environment: the package installer uv, and the Python interpreters on this machine.
 
-This module builds command lines and parses output. `installer.py` runs the commands. Each function in the section
-Commands returns the command that does what its docstring says.
+This module builds uv's command lines and environment variables, and parses its output. `installer.py` runs the commands.
+Each function in the section Commands returns the command that does what its docstring says.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 from uv import find_uv_bin
 
-from workers.builder.config.pip_config import PipConfig
+from shared.errors import BuildFailed
+from shared.settings import Settings
+from workers.builder.config.dependencies import PipConfig
 
 NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
 # Without it uv warns in each build log that lock files are experimental.
 PYLOCK = ("--preview-features", "pylock")
 REFRESH = "--refresh"  # revalidate cached index pages
-OWN_VARIABLES = ("UV_", "PIP_")
+INSTALLER_PREFIXES = ("UV_", "PIP_")
 UNSATISFIED = "No solution found"  # in a line of output: no set of versions satisfies the requirements
 # Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
+FIND_SECONDS = 30
+PRINT_BASE = "import os, sys; print(os.path.realpath(sys._base_executable))"
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def program() -> Path:
@@ -115,7 +125,7 @@ def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
 
 def without_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables without those for package installers."""
-    return {name: value for name, value in env.items() if not name.startswith(OWN_VARIABLES)}
+    return {name: value for name, value in env.items() if not name.startswith(INSTALLER_PREFIXES)}
 
 
 # Answers, errors and files
@@ -142,3 +152,65 @@ def is_redirected_by(pyproject: bytes) -> bool:
         return False
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError):
         return True
+
+
+# Interpreters
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python interpreter, outside of any virtual environment."""
+
+    path: Path
+    version: str  # major.minor
+
+    @property
+    def prefix(self) -> Path:
+        """The installation folder, which the interpreter needs to run."""
+        return self.path.resolve().parent.parent
+
+    @property
+    def tag(self) -> str:
+        """A name of this interpreter's build. Files with different tags must not be shared."""
+        build = f"{self.path.resolve()} {sys.version if self.version == HERE else self.version}"
+        return f"cp{self.version.replace('.', '')}-{hashlib.sha256(build.encode()).hexdigest()[:8]}"
+
+
+def find_interpreter(settings: Settings, version: str | None) -> Interpreter:
+    """Return the interpreter of this version; without a version, the server's own. Raises BuildFailed."""
+    if version is None or version == HERE:
+        return Interpreter(Path(sys.base_prefix) / "bin" / f"python{HERE}", HERE)
+    path = _installed(version, settings.passed_on.get("PATH", ""))
+    if path is None:
+        raise BuildFailed(
+            "configuration",
+            f"python_version: {version} is not installed on this server, which has {HERE}",
+        )
+    return Interpreter(path, version)
+
+
+def compile_bytecode(python: Path, folders: Sequence[Path]) -> list[str]:
+    """Return the command that compiles every module in the folders to bytecode, as far as possible."""
+    # Without `site`: the files in the folders must not run.
+    return [str(python), "-I", "-S", "-m", "compileall", "-qq", "-j", "2", *map(str, folders)]
+
+
+@functools.cache
+def _installed(version: str, search_path: str) -> Path | None:
+    """Return a working interpreter of this version; None if there is none. Searches only once."""
+    env = {"PATH": search_path}
+    for python in pythons(output_of(list_pythons(version), env) or b"[]", version):
+        # An entry of the search path may be a script that starts the actual interpreter.
+        if base := output_of([python, "-I", "-c", PRINT_BASE], env):
+            return Path(base.decode().strip())
+    return None
+
+
+def output_of(argv: list[str], env: dict[str, str]) -> bytes | None:
+    """Return the standard output of uv or an interpreter; None if the command fails. `env`: its additional variables."""
+    env = {**env, "HOME": str(Path.home()), **NO_DOWNLOADS}
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, timeout=FIND_SECONDS, check=False, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
