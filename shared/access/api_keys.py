@@ -23,7 +23,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from cachetools import TTLCache
-from sqlalchemy import Connection, RowMapping, func, text
+from sqlalchemy import Connection, RowMapping, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
@@ -133,24 +133,25 @@ RECORD = Record(
 )
 
 
+_SHOWN = [API_KEY.c[name] for name in RECORD.columns]
+
+
 def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int) -> list[RowMapping]:
     """Return an organization's keys, newest first, including ended ones."""
-    query = text(
-        f"SELECT {RECORD.select} FROM api_key WHERE organization_id = :organization_id"
-        " ORDER BY created_at DESC, id LIMIT :limit OFFSET :offset"
+    query = (
+        select(*_SHOWN)
+        .where(API_KEY.c.organization_id == organization_id)
+        .order_by(API_KEY.c.created_at.desc(), API_KEY.c.id)
+        .limit(limit)
+        .offset(offset)
     )
-    values = {"organization_id": organization_id, "limit": limit, "offset": offset}
-    return list(conn.execute(query, values).mappings())
+    return list(conn.execute(query).mappings())
 
 
 def get(conn: Connection, organization_id: UUID, key_id: str, *, lock: bool = False) -> RowMapping:
     """Return a key without its secret. `lock` holds its row until the transaction ends. Raises NotFound."""
-    query = text(
-        f"SELECT {RECORD.select} FROM api_key WHERE id = :id AND organization_id = :organization_id"
-        + (" FOR UPDATE" if lock else "")
-    )
-    values = {"id": key_id, "organization_id": organization_id}
-    row = conn.execute(query, values).mappings().one_or_none()
+    query = select(*_SHOWN).where(API_KEY.c.id == key_id, API_KEY.c.organization_id == organization_id)
+    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     if row is None:
         raise _missing(key_id)
     return row
@@ -158,8 +159,8 @@ def get(conn: Connection, organization_id: UUID, key_id: str, *, lock: bool = Fa
 
 def name_of(conn: Connection, key_id: str) -> str:
     """Return a key's name, or its id if it has no row."""
-    found = conn.execute(text("SELECT name FROM api_key WHERE id = :id"), {"id": key_id}).scalar()
-    return key_id if found is None else found
+    name = conn.execute(text("SELECT name FROM api_key WHERE id = :id"), {"id": key_id}).scalar()
+    return key_id if name is None else name
 
 
 def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, Any]) -> RowMapping:
@@ -171,16 +172,13 @@ def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, 
     """
     _check_rights(caller, get(conn, caller.organization_id, key_id, lock=True), changes)
     values = {name: value or None if name in LIMITS else value for name, value in changes.items()}
-    query = text(
-        f"UPDATE api_key SET {', '.join(f'{name} = :{name}' for name in values)}"
-        f" WHERE id = :id AND organization_id = :organization_id RETURNING {RECORD.select}"
-    )
-    updated = conn.execute(query, {**values, "id": key_id, "organization_id": caller.organization_id})
+    is_key = (API_KEY.c.id == key_id) & (API_KEY.c.organization_id == caller.organization_id)
+    row = conn.execute(update(API_KEY).where(is_key).values(values).returning(*_SHOWN)).mappings().one()
     if values.get("max_tokens_per_day"):
         budgets.begin(conn, (budgets.KEY, key_id))
     budgets.forget()
     forget()
-    return updated.mappings().one()
+    return row
 
 
 def _check_rights(caller: Caller, row: RowMapping, changes: Mapping[str, Any]) -> None:
@@ -241,6 +239,13 @@ def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
     return caller
 
 
+VALID_KEY = text("""
+SELECT k.secret_hash, k.role, o.id, o.name FROM api_key k JOIN organization o ON o.id = k.organization_id
+WHERE k.id = :id AND k.revoked_at IS NULL AND o.deleted_at IS NULL
+  AND (k.expires_at IS NULL OR k.expires_at > now())
+""")
+
+
 def is_alive(key_id: str) -> bool:
     """Whether a key that was accepted before is still valid. For connections that outlast a request."""
     if key_id == BOOTSTRAP or key_id.startswith(USER_PREFIX):
@@ -248,14 +253,10 @@ def is_alive(key_id: str) -> bool:
     is_known = _alive.get(key_id)
     if is_known is not None:
         return is_known
-    query = text(
-        "SELECT 1 FROM api_key k JOIN organization o ON o.id = k.organization_id WHERE k.id = :id"
-        " AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND o.deleted_at IS NULL"
-    )
     with connection() as conn:
-        found = conn.execute(query, {"id": key_id}).first() is not None
-    _alive[key_id] = found
-    return found
+        is_known = conn.execute(VALID_KEY, {"id": key_id}).first() is not None
+    _alive[key_id] = is_known
+    return is_known
 
 
 def ensure_default_organization(conn: Connection) -> UUID:
@@ -267,11 +268,6 @@ def ensure_default_organization(conn: Connection) -> UUID:
     return DEFAULT_ORGANIZATION_ID
 
 
-LOOK_UP = text("""
-SELECT k.secret_hash, k.role, o.id, o.name FROM api_key k JOIN organization o ON o.id = k.organization_id
-WHERE k.id = :id AND k.revoked_at IS NULL AND o.deleted_at IS NULL
-  AND (k.expires_at IS NULL OR k.expires_at > now())
-""")
 NOTE_USE = text("""
 UPDATE api_key SET last_used_at = now()
 WHERE id = :id AND (last_used_at IS NULL OR last_used_at < now() - CAST(:grain AS interval))
@@ -283,7 +279,7 @@ def _look_up(key: str) -> Caller | None:
     if key_id is None:
         return None
     with connection() as conn:
-        row = conn.execute(LOOK_UP, {"id": key_id}).one_or_none()
+        row = conn.execute(VALID_KEY, {"id": key_id}).one_or_none()
         # an unknown id costs the same comparison as a wrong secret
         same = hmac.compare_digest(_hash(secret), row.secret_hash if row else _NOBODY)
         if row is None or not same:

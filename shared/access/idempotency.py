@@ -65,27 +65,27 @@ def _hash(*parts: str | bytes) -> bytes:
 
 
 # A separate statement: the next one must see what the previous holder of the lock committed.
-LOCK = "SELECT pg_try_advisory_xact_lock(%(number)s) AS taken"
-FIND = f"""
+LOCK = "SELECT pg_try_advisory_xact_lock(%(number)s) AS is_locked"
+FIND = """
 SELECT digest, answer FROM idempotent_answer
-WHERE id = %(id)s AND created_at > now() - interval '{KEPT_HOURS} hours'
+WHERE id = %(id)s AND created_at > now() - make_interval(hours => %(hours)s)
 """
 
 
-def earlier(conn: Connection | Driver, asked: KeyedRequest) -> KeptAnswer | None:
+def earlier(conn: Connection | Driver, request: KeyedRequest) -> KeptAnswer | None:
     """Return the stored response of this request, or None if it is the first.
 
     `conn` must be in a transaction. After None, repetitions of the request are refused until it ends. Raises InProgress
     while another transaction executes the request, Invalid if the key was used for another request.
     """
-    number = int.from_bytes(asked.id[:8], signed=True)
+    number = int.from_bytes(request.id[:8], signed=True)
     locked = query(conn, LOCK, {"number": number}).fetchone()
-    if not locked or not locked["taken"]:
+    if not locked or not locked["is_locked"]:
         raise InProgress()
-    row = query(conn, FIND, {"id": asked.id}).fetchone()
+    row = query(conn, FIND, {"id": request.id, "hours": KEPT_HOURS}).fetchone()
     if row is None:
         return None
-    if bytes(row["digest"]) != asked.digest:
+    if bytes(row["digest"]) != request.digest:
         raise Invalid("this key was used for another request", loc=("header", HEADER))
     return _unpacked(_aside(encryption.decrypt, row["answer"]))
 
@@ -97,12 +97,12 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 """
 
 
-def keep(conn: Connection | Driver, asked: KeyedRequest, answer: KeptAnswer) -> None:
+def keep(conn: Connection | Driver, request: KeyedRequest, answer: KeptAnswer) -> None:
     """Store the response, in the transaction that called `earlier()`."""
     values = {
-        "id": asked.id,
-        "organization_id": asked.organization_id,
-        "digest": asked.digest,
+        "id": request.id,
+        "organization_id": request.organization_id,
+        "digest": request.digest,
         "answer": _aside(encryption.encrypt, _packed(answer)),
     }
     query(conn, KEEP, values)
@@ -134,6 +134,6 @@ def remove_old(conn: Connection) -> int:
     """Remove some responses older than KEPT_HOURS. Returns how many."""
     statement = text(
         "DELETE FROM idempotent_answer WHERE id IN (SELECT id FROM idempotent_answer"
-        f" WHERE created_at < now() - interval '{KEPT_HOURS} hours' LIMIT :limit)"
+        " WHERE created_at < now() - make_interval(hours => :hours) LIMIT :limit)"
     )
-    return conn.execute(statement, {"limit": REMOVED_AT_ONCE}).rowcount
+    return conn.execute(statement, {"hours": KEPT_HOURS, "limit": REMOVED_AT_ONCE}).rowcount

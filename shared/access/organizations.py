@@ -10,7 +10,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cachetools import TTLCache
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import ColumnElement, Connection, RowMapping, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from uuid_utils.compat import uuid7
 
@@ -18,6 +19,7 @@ from shared.access.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATI
 from shared.deployments.revisions import Transition
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection
+from shared.models import ORGANIZATION
 from shared.records import ID, TEXT, TIME, Record, RecordField
 from shared.removal import deletion
 
@@ -25,37 +27,41 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 RECORD = Record(
     "Organization", {"id": RecordField(ID), "name": RecordField(TEXT), "created_at": RecordField(TIME)}
 )
+_SHOWN = [ORGANIZATION.c[name] for name in RECORD.columns]
 PURGE_GRACE_SECONDS = 60.0  # after this time no process caches the organization's keys any more
 
 
 def create(conn: Connection, name: str) -> RowMapping:
     """Insert an organization. Raises Conflict if the name is taken, Invalid if it looks like an id."""
     _check_name(name)
-    query = text(
-        f"INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING RETURNING {RECORD.select}"
-    )
-    row = conn.execute(query, {"id": uuid7(), "name": name}).mappings().one_or_none()
+    query = insert(ORGANIZATION).values(id=uuid7(), name=name).on_conflict_do_nothing().returning(*_SHOWN)
+    row = conn.execute(query).mappings().one_or_none()
     if row is None:
-        raise _taken(name)
+        raise _already_exists(name)
     return row
 
 
 def list_all(conn: Connection, *, only: UUID | None, limit: int, offset: int) -> list[RowMapping]:
     """Return organizations, oldest first; only that one if `only` is set."""
-    query = text(
-        f"SELECT {RECORD.select} FROM organization WHERE deleted_at IS NULL"
-        " AND id = coalesce(CAST(:only AS uuid), id) ORDER BY created_at, id LIMIT :limit OFFSET :offset"
-    )
-    return list(conn.execute(query, {"only": only, "limit": limit, "offset": offset}).mappings())
+    query = select(*_SHOWN).where(ORGANIZATION.c.deleted_at.is_(None))
+    if only is not None:
+        query = query.where(ORGANIZATION.c.id == only)
+    query = query.order_by(ORGANIZATION.c.created_at, ORGANIZATION.c.id).limit(limit).offset(offset)
+    return list(conn.execute(query).mappings())
 
 
 def get(conn: Connection, organization_id: UUID) -> RowMapping:
     """Return an organization. Raises NotFound."""
-    query = text(f"SELECT {RECORD.select} FROM organization WHERE id = :id AND deleted_at IS NULL")
-    row = conn.execute(query, {"id": organization_id}).mappings().one_or_none()
+    query = select(*_SHOWN).where(*_exists(organization_id))
+    row = conn.execute(query).mappings().one_or_none()
     if row is None:
         raise missing(organization_id)
     return row
+
+
+def _exists(organization_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions on an organization that is not deleted."""
+    return ORGANIZATION.c.id == organization_id, ORGANIZATION.c.deleted_at.is_(None)
 
 
 def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
@@ -65,13 +71,11 @@ def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
     """
     _check_name(name)
     _refuse_default(organization_id, "renamed")
-    query = text(
-        f"UPDATE organization SET name = :name WHERE id = :id AND deleted_at IS NULL RETURNING {RECORD.select}"
-    )
+    query = update(ORGANIZATION).where(*_exists(organization_id)).values(name=name).returning(*_SHOWN)
     try:
-        row = conn.execute(query, {"name": name, "id": organization_id}).mappings().one_or_none()
+        row = conn.execute(query).mappings().one_or_none()
     except IntegrityError as error:
-        raise _taken(name) from error
+        raise _already_exists(name) from error
     if row is None:
         raise missing(organization_id)
     forget()
@@ -81,8 +85,8 @@ def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
 def delete(conn: Connection, organization_id: UUID) -> list[Transition]:
     """Hide the organization and interrupt its deployments. Its keys become invalid. Raises NotFound, Invalid (400)."""
     _refuse_default(organization_id, "deleted")
-    query = text("UPDATE organization SET deleted_at = now() WHERE id = :id AND deleted_at IS NULL")
-    if conn.execute(query, {"id": organization_id}).rowcount != 1:
+    query = update(ORGANIZATION).where(*_exists(organization_id)).values(deleted_at=func.now())
+    if conn.execute(query).rowcount != 1:
         raise missing(organization_id)
     forget()
     return _delete_deployments(conn, organization_id)
@@ -113,8 +117,8 @@ def purge_deleted(conn: Connection) -> list[Transition]:
 
 def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Transition]:
     query = text("SELECT id FROM deployment WHERE organization_id = :id AND deleted_at IS NULL ORDER BY id")
-    found = conn.execute(query, {"id": organization_id}).scalars().all()
-    return [moved for id in found for moved in deletion.delete(conn, organization_id, id)]
+    ids = conn.execute(query, {"id": organization_id}).scalars().all()
+    return [moved for id in ids for moved in deletion.delete(conn, organization_id, id)]
 
 
 # The organization that a caller acts for
@@ -142,16 +146,16 @@ def acting_for(caller: Caller, tenant: str) -> Caller:
         return caller
     if not caller.may(OPERATOR):
         raise Forbidden("This API key does not belong to the organization named in X-Tenant-Id")
-    found = _find(tenant)
-    if found is None:
+    organization = _find(tenant)
+    if organization is None:
         raise Forbidden("X-Tenant-Id names no organization of this installation")
-    return replace(caller, organization_id=found.id, organization_name=found.name)
+    return replace(caller, organization_id=organization.id, organization_name=organization.name)
 
 
 def id_of(tenant: str) -> UUID | None:
     """Return the id of the organization that `tenant` names by id or name, or None."""
-    found = _find(tenant)
-    return None if found is None else found.id
+    organization = _find(tenant)
+    return None if organization is None else organization.id
 
 
 def _find(tenant: str) -> _Organization | None:
@@ -166,15 +170,15 @@ def _find(tenant: str) -> _Organization | None:
         row = conn.execute(query, {"tenant": tenant}).one_or_none()
     if row is None:
         return None
-    found = _known[tenant] = _Organization(row.id, row.name)
-    return found
+    organization = _known[tenant] = _Organization(row.id, row.name)
+    return organization
 
 
 def missing(organization_id: UUID) -> NotFound:
     return NotFound(f"Organization ID {organization_id} not found.")
 
 
-def _taken(name: str) -> Conflict:
+def _already_exists(name: str) -> Conflict:
     return Conflict(f"An organization named {name!r} already exists.")
 
 

@@ -134,7 +134,7 @@ def create(
     secrets: Sequence[Mapping[str, str]],
     agent: Mapping[str, str] | None = None,
     pool: str = "default",
-    given_limits: Mapping[str, Any] | None = None,
+    limit_changes: Mapping[str, Any] | None = None,
     by: Mapping[str, str] | None = None,
 ) -> UUID:
     """Insert a deployment with its first revision, which stays in CREATING until its source arrives.
@@ -168,7 +168,7 @@ def create(
     if inserted.first() is None:
         what = "This agent" if agent else f"A deployment named {name!r}"
         raise Conflict(f"{what} already exists in this environment." if agent else f"{what} already exists.")
-    limits.change(conn, deployment_id, given_limits or {})
+    limits.change(conn, deployment_id, limit_changes or {})
     revision_id = revisions.create(
         conn,
         deployment_id,
@@ -243,7 +243,7 @@ def add_revision(
 
 def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
     """Change settings of the deployment that apply to all its revisions."""
-    given = {key: value for key, value in change.source_config.items() if value is not None}
+    changes = {key: value for key, value in change.source_config.items() if value is not None}
     conn.execute(
         text(
             "UPDATE deployment SET display_name = coalesce(:display_name, display_name),"
@@ -254,7 +254,7 @@ def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -
             "id": deployment["id"],
             "display_name": change.display_name,
             "pool": change.pool,
-            "source_config": dumps({**deployment["source_config"], **given}),
+            "source_config": dumps({**deployment["source_config"], **changes}),
         },
     )
     limits.change(conn, deployment["id"], change.limits)
@@ -292,8 +292,8 @@ def redeploy(
         build_id=(old["build_id"] or old["id"]) if is_built else None,
     )
     revision_secrets.carry_over(conn, revision_id, new_id)
-    said = (old["changes"] or {}).get(records.COMMIT_MESSAGE) if is_built else None
-    next_revision.record_changes(conn, new_id, by, redeployed_number=old["number"], commit_message=said)
+    message = (old["changes"] or {}).get(records.COMMIT_MESSAGE) if is_built else None
+    next_revision.record_changes(conn, new_id, by, redeployed_number=old["number"], commit_message=message)
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 

@@ -64,17 +64,17 @@ def make(
     """
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
-    given = {key: value for key, value in change.revision_config.items() if value is not None}
-    config = {**latest["source_revision_config"], **given}
+    config_changes = {key: value for key, value in change.revision_config.items() if value is not None}
+    config = {**latest["source_revision_config"], **config_changes}
     if change.tracked_packages:
         config["tracked_packages"] = list(change.tracked_packages)
     digest = latest["archive_digest"]
     source = change.source or latest["source"]
     if source == REPOSITORY:
-        _require_repository(deployment, given)
+        _require_repository(deployment, config_changes)
         digest = config["repo_commit_sha"] = None  # the builder resolves the ref anew
-    elif given.get("source_tarball_path"):
-        digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
+    elif config_changes.get("source_tarball_path"):
+        digest = _uploaded(conn, deployment_id, config_changes["source_tarball_path"])
         config["repo_commit_sha"] = None
     has_source = digest is not None or source == REPOSITORY
     if preview is not None and not has_source:
@@ -83,7 +83,12 @@ def make(
     is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
     if is_placeholder and preview is None:
         revision_id = latest["id"]
-        _fill(conn, revision_id, source=source, config=config, digest=digest)
+        query = text(
+            "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
+            " archive_digest = :digest, updated_at = now() WHERE id = :id"
+        )
+        values = {"id": revision_id, "source": source, "config": dumps(config), "digest": digest}
+        conn.execute(query, values)
     else:
         revision_id = revisions.create(
             conn, deployment_id, source=source, config=config, digest=digest, preview=preview
@@ -97,28 +102,18 @@ def make(
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
 
 
-def _require_repository(deployment: RowMapping, given: Mapping[str, Any]) -> None:
+def _require_repository(deployment: RowMapping, config_changes: Mapping[str, Any]) -> None:
     """Raise Invalid (400) if the deployment has no repository or the change names an upload."""
     if not deployment["source_config"].get("repo_url"):
         loc = ("body", "revision_source")
         raise Invalid("this deployment has no repository (source_config.repo_url)", loc=loc, status=400)
-    if given.get("source_tarball_path"):
+    if config_changes.get("source_tarball_path"):
         loc = ("body", "source_revision_config", "source_tarball_path")
         raise Invalid(
             "an upload cannot be built from a repository: send revision_source 'internal_source'",
             loc=loc,
             status=400,
         )
-
-
-def _fill(
-    conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None
-) -> None:
-    query = text(
-        "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
-        " archive_digest = :digest, updated_at = now() WHERE id = :id"
-    )
-    conn.execute(query, {"id": revision_id, "source": source, "config": dumps(config), "digest": digest})
 
 
 def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:

@@ -81,7 +81,7 @@ def _traffic(row: Row) -> list[dict[str, Any]]:
 
 def _changes(row: Row) -> dict[str, Any]:
     """Return a revision's changes as in the API. The variables are None for revisions without a record."""
-    kept = row["changes"] or {}
+    changes = row["changes"] or {}
     config = row["source_revision_config"]
     return {
         "source": {
@@ -89,11 +89,11 @@ def _changes(row: Row) -> dict[str, Any]:
             "repo_url": row["repo_url"],
             "repo_ref": config.get("repo_ref"),
             "repo_commit_sha": config.get("repo_commit_sha"),
-            COMMIT_MESSAGE: kept.get(COMMIT_MESSAGE),
+            COMMIT_MESSAGE: changes.get(COMMIT_MESSAGE),
         },
-        "redeployed_number": kept.get("redeployed_number"),
-        "variables_set": kept.get("variables_set"),
-        "variables_unset": kept.get("variables_unset"),
+        "redeployed_number": changes.get("redeployed_number"),
+        "variables_set": changes.get("variables_set"),
+        "variables_unset": changes.get("variables_unset"),
     }
 
 

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from shared.deployments import deployments, revisions
 from shared.deployments.logs import BUILD, Line, lines
+from shared.deployments.records import REVISION
 from shared.deployments.revisions import CLAIMABLE, Transition
 from shared.eventlog import events
 from shared.eventlog.events import Batch, Event
@@ -117,10 +118,8 @@ def _event(payload: bytes) -> Event:
     return Event(0, 0, name.decode(), data)
 
 
-LOOK = """
-SELECT r.id, r.number, r.deployment_id, r.created_at, r.updated_at, r.status, r.status_message, r.source,
-       r.source_revision_config, r.archive_digest, r.created_by, r.changes, r.preview,
-       d.source_config ->> 'repo_url' AS repo_url
+LOOK = f"""
+SELECT {REVISION.select}, r.deployment_id
 FROM deployment d LEFT JOIN revision r ON r.deployment_id = d.id AND r.id = %(revision_id)s
 WHERE d.id = %(deployment_id)s AND d.organization_id = %(organization_id)s AND d.deleted_at IS NULL
 """
@@ -128,13 +127,13 @@ WHERE d.id = %(deployment_id)s AND d.organization_id = %(organization_id)s AND d
 
 def look(organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> Row:
     """Return a revision of one of the organization's deployments. Raises NotFound."""
-    asked = {
+    values = {
         "organization_id": organization_id,
         "deployment_id": deployment_id,
         "revision_id": revision_id,
     }
     with driver() as conn:
-        row = query(conn, LOOK, asked).fetchone()
+        row = query(conn, LOOK, values).fetchone()
     if row is None:
         raise deployments.missing(deployment_id)
     if row["id"] is None:

@@ -140,7 +140,8 @@ def start(conn: Connection, deployment_id: UUID, revision_id: UUID) -> list[Tran
 
     The deployment must be locked.
     """
-    moved = _skip_queued(conn, deployment_id, except_id=revision_id)
+    older = _OLDER_QUEUED.rows(conn, deployment_id=deployment_id, revision_id=revision_id)
+    moved = [_move(conn, row["id"], RevisionStatus.SKIPPED, "replaced by a newer revision") for row in older]
     if _has_one_in_progress(conn, deployment_id):
         return [*moved, _move(conn, revision_id, RevisionStatus.QUEUED)]
     return [*moved, _move(conn, revision_id, _first_step(conn, revision_id))]
@@ -165,11 +166,6 @@ def interrupt_preview(conn: Connection, deployment_id: UUID, preview: str) -> li
     rows = _UNENDED.rows(conn, deployment_id=deployment_id, preview=preview, ends=_ENDS)
     stopped = [_move(conn, row["id"], RevisionStatus.INTERRUPTED, "its preview was deleted") for row in rows]
     return [*stopped, *promote(conn, deployment_id)]
-
-
-def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> list[Transition]:
-    rows = _OLDER_QUEUED.rows(conn, deployment_id=deployment_id, revision_id=except_id)
-    return [_move(conn, row["id"], RevisionStatus.SKIPPED, "replaced by a newer revision") for row in rows]
 
 
 def promote(conn: Connection, deployment_id: UUID) -> list[Transition]:

@@ -39,17 +39,13 @@ def change(conn: Connection, revision_id: UUID, changes: Mapping[str, str | None
     """Set some of the revision's secrets and remove those that are None. Raises Invalid."""
     if not changes:
         return
-    given = {name: value for name, value in changes.items() if value is not None}
-    check(given, field="secret_changes")
+    values = {name: value for name, value in changes.items() if value is not None}
+    check(values, field="secret_changes")
     conn.execute(
         text("DELETE FROM secret WHERE revision_id = :id AND name = ANY(:names)"),
         {"id": revision_id, "names": list(changes)},
     )
-    _insert(conn, revision_id, given)
-    _require_few(conn, revision_id)
-
-
-def _require_few(conn: Connection, revision_id: UUID) -> None:
+    _insert(conn, revision_id, values)
     count = conn.execute(text("SELECT count(*) FROM secret WHERE revision_id = :id"), {"id": revision_id})
     if count.scalar_one() > MOST:
         raise Invalid(
@@ -77,14 +73,11 @@ def carry_over(conn: Connection, old_id: UUID, new_id: UUID) -> None:
     conn.execute(query, {"old": old_id, "new": new_id})
 
 
-def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
-    """Return a revision's secrets decrypted, for builders and runners only. Raises Undecryptable."""
-    rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
-    return {row.name: encryption.decrypt(row.value) for row in rows}
-
-
-def some_of(conn: Connection, revision_id: UUID, names: Collection[str]) -> dict[str, str]:
-    """Return the revision's secrets with these names, decrypted. Raises Undecryptable."""
-    query = text("SELECT name, value FROM secret WHERE revision_id = :id AND name = ANY(:names)")
-    rows = conn.execute(query, {"id": revision_id, "names": list(names)})
+def secrets_of(conn: Connection, revision_id: UUID, names: Collection[str] | None = None) -> dict[str, str]:
+    """Return a revision's secrets, or those with these names, decrypted. For builders and runners. Raises Undecryptable."""
+    query = text(
+        "SELECT name, value FROM secret WHERE revision_id = :id"
+        " AND (CAST(:names AS text[]) IS NULL OR name = ANY(:names))"
+    )
+    rows = conn.execute(query, {"id": revision_id, "names": None if names is None else list(names)})
     return {row.name: encryption.decrypt(row.value) for row in rows}

@@ -1,7 +1,8 @@
 """Sources of revisions: uploaded archives, and the URLs and refs of git repositories.
 
-Archives are stored in PostgreSQL under their SHA-256 so that any builder or runner can fetch them. An upload accepts one archive. Its URL contains a token, which is the only authorization. An archive is kept as long as
-a revision or an unexpired upload refers to it.
+Archives are stored in PostgreSQL under their SHA-256 so that any builder or runner can fetch them. An upload accepts one
+archive. Its URL contains a token, which is the only authorization. An archive is kept as long as a revision or an
+unexpired upload refers to it.
 """
 
 from __future__ import annotations
@@ -92,12 +93,12 @@ def store_archive(conn: Connection, path: Path, digest: str) -> None:
     conn.execute(
         text("SELECT set_config('lock_timeout', '60s', true), set_config('statement_timeout', '65s', true)")
     )
-    kept = text(
+    query = text(
         "INSERT INTO archive (digest, size) VALUES (:digest, :size)"
         " ON CONFLICT (digest) DO UPDATE SET created_at = now() RETURNING (xmax = 0) AS is_new"
     )
     with patience(SAME_UPLOAD_SECONDS):
-        is_new = conn.execute(kept, {"digest": digest, "size": path.stat().st_size}).scalar_one()
+        is_new = conn.execute(query, {"digest": digest, "size": path.stat().st_size}).scalar_one()
     if is_new:
         insert = text("INSERT INTO archive_chunk (digest, n, data) VALUES (:digest, :n, :data)")
         with path.open("rb") as file:

@@ -48,7 +48,8 @@ def split(conn: Connection, organization_id: UUID, deployment_id: UUID, requeste
     """
     _require_whole(requested)
     deployments.lock(conn, organization_id, deployment_id)
-    serving = _serving(conn, deployment_id)
+    query = text("SELECT active_revision_id FROM deployment WHERE id = :id")
+    serving = conn.execute(query, {"id": deployment_id}).scalar_one()
     if serving is None:
         raise Conflict("The deployment has no serving revision yet: there is nothing to split.")
     numbers = {
@@ -76,11 +77,6 @@ def _require_whole(requested: Sequence[Share]) -> None:
     total = sum(share.percent for share in requested)
     if total != WHOLE:
         raise Invalid(f"the percentages must add up to {WHOLE}, not {total}", loc=("body", "traffic"))
-
-
-def _serving(conn: Connection, deployment_id: UUID) -> UUID | None:
-    query = text("SELECT active_revision_id FROM deployment WHERE id = :id")
-    return conn.execute(query, {"id": deployment_id}).scalar_one()
 
 
 def _deployed(conn: Connection, deployment_id: UUID, revision_id: UUID, *loc: str | int) -> int:

@@ -4,6 +4,8 @@ Columns with user data that no query searches are `json`, which stores the text 
 Each table below a deployment has its `deployment_id`, or the id of its revision.
 """
 
+# ruff: noqa: F401
+
 from shared.models.base import METADATA
 from shared.models.deployments import (
     ARCHIVE,
@@ -41,54 +43,3 @@ from shared.models.statuses import (
 )
 from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, STORE_ITEM, THREAD
 from shared.models.workers import HEARTBEAT_SECONDS, LAST_BACKUP, LEADER, SILENT_SECONDS, WORKER, is_silent
-
-__all__ = [
-    "API_KEY",
-    "ARCHIVE",
-    "ARCHIVE_CHUNK",
-    "ASSISTANT",
-    "ASSISTANT_VERSION",
-    "BUILD_FIGURE",
-    "CHECKPOINT",
-    "CHECKPOINT_BLOB",
-    "CHECKPOINT_WRITE",
-    "CRON",
-    "DAILY_USAGE",
-    "DEPLOYMENT",
-    "ENDED_RUN",
-    "ENDED_RUN_STATUSES",
-    "FIGURE",
-    "GRAPH",
-    "HEARTBEAT_SECONDS",
-    "IDEMPOTENT_ANSWER",
-    "LAST_BACKUP",
-    "LEADER",
-    "LIVE_RUN_STATUSES",
-    "LOG_LINE",
-    "METADATA",
-    "OAUTH_GRANT",
-    "OAUTH_PROVIDER",
-    "OAUTH_REQUEST",
-    "ORGANIZATION",
-    "PREVIEW",
-    "REVISION",
-    "REVISION_ENDS",
-    "RUN",
-    "SECRET",
-    "SILENT_SECONDS",
-    "SPENT_TOKENS",
-    "STORE_ITEM",
-    "THREAD",
-    "UNSUCCESSFUL_RUN_STATUSES",
-    "UPLOAD",
-    "WEBHOOK_DELIVERY",
-    "WORKER",
-    "DeploymentStatus",
-    "RevisionStatus",
-    "RunStatus",
-    "ThreadStatus",
-    "has_ended",
-    "is_silent",
-    "is_unsuccessful",
-    "status_of_deployment",
-]

@@ -200,7 +200,7 @@ RUN = Table(
         "deployment_id",
         "thread_id",
         "created_seq",
-        postgresql_where=text(is_one_of(LIVE_RUN_STATUSES, None)),
+        postgresql_where=text(is_one_of(LIVE_RUN_STATUSES)),
     ),
 )
 

@@ -69,24 +69,23 @@ UNSUCCESSFUL_RUN_STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTER
 ENDED_RUN_STATUSES = (RunStatus.SUCCESS, *UNSUCCESSFUL_RUN_STATUSES)
 
 
-def is_unsuccessful(alias: str | None = None) -> str:
-    """Return the SQL condition that a run has ended without success. `alias` is the alias of the run table."""
-    return is_one_of(UNSUCCESSFUL_RUN_STATUSES, alias)
+def is_unsuccessful() -> str:
+    """Return the SQL condition that a run has ended without success."""
+    return is_one_of(UNSUCCESSFUL_RUN_STATUSES)
 
 
-def has_ended(alias: str | None = None) -> str:
-    """Return the SQL condition that a run has ended. `alias` is the alias of the run table."""
-    return is_one_of(ENDED_RUN_STATUSES, alias)
+def has_ended() -> str:
+    """Return the SQL condition that a run has ended."""
+    return is_one_of(ENDED_RUN_STATUSES)
 
 
-def is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:
+def is_one_of(statuses: tuple[RunStatus, ...]) -> str:
     """Return the SQL condition that a run has one of the statuses.
 
     Uses literals instead of parameters: PostgreSQL uses a partial index only if the condition matches the index's own.
     """
-    column = "status" if alias is None else f"{alias}.status"
     words = ", ".join(f"'{status}'" for status in statuses)
-    return f"{column} IN ({words})"
+    return f"status IN ({words})"
 
 
 class ThreadStatus(enum.StrEnum):

@@ -9,7 +9,8 @@ from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_ke
 from shared.models.statuses import ThreadStatus
 
 # Selects threads with a time to live that were not pruned since their last change, and computes when they expire. UTC
-# is explicit because an index expression must not depend on the session's time zone.
+# is explicit because an index expression must not depend on the session's time zone. shared/sql/removal.sql
+# repeats both.
 EXPIRES = "ttl_minutes IS NOT NULL AND (swept_at IS NULL OR swept_at < updated_at)"
 EXPIRES_AT = (
     "((updated_at AT TIME ZONE 'UTC') + make_interval(secs => least(ttl_minutes, '50000000') * '60'))"

@@ -110,10 +110,10 @@ def _is_resource(resource: Any, mcp_server_url: str) -> bool:
     """Whether the resource in the metadata is the server's URL or a parent of it."""
     if not isinstance(resource, str):
         return False
-    ours, theirs = urlsplit(mcp_server_url), urlsplit(resource)
-    if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
+    server, named = urlsplit(mcp_server_url), urlsplit(resource)
+    if (server.scheme, server.netloc) != (named.scheme, named.netloc):
         return False
-    return f"{ours.path.rstrip('/')}/".startswith(f"{theirs.path.rstrip('/')}/")
+    return f"{server.path.rstrip('/')}/".startswith(f"{named.path.rstrip('/')}/")
 
 
 def _described(issuer: str) -> AuthorizationServer:
@@ -167,28 +167,30 @@ def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
             "its authorization server supports no method of client authentication that this service supports",
             loc=LOC,
         )
-    wanted = server.auth_methods[0]  # `none` is preferred: PKCE protects the code without a stored secret
-    asked = {
+    auth_method = server.auth_methods[
+        0
+    ]  # `none` is preferred: PKCE protects the code without a stored secret
+    request = {
         "client_name": CLIENT_NAME,
         "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
-        "token_endpoint_auth_method": wanted,
+        "token_endpoint_auth_method": auth_method,
     }
     answer = egress.request(
         "POST",
         server.registration_url,
         headers={"Content-Type": "application/json"},
-        body=orjson.dumps(asked),
+        body=orjson.dumps(request),
     )
-    said = answer.json() if answer.is_success else None
-    if not isinstance(said, dict) or not _is_credential(said.get("client_id")):
+    client = answer.json() if answer.is_success else None
+    if not isinstance(client, dict) or not _is_credential(client.get("client_id")):
         raise Invalid("its authorization server did not register this service as a client", loc=LOC)
-    secret, method = said.get("client_secret"), said.get("token_endpoint_auth_method", wanted)
+    secret, method = client.get("client_secret"), client.get("token_endpoint_auth_method", auth_method)
     return {
-        "client_id": said["client_id"],
+        "client_id": client["client_id"],
         "client_secret": secret if _is_credential(secret) else None,
-        "token_endpoint_auth_method": method if method in AUTH_METHODS else wanted,
+        "token_endpoint_auth_method": method if method in AUTH_METHODS else auth_method,
     }
 
 
@@ -201,8 +203,8 @@ def _document(url: str) -> dict[str, Any] | None:
     answer = _get(url)
     if answer.status >= 500:
         raise OutsideFailed(f"{urlsplit(url).hostname} answered with a server error")
-    found = answer.json() if answer.status == 200 else None
-    return found if isinstance(found, dict) else None
+    document = answer.json() if answer.status == 200 else None
+    return document if isinstance(document, dict) else None
 
 
 def _get(url: str) -> OutsideResponse:

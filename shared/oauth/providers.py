@@ -5,16 +5,20 @@ A provider's secret is stored encrypted and sent only to the provider's own endp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
 from shared.errors import AddressRefused, Conflict, Invalid, NotFound
 from shared.infra import egress, encryption
+from shared.infra.postgres import Row
+from shared.models import OAUTH_PROVIDER
 from shared.oauth.token_endpoint import OAuthClient
+from shared.records import BOOLEAN, ID, TEXT, TEXT_OR_NULL, TIME, Record, RecordField, one_of
 
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
 DEFAULT_AUTH_METHOD = "client_secret_post"
@@ -22,76 +26,92 @@ CHALLENGE_METHODS = ("S256", "plain")
 DEFAULT_CHALLENGE_METHOD = "S256"
 TYPES = ("vendor_a", "vendor_b", "vendor_c", "microsoft", "salesforce", "slack")
 
-COLUMNS = (
-    "id organization_id provider_id name client_id client_secret auth_url token_url uses_pkce"
-    " code_challenge_method provider_type token_endpoint_auth_method mcp_server_url is_dynamic_client issuer"
-    " revocation_url"
-).split()
+RECORD = Record(
+    "OAuthProvider",
+    {
+        "id": RecordField(ID),
+        "organization_id": RecordField(ID),
+        "provider_id": RecordField(TEXT),
+        "name": RecordField(TEXT),
+        "client_id": RecordField(TEXT),
+        "auth_url": RecordField(TEXT),
+        "token_url": RecordField(TEXT),
+        "uses_pkce": RecordField(BOOLEAN),
+        "code_challenge_method": RecordField(TEXT_OR_NULL),
+        "provider_type": RecordField(TEXT_OR_NULL),
+        "mcp_server_url": RecordField(TEXT_OR_NULL),
+        "token_endpoint_auth_method": RecordField(one_of(*AUTH_METHODS)),
+        "is_dynamic_client": RecordField(BOOLEAN),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+    },
+)
 # Fields that a caller may change; None leaves a field unchanged.
 CHANGEABLE = (
     "name client_id client_secret auth_url token_url uses_pkce code_challenge_method"
     " token_endpoint_auth_method provider_type"
 ).split()
 
-INSERT = text(
-    f"INSERT INTO oauth_provider ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
-    " ON CONFLICT DO NOTHING RETURNING *"
-)
+_SHOWN = [OAUTH_PROVIDER.c[name] for name in RECORD.columns]
 
 
 def create(conn: Connection, organization_id: UUID, values: Mapping[str, Any]) -> RowMapping:
     """Insert a provider. Raises Conflict if its id is taken, Invalid for URLs that may not be called."""
     check_addresses(values)
-    known = {
-        "uses_pkce": False,
-        "code_challenge_method": DEFAULT_CHALLENGE_METHOD,
-        "token_endpoint_auth_method": DEFAULT_AUTH_METHOD,
-        "is_dynamic_client": False,
-        **values,
-    }
     columns = {
-        **dict.fromkeys(COLUMNS),
-        **{name: known[name] for name in COLUMNS if name in known},
+        **values,
         "id": uuid7(),
         "organization_id": organization_id,
         "client_secret": _encrypted(values.get("client_secret")),
     }
-    row = conn.execute(INSERT, columns).mappings().one_or_none()
+    query = insert(OAUTH_PROVIDER).values(columns).on_conflict_do_nothing().returning(*_SHOWN)
+    row = conn.execute(query).mappings().one_or_none()
     if row is None:
-        raise taken(values["provider_id"])
+        raise already_exists(values["provider_id"])
     return row
 
 
 def list_all(conn: Connection, organization_id: UUID) -> list[RowMapping]:
     """Return the organization's providers, oldest first."""
-    query = text("SELECT * FROM oauth_provider WHERE organization_id = :organization_id ORDER BY id")
-    return list(conn.execute(query, {"organization_id": organization_id}).mappings())
+    is_listed = OAUTH_PROVIDER.c.organization_id == organization_id
+    query = select(*_SHOWN).where(is_listed).order_by(OAUTH_PROVIDER.c.id)
+    return list(conn.execute(query).mappings())
 
 
 def get(conn: Connection, organization_id: UUID, provider_id: str) -> RowMapping:
-    """Return a provider by the id that its organization chose. Raises NotFound."""
-    row = _find(conn, organization_id, provider_id)
+    """Return a provider by the id that its organization chose, without its secret. Raises NotFound."""
+    return _get(conn, organization_id, provider_id, _SHOWN)
+
+
+def get_with_secret(conn: Connection, organization_id: UUID, provider_id: str) -> RowMapping:
+    """Return all columns of a provider, for `client_of`. Raises NotFound."""
+    return _get(conn, organization_id, provider_id, OAUTH_PROVIDER.c)
+
+
+def _get(
+    conn: Connection, organization_id: UUID, provider_id: str, columns: Iterable[Column[Any]]
+) -> RowMapping:
+    query = select(*columns).where(*_is_named(organization_id, provider_id))
+    row = conn.execute(query).mappings().one_or_none()
     if row is None:
         raise missing(provider_id)
     return row
 
 
+def _is_named(organization_id: UUID, provider_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions on the provider with this id."""
+    table = OAUTH_PROVIDER.c
+    return table.organization_id == organization_id, table.provider_id == provider_id
+
+
 def require_free(conn: Connection, organization_id: UUID, provider_id: str) -> None:
     """Raise Conflict if the organization has a provider with this id."""
-    if _find(conn, organization_id, provider_id) is not None:
-        raise taken(provider_id)
+    query = select(OAUTH_PROVIDER.c.id).where(*_is_named(organization_id, provider_id))
+    if conn.execute(query).first() is not None:
+        raise already_exists(provider_id)
 
 
-def _find(conn: Connection, organization_id: UUID, provider_id: str) -> RowMapping | None:
-    query = text(
-        "SELECT * FROM oauth_provider WHERE organization_id = :organization_id AND provider_id = :id"
-    )
-    return (
-        conn.execute(query, {"organization_id": organization_id, "id": provider_id}).mappings().one_or_none()
-    )
-
-
-def update(
+def change(
     conn: Connection, organization_id: UUID, provider_id: str, changes: Mapping[str, Any]
 ) -> RowMapping:
     """Change the fields that are not None. Raises NotFound, Invalid."""
@@ -99,26 +119,26 @@ def update(
     values = {name: changes[name] for name in CHANGEABLE if changes.get(name) is not None}
     if "client_secret" in values:
         values["client_secret"] = _encrypted(values["client_secret"])
-    assignments = ", ".join(f"{name} = :{name}" for name in values)
-    query = text(
-        f"UPDATE oauth_provider SET {assignments + ',' if values else ''} updated_at = now()"
-        " WHERE organization_id = :organization_id AND provider_id = :provider_id RETURNING *"
+    query = (
+        update(OAUTH_PROVIDER)
+        .where(*_is_named(organization_id, provider_id))
+        .values(**values, updated_at=func.now())
+        .returning(*_SHOWN)
     )
-    key = {"organization_id": organization_id, "provider_id": provider_id}
-    row = conn.execute(query, {**values, **key}).mappings().one_or_none()
+    row = conn.execute(query).mappings().one_or_none()
     if row is None:
         raise missing(provider_id)
     return row
 
 
-def delete(conn: Connection, organization_id: UUID, provider_id: str) -> None:
+def remove(conn: Connection, organization_id: UUID, provider_id: str) -> None:
     """Delete a provider and all its tokens. Raises NotFound."""
-    query = text("DELETE FROM oauth_provider WHERE organization_id = :organization_id AND provider_id = :id")
-    if conn.execute(query, {"organization_id": organization_id, "id": provider_id}).rowcount != 1:
+    query = delete(OAUTH_PROVIDER).where(*_is_named(organization_id, provider_id))
+    if conn.execute(query).rowcount != 1:
         raise missing(provider_id)
 
 
-def client_of(row: RowMapping) -> OAuthClient:
+def client_of(row: Row) -> OAuthClient:
     """Return the client data for calls to the provider, with the decrypted secret."""
     secret = row["client_secret"]
     return OAuthClient(
@@ -154,7 +174,7 @@ def missing(provider_id: str) -> NotFound:
     return NotFound(f"OAuth provider {provider_id!r} not found.")
 
 
-def taken(provider_id: str) -> Conflict:
+def already_exists(provider_id: str) -> Conflict:
     return Conflict(f"An OAuth provider with the id {provider_id!r} already exists.")
 
 

@@ -86,13 +86,13 @@ def exchange(client: OAuthClient, *, code: str, redirect_uri: str, verifier: str
         code_verifier=verifier,
         resource=client.resource,
     )
-    return _ask(client, body)
+    return _request_tokens(client, body)
 
 
 def refresh(client: OAuthClient, refresh_token: str) -> Tokens:
     """Exchange a refresh token for new tokens. Raises as `exchange` does."""
     body = prepare_token_request("refresh_token", refresh_token=refresh_token, resource=client.resource)
-    return _ask(client, body)
+    return _request_tokens(client, body)
 
 
 def revoke(client: OAuthClient, token: str, *, hint: str) -> None:
@@ -105,7 +105,7 @@ def revoke(client: OAuthClient, token: str, *, hint: str) -> None:
         raise OutsideFailed(f"The provider {client.provider_id} did not revoke a token")
 
 
-def _ask(client: OAuthClient, body: str) -> Tokens:
+def _request_tokens(client: OAuthClient, body: str) -> Tokens:
     answer = _post(client, client.token_url, body)
     fields = _fields(answer)
     name = client.provider_id
@@ -141,11 +141,11 @@ def _identity(client: OAuthClient) -> ClientAuth:
 
 def _fields(answer: OutsideResponse) -> Mapping[str, Any] | None:
     """Parse an answer's fields from JSON or form data. Returns None for anything else."""
-    found = answer.json()
-    if isinstance(found, dict):
-        return found
+    document = answer.json()
+    if isinstance(document, dict):
+        return document
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if found is not None or kind not in (FORM, "text/plain"):
+    if document is not None or kind not in (FORM, "text/plain"):
         return None
     try:
         form = parse_qs(answer.body.decode("ascii"), max_num_fields=100)

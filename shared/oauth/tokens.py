@@ -17,14 +17,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, RowMapping, delete, func, insert, text, update
 from uuid_utils.compat import uuid7
 
 from shared.errors import NotFound, OutsideFailed
 from shared.infra import encryption
-from shared.infra.postgres import connection, dumps
+from shared.infra.arrays import uuids
+from shared.infra.postgres import Row, connection
+from shared.models import OAUTH_GRANT
 from shared.oauth import providers, token_endpoint
 from shared.oauth.token_endpoint import TokenRefused, Tokens
+from shared.records import BOOLEAN, ID, TEXT, TEXT_OR_NULL, TIME, TIME_OR_NULL, Record, RecordField, listed
+from shared.sql import statement
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +36,40 @@ MARGIN_SECONDS, MARGIN_SHARE = 30.0, 0.1  # a token counts as expired a little e
 REFRESH_SECONDS = 20.0  # longest duration of a refresh: an older claim belongs to a dead process
 LOOK_SECONDS = 0.1
 
-IS_EXPIRED = "coalesce(expires_at <= now(), false) AS is_expired"
-SAME_OWNER = (
-    "organization_id = :organization AND provider_key = :provider AND user_id = :user_id"
-    " AND agent_id IS NOT DISTINCT FROM :agent_id"
+RECORD = Record(
+    "Token",
+    {
+        "id": RecordField(ID),
+        "provider_id": RecordField(TEXT),
+        "user_id": RecordField(TEXT),
+        "agent_id": RecordField(TEXT_OR_NULL),
+        "provider_account_label": RecordField(TEXT_OR_NULL, ("account_label",)),
+        "scopes": RecordField(listed(TEXT)),
+        "expires_at": RecordField(TIME_OR_NULL),
+        "is_default": RecordField(BOOLEAN),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+    },
+    table="g",
+    expressions={"provider_id": "p.provider_id"},
 )
+SELECT = f"""
+SELECT {RECORD.select} FROM oauth_grant g JOIN oauth_provider p ON p.id = g.provider_key
+WHERE g.organization_id = :organization_id
+"""
+
+OWNER = ("organization_id", "provider_key", "user_id", "agent_id")  # columns that identify whose token it is
+
+_TOKENS_OF_USER = statement("oauth.tokens_of_user")
+_TOKEN = statement("oauth.token")
+_CLAIM_REFRESH = statement("oauth.claim_refresh")
+_SCOPES_OF_OWNER = statement("oauth.scopes_of_owner")
+_UNSET_DEFAULT = statement("oauth.unset_default")
+_SECRETS_OF_TOKENS = statement("oauth.secrets_of_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class TokenRequest:
     """A request for a user's token."""
 
     user_id: str
@@ -51,12 +80,12 @@ class Wanted:
     is_default: bool = True
 
 
-def token_for(provider: RowMapping, wanted: Wanted) -> str | None:
+def token_for(provider: Row, request: TokenRequest) -> str | None:
     """Return a valid access token, refreshed if necessary, or None if the user must consent (again).
 
     Raises NotFound for an unknown `token_id`, OutsideFailed if the provider does not answer.
     """
-    while (grant := _find(provider, wanted)) is not None:
+    while (grant := _find(provider, request)) is not None:
         if not grant["is_expired"]:
             return encryption.decrypt(grant["access_token"])
         if grant["refresh_token"] is None:
@@ -67,35 +96,32 @@ def token_for(provider: RowMapping, wanted: Wanted) -> str | None:
     return None
 
 
-def _find(provider: RowMapping, wanted: Wanted) -> RowMapping | None:
-    """Return the best of the user's tokens: the agent's own before a shared one, then the default, then the newest."""
-    query = text(
-        f"SELECT *, {IS_EXPIRED} FROM oauth_grant WHERE provider_key = :provider"
-        " AND organization_id = :organization AND user_id = :user_id"
-        " AND (agent_id IS NULL OR agent_id = :agent_id)"
-        " ORDER BY agent_id NULLS LAST, is_default DESC, id DESC"
-    )
-    key = {
-        "provider": provider["id"],
-        "organization": provider["organization_id"],
-        "user_id": wanted.user_id,
-        "agent_id": wanted.agent_id,
-    }
+def _find(provider: Row, request: TokenRequest) -> Row | None:
+    """Return the requested token, else the best one of the user with the scopes."""
     with connection() as conn:
-        rows = conn.execute(query, key).mappings().all()
-    if wanted.token_id is not None:
-        named = next((row for row in rows if row["id"] == wanted.token_id), None)
+        rows = _TOKENS_OF_USER.rows(
+            conn,
+            provider_key=provider["id"],
+            organization_id=provider["organization_id"],
+            user_id=request.user_id,
+            agent_id=request.agent_id,
+        )
+    if request.token_id is not None:
+        named = next((row for row in rows if row["id"] == request.token_id), None)
         if named is None:
-            raise _missing(wanted.token_id)
+            raise _missing(request.token_id)
         return named
-    return next((row for row in rows if _is_usable(row) and _covers(row, wanted.scopes)), None)
+    return next(
+        (
+            row
+            for row in rows
+            if (not row["is_expired"] or row["refresh_token"] is not None) and _covers(row, request.scopes)
+        ),
+        None,
+    )
 
 
-def _is_usable(grant: RowMapping) -> bool:
-    return not grant["is_expired"] or grant["refresh_token"] is not None
-
-
-def _covers(grant: RowMapping, scopes: Sequence[str]) -> bool:
+def _covers(grant: Row, scopes: Sequence[str]) -> bool:
     """Whether the user was asked for all these scopes.
 
     Granted scopes may be spelled differently or be fewer. A new request for consent would not change that.
@@ -103,7 +129,7 @@ def _covers(grant: RowMapping, scopes: Sequence[str]) -> bool:
     return set(scopes) <= {*grant["requested"], *grant["scopes"]}
 
 
-def keep(
+def store(
     conn: Connection,
     owner: Mapping[str, Any],
     tokens: Tokens,
@@ -112,56 +138,46 @@ def keep(
     is_default: bool,
     is_another: bool,
 ) -> UUID:
-    """Store the tokens that `owner` (organization, provider, user_id, agent_id) consented to. Returns the grant's id.
+    """Store the tokens that `owner` (organization_id, provider_key, user_id, agent_id) consented to. Returns the grant's id.
 
     Unless `is_another` (they belong to another account), they replace the owner's tokens whose scopes they cover.
     Raises NotFound if the provider has been deleted meanwhile.
     """
-    lock = text("SELECT 1 FROM oauth_provider WHERE id = :provider FOR NO KEY UPDATE")
-    if conn.execute(lock, {"provider": owner["provider"]}).one_or_none() is None:
+    lock = text("SELECT 1 FROM oauth_provider WHERE id = :id FOR NO KEY UPDATE")
+    if conn.execute(lock, {"id": owner["provider_key"]}).one_or_none() is None:
         raise NotFound("The OAuth provider has been deleted.")
     scopes = list(requested) if tokens.scopes is None else tokens.scopes
     if not is_another:
-        _remove_lesser(conn, owner, {*requested, *scopes})
+        covered = {*requested, *scopes}
+        rows = _SCOPES_OF_OWNER.rows(conn, **owner)
+        lesser = [row["id"] for row in rows if set(row["requested"]) <= covered]
+        conn.execute(delete(OAUTH_GRANT).where(OAUTH_GRANT.c.id.in_(lesser)))
     if is_default:
-        conn.execute(text(f"UPDATE oauth_grant SET is_default = false WHERE {SAME_OWNER}"), owner)
+        _UNSET_DEFAULT.count(conn, **owner)
     grant_id = uuid7()
-    conn.execute(
-        text(
-            "INSERT INTO oauth_grant (id, organization_id, provider_key, user_id, agent_id, requested, scopes,"
-            " access_token, refresh_token, expires_at, is_default) VALUES (:id, :organization, :provider,"
-            " :user_id, :agent_id, CAST(:requested AS json), CAST(:scopes AS json), :access_token,"
-            " :refresh_token, now() + CAST(:lifetime AS interval), :is_default)"
-        ),
-        {
-            **owner,
-            "id": grant_id,
-            "requested": dumps(list(requested)),
-            "scopes": dumps(scopes),
-            "is_default": is_default,
-            **_columns(tokens),
-        },
-    )
+    values = {
+        **owner,
+        **_columns(tokens),
+        "id": grant_id,
+        "requested": list(requested),
+        "scopes": scopes,
+        "is_default": is_default,
+    }
+    conn.execute(insert(OAUTH_GRANT).values(values))
     return grant_id
 
 
-def _remove_lesser(conn: Connection, owner: Mapping[str, Any], scopes: set[str]) -> None:
-    rows = conn.execute(text(f"SELECT id, requested FROM oauth_grant WHERE {SAME_OWNER}"), owner).mappings()
-    lesser = [row["id"] for row in rows if set(row["requested"]) <= scopes]
-    conn.execute(text("DELETE FROM oauth_grant WHERE id = ANY(CAST(:ids AS uuid[]))"), {"ids": lesser})
-
-
-def _refreshed(provider: RowMapping, grant_id: UUID) -> str | None:
+def _refreshed(provider: Row, grant_id: UUID) -> str | None:
     """Refresh a token, one caller at a time. Returns the access token, or None if it can no longer be refreshed.
 
     Raises OutsideFailed if the provider does not answer.
     """
     deadline = time.monotonic() + REFRESH_SECONDS
     while time.monotonic() < deadline:
-        grant, is_ours = _claim_refresh(grant_id)
+        grant, is_claimed = _claim_refresh(grant_id)
         if grant is None:
             return None
-        if is_ours:
+        if is_claimed:
             return _refresh(provider, grant)
         if not grant["is_expired"]:
             return encryption.decrypt(grant["access_token"])
@@ -171,26 +187,17 @@ def _refreshed(provider: RowMapping, grant_id: UUID) -> str | None:
     raise OutsideFailed(f"The token of the provider {provider['provider_id']} was not refreshed in time")
 
 
-def _claim_refresh(grant_id: UUID) -> tuple[RowMapping | None, bool]:
+def _claim_refresh(grant_id: UUID) -> tuple[Row | None, bool]:
     """Try to claim the refresh of a grant.
 
     Returns the grant (None if it is deleted) and whether this caller claimed it.
     """
     with connection() as conn:
-        claimed = conn.execute(
-            text(
-                "UPDATE oauth_grant SET refreshing_until = now() + :lease WHERE id = :id"
-                " AND expires_at <= now() AND refresh_token IS NOT NULL"
-                " AND (refreshing_until IS NULL OR refreshing_until <= now())"
-            ),
-            {"id": grant_id, "lease": timedelta(seconds=REFRESH_SECONDS)},
-        )
-        query = text(f"SELECT *, {IS_EXPIRED} FROM oauth_grant WHERE id = :id")
-        grant = conn.execute(query, {"id": grant_id}).mappings().one_or_none()
-    return grant, claimed.rowcount == 1
+        claimed = _CLAIM_REFRESH.count(conn, id=grant_id, lease_seconds=REFRESH_SECONDS)
+        return _TOKEN.row(conn, id=grant_id), claimed == 1
 
 
-def _refresh(provider: RowMapping, grant: RowMapping) -> str | None:
+def _refresh(provider: Row, grant: Row) -> str | None:
     """Refresh a claimed grant at the provider. Deletes a refresh token that the provider refuses."""
     try:
         tokens = token_endpoint.refresh(
@@ -198,26 +205,25 @@ def _refresh(provider: RowMapping, grant: RowMapping) -> str | None:
         )
     except TokenRefused:
         log.info("the provider %s refused to refresh a token", provider["provider_id"])
-        _store(grant["id"], ", refresh_token = NULL")
+        _end_refresh(grant["id"], refresh_token=None)
         return None
     except OutsideFailed:
-        _store(grant["id"])
+        _end_refresh(grant["id"])
         raise
-    _store(
-        grant["id"],
-        ", access_token = :access_token, refresh_token = coalesce(:refresh_token, refresh_token),"
-        " expires_at = now() + CAST(:lifetime AS interval), updated_at = now(),"
-        " scopes = coalesce(CAST(:scopes AS json), scopes)",
-        {**_columns(tokens), "scopes": None if tokens.scopes is None else dumps(tokens.scopes)},
-    )
+    columns = _columns(tokens)
+    if tokens.refresh_token is None:
+        del columns["refresh_token"]
+    if tokens.scopes is not None:
+        columns["scopes"] = tokens.scopes
+    _end_refresh(grant["id"], **columns, updated_at=func.now())
     return tokens.access_token
 
 
-def _store(grant_id: UUID, changes: str = "", values: Mapping[str, Any] | None = None) -> None:
-    """Release the claim of a refresh and store its changes."""
-    query = text(f"UPDATE oauth_grant SET refreshing_until = NULL{changes} WHERE id = :id")
+def _end_refresh(grant_id: UUID, **changes: Any) -> None:
+    """Release the claim of a refresh and store the changed columns."""
     with connection() as conn:
-        conn.execute(query, {**(values or {}), "id": grant_id})
+        is_grant = OAUTH_GRANT.c.id == grant_id
+        conn.execute(update(OAUTH_GRANT).where(is_grant).values(refreshing_until=None, **changes))
 
 
 def _columns(tokens: Tokens) -> dict[str, Any]:
@@ -227,80 +233,61 @@ def _columns(tokens: Tokens) -> dict[str, Any]:
     return {
         "access_token": encryption.encrypt(tokens.access_token),
         "refresh_token": None if tokens.refresh_token is None else encryption.encrypt(tokens.refresh_token),
-        "lifetime": None if seconds is None else timedelta(seconds=seconds - early),
+        "expires_at": None if seconds is None else func.now() + timedelta(seconds=seconds - early),
     }
-
-
-LISTED = (
-    "SELECT oauth_grant.*, oauth_provider.provider_id FROM oauth_grant"
-    " JOIN oauth_provider ON oauth_provider.id = oauth_grant.provider_key"
-    " WHERE oauth_grant.organization_id = :organization"
-    " AND (CAST(:provider_id AS text) IS NULL OR oauth_provider.provider_id = :provider_id)"
-    " AND (CAST(:user_id AS text) IS NULL OR oauth_grant.user_id = :user_id)"
-)
 
 
 def list_all(
     conn: Connection, organization_id: UUID, *, provider_id: str | None = None, user_id: str | None = None
 ) -> list[RowMapping]:
-    """Return the organization's tokens, oldest first, optionally of one provider or user."""
-    key = {"organization": organization_id, "provider_id": provider_id, "user_id": user_id}
-    return list(conn.execute(text(f"{LISTED} ORDER BY oauth_grant.id"), key).mappings())
+    """Return the records of the organization's tokens, oldest first, optionally of one provider or user."""
+    query = text(
+        f"{SELECT} AND (CAST(:provider_id AS text) IS NULL OR p.provider_id = :provider_id)"
+        " AND (CAST(:user_id AS text) IS NULL OR g.user_id = :user_id) ORDER BY g.id"
+    )
+    values = {"organization_id": organization_id, "provider_id": provider_id, "user_id": user_id}
+    return list(conn.execute(query, values).mappings())
 
 
 def get(conn: Connection, organization_id: UUID, token_id: UUID) -> RowMapping:
-    """Return one of the organization's tokens. Raises NotFound."""
-    key = {"organization": organization_id, "provider_id": None, "user_id": None, "id": token_id}
-    row = conn.execute(text(f"{LISTED} AND oauth_grant.id = :id"), key).mappings().one_or_none()
+    """Return the record of one of the organization's tokens. Raises NotFound."""
+    values = {"organization_id": organization_id, "id": token_id}
+    row = conn.execute(text(f"{SELECT} AND g.id = :id"), values).mappings().one_or_none()
     if row is None:
         raise _missing(token_id)
     return row
 
 
-def describe(
-    conn: Connection, organization_id: UUID, token_id: UUID, changes: Mapping[str, Any]
-) -> RowMapping:
+def change(conn: Connection, organization_id: UUID, token_id: UUID, changes: Mapping[str, Any]) -> RowMapping:
     """Set the account label of a token, or make it its owner's default. Raises NotFound."""
-    grant = get(conn, organization_id, token_id)
-    if changes.get("is_default"):
-        owner = {
-            "organization": organization_id,
-            "provider": grant["provider_key"],
-            "user_id": grant["user_id"],
-            "agent_id": grant["agent_id"],
-        }
-        conn.execute(text(f"UPDATE oauth_grant SET is_default = false WHERE {SAME_OWNER}"), owner)
-    known = {name: changes[name] for name in ("account_label", "is_default") if name in changes}
-    assignments = "".join(f"{name} = :{name}, " for name in known)
-    conn.execute(
-        text(f"UPDATE oauth_grant SET {assignments}updated_at = now() WHERE id = :id"),
-        {**known, "id": token_id},
-    )
+    get(conn, organization_id, token_id)
+    grant = _TOKEN.row(conn, id=token_id)
+    if changes.get("is_default") and grant is not None:
+        _UNSET_DEFAULT.count(conn, **{name: grant[name] for name in OWNER})
+    is_grant = OAUTH_GRANT.c.id == token_id
+    conn.execute(update(OAUTH_GRANT).where(is_grant).values(**changes, updated_at=func.now()))
     return get(conn, organization_id, token_id)
 
 
-def revoke(organization_id: UUID, grants: Sequence[RowMapping]) -> None:
+def revoke(organization_id: UUID, token_ids: Sequence[UUID]) -> None:
     """Revoke tokens at their providers, if these have a revocation endpoint, and delete them here.
 
     A provider that does not answer does not prevent the deletion.
     """
+    with connection() as conn:
+        grants = _SECRETS_OF_TOKENS.rows(conn, organization_id=organization_id, ids=uuids(token_ids))
     for provider_id in dict.fromkeys(grant["provider_id"] for grant in grants):
         _revoke_outside(
             organization_id, provider_id, [grant for grant in grants if grant["provider_id"] == provider_id]
         )
     with connection() as conn:
-        conn.execute(
-            text(
-                "DELETE FROM oauth_grant WHERE organization_id = :organization"
-                " AND id = ANY(CAST(:ids AS uuid[]))"
-            ),
-            {"organization": organization_id, "ids": [grant["id"] for grant in grants]},
-        )
+        is_revoked = OAUTH_GRANT.c.id.in_(token_ids) & (OAUTH_GRANT.c.organization_id == organization_id)
+        conn.execute(delete(OAUTH_GRANT).where(is_revoked))
 
 
-def _revoke_outside(organization_id: UUID, provider_id: str, grants: Sequence[RowMapping]) -> None:
+def _revoke_outside(organization_id: UUID, provider_id: str, grants: Sequence[Row]) -> None:
     with connection() as conn:
-        client = providers.client_of(providers.get(conn, organization_id, provider_id))
+        client = providers.client_of(providers.get_with_secret(conn, organization_id, provider_id))
     try:
         for grant in grants:
             if grant["refresh_token"] is not None:

@@ -64,10 +64,12 @@ def authenticate(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
     auth = deployment.user_code.auth
     assert auth is not None
     assert deployment.active_revision_id is not None
-    return users.find_or_ask(deployment.active_revision_id, auth, facts, lambda: _ask_who(deployment, facts))
+    return users.find_or_ask(
+        deployment.active_revision_id, auth, facts, lambda: _call_authenticate(deployment, facts)
+    )
 
 
-def _ask_who(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
+def _call_authenticate(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
     answer = _answer(deployment, {"op": "authenticate", "request": facts})
     try:
         return user_of(answer.get("user"))
@@ -84,15 +86,15 @@ def authorize(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) -> lis
     decided = [auth is not None and auth.decides(ask.resource, ask.action) for ask in asks]
     if not any(decided):
         return [Granted(ask.value) for ask in asks]
-    asked = [ask for ask, is_decided in zip(asks, decided, strict=True) if is_decided]
-    granted = iter(_ask_handlers(deployment, user, asked))
+    decidable = [ask for ask, is_decided in zip(asks, decided, strict=True) if is_decided]
+    granted = iter(_call_handlers(deployment, user, decidable))
     return [
         next(granted) if is_decided else Granted(ask.value)
         for ask, is_decided in zip(asks, decided, strict=True)
     ]
 
 
-def _ask_handlers(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) -> list[Granted]:
+def _call_handlers(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) -> list[Granted]:
     questions = [{"resource": ask.resource, "action": ask.action, "value": ask.value} for ask in asks]
     answer = _answer(deployment, {"op": "authorize", "user": user.document, "asks": questions})
     try:
@@ -110,13 +112,13 @@ def _granted(asks: Sequence[Ask], answers: Any) -> Iterator[Granted]:
     for ask, answer in zip(asks, answers, strict=True):
         if not isinstance(answer, dict) or not isinstance(answer.get("value"), dict):
             raise ValueError(UNUSABLE)
-        found = answer.get("filter")
-        if found is not None and ask.resource == "store":
+        filter = answer.get("filter")
+        if filter is not None and ask.resource == "store":
             raise ValueError(
                 f"the handler of store.{ask.action} returned a filter: the store supports no filters"
             )
-        filters.check(found)
-        yield Granted(answer["value"], found)
+        filters.check(filter)
+        yield Granted(answer["value"], filter)
 
 
 def _answer(deployment: DeploymentRef, question: Mapping[str, Any]) -> dict[str, Any]:

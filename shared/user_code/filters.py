@@ -10,7 +10,8 @@ from it and uses the indexes on metadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -45,17 +46,22 @@ def check(filter: Any) -> None:
         _Condition("metadata", "f", ":{}").of(filter)
 
 
-def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple[str, dict[str, Any]]:
+def condition(
+    filter: Filter | None, column: str, *, prefix: str = "f", placeholder: str = ":{}"
+) -> tuple[str, dict[str, Any]]:
     """Return an SQL condition for the records that a filter matches, with `:name` parameters, and their values.
 
     `column` is a JSONB column as it is written in the statement. Raises BadFilter for an invalid filter.
     """
-    return _compiled(filter, column, prefix, ":{}")
+    if not filter:
+        return "true", {}
+    compiled = _Condition(column, prefix, placeholder)
+    return compiled.of(filter), compiled.values
 
 
 def for_driver(filter: Filter | None, column: str) -> tuple[str, dict[str, Any]]:
     """Return the condition and its values for statements of the driver, with `%(name)s` parameters."""
-    return _compiled(filter, column, "f", "%({})s")
+    return condition(filter, column, placeholder="%({})s")
 
 
 def clause(filter: Filter | None, column: str) -> list[TextClause]:
@@ -64,15 +70,6 @@ def clause(filter: Filter | None, column: str) -> list[TextClause]:
         return []
     sql, values = condition(filter, column)
     return [text(sql).bindparams(**values)]
-
-
-def _compiled(
-    filter: Filter | None, column: str, prefix: str, placeholder: str
-) -> tuple[str, dict[str, Any]]:
-    if not filter:
-        return "true", {}
-    compiled = _Condition(column, prefix, placeholder)
-    return compiled.of(filter), compiled.values
 
 
 class _Condition:
@@ -97,7 +94,7 @@ class _Condition:
             raise BadFilter("filter is not an object")
         if depth > MAX_DEPTH:
             raise BadFilter(f"filter is deeper than {MAX_DEPTH}")
-        parts = [part for key, wanted in filter.items() for part in self._entry(key, wanted, depth)]
+        parts = [part for key, operand in filter.items() for part in self._entry(key, operand, depth)]
         return f"({' AND '.join(parts)})" if parts else "true"
 
     def _count(self) -> None:
@@ -105,54 +102,54 @@ class _Condition:
         if self._entries > MAX_ENTRIES:
             raise BadFilter(f"filter has more than {MAX_ENTRIES} entries")
 
-    def _entry(self, key: str, wanted: Any, depth: int) -> Iterator[str]:
+    def _entry(self, key: str, operand: Any, depth: int) -> Iterator[str]:
         self._count()
         if key in JOINED:
-            yield self._joined(key, wanted, depth)
+            yield self._joined(key, operand, depth)
         elif key.startswith("$"):
             raise _unsupported(key)
-        elif isinstance(wanted, Mapping):
-            yield from self._operators(key, wanted)
+        elif isinstance(operand, Mapping):
+            yield from self._operators(key, operand)
         else:
-            yield self._equal(key, wanted)
+            yield self._equal(key, operand)
 
     def _joined(self, operator: str, filters: Any, depth: int) -> str:
         if not isinstance(filters, Sequence) or isinstance(filters, str) or len(filters) < LEAST_PARTS:
             raise BadFilter(f"{operator} takes a list of at least {LEAST_PARTS} filters")
         return f"({JOINED[operator].join(self._all(filter, depth + 1) for filter in filters)})"
 
-    def _operators(self, key: str, wanted: Mapping[str, Any]) -> Iterator[str]:
-        if not wanted:
+    def _operators(self, key: str, operand: Mapping[str, Any]) -> Iterator[str]:
+        if not operand:
             raise _unsupported("{}")
-        for operator, operand in wanted.items():
+        for operator, value in operand.items():
             if operator == "$eq":
-                yield self._equal(key, operand)
+                yield self._equal(key, value)
             elif operator == "$contains":
-                yield self._contains(key, operand)
+                yield self._contains(key, value)
             else:
                 raise _unsupported(operator)
 
-    def _equal(self, key: str, wanted: Any) -> str:
-        implied = f"{self._column} @> {self._bind(dumps({key: wanted}), 'jsonb')}"
-        return f"({implied} AND {self._found(key)} = {self._bind(dumps(wanted), 'jsonb')})"
+    def _equal(self, key: str, operand: Any) -> str:
+        implied = f"{self._column} @> {self._bind(dumps({key: operand}), 'jsonb')}"
+        return f"({implied} AND {self._stored_value(key)} = {self._bind(dumps(operand), 'jsonb')})"
 
-    def _contains(self, key: str, wanted: Any) -> str:
+    def _contains(self, key: str, operand: Any) -> str:
         """Match arrays that contain all members. Members that are arrays or objects must be equal as a whole."""
-        members = wanted if isinstance(wanted, list) else [wanted]
+        members = operand if isinstance(operand, list) else [operand]
         parts = [
             f"{self._column} @> {self._bind(dumps({key: members}), 'jsonb')}",
-            f"jsonb_typeof({self._found(key)}) = 'array'",
+            f"jsonb_typeof({self._stored_value(key)}) = 'array'",
         ]
         for member in members:
             if isinstance(member, list | dict):
                 self._count()  # each is a subquery
                 # unnested in a subquery, which yields no rows and no error for a value that is not an array
-                stored = f"CASE WHEN {parts[1]} THEN {self._found(key)} ELSE '[]' END"
+                stored = f"CASE WHEN {parts[1]} THEN {self._stored_value(key)} ELSE '[]' END"
                 member_sql = self._bind(dumps(member), "jsonb")
                 parts.append(f"{member_sql} IN (SELECT jsonb_array_elements({stored}))")
         return f"({' AND '.join(parts)})"
 
-    def _found(self, key: str) -> str:
+    def _stored_value(self, key: str) -> str:
         return f"({self._column} -> {self._bind(key, 'text')})"
 
     def _bind(self, value: Any, kind: str) -> str:
@@ -165,102 +162,69 @@ def _unsupported(operator: str) -> BadFilter:
     return BadFilter(f"filter uses an operator that is not supported: {operator[:50]}")
 
 
-# A record hidden by a filter counts as missing. Each function raises `error`, or the NotFound of an unknown id.
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of record that filters hide. A hidden record counts as missing."""
+
+    statement: str  # finds the record `id` of a deployment
+    metadata: str  # the column that filters match
+    lock: str  # clause that keeps the row unchanged until the transaction ends
+    missing: Callable[[UUID], NotFound] = lambda _: NotFound("Not Found")
+
+    def is_visible(
+        self,
+        conn: Connection | Driver,
+        deployment_id: UUID,
+        id: UUID,
+        filter: Filter | None,
+        *,
+        lock: bool = False,
+    ) -> bool:
+        """Whether the record exists and the filter matches it. `lock` locks its row."""
+        is_match, values = for_driver(filter, self.metadata)
+        sql = f"{self.statement} AND {is_match}{self.lock if lock else ''}"
+        values |= {"deployment_id": deployment_id, "id": id}
+        return query(conn, sql, values).fetchone() is not None
+
+    def require(
+        self,
+        conn: Connection | Driver,
+        deployment_id: UUID,
+        id: UUID,
+        filter: Filter | None,
+        *,
+        lock: bool = False,
+        error: NotFound | None = None,
+    ) -> None:
+        """Raise `error`, or the NotFound of an unknown id, if the record is missing or hidden.
+
+        Without a filter nothing is checked.
+        """
+        if filter and not self.is_visible(conn, deployment_id, id, filter, lock=lock):
+            raise error or self.missing(id)
 
 
-def require_thread(
-    conn: Connection | Driver,
-    deployment_id: UUID,
-    thread_id: UUID,
-    filter: Filter | None,
-    *,
-    lock: bool = False,
-    error: NotFound | None = None,
-) -> None:
-    """Raise NotFound if the thread is missing or hidden by the filter. Without a filter nothing is checked.
-
-    `lock`: the thread's row stays unchanged until the transaction ends.
-    """
-    if filter and not is_thread_visible(conn, deployment_id, thread_id, filter, lock=lock):
-        raise error or records.missing(thread_id)
-
-
-def is_thread_visible(
-    conn: Connection | Driver,
-    deployment_id: UUID,
-    thread_id: UUID,
-    filter: Filter | None,
-    *,
-    lock: bool = False,
-) -> bool:
-    """Whether the thread exists and the filter matches it."""
-    statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s"
-    return _is_there(conn, statement, "metadata", deployment_id, thread_id, filter, held=HELD if lock else "")
-
-
-ASSISTANT = """
-SELECT 1 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id
-    AND v.assistant_id = a.assistant_id AND v.version = a.version
-WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(id)s"""
-
-
-def require_assistant(
-    conn: Connection | Driver,
-    deployment_id: UUID,
-    assistant_id: UUID,
-    filter: Filter | None,
-    *,
-    lock: bool = False,
-    error: NotFound | None = None,
-) -> None:
-    """Raise NotFound if the assistant is missing or the filter hides its active version. See `require_thread`."""
-    if filter and not is_assistant_visible(conn, deployment_id, assistant_id, filter, lock=lock):
-        raise error or NotFound("Not Found")
-
-
-def is_assistant_visible(
-    conn: Connection | Driver,
-    deployment_id: UUID,
-    assistant_id: UUID,
-    filter: Filter | None,
-    *,
-    lock: bool = False,
-) -> bool:
-    """Whether the assistant exists and the filter matches its active version."""
-    held = " FOR UPDATE OF a" if lock else ""
-    return _is_there(conn, ASSISTANT, "v.metadata", deployment_id, assistant_id, filter, held=held)
-
-
-def require_cron(
-    conn: Connection | Driver,
-    deployment_id: UUID,
-    cron_id: UUID,
-    filter: Filter | None,
-    *,
-    lock: bool = False,
-    error: NotFound | None = None,
-) -> None:
-    """Raise NotFound if the cron is missing or hidden by the filter. See `require_thread`."""
-    statement = "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s"
-    if filter and not _is_there(
-        conn, statement, "metadata", deployment_id, cron_id, filter, held=HELD if lock else ""
-    ):
-        raise error or NotFound("Not Found")
-
-
-def _is_there(
-    conn: Connection | Driver,
-    statement: str,
-    column: str,
-    deployment_id: UUID,
-    id: UUID,
-    filter: Filter | None,
-    *,
-    held: str = "",
-) -> bool:
-    sql, values = _compiled(filter, column, "f", "%({})s")
-    key = {"deployment_id": deployment_id, "id": id}
-    return query(conn, f"{statement} AND {sql}{held}", {**key, **values}).fetchone() is not None
+_THREAD = _Kind(
+    "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s",
+    "metadata",
+    HELD,
+    records.missing,
+)
+_ASSISTANT = _Kind(
+    "SELECT 1 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id"
+    " AND v.assistant_id = a.assistant_id AND v.version = a.version"
+    " WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(id)s",
+    "v.metadata",  # of the active version
+    " FOR UPDATE OF a",
+)
+_CRON = _Kind(
+    "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s",
+    "metadata",
+    HELD,
+)
+is_thread_visible, require_thread = _THREAD.is_visible, _THREAD.require
+is_assistant_visible, require_assistant = _ASSISTANT.is_visible, _ASSISTANT.require
+require_cron = _CRON.require
 
 
 # Visibility of threads. A hidden thread exists, in contrast to a thread that is not created yet.

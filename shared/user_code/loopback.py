@@ -24,7 +24,7 @@ VALID_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCode:
+class LoopbackToken:
     """The deployment and the user document of a token. `user` is None if the code acts for no user."""
 
     deployment_id: UUID
@@ -33,16 +33,16 @@ class OwnCode:
 
 def make(deployment_id: UUID, user: Mapping[str, Any] | None) -> str:
     """Return a token, as a header value. Raises Unavailable without encryption keys or the database's time."""
-    said = {"deployment_id": deployment_id, "user": user, "until": database_seconds() + VALID_SECONDS}
-    return encryption.encrypt(dumps(said)).decode()
+    content = {"deployment_id": deployment_id, "user": user, "until": database_seconds() + VALID_SECONDS}
+    return encryption.encrypt(dumps(content)).decode()
 
 
-def read(token: str) -> OwnCode | None:
+def read(token: str) -> LoopbackToken | None:
     """Decode a token. Returns None for an invalid or expired one."""
     try:
-        said = orjson.loads(encryption.decrypt(token.encode()))
-        if said["until"] < database_seconds():
+        content = orjson.loads(encryption.decrypt(token.encode()))
+        if content["until"] < database_seconds():
             return None
-        return OwnCode(UUID(said["deployment_id"]), said["user"])
+        return LoopbackToken(UUID(content["deployment_id"]), content["user"])
     except (Undecryptable, Unavailable, ValueError, TypeError, KeyError):
         return None

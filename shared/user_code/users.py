@@ -84,7 +84,7 @@ class KnownUsers:
 
     def __init__(self, seconds: float, most: int) -> None:
         self._known: TTLCache[bytes, User] = TTLCache(most, seconds)
-        self._asked: dict[bytes, Future[User]] = {}
+        self._pending: dict[bytes, Future[User]] = {}
         self._lock = threading.Lock()
 
     def find(self, key: bytes, ask: Callable[[], User]) -> User:
@@ -93,25 +93,25 @@ class KnownUsers:
             user = self._known.get(key)
             if user is not None:
                 return user
-            others = self._asked.get(key)
-            own: Future[User] = self._asked.setdefault(key, Future())
-        return self._ask(key, own, ask) if others is None else others.result()
+            others = self._pending.get(key)
+            result: Future[User] = self._pending.setdefault(key, Future())
+        return self._call(key, result, ask) if others is None else others.result()
 
-    def _ask(self, key: bytes, own: Future[User], ask: Callable[[], User]) -> User:
+    def _call(self, key: bytes, result: Future[User], ask: Callable[[], User]) -> User:
         try:
             user = ask()
         except BaseException as error:
             self._end(key)
             # a kill of this greenlet must not stop those that wait for its result
-            own.set_exception(error if isinstance(error, Exception) else Unavailable())
+            result.set_exception(error if isinstance(error, Exception) else Unavailable())
             raise
         self._end(key, user)
-        own.set_result(user)
+        result.set_result(user)
         return user
 
     def _end(self, key: bytes, user: User | None = None) -> None:
         with self._lock:
-            del self._asked[key]
+            del self._pending[key]
             if user is not None and len(orjson.dumps(user.document)) <= MAX_CACHED_BYTES:
                 self._known[key] = user
 
@@ -149,6 +149,6 @@ def _of_revision(revision_id: UUID, auth: Auth) -> KnownUsers:
 
 
 def _key(revision_id: UUID, deciding: Sequence[str], facts: Mapping[str, Any]) -> bytes:
-    wanted = {name.lower() for name in deciding}
-    shown = sorted([name, value] for name, value in facts["headers"] if name in wanted)
+    names = {name.lower() for name in deciding}
+    shown = sorted([name, value] for name, value in facts["headers"] if name in names)
     return hmac.digest(_secret, orjson.dumps([str(revision_id), shown]), hashlib.sha256)

@@ -231,7 +231,6 @@ def test_the_conditions_are_those_of_their_indexes() -> None:
     [failed, live] = [_condition(name) for name in ("ix_run_failed", "ix_run_live")]
 
     assert failed == is_unsuccessful()
-    assert is_unsuccessful("r") == f"r.{failed}"
     assert f"SELECT {live}\n" in sql.installed()["is_live"]
 
 

@@ -14,14 +14,13 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, jsonify, request
-from sqlalchemy import RowMapping
 from werkzeug.exceptions import MethodNotAllowed
 
 from shared.errors import RunyardError
 from shared.infra.postgres import connection
 from shared.oauth import authorization, tokens
-from shared.oauth.authorization import Authentication, Return
-from shared.oauth.tokens import Wanted
+from shared.oauth.authorization import Authentication, Redirect
+from shared.oauth.tokens import TokenRequest
 from shared.records import (
     BOOLEAN,
     ID,
@@ -29,9 +28,6 @@ from shared.records import (
     OBJECT_OR_NULL,
     TEXT,
     TEXT_OR_NULL,
-    TIME,
-    TIME_OR_NULL,
-    listed,
     one_of,
     record,
 )
@@ -67,19 +63,7 @@ OUTCOME = record(
     token=TEXT_OR_NULL,
     error=TEXT,
 )
-TOKEN = record(
-    "Token",
-    id=ID,
-    provider_id=TEXT,
-    user_id=TEXT,
-    agent_id=TEXT_OR_NULL,
-    provider_account_label=TEXT_OR_NULL,
-    scopes=listed(TEXT),
-    expires_at=TIME_OR_NULL,
-    is_default=BOOLEAN,
-    created_at=TIME,
-    updated_at=TIME,
-)
+TOKEN = tokens.RECORD.schema
 REVOKED = record("RevokedTokens", message=TEXT, provider_id=TEXT)
 EXISTS = record("TokenExists", has_token=BOOLEAN)
 
@@ -154,7 +138,7 @@ def authenticate() -> Response:
     found = authorization.authenticate(
         caller().organization_id,
         body["provider"],
-        Wanted(
+        TokenRequest(
             user_id=user_id,
             agent_id=body.get("agent_id"),
             scopes=list(dict.fromkeys(body["scopes"])),
@@ -187,8 +171,8 @@ def authenticate() -> Response:
 def pass_callback(provider_id: str) -> Response:
     """Complete a user's consent. For front ends that receive the user's browser themselves."""
     body = load(Callback)
-    sent = Return(state=body["state"], code=body["code"], issuer=body.get("iss"))
-    auth_id = authorization.take_in(caller().organization_id, provider_id, sent)
+    redirect = Redirect(state=body["state"], code=body["code"], issuer=body.get("iss"))
+    auth_id = authorization.complete(caller().organization_id, provider_id, redirect)
     return jsonify(status=authorization.COMPLETED, provider_id=provider_id, auth_id=auth_id)
 
 
@@ -210,14 +194,14 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
         raise MethodNotAllowed(["GET", "POST"])
     try:
         query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
-        sent = Return(
+        redirect = Redirect(
             state=query["state"],
             code=query.get("code"),
             error=query.get("error"),
             issuer=query.get("iss"),
             part="query",
         )
-        authorization.take_in(None, provider_id, sent)
+        authorization.complete(None, provider_id, redirect)
     except RunyardError as error:
         status = status_of(error)
         if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
@@ -290,21 +274,13 @@ def outcome(found: Authentication) -> dict[str, Any]:
     return known if found.error is None else {**known, "error": found.error}
 
 
-def token_record(row: RowMapping) -> dict[str, Any]:
-    """Return the metadata of a token, never the token itself."""
-    return {
-        **{name: row[name] for name in TOKEN["properties"] if name != "provider_account_label"},
-        "provider_account_label": row["account_label"],
-    }
-
-
 @bp.operation("GET /v2/auth/tokens", "List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
 def list_tokens() -> Response:
     """List the metadata of the organization's tokens, optionally of one provider or user."""
     query = load_query(TokenSearch)
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
-    return jsonify([token_record(row) for row in rows])
+    return jsonify([tokens.RECORD.show(row) for row in rows])
 
 
 @bp.operation(
@@ -315,7 +291,7 @@ def revoke_tokens() -> Response:
     query = load_query(TokenOf)
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
-    tokens.revoke(caller().organization_id, rows)
+    tokens.revoke(caller().organization_id, [row["id"] for row in rows])
     message = f"{len(rows)} {'token' if len(rows) == 1 else 'tokens'} revoked."
     return jsonify(message=message, provider_id=query["provider_id"])
 
@@ -336,8 +312,8 @@ def token_exists() -> Response:
 @bp.operation("DELETE /v2/auth/tokens/<token_id>", "Revoke a token", role="run", status=204, errors=(404,))
 def revoke_token(token_id: UUID) -> tuple[str, int]:
     with connection() as conn:
-        row = tokens.get(conn, caller().organization_id, token_id)
-    tokens.revoke(caller().organization_id, [row])
+        tokens.get(conn, caller().organization_id, token_id)
+    tokens.revoke(caller().organization_id, [token_id])
     return "", 204
 
 
@@ -358,4 +334,4 @@ def describe_token(token_id: UUID) -> Response:
     if body.get("is_default") is not None:
         changes["is_default"] = body["is_default"]
     with connection() as conn:
-        return jsonify(token_record(tokens.describe(conn, caller().organization_id, token_id, changes)))
+        return jsonify(tokens.RECORD.show(tokens.change(conn, caller().organization_id, token_id, changes)))

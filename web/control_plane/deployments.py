@@ -169,7 +169,7 @@ def create_deployment() -> Response:
             secrets=body.get("secrets") or (),
             agent=body.get("agent"),
             pool=body.get("pool") or "default",
-            given_limits=body.get("limits"),
+            limit_changes=body.get("limits"),
             by=asked_by(conn),
         )
         moved = deployments.begin(conn, deployment_id)

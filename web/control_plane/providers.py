@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from flask import Response, jsonify
-from sqlalchemy import RowMapping
 
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
-from shared.records import BOOLEAN, ID, TEXT, TEXT_OR_NULL, TIME, record
+from shared.records import TEXT, record
 from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
@@ -23,25 +22,7 @@ bp = RouteGroup("providers", section="OAuth providers")
 PROVIDER_ID = r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+"  # used as one segment of a path
 MAX_SECRET_LENGTH = 8192
 
-PROVIDER = record(
-    "OAuthProvider",
-    ("provider_type", "mcp_server_url", "token_endpoint_auth_method", "is_dynamic_client"),
-    id=ID,
-    organization_id=ID,
-    provider_id=TEXT,
-    name=TEXT,
-    client_id=TEXT,
-    auth_url=TEXT,
-    token_url=TEXT,
-    uses_pkce=BOOLEAN,
-    code_challenge_method=TEXT_OR_NULL,
-    provider_type=TEXT_OR_NULL,
-    mcp_server_url=TEXT_OR_NULL,
-    token_endpoint_auth_method={"type": "string", "enum": list(providers.AUTH_METHODS)},
-    is_dynamic_client=BOOLEAN,
-    created_at=TIME,
-    updated_at=TIME,
-)
+PROVIDER = providers.RECORD.schema
 MESSAGE = record(message=TEXT)
 
 
@@ -108,11 +89,6 @@ def redirect_uri(provider_id: str) -> str:
     return f"{base_url()}/v2/auth/callback/{escaped}"
 
 
-def provider_record(row: RowMapping) -> dict[str, Any]:
-    """Return a provider's record, without its secret."""
-    return {name: row[name] for name in PROVIDER["properties"]}
-
-
 @bp.operation(
     "POST /v2/auth/providers",
     "Create an OAuth provider",
@@ -128,7 +104,7 @@ def create_provider() -> Response:
     with connection() as conn:
         keep = once(conn)
         row = providers.create(conn, caller().organization_id, body)
-        return keep(jsonify(provider_record(row)))
+        return keep(jsonify(providers.RECORD.show(row)))
 
 
 @bp.operation(
@@ -150,7 +126,9 @@ def discover_provider() -> Response:
     found = discovery.discover(body["mcp_server_url"], redirect_uri=redirect_uri(body["provider_id"]))
     with connection() as conn:
         keep = once(conn)
-        return keep(jsonify(provider_record(providers.create(conn, organization_id, {**body, **found}))))
+        return keep(
+            jsonify(providers.RECORD.show(providers.create(conn, organization_id, {**body, **found})))
+        )
 
 
 @bp.operation(
@@ -158,7 +136,9 @@ def discover_provider() -> Response:
 )
 def list_providers() -> Response:
     with connection() as conn:
-        return jsonify([provider_record(row) for row in providers.list_all(conn, caller().organization_id)])
+        return jsonify(
+            [providers.RECORD.show(row) for row in providers.list_all(conn, caller().organization_id)]
+        )
 
 
 @bp.operation(
@@ -170,7 +150,7 @@ def list_providers() -> Response:
 )
 def get_provider(provider_id: str) -> Response:
     with connection() as conn:
-        return jsonify(provider_record(providers.get(conn, caller().organization_id, provider_id)))
+        return jsonify(providers.RECORD.show(providers.get(conn, caller().organization_id, provider_id)))
 
 
 @bp.operation(
@@ -185,7 +165,9 @@ def change_provider(provider_id: str) -> Response:
     """Change a provider. Fields that are null stay unchanged."""
     body = load(ProviderPatch)
     with connection() as conn:
-        return jsonify(provider_record(providers.update(conn, caller().organization_id, provider_id, body)))
+        return jsonify(
+            providers.RECORD.show(providers.change(conn, caller().organization_id, provider_id, body))
+        )
 
 
 @bp.operation(
@@ -198,5 +180,5 @@ def change_provider(provider_id: str) -> Response:
 )
 def delete_provider(provider_id: str) -> Response:
     with connection() as conn:
-        providers.delete(conn, caller().organization_id, provider_id)
+        providers.remove(conn, caller().organization_id, provider_id)
     return jsonify(message=f"OAuth provider {provider_id!r} deleted.")

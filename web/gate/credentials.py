@@ -26,7 +26,7 @@ from shared.access.api_keys import Caller
 from shared.errors import Refused
 from shared.settings import Settings
 from shared.user_code import loopback
-from shared.user_code.loopback import OwnCode
+from shared.user_code.loopback import LoopbackToken
 from web.schemas import operations
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -53,7 +53,7 @@ class Credentials:
         self.has_loopback_token = loopback.HEADER in request.headers
 
     @cached_property
-    def loopback(self) -> OwnCode | None:
+    def loopback(self) -> LoopbackToken | None:
         """The content of the token that a deployment's own code sends, or None without a valid token."""
         return loopback.read(request.headers[loopback.HEADER]) if self.has_loopback_token else None
 

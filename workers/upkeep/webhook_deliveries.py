@@ -174,7 +174,7 @@ def _configured(delivery: Delivery) -> tuple[dict[str, str], dict[str, str]]:
     with connection() as conn:
         configured = webhooks.headers_of(conn, delivery.revision_id)
         names = {SECRET, *(name for value in configured.values() for name in TEMPLATE.findall(value))}
-        return configured, secrets.some_of(conn, delivery.revision_id, names)
+        return configured, secrets.secrets_of(conn, delivery.revision_id, names)
 
 
 def _filled(header: str, value: str, variables: dict[str, str]) -> str:

@@ -89,7 +89,7 @@ def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None, db: E
     token = loopback.make(deployment_id, None)
     for known in ([NEW, OLD], [OLD]):
         encryption.configure(known)
-        assert loopback.read(token) == loopback.OwnCode(deployment_id, None)
+        assert loopback.read(token) == loopback.LoopbackToken(deployment_id, None)
     encryption.configure([NEW])
     assert loopback.read(token) is None
 
@@ -99,5 +99,6 @@ def test_tokens_of_user_code_are_read_by_every_key_there_is(own_key: None, db: E
     organization_id = factories.organization()
     factories.oauth(organization_id, "acme")
     with connection() as conn:
-        row: Any = providers.update(conn, organization_id, "acme", {"client_secret": "the new one"})
+        providers.change(conn, organization_id, "acme", {"client_secret": "the new one"})
+        row: Any = providers.get_with_secret(conn, organization_id, "acme")
     assert encryption.decrypt(row["client_secret"]) == "the new one"

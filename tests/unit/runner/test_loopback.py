@@ -121,7 +121,7 @@ def test_a_request_comes_to_its_deployment_with_a_token_for_its_user(world: Worl
         assert seen["headers"]["host"] == f"127.0.0.1:{service.server_port}"
         assert "x-api-key" not in seen["headers"]
         token = loopback.read(seen["headers"]["x-runyard-user-code"])
-        assert token == loopback.OwnCode(deployment_id, {"identity": "ann"})
+        assert token == loopback.LoopbackToken(deployment_id, {"identity": "ann"})
 
 
 @greened

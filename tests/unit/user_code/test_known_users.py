@@ -30,7 +30,7 @@ def together(users: KnownUsers, first: Any) -> list[Any]:
 
     def ask() -> User:
         thread.start()
-        asked: Any = users._asked[KEY]
+        asked: Any = users._pending[KEY]
         wait_until(lambda: bool(asked._condition._waiters), 20)
         return first()
 
