@@ -276,11 +276,7 @@ class Host:
                 self.send(frames.STOP, frames.NOBODY, b"")
             except HostDied:
                 return
-            gevent.spawn(self._end_after, TERM_SECONDS)
-
-    def _end_after(self, seconds: float) -> None:
-        gevent.sleep(seconds)
-        self.kill("did not stop")
+            gevent.spawn_later(TERM_SECONDS, self.kill, "did not stop")
 
     def kill(self, reason: str) -> None:
         """Kill the process and everything it started. Calls `host_died` of each occupant."""

@@ -62,10 +62,7 @@ class Value(fields.Field[Any]):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            required=required,
-            allow_none=nullable and not required,
-            metadata={"remark": remark},
-            **kwargs,
+            required=required, allow_none=nullable and not required, metadata={"remark": remark}, **kwargs
         )
         self.error = error
         self.accepts = accepts
@@ -109,12 +106,7 @@ def one_of(*choices: str, error: str = "", **kwargs: Any) -> Value:
 
 
 def array(
-    error: str,
-    accepts: Callable[[Any], bool],
-    *,
-    least: int = 0,
-    most: float = math.inf,
-    **kwargs: Any,
+    error: str, accepts: Callable[[Any], bool], *, least: int = 0, most: float = math.inf, **kwargs: Any
 ) -> Value:
     """An array of `least` to `most` items, each approved by `accepts`."""
     return Value(

@@ -15,11 +15,7 @@ from .storage import MemoryStorage, Records, Storage
 
 PAGE = 50
 # Entries of a config that address a checkpoint.
-CHECKPOINT_KEYS = (
-    "checkpoint_id",
-    "checkpoint_ns",
-    "checkpoint_map",
-)
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 # Entries of `configurable` with the user's record. Checkpoints do not store them, nor those that LangGraph excludes.
 PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})

@@ -250,12 +250,8 @@ def _raise_refusal(error: Exception) -> None:
     status: Any = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status <= 599:
         detail: Any = getattr(error, "detail", None)
-        text = detail if isinstance(detail, str) else _as_text(detail)
+        text = detail if isinstance(detail, str) else orjson.dumps(detail, default=repr).decode()
         raise Denial(int(status), text, _headers(getattr(error, "headers", None))) from None
-
-
-def _as_text(detail: Any) -> str:
-    return orjson.dumps(detail, default=repr).decode()
 
 
 def _headers(headers: Any) -> dict[str, str]:
