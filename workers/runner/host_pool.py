@@ -73,7 +73,7 @@ class _Hosts:
 
 
 class PreparedHost(NamedTuple):
-    """What a host of a revision is started with."""
+    """The command, output and limits of a host to start."""
 
     command: HostCommand
     output: Output
