@@ -27,7 +27,7 @@ import typer
 from typer.core import TyperArgument, TyperOption
 from typer.models import ArgumentInfo, Default
 
-from cli.client.access import find_key, find_tenant, find_url
+from cli.client.access import find_address, find_key, find_tenant
 from cli.client.client import Client
 from cli.errors import FAILED, INTERRUPTED, CommandFailed
 from cli.output import Output, json_text
@@ -90,14 +90,15 @@ class Service(OptionGroup):
     org: Org = None
 
     def open(self, local: Mapping[str, str] | None = None) -> Client:
-        """Open a client of the control plane. Raises CommandFailed.
+        """Open a client of the control plane; print which service it is unless the user chose it. Raises CommandFailed.
 
         `local` holds the variables of the project; None reads `.env` of the working directory.
         """
         environment = settings()
-        address = find_url(self.url, environment)
-        key = find_key(self.api_key, environment, local, url=address)
-        return Client(address, key, tenant=find_tenant(self.org, local))
+        address = find_address(self.url, environment)
+        key = find_key(self.api_key, environment, local, url=address.url)
+        address.announce()
+        return Client(address.url, key, tenant=find_tenant(self.org, local))
 
 
 def command(

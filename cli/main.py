@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import typer
-from typer import Option
+from typer import Argument, Option
+from typer._completion_shared import get_completion_script, install
 
-from cli import completion
 from cli.backups import backup
-from cli.client import contexts
+from cli.client import access, contexts
 from cli.commands import new_app
-from cli.deployments import deploy, deployments, env, limits, logs, new, revisions, traffic
+from cli.deployments import deploy, deployments, env, logs, project, revisions, traffic
 from cli.doctor import screen
-from cli.machine import dev, health_command, procfile, serve
-from cli.operating import browser, encryption, keys, login, orgs, top, usage, workers
+from cli.machine import dev, serve
+from cli.operating import encryption, keys, login, top, usage, workers
 from cli.runs import run, runs, threads
 from shared import __version__
+
+PROGRAM, COMPLETION_VARIABLE = "runyard", "_RUNYARD_COMPLETE"
+
+
+def completion(
+    shell: Literal["bash", "zsh", "fish"] = Argument(help="The shell: bash, zsh or fish.", metavar="SHELL"),
+    is_installed: bool = Option(
+        False, "--install", help="Install the script for your user instead of printing it."
+    ),
+) -> None:
+    """Print the script that makes a shell complete commands, options and names, or install it."""
+    if is_installed:
+        _, path = install(shell=shell, prog_name=PROGRAM)
+        typer.echo(f"Installed {path}. Start a new {shell} to use it.")
+    else:
+        typer.echo(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, shell=shell))
+
 
 # The commands by the panel of the help page, each a function or a group.
 PANELS: dict[str, dict[str, Any]] = {
@@ -25,10 +42,10 @@ PANELS: dict[str, dict[str, Any]] = {
         "up": serve.up,
         "dev": dev.dev,
         "demo": serve.demo,
-        "process": procfile.process,
+        "process": serve.process,
     },
     "Deploy": {
-        "new": new.new,
+        "new": project.new,
         "deploy": deploy.deploy,
         "rollback": revisions.rollback,
         "traffic": traffic.traffic,
@@ -37,7 +54,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "previews": traffic.previews,
         "interrupt": revisions.interrupt,
         "delete": deployments.delete,
-        "limits": limits.limits,
+        "limits": deployments.limits,
         "env": env.app,
     },
     "Run and inspect": {
@@ -45,7 +62,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "status": deployments.status,
         "revisions": revisions.revisions,
         "logs": logs.logs,
-        "open": browser.open_console,
+        "open": deployments.open_console,
         "run": run.run,
         "runs": runs.app,
         "threads": threads.app,
@@ -54,18 +71,18 @@ PANELS: dict[str, dict[str, Any]] = {
         "login": login.login,
         "logout": login.logout,
         "contexts": login.list_contexts,
-        "completion": completion.completion,
+        "completion": completion,
     },
     "Operate": {
         "doctor": screen.doctor,
         "workers": workers.app,
-        "health": health_command.health_command,
+        "health": serve.health_command,
         "top": top.top,
         "usage": usage.usage,
         "backup": backup.backup,
         "restore": backup.restore,
-        "keys": keys.app,
-        "orgs": orgs.app,
+        "keys": keys.keys_app,
+        "orgs": keys.orgs_app,
         "encryption": encryption.app,
     },
 }
@@ -95,8 +112,9 @@ def about(
         "--context",
         help="Service that `runyard login` kept under this name (RUNYARD_CONTEXT); `local`: none of them.",
         metavar="CONTEXT",
-        autocompletion=completion.context_names,
+        autocompletion=contexts.complete_name,
     ),
+    quiet: bool = Option(False, "--quiet", "-q", help="Do not print which service a command uses."),
 ) -> None:
     """Build, serve and run agent graphs on your own machines.
 
@@ -108,6 +126,7 @@ def about(
     if they begin with `ryd_`. The keys of a context and of `runyard up` are sent to their own address only.
     """
     contexts.requested.set(context)
+    access.is_quiet.set(quiet)
 
 
 if __name__ == "__main__":

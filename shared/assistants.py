@@ -22,9 +22,10 @@ from shared.deployments import shares
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.postgres import Driver, dumps, query
+from shared.infra.postgres import dumps, query
 from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from shared.records import ID, OBJECT, TEXT, TEXT_OR_NULL, TIME, Record, RecordField
+from shared.sql import Conn, statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -351,7 +352,7 @@ def delete(
     return [(row.thread_id, row.run_id) for row in live], list(thread_ids)
 
 
-def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]:
+def graph_ids(conn: Conn, deployment: DeploymentRef) -> list[str]:
     """Return the graph ids of the serving revision."""
     statement = "SELECT graph_id FROM graph WHERE revision_id = %(revision_id)s ORDER BY graph_id"
     rows = query(conn, statement, {"revision_id": deployment.active_revision_id})
@@ -450,7 +451,7 @@ class Resolved:
     run_timeout_seconds: float | None = None
     traffic: Sequence[Share] = ()
     having: Sequence[UUID] = ()
-    versions: str = ""  # of the rows that this was read from: see UNCHANGED
+    versions: str = ""  # of the rows that this was read from
 
     def revision_for(self, thread_id: UUID) -> UUID:
         """Return the revision of a new run on this thread."""
@@ -459,33 +460,14 @@ class Resolved:
         return shares.chosen(self.traffic, thread_id, serving=self.revision_id, having=self.having)
 
 
-_VERSIONS = "concat(d.xmin, ' ', a.xmin, ' ', v.xmin)"
-RESOLVE = f"""
-SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool,
-       d.run_timeout_seconds, d.traffic,
-       CASE WHEN d.traffic IS NOT NULL THEN ARRAY(
-           SELECT g.revision_id FROM graph g JOIN revision r ON r.id = g.revision_id
-           WHERE r.deployment_id = d.id AND g.graph_id = v.graph_id) END AS having,
-       {_VERSIONS} AS versions
-FROM deployment d
-LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
-LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id
-    AND v.version = a.version
-WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL"""
-# Whether the rows still have these versions. Always true if no versions are given.
-UNCHANGED = f"""(CAST(%(versions)s AS text) = '' OR CAST(%(versions)s AS text) = (
-    SELECT {_VERSIONS} FROM deployment d
-    JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
-    JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id AND v.version = a.version
-    WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL))"""
-
+_RESOLVE = statement("create.resolve_assistant")
 REMEMBERED = 1_000  # assistants per process
 REMEMBERED_CHARACTERS = 64 * 1024  # largest configuration of a cached assistant
 _remembered: LRUCache[tuple[UUID, str], Resolved] = LRUCache(REMEMBERED)
 
 
 def remembered(deployment: DeploymentRef, assistant: str) -> Resolved | None:
-    """Return what this process last read of an assistant, or None. It is valid only while UNCHANGED holds."""
+    """Return what this process last read of an assistant, or None. The insert of the run checks `versions`."""
     return _remembered.get((deployment.id, assistant)) if deployment.preview is None else None
 
 
@@ -513,14 +495,13 @@ def named_id(assistant: str) -> UUID:
     return _as_uuid(assistant) or default_id(assistant)
 
 
-def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Resolved:
+def resolve(conn: Conn, deployment: DeploymentRef, assistant: str) -> Resolved:
     """Find the assistant of a run, by its id or by the graph id of a default assistant.
 
     Raises NotFound, Invalid (no such graph), Conflict (no revision serves yet).
     """
     assistant_id = _as_uuid(assistant)
-    wanted = {"deployment_id": deployment.id, "assistant_id": assistant_id or default_id(assistant)}
-    row = query(conn, RESOLVE, wanted).fetchone()
+    row = _RESOLVE.row(conn, deployment_id=deployment.id, assistant_id=assistant_id or default_id(assistant))
     if row is None:
         raise NotFound("Not Found")
     serving, traffic = row.pop("active_revision_id"), shares.from_stored(row.pop("traffic"))

@@ -1,24 +1,24 @@
 """The tree of domain errors. `web/http/errors.py` maps each class to a status.
 
 RunyardError
-├── Refused                  the caller asked for something that cannot be
+├── Refused                  the request cannot be carried out
 │   ├── Invalid              a value breaks a rule: names the field
 │   ├── NotFound
 │   ├── Conflict
-│   │   └── InProgress       the same request is being carried out
+│   │   └── InProgress       a request with the same idempotency key is in progress
 │   ├── Unauthenticated
 │   ├── Forbidden
 │   ├── TooLarge
-│   └── TooMany              a bound is reached: try again later
-├── Denied                   a deployment's own authorization says no, in its words
-├── Unavailable              a server we lean on does not answer
-│   └── OutcomeUnknown       it was lost before it did
-├── Unanswered               no graph host answered a question in time
-├── OutsideFailed            a server of somebody else does not answer as it should
-│   └── AddressRefused       it is not one this service may call
-├── BuildFailed              a revision's step failed: names the step
-├── Fenced                   somebody else owns this run or revision now
-└── HostError                a graph host could not do its work
+│   └── TooMany              a limit is reached: try again later
+├── Denied                   a deployment's authorization refuses the request, with its status and detail
+├── Unavailable              PostgreSQL, Redis or another server of the service does not answer
+│   └── OutcomeUnknown       the connection was lost before the answer
+├── Unanswered               no graph host answered a call in time
+├── OutsideFailed            a server outside the service gives an invalid answer, or none
+│   └── AddressRefused       the service may not call the address
+├── BuildFailed              a step of a build failed: names the step
+├── Fenced                   another attempt owns the run or revision
+└── HostError                a graph host failed
     ├── HostDied
     ├── NotBegun
     └── HostUnusable
@@ -84,7 +84,7 @@ class NotFound(Refused):
 
 
 class Denied(RunyardError):
-    """A deployment's own authorization refuses a request: the status, the detail and the headers are its own."""
+    """A deployment's own authorization refuses a request: it chooses status, detail and headers."""
 
     def __init__(self, status: int, detail: Any = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(HTTPStatus(status).phrase if detail is None else str(detail))
@@ -168,7 +168,7 @@ class HostDied(HostError):
 
     def __init__(self, message: str, *, together: int = 1) -> None:
         super().__init__(message)
-        self.together = together  # how many runs and questions were on it
+        self.together = together  # how many runs and calls the host had
 
 
 class NotBegun(HostError):

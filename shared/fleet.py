@@ -3,20 +3,24 @@
 A worker process writes its row every few seconds and deletes it when it stops. A worker that misses two heartbeats is
 silent: it is shown as such and its slots no longer count. Upkeep removes it after a minute. Rows are for display: only
 leases decide which process owns a run.
+
+Leadership is a lease in a row, by the database's clock, that lets one process do a job. An advisory lock would not do:
+it ends with its session, and the session of a frozen process lives on. A leader that does not renew its lease for
+LEASE_SECONDS is replaced by the next process that tries. It learns of that at its next renewal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.errors import Conflict, NotFound
-from shared.infra.postgres import dumps
-from shared.models import is_silent
+from shared.infra.postgres import Driver, dumps, query
+from shared.models import SILENT_SECONDS
 from shared.records import (
     BOOLEAN,
     COUNT,
@@ -31,10 +35,21 @@ from shared.records import (
     one_of,
     record,
 )
+from shared.sql import statement
 
 REMOVED_SECONDS = 60.0  # without a heartbeat
 READY, DRAINING, SILENT = "ready", "draining", "silent"
 STATES = (READY, DRAINING, SILENT)
+UPKEEP = "upkeep"  # the role that one process leads
+LEASE_SECONDS = 3.0
+
+_RECORD_HEARTBEAT = statement("fleet.record_heartbeat")
+_HAS_RUNNER = statement("fleet.has_runner")
+_ALL = statement("fleet.all")
+_NAMES_OF_REVISIONS = statement("fleet.names_of_revisions")
+_POOLS = statement("fleet.pools")
+_COUNTED = statement("fleet.counted")
+_CLAIM_LEADERSHIP = statement("fleet.claim_leadership")
 
 SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 GRAPH_HOST = record(
@@ -98,57 +113,39 @@ class Heartbeat:
     hosts: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
-COLUMNS = tuple(Heartbeat.__dataclass_fields__)
-FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation", "bounds_tasks", "bounds_memory")
-RECORD_HEARTBEAT = text(
-    f"INSERT INTO worker ({', '.join(COLUMNS)}, drain_requested_at) VALUES ("
-    + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
-    + ", CASE WHEN :is_drained THEN now() END) ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
-    # A worker that drains without an operator's request shuts down: it cannot be resumed.
-    + f"drain_requested_at = CASE WHEN :is_drained OR excluded.state <> '{DRAINING}' THEN worker.drain_requested_at END, "
-    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in (*FIXED, "state"))
-    + f", state = CASE WHEN worker.drain_requested_at IS NULL THEN excluded.state ELSE '{DRAINING}' END"
-    + " RETURNING drain_requested_at IS NOT NULL"
-)
-
-
 def record_heartbeat(conn: Connection, heartbeat: Heartbeat, *, is_drained: bool = False) -> bool:
     """Store a worker's newest heartbeat. Returns whether an operator has drained the worker.
 
     `is_drained` is what the worker knows: a row that upkeep removed during a long silence is inserted with it.
     """
-    values = {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts)), "is_drained": is_drained}
-    return bool(conn.execute(RECORD_HEARTBEAT, values).scalar_one())
-
-
-DRAIN = text(
-    f"UPDATE worker SET state = '{DRAINING}', drain_requested_at = coalesce(drain_requested_at, now())"
-    " WHERE id = :id"
-)
-RESUME = text(
-    f"UPDATE worker SET state = '{READY}', drain_requested_at = NULL"
-    f" WHERE id = :id AND (drain_requested_at IS NOT NULL OR state = '{READY}')"
-)
+    values = {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts))}
+    (row,) = _RECORD_HEARTBEAT.rows(conn, **values, is_drained=is_drained)
+    return row["is_drained"]
 
 
 def has_runner(conn: Connection, pool: str) -> bool:
     """Whether the pool has a runner that accepts runs."""
-    query = text(
-        "SELECT EXISTS (SELECT FROM worker WHERE kind = 'runner' AND pool = :pool AND state = :ready"
-        f" AND NOT {is_silent()})"
-    )
-    return bool(conn.execute(query, {"pool": pool, "ready": READY}).scalar())
+    (row,) = _HAS_RUNNER.rows(conn, pool=pool, silent_seconds=SILENT_SECONDS)
+    return row["has_runner"]
 
 
 def request_drain(conn: Connection, worker: str) -> None:
     """Drain a worker until it ends or is resumed. The worker learns it with its next heartbeat. Raises NotFound."""
-    if conn.execute(DRAIN, {"id": worker}).rowcount != 1:
+    query = text(
+        "UPDATE worker SET state = 'draining', drain_requested_at = coalesce(drain_requested_at, now())"
+        " WHERE id = :id"
+    )
+    if conn.execute(query, {"id": worker}).rowcount != 1:
         raise NotFound(f"Worker {worker} not found.")
 
 
 def resume(conn: Connection, worker: str) -> None:
     """End a worker's drain. Raises NotFound; Conflict if the worker shuts down."""
-    if conn.execute(RESUME, {"id": worker}).rowcount == 1:
+    query = text(
+        "UPDATE worker SET state = 'ready', drain_requested_at = NULL"
+        " WHERE id = :id AND (drain_requested_at IS NOT NULL OR state = 'ready')"
+    )
+    if conn.execute(query, {"id": worker}).rowcount == 1:
         return
     if conn.execute(text("SELECT FROM worker WHERE id = :id"), {"id": worker}).first() is None:
         raise NotFound(f"Worker {worker} not found.")
@@ -157,8 +154,10 @@ def resume(conn: Connection, worker: str) -> None:
 
 def is_heard(conn: Connection, worker: str) -> bool:
     """Whether a worker is alive, by its heartbeats."""
-    query = text(f"SELECT EXISTS (SELECT FROM worker WHERE id = :id AND NOT {is_silent()})")
-    return bool(conn.execute(query, {"id": worker}).scalar())
+    query = text(
+        "SELECT EXISTS (SELECT FROM worker WHERE id = :id AND seen_at >= now() - make_interval(secs => :silent))"
+    )
+    return bool(conn.execute(query, {"id": worker, "silent": SILENT_SECONDS}).scalar())
 
 
 def leave(conn: Connection, worker: str) -> None:
@@ -168,76 +167,30 @@ def leave(conn: Connection, worker: str) -> None:
 
 def sweep(conn: Connection) -> list[str]:
     """Remove workers that have been silent for REMOVED_SECONDS. Returns their ids."""
-    gone = conn.execute(
-        text("DELETE FROM worker WHERE seen_at < now() - make_interval(secs => :removed) RETURNING id"),
-        {"removed": REMOVED_SECONDS},
-    )
-    return list(gone.scalars())
+    query = text("DELETE FROM worker WHERE seen_at < now() - make_interval(secs => :removed) RETURNING id")
+    return list(conn.execute(query, {"removed": REMOVED_SECONDS}).scalars())
 
 
 def all_of(conn: Connection, *, organization_id: UUID | None) -> list[dict[str, Any]]:
     """Return all workers, oldest first, with the graph hosts of the organization's deployments (None: of all)."""
-    query = text(
-        f"SELECT *, extract(epoch FROM now() - seen_at) AS silent_seconds, {is_silent()} AS is_silent"
-        " FROM worker ORDER BY started_at, id"
-    )
-    rows = [dict(row) for row in conn.execute(query).mappings()]
+    rows = _ALL.rows(conn, silent_seconds=SILENT_SECONDS)
     hosts = [host for row in rows for host in row["hosts"]]
-    names = _names(conn, {host["revision_id"] for host in hosts}, organization_id)
+    revisions = {
+        row.pop("revision_id"): row
+        for row in _NAMES_OF_REVISIONS.rows(
+            conn, ids=[host["revision_id"] for host in hosts], organization_id=organization_id
+        )
+    }
     for row in rows:
         row["state"] = SILENT if row["is_silent"] else row["state"]
         row["silent_seconds"] = round(float(row["silent_seconds"]), 3)
         row["host_count"] = len(row["hosts"])
         row["hosts"] = [
-            {**host, **names[host["revision_id"]]} for host in row["hosts"] if host["revision_id"] in names
+            {**host, **revisions[host["revision_id"]]}
+            for host in row["hosts"]
+            if host["revision_id"] in revisions
         ]
     return rows
-
-
-def _names(
-    conn: Connection, revision_ids: Iterable[str], organization_id: UUID | None
-) -> dict[str, dict[str, Any]]:
-    rows = conn.execute(
-        text(
-            "SELECT CAST(r.id AS text) AS revision_id, r.number, d.id, d.name FROM revision r"
-            " JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(CAST(:ids AS uuid[]))"
-            " AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)"
-        ),
-        {"ids": list(revision_ids), "organization_id": organization_id},
-    )
-    return {
-        row.revision_id: {"deployment_id": row.id, "deployment": row.name, "revision_number": row.number}
-        for row in rows
-    }
-
-
-POOLS = text(f"""
-WITH live AS (
-    SELECT pool, count(*) FILTER (WHERE status = 'running') AS running,
-        count(*) FILTER (WHERE status = 'pending' AND waiting_since(run.not_before, run.created_at) <= now()) AS pending,
-        extract(epoch FROM now() - min(waiting_since(run.not_before, run.created_at))
-            FILTER (WHERE status = 'pending' AND waiting_since(run.not_before, run.created_at) <= now())) AS oldest
-    FROM run WHERE is_live(status) GROUP BY pool
-), serving AS (
-    SELECT pool, count(*) FILTER (WHERE NOT is_silent) AS runners, count(*) FILTER (WHERE is_silent) AS silent,
-        count(*) FILTER (WHERE state = 'draining' AND NOT is_silent) AS draining,
-        sum(slots) FILTER (WHERE state = 'ready' AND NOT is_silent) AS slots,
-        sum(ended_a_minute) FILTER (WHERE NOT is_silent) AS ended,
-        sum(json_array_length(hosts)) FILTER (WHERE NOT is_silent) AS hosts
-    FROM (SELECT *, {is_silent()} AS is_silent FROM worker WHERE kind = 'runner') AS runner GROUP BY pool
-), known AS (
-    SELECT pool FROM live UNION SELECT pool FROM serving
-    UNION SELECT pool FROM deployment WHERE deleted_at IS NULL
-)
-SELECT k.pool AS name, coalesce(s.runners, 0) AS runners, coalesce(s.draining, 0) AS draining,
-    coalesce(s.silent, 0) AS silent,
-    CAST(coalesce(s.slots, 0) AS bigint) AS slots, CAST(coalesce(s.hosts, 0) AS bigint) AS hosts,
-    coalesce(l.running, 0) AS running, coalesce(l.pending, 0) AS pending,
-    CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds,
-    CAST(coalesce(s.ended, 0) AS bigint) AS ended_a_minute
-FROM known k LEFT JOIN live l ON l.pool = k.pool LEFT JOIN serving s ON s.pool = k.pool
-ORDER BY k.pool
-""")
 
 
 def pools(conn: Connection) -> list[dict[str, Any]]:
@@ -245,30 +198,12 @@ def pools(conn: Connection) -> list[dict[str, Any]]:
 
     A silent runner counts only as `silent`: not among the `runners`, and without slots and hosts.
     """
-    return [dict(row) for row in conn.execute(POOLS).mappings()]
+    return _POOLS.rows(conn, silent_seconds=SILENT_SECONDS)
 
 
-# Nested runs do not use the slots that a runner reports (`shared/runs/nesting.py`).
-COUNTED = text(f"""
-WITH nested AS (SELECT owner, count(*) AS runs FROM run WHERE status = 'running' AND depth > 0 GROUP BY owner),
-known AS (
-    SELECT id, kind, pool, state, slots, running, ended_a_minute, json_array_length(hosts) AS hosts
-    FROM worker WHERE NOT {is_silent()}
-    UNION ALL
-    SELECT id, kind, pool, '{SILENT}', 0, 0, 0, 0 FROM worker WHERE {is_silent()}
-)
-SELECT kind, pool, state, count(*) AS workers, CAST(sum(slots) AS bigint) AS slots,
-    CAST(sum(running) AS bigint) AS running, CAST(sum(ended_a_minute) AS bigint) AS ended,
-    CAST(sum(CASE state WHEN 'ready' THEN
-        greatest(slots - greatest(running - coalesce(n.runs, 0), 0), 0) ELSE 0 END) AS bigint) AS available,
-    CAST(sum(hosts) AS bigint) AS hosts
-FROM known LEFT JOIN nested n ON n.owner = known.id GROUP BY kind, pool, state ORDER BY kind, pool, state
-""")
-
-
-def counted(conn: Connection) -> list[RowMapping]:
+def counted(conn: Connection) -> list[dict[str, Any]]:
     """Return the sums of workers by kind, pool and state. Silent workers have no slots, runs or hosts."""
-    return list(conn.execute(COUNTED).mappings())
+    return _COUNTED.rows(conn, silent_seconds=SILENT_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -286,3 +221,14 @@ def weakest(conn: Connection) -> Weakest:
         text("SELECT min(isolation), bool_and(bounds_tasks), bool_and(bounds_memory) FROM worker")
     ).one()
     return Weakest(*row)
+
+
+def claim_leadership(conn: Driver, role: str, owner: str) -> bool:
+    """Claim or renew the lease. Returns False while another process holds it."""
+    return _CLAIM_LEADERSHIP.count(conn, role=role, owner=owner, lease_seconds=LEASE_SECONDS) == 1
+
+
+def release_leadership(conn: Driver, role: str, owner: str) -> None:
+    """Release the lease, so that another process can lead at once."""
+    statement = "DELETE FROM leader WHERE role = %(role)s AND owner = %(owner)s"
+    query(conn, statement, {"role": role, "owner": owner})

@@ -100,30 +100,30 @@ def parse(name: str, raw: str, kind: object) -> object:
 
 def _formation(name: str, raw: str) -> Formation:
     """Parse `NAME=NUMBER,…`. Raises BadSetting for a malformed value, and for a name that appears twice."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in raw.split(","))):
         process, _, number = (side.strip() for side in part.partition("="))
         is_number = number.isascii() and number.isdecimal() and len(number) < 4
-        if process not in SEVERAL or process in found or not is_number:
+        if process not in SEVERAL or process in numbers or not is_number:
             raise BadSetting(f"{name} must be like web=2,runner=2, of {', '.join(SEVERAL)}, not {raw!r}")
         if not 1 <= int(number) <= MOST_PROCESSES:
             raise BadSetting(f"{name}: {process} must be between 1 and {MOST_PROCESSES}")
-        found[process] = int(number)
-    return tuple(found.items())
+        numbers[process] = int(number)
+    return tuple(numbers.items())
 
 
 def _prices(name: str, raw: str) -> Prices:
     """Parse a JSON object of model → [input price, output price]. Raises BadSetting, also for a negative price."""
     try:
-        read = json.loads(raw)
+        models = json.loads(raw)
     except ValueError as error:
         raise BadSetting(f"{name} must be JSON: {error}") from error
-    if not isinstance(read, dict):
+    if not isinstance(models, dict):
         raise BadSetting(f"{name} must be a JSON object of prices by model")
-    for model, prices in read.items():
+    for model, prices in models.items():
         is_pair = isinstance(prices, list) and len(prices) == 2
         if not is_pair or not all(type(price) in (int, float) and 0 <= price < math.inf for price in prices):
             raise BadSetting(
                 f"{name}: {model!r} must have two prices, of a million tokens of input and of output"
             )
-    return tuple((model, float(first), float(second)) for model, (first, second) in read.items())
+    return tuple((model, float(first), float(second)) for model, (first, second) in models.items())

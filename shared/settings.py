@@ -473,17 +473,7 @@ PREFIX = "RUNYARD_"
 # Variables that other programs read: the `runyard` command line, the CI jobs in deploy/, docker-compose.yml.
 READ_ELSEWHERE = frozenset(
     f"{PREFIX}{name}"
-    for name in (
-        "ORG",
-        "CONTEXT",
-        "ADDRESS",
-        "DIRECTORY",
-        "ENV_FILE",
-        "NAME",
-        "PACKAGE",
-        "PUBLISH",
-        "TIMEOUT",
-    )
+    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT".split()
 )
 OF_TESTS = f"{PREFIX}TEST_"
 
@@ -508,8 +498,8 @@ def check_public(env: Mapping[str, str]) -> None:
 
 def unknown_variables(env: Mapping[str, str]) -> list[str]:
     """Return a warning for each RUNYARD_ variable that nothing reads, with the most similar known name."""
-    own = {name for field_name in DECLARED for name in names_of(field_name)}
-    known = READ_ELSEWHERE | own | {f"{name}_FILE" for name in own}
+    declared = {name for field_name in DECLARED for name in names_of(field_name)}
+    known = READ_ELSEWHERE | declared | {f"{name}_FILE" for name in declared}
     similar = [name.removeprefix(PREFIX) for name in known if name.startswith(PREFIX)]
     return [
         f"{name} is not a setting and has no effect.{suggestion(name.removeprefix(PREFIX), similar, PREFIX)}"

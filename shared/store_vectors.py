@@ -64,8 +64,7 @@ def prepare(conn: Connection) -> bool:
     """Create the table if it is missing and the extension is available. Returns whether the table exists."""
     if is_prepared(conn):
         return True
-    offered = conn.execute(text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")).first()
-    if offered is None:
+    if not conn.execute(text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")).first():
         return False
     try:
         with conn.begin_nested():
@@ -94,13 +93,9 @@ def replace(
         place,
     )
     mark = {"n": MARK, "field": json.dumps({"by": indexed.by, "index": indexed.index}), "embedding": "[0]"}
-    rows = [
-        mark,
-        *(
-            {"n": n, "field": field, "embedding": literal(embedding)}
-            for n, (field, embedding) in enumerate(indexed.vectors)
-        ),
-    ]
+    rows = [mark]
+    for n, (field, embedding) in enumerate(indexed.vectors):
+        rows.append({"n": n, "field": field, "embedding": literal(embedding)})
     conn.execute(
         text(
             "INSERT INTO store_vector (deployment_id, path, key, n, field, written_at, embedding) VALUES"

@@ -18,17 +18,11 @@ from shared.threads import checkpoints, records
 def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> Row:
     """Insert an idle copy of a thread, with its metadata and checkpoints but without its runs. Raises NotFound."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    source = (
-        conn.execute(
-            text(
-                "SELECT metadata, config, values, state FROM thread"
-                " WHERE deployment_id = :deployment_id AND thread_id = :thread_id FOR SHARE"
-            ),
-            key,
-        )
-        .mappings()
-        .one_or_none()
+    query = text(
+        "SELECT metadata, config, values, state FROM thread"
+        " WHERE deployment_id = :deployment_id AND thread_id = :thread_id FOR SHARE"
     )
+    source = conn.execute(query, key).mappings().one_or_none()
     if source is None:
         raise records.missing(thread_id)
     target = target or uuid4()
@@ -44,24 +38,24 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID
             "target": target,
             "config": dumps(source["config"]),
             "values": None if source["values"] is None else dumps(source["values"]),
-            "state": None if source["state"] is None else dumps(_moved(source["state"], target)),
+            "state": None if source["state"] is None else dumps(_retarget(source["state"], target)),
         },
     )
     return records.get(conn, deployment_id, target)
 
 
-def _moved(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
+def _retarget(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
     """Return a state record with another thread's id in its checkpoint references."""
-    places = {name: _place(state[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
-    tasks = [{**task, "checkpoint": _place(task["checkpoint"], thread_id)} for task in state["tasks"]]
+    references = {name: _reference(state[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
+    tasks = [{**task, "checkpoint": _reference(task["checkpoint"], thread_id)} for task in state["tasks"]]
     metadata = state["metadata"]
     if metadata and "thread_id" in metadata:
         metadata = {**metadata, "thread_id": str(thread_id)}
-    return {**state, **places, "tasks": tasks, "metadata": metadata}
+    return {**state, **references, "tasks": tasks, "metadata": metadata}
 
 
-def _place(place: Mapping[str, Any] | None, thread_id: UUID) -> dict[str, Any] | None:
-    return None if place is None else {**place, "thread_id": str(thread_id)}
+def _reference(checkpoint: Mapping[str, Any] | None, thread_id: UUID) -> dict[str, Any] | None:
+    return None if checkpoint is None else {**checkpoint, "thread_id": str(thread_id)}
 
 
 def prune(
@@ -77,19 +71,14 @@ def prune(
         try:
             if strategy == "delete":
                 stopped += cancel.delete_thread(conn, deployment_id, thread_id)
-            elif not _keep_latest(conn, deployment_id, thread_id):
+            elif hold_quiet(conn, deployment_id, thread_id):
+                checkpoints.keep_latest(conn, deployment_id, [thread_id])
+            else:
                 continue
         except NotFound:
             continue
         pruned += 1
     return pruned, stopped
-
-
-def _keep_latest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
-    if not hold_quiet(conn, deployment_id, thread_id):
-        return False
-    checkpoints.keep_latest(conn, deployment_id, [thread_id])
-    return True
 
 
 def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
@@ -124,16 +113,15 @@ def storage(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str,
     """
     records.require(conn, deployment_id, thread_id)
     row = conn.execute(STORAGE, {"deployment_id": deployment_id, "thread_id": thread_id}).one()
-    by_channel = row.by_channel
+    channels = row.by_channel.values()
     values = {
-        "count": sum(channel["versions"] for channel in by_channel.values()),
-        "bytes": sum(channel["bytes"] for channel in by_channel.values()),
-        "by_channel": by_channel,
+        "count": sum(channel["versions"] for channel in channels),
+        "bytes": sum(channel["bytes"] for channel in channels),
+        "by_channel": row.by_channel,
     }
-    total = row.checkpoints["bytes"] + values["bytes"] + row.pending_writes["bytes"]
     return {
         "thread_id": thread_id,
-        "total_bytes": total,
+        "total_bytes": row.checkpoints["bytes"] + values["bytes"] + row.pending_writes["bytes"],
         "checkpoints": row.checkpoints,
         "channel_values": values,
         "pending_writes": row.pending_writes,

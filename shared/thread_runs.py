@@ -24,7 +24,7 @@ from shared.infra.postgres import connection
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0  # interval at which rows are polled without a wake-up
-LOOKED_AT_ONCE = 1_000  # threads per statement
+MAX_POLLED = 1_000  # threads per statement
 
 Shown = TypeVar("Shown")
 
@@ -46,7 +46,7 @@ class _Idle:
     thread_id: UUID
     look: Look
     wake_ups: Reader
-    has_moved: bool = False
+    has_changed: bool = False
     due_at: float = field(default_factory=lambda: time.monotonic() + LOOK_SECONDS)
 
 
@@ -54,7 +54,7 @@ class _IdleReaders:
     """The idle readers of this process. A due reader polls for all that are due soon, and wakes those with changes."""
 
     # A deleted thread counts as changed.
-    MOVED = text("""
+    CHANGED = text("""
 SELECT known.number
 FROM unnest(CAST(:deployments AS uuid[]), CAST(:threads AS uuid[]), CAST(:runs AS bigint[]), CAST(:states AS bigint[]))
     WITH ORDINALITY AS known (deployment_id, thread_id, last_seq, state_at, number)
@@ -88,12 +88,12 @@ WHERE t.last_seq IS DISTINCT FROM known.last_seq
         }
         try:
             with connection() as conn:
-                moved = conn.execute(self.MOVED, known).scalars().all()
+                changed = conn.execute(self.CHANGED, known).scalars().all()
         except Unavailable as error:
             log.warning("%d threads: cannot look for new runs now: %s", len(due), error)
             return
-        for number in moved:
-            due[number - 1].has_moved = True
+        for number in changed:
+            due[number - 1].has_changed = True
             due[number - 1].wake_ups.wake()
 
     def _take_due(self) -> list[_Idle]:
@@ -101,7 +101,7 @@ WHERE t.last_seq IS DISTINCT FROM known.last_seq
         with self._lock:
             soon = now + LOOK_SECONDS / 2  # readers that came one by one are soon polled together
             due = [idle for idle in self._all.values() if idle.due_at <= soon]
-            due = sorted(due, key=lambda idle: idle.due_at)[:LOOKED_AT_ONCE]
+            due = sorted(due, key=lambda idle: idle.due_at)[:MAX_POLLED]
             for idle in due:
                 idle.due_at = now + LOOK_SECONDS
         return due
@@ -168,12 +168,12 @@ class ThreadReader(ABC, Generic[Shown]):
         idle = _Idle(self._deployment_id, self._thread_id, look, wake_ups)
         _idle_readers.add(idle)
         try:
-            while not idle.has_moved:
-                left = idle.due_at - time.monotonic()
-                if left <= 0:
+            while not idle.has_changed:
+                seconds = idle.due_at - time.monotonic()
+                if seconds <= 0:
                     _idle_readers.look()
                     continue
-                notified, missed = wake_ups.take(min(quiet_seconds(), left))
+                notified, missed = wake_ups.take(min(quiet_seconds(), seconds))
                 yield []
                 if notified or missed:
                     return
@@ -183,8 +183,8 @@ class ThreadReader(ABC, Generic[Shown]):
     def _pause(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
         """Wait for a wake-up, or until the next poll is due. Yields [] when nothing has happened."""
         deadline = time.monotonic() + LOOK_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            notified, missed = wake_ups.take(min(quiet_seconds(), left))
+        while (seconds := deadline - time.monotonic()) > 0:
+            notified, missed = wake_ups.take(min(quiet_seconds(), seconds))
             yield []
             if notified or missed:
                 return

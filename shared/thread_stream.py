@@ -57,13 +57,13 @@ class StreamPosition:
     @classmethod
     def parse(cls, last_event_id: str | None) -> StreamPosition | None:
         """Return the position of an event id. Returns None (no replay) if the id is missing or of another format."""
-        said = (last_event_id or "").strip()
-        if said in ("-", "-1", "0"):
+        event_id = (last_event_id or "").strip()
+        if event_id in ("-", "-1", "0"):
             return cls(1, 0, 0)
-        found = re.fullmatch(r"(\d+)-(\d+)(?:-(\d+))?", said, re.ASCII)
-        if found is None or max(map(len, said.split("-"))) > MAX_DIGITS:
+        match = re.fullmatch(r"(\d+)-(\d+)(?:-(\d+))?", event_id, re.ASCII)
+        if match is None or max(map(len, event_id.split("-"))) > MAX_DIGITS:
             return None
-        run, seq, state_at = found.groups()
+        run, seq, state_at = match.groups()
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
@@ -92,7 +92,7 @@ FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :threa
 class ThreadStream(ThreadReader[ThreadEvent]):
     """A reader of one thread, from `position`, or from now on if that is None.
 
-    `wanted` returns, for a run's `kwargs`, the filter for the events that the run's creator requested.
+    `filter_of` returns, for a run's `kwargs`, the filter for the events that the run's creator requested.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         *,
         modes: Collection[str],
         position: StreamPosition | None,
-        wanted: Callable[[Mapping[str, Any]], Keep],
+        filter_of: Callable[[Mapping[str, Any]], Keep],
         retention_seconds: int,
     ) -> None:
         super().__init__(deployment_id, thread_id)
-        self._modes, self._wanted = frozenset(modes), wanted
+        self._modes, self._filter_of = frozenset(modes), filter_of
         self._sends_states = STATE_UPDATE in modes
         self._position = position
         self._retention = retention_seconds
@@ -122,8 +122,8 @@ class ThreadStream(ThreadReader[ThreadEvent]):
             raise NotFound(f"Thread with ID {self._thread_id} not found")
         self._known, self._newest = row.known, row.last_seq
         self._after = self._known if self._position is None else min(self._position.run - 1, self._known)
-        knows = self._position.state_at if self._position is not None else None
-        self._state_at = _microseconds(row.state_updated_at) if knows is None else knows
+        state_at = self._position.state_at if self._position is not None else None
+        self._state_at = _microseconds(row.state_updated_at) if state_at is None else state_at
 
     def _look(self) -> Look | None:
         position = self._position
@@ -142,8 +142,8 @@ class ThreadStream(ThreadReader[ThreadEvent]):
     def _between(self, look: Look) -> Sequence[list[ThreadEvent]]:
         """Return the state if it has changed, but never before the run that has changed it."""
         has_run, self._has_run = self._has_run, look.run is not None
-        has_moved = look.state_at != self._state_at
-        is_due = self._sends_states and has_moved and (has_run or look.run is None)
+        has_changed = look.state_at != self._state_at
+        is_due = self._sends_states and has_changed and (has_run or look.run is None)
         return [self._state(look)] if is_due else ()
 
     def _state(self, look: Look) -> list[ThreadEvent]:
@@ -157,7 +157,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         return f"{run}-{seq}-{self._state_at}" if self._sends_states else f"{run}-{seq}"
 
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
-        """Yield the events of one run's log that the reader asked for, and the end of the run."""
+        """Yield the events of one run's log that the reader's modes include, and the end of the run."""
         run_id, after, keep = run.run_id, self._begin(run), self._keep(run)
         with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
@@ -196,7 +196,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         if run.created_seq <= self._known and not run.kwargs["resumable"] and self._modes != {STATE_UPDATE}:
             return lambda name: name if name == END else None
         if RUN_MODES in self._modes:
-            keep = self._wanted(run.kwargs)
+            keep = self._filter_of(run.kwargs)
             return lambda name: name if name in (END, EXPIRED.name) else keep(name)
         if LIFECYCLE in self._modes:
             return lambda name: name if name in ("metadata", END) else None

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 
 from cli.machine import embedded
 from shared import sql
-from shared.infra import egress, encryption, schema
+from shared.infra import database_version, egress, encryption
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
 from shared.models import METADATA
@@ -118,7 +118,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running(server):
         yield server.url
     # Hub connections live until the process ends, which may wait for other workers. Silence their errors meanwhile.
-    for name in ("loops", "subscriptions"):
+    for name in ("loops", "redis_connections"):
         logging.getLogger(f"shared.infra.{name}").disabled = True
 
 
@@ -131,7 +131,7 @@ def _engines(database: str) -> tuple[Engine, Engine | None]:
         sql.install(connection)
         connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
         connection.execute(
-            text("INSERT INTO alembic_version VALUES (:version)"), {"version": schema.needed()}
+            text("INSERT INTO alembic_version VALUES (:version)"), {"version": database_version.needed()}
         )
         connection.execute(text(EMPTY_TABLES))
     return engine, shared_postgres._quick

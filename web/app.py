@@ -10,8 +10,8 @@ from flask import Flask, Response
 from flask.json.provider import JSONProvider
 from werkzeug.routing import BaseConverter, Map, Rule
 
-from shared.infra.hardening import let_others_run
 from shared.infra.postgres import LARGE
+from shared.infra.system import let_others_run
 from shared.settings import Settings
 from web import control_plane, deployment_api
 from web.deployment_api.user_app import app_proxy

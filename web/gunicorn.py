@@ -12,8 +12,8 @@ from typing import Any
 
 from gunicorn import glogging
 
-from shared.infra import collector, logs, schema, system
-from shared.infra.hardening import close_memory
+from shared.infra import database_version, logs, system
+from shared.infra.system import close_memory
 from shared.settings import Settings
 from web.http import worker
 
@@ -47,7 +47,9 @@ def on_starting(server: Any) -> None:
     """Wait until the database is ready for this release, before the server listens."""
     if settings.database_url:
         logs.configure(settings)
-        schema.wait(settings.database_url, ask=schema.applied_by_child)  # gevent patches in the worker only
+        database_version.wait(
+            settings.database_url, ask=database_version.applied_by_child
+        )  # gevent patches in the worker only
 
 
 def post_fork(server: Any, worker: Any) -> None:
@@ -63,7 +65,7 @@ def post_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """Enable garbage collection, which skips the objects loaded so far."""
-    collector.keep_what_is_loaded()
+    system.freeze_loaded_objects()
 
 
 def child_exit(server: Any, worker: Any) -> None:

@@ -8,9 +8,9 @@ monkey.patch_all()
 
 import os  # noqa: E402  the patch comes before every other import
 
-from shared.figures import prices  # noqa: E402
-from shared.infra import egress, encryption, logs, postgres, redis, replica, tracers  # noqa: E402
-from shared.infra.hardening import close_memory  # noqa: E402
+from shared.figures import usage  # noqa: E402
+from shared.infra import egress, encryption, logs, postgres, redis, replica, tracing  # noqa: E402
+from shared.infra.system import close_memory  # noqa: E402
 from shared.setting_values import BadSetting  # noqa: E402
 from shared.settings import Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
@@ -53,7 +53,7 @@ settings = Settings.from_env(os.environ)
 logs.configure(settings)
 encryption.configure(settings.encryption_keys)
 egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
-prices.configure(settings.model_prices)
+usage.configure_prices(settings.model_prices)
 connect(settings)
-tracers.configure(settings, "web")
+tracing.configure(settings, "web")
 app = create_app(settings)

@@ -18,8 +18,8 @@ from celery.bootsteps import StartStopStep
 from celery.signals import setup_logging, worker_init, worker_ready
 from celery.worker import state
 
-from shared.infra import broker, collector, logs, postgres, redis, schema, tracers
-from shared.infra.hardening import close_memory
+from shared.infra import broker, database_version, logs, postgres, redis, system, tracing
+from shared.infra.system import close_memory
 from shared.settings import Settings
 from workers import celery_app, consumer, heartbeat
 from workers.celery_app import STOP_SIGNALS
@@ -48,7 +48,7 @@ def prepare(**_: Any) -> None:
     The transport that accepts only messages of this service is installed here and not at import: Celery's tools import
     this module too, and must be able to read the replies of workers.
     """
-    collector.keep_what_is_loaded()
+    system.freeze_loaded_objects()
     consumer.install(app, has_control=settings.celery_control)
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit(
@@ -56,7 +56,7 @@ def prepare(**_: Any) -> None:
         )
     if not settings.encryption_keys:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
-    schema.wait(settings.database_url)
+    database_version.wait(settings.database_url)
     postgres.connect(
         settings.database_url,
         application="runyard worker",
@@ -67,7 +67,7 @@ def prepare(**_: Any) -> None:
     redis.connect(
         settings.redis_url, broker_url=settings.redis_broker_url, events_urls=settings.redis_events_urls
     )
-    tracers.configure(settings, "worker")
+    tracing.configure(settings, "worker")
     heartbeat.consume_canaries(app.amqp.queues, settings.worker)
 
 

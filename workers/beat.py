@@ -19,8 +19,8 @@ from celery.bin.beat import beat
 from celery.signals import beat_init, setup_logging
 
 from shared.infra import broker, logs
-from shared.infra.hardening import close_memory
 from shared.infra.health_socket import HealthSocket
+from shared.infra.system import close_memory
 from shared.settings import Settings
 from workers import celery_app
 from workers.celery_app import STOP_SIGNALS

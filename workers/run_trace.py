@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from shared.infra import tracing
-from shared.infra.tracing import Context
+from shared.infra import trace_context, tracing
+from shared.infra.trace_context import Context
 from shared.models import RunStatus
 from shared.runs.claims import Claimed
 
@@ -34,7 +34,7 @@ def ended(run: Claimed, status: str, error: str | None = None) -> None:
     span = tracer.start(
         f"run {run.graph_id}",
         kind="consumer",
-        parent=tracing.of_kwargs(run.kwargs),
+        parent=trace_context.of_kwargs(run.kwargs),
         own=_place(run),
         at_ns=_created_ns(run),
         runyard__status=status,
@@ -58,7 +58,7 @@ def _of_run(run: Claimed) -> dict[str, Any]:
 def _place(run: Claimed) -> Context:
     tracer = tracing.tracer()
     is_sampled = tracer is None or tracer.samples(run.run_id.int)
-    return tracing.of_run(run.run_id, tracing.of_kwargs(run.kwargs), is_sampled=is_sampled)
+    return trace_context.of_run(run.run_id, trace_context.of_kwargs(run.kwargs), is_sampled=is_sampled)
 
 
 def _created_ns(run: Claimed) -> int:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import gevent
 
-from shared.figures import prices
+from shared.figures import usage
 from shared.infra import broker, egress, encryption
 from shared.infra.loops import forever
 from shared.settings import Settings
@@ -55,7 +55,7 @@ class WorkerProcess:
         """
         encryption.configure(settings.encryption_keys)
         egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
-        prices.configure(settings.model_prices)
+        usage.configure_prices(settings.model_prices)
         self.kind = "runner" if is_runner else "builder"
         self.isolation = sandbox.settle(settings)
         self._slots, self._consume = slots, consume

@@ -29,14 +29,14 @@ from typing import Any, BinaryIO
 from cli.backups import keys
 from cli.backups.manifest import Table, parse
 from cli.errors import CommandFailed
-from shared.infra.hardening import owners_alone
+from shared.infra.system import open_private
 
 FORMAT = 2
 MAGIC = b"runyard backup %d\n" % FORMAT
 MAGIC_OF_ANY_FORMAT = b"runyard backup "
 START_OF_FORMAT_1 = b"database.dump\0"  # a tar whose first member is a dump of pg_dump
 TRAILER = struct.Struct(">Q32s")
-MOST_MANIFEST_BYTES = 1_000_000
+MAX_MANIFEST_BYTES = 1_000_000
 READ_BYTES = 1024 * 1024
 GZIP = 16 + zlib.MAX_WBITS  # zlib's parameter for a gzip header and checksum
 
@@ -81,7 +81,7 @@ class Backup:
 
     def _part(self, table: Table) -> Iterator[bytes]:
         digest, remaining = hashlib.sha256(), table.size
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             file.seek(len(MAGIC) + sum(each.size for each in self.tables[: self.tables.index(table)]))
             while data := file.read(min(remaining, READ_BYTES)):
                 remaining -= len(data)
@@ -131,12 +131,29 @@ class UnverifiedBackup:
 
 def read(path: Path) -> UnverifiedBackup:
     """Read a file as far as its manifest. Raises CommandFailed if it is no backup, incomplete or of another format."""
-    with _opened(path) as file:
-        return _read(path, file)
+    with _open(path) as file:
+        _require_format(path, file.read(len(MAGIC)))
+        end = file.seek(0, os.SEEK_END) - TRAILER.size
+        file.seek(max(end, 0))
+        trailer = file.read()
+        if end < len(MAGIC) or len(trailer) != TRAILER.size:
+            raise CommandFailed(f"{path} is not whole: its end is missing.")
+        length, signature = TRAILER.unpack(trailer)
+        if length > min(MAX_MANIFEST_BYTES, end - len(MAGIC)):
+            raise CommandFailed(f"{path} is not whole: it does not end with a manifest.")
+        file.seek(end - length)
+        text = file.read(length)
+    try:
+        manifest = parse(text)
+    except ValueError as error:
+        raise CommandFailed(f"{path} is damaged: its manifest is not valid ({error}).") from error
+    if len(MAGIC) + sum(table.size for table in manifest["tables"]) + length != end:
+        raise CommandFailed(f"{path} is damaged: it is not as long as its manifest says.")
+    return UnverifiedBackup(path, manifest, text, signature)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file. Raises CommandFailed, also if reading fails."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
@@ -151,28 +168,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
-
-
-def _read(path: Path, file: BinaryIO) -> UnverifiedBackup:
-    _require_format(path, file.read(len(MAGIC)))
-    end = file.seek(0, os.SEEK_END) - TRAILER.size
-    file.seek(max(end, 0))
-    trailer = file.read()
-    if end < len(MAGIC) or len(trailer) != TRAILER.size:
-        raise CommandFailed(f"{path} is not whole: its end is missing.")
-    length, signature = TRAILER.unpack(trailer)
-    if length > min(MOST_MANIFEST_BYTES, end - len(MAGIC)):
-        raise CommandFailed(f"{path} is not whole: it does not end with a manifest.")
-    file.seek(end - length)
-    text = file.read(length)
-    try:
-        manifest = parse(text)
-    except ValueError as error:
-        raise CommandFailed(f"{path} is damaged: its manifest is not valid ({error}).") from error
-    parts = sum(table.size for table in manifest["tables"])
-    if len(MAGIC) + parts + length != end:
-        raise CommandFailed(f"{path} is damaged: it is not as long as its manifest says.")
-    return UnverifiedBackup(path, manifest, text, signature)
 
 
 def _require_format(path: Path, start: bytes) -> None:
@@ -239,7 +234,7 @@ def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
                 yield BackupWriter(file)
                 file.flush()
                 os.fsync(file.fileno())
-                _name(part, path, replace=replace)
+                _publish(part, path, replace=replace)
             finally:
                 part.unlink(missing_ok=True)
     except OSError as error:
@@ -248,7 +243,7 @@ def writing(path: Path, part: Path, *, replace: bool) -> Iterator[BackupWriter]:
 
 def _create_part(path: str, flags: int) -> int:
     # In a directory that other users can write to, a symbolic link of this name would redirect the backup.
-    return owners_alone(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    return open_private(path, flags | os.O_CREAT | os.O_NOFOLLOW)
 
 
 def _lock(file: BinaryIO, part: Path) -> None:
@@ -258,7 +253,7 @@ def _lock(file: BinaryIO, part: Path) -> None:
         raise CommandFailed(f"Another backup is being written there ({part}).") from None
 
 
-def _name(part: Path, path: Path, *, replace: bool) -> None:
+def _publish(part: Path, path: Path, *, replace: bool) -> None:
     """Give the file its final name and sync the directory, so that the name survives a crash."""
     if replace:
         part.rename(path)

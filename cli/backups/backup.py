@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from dataclasses import replace as changed
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,6 @@ import typer
 from cli.commands import Yes, command, settings
 from cli.errors import CommandFailed
 from cli.output import Output
-from shared.settings import Settings
 
 PassphraseFile = Annotated[
     Path | None,
@@ -54,15 +53,15 @@ def _make(target: Path, passphrase_file: Path | None, out: Output, *, force: boo
     from cli.backups import contents, database, keys, making
     from cli.machine import local  # imports the whole database layer, which few commands need
 
-    own = settings()
-    encryption_keys = local.encryption_keys(own)
+    service = settings()
+    encryption_keys = local.encryption_keys(service)
     passphrase = keys.passphrase(passphrase_file)
-    with database.of_service(own) as url:
+    with database.service_url(service) as url:
         path, manifest = making.make(url, target, encryption_keys, passphrase=passphrase, replace=force)
     if out.as_json:
         out.json({"path": str(path), **_shown(manifest)})
         return
-    typer.echo(f"{path}: {contents.in_words(contents.counts(manifest['tables']))} ({_size(path)}).")
+    typer.echo(f"{path}: {contents.describe(contents.counts(manifest['tables']))} ({_size(path)}).")
     if manifest["unreadable"]:
         typer.echo(
             f"{manifest['unreadable']} encrypted values cannot be read with the keys there are: is one missing?",
@@ -88,7 +87,7 @@ def _check(path: Path, passphrase_file: Path | None, out: Output) -> None:
         f"{path} is authentic and whole: made {manifest['made_at']} by runyard {manifest['version']}, signed with the"
         f" encryption key {manifest['keys'][0]}."
     )
-    typer.echo(f"It holds {contents.in_words(contents.counts(backup.tables))}.")
+    typer.echo(f"It holds {contents.describe(contents.counts(backup.tables))}.")
     typer.echo(
         f"The keys read {encrypted['encrypted'] - encrypted['unreadable']} of {encrypted['encrypted']} encrypted values."
     )
@@ -117,56 +116,45 @@ def restore(
     The restore is one transaction: if it fails or is interrupted, nothing has changed. Runs that had not ended when the
     backup was made continue when the service starts.
     """
-    _restore(file, settings(), passphrase_file, out, replace=replace, yes=yes, paused=paused)
-
-
-def _restore(
-    file: Path,
-    own: Settings,
-    passphrase_file: Path | None,
-    out: Output,
-    *,
-    replace: bool,
-    yes: bool,
-    paused: bool,
-) -> None:
     from cli.backups import contents, database, restoring
     from cli.machine import local  # imports SQLAlchemy
     from shared import migrations
 
-    backup, encryption_keys = restoring.open_backup(file, own, passphrase_file)
+    service = settings()
+    backup, encryption_keys = restoring.open_backup(file, service, passphrase_file)
     encrypted = restoring.check(backup)
-    with database.of_service(own, alone=True) as url:
+    with database.service_url(service, is_stopped=True) as url:
         with database.connected(url) as conn:
-            target = restoring.look(conn)
-        restoring.require(target, replace=replace)
+            target = restoring.inspect_target(conn)
+        restoring.require_usable(target, replace=replace)
         if not target.is_empty:
-            _confirm(contents.in_words(target.counts), yes=yes, as_json=out.as_json)
-        kept: Path | None = None
-        troubles: list[str] = []
+            _confirm(contents.describe(target.counts), yes=yes, as_json=out.as_json)
+        key_file: Path | None = None
+        warnings: list[str] = []
 
-        def at_last() -> None:
-            nonlocal kept
-            troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir))
+        def before_commit() -> None:
+            nonlocal key_file
+            warnings.extend(restoring.empty_redis(service.redis_url, service.data_dir))
             # Before the commit: after a crash, unused keys are harmless, but rows without their keys are unreadable.
-            kept = None if own.encryption_keys else local.keep_keys(own, encryption_keys)
+            key_file = None if service.encryption_keys else local.keep_keys(service, encryption_keys)
 
-        restoring.restore(url, backup, replace=not target.is_empty, paused=paused, at_last=at_last)
+        restoring.restore(
+            url, backup, replace=not target.is_empty, paused=paused, before_commit=before_commit
+        )
         migrations.upgrade(url)
         ended = 0
         if paused:
-            with local.connected(changed(own, database_url=url)):
+            with local.connected(dataclasses.replace(service, database_url=url)):
                 ended = restoring.end_live_runs()
     if out.as_json:
-        result = {**_shown(backup.manifest), **encrypted, "ended_runs": ended}
-        out.json({"path": str(file), **result})
+        out.json({"path": str(file), **_shown(backup.manifest), **encrypted, "ended_runs": ended})
     else:
-        restored = contents.in_words(contents.counts(backup.tables))
+        restored = contents.describe(contents.counts(backup.tables))
         typer.echo(f"Restored {restored}, as of {backup.manifest['made_at']}.")
-        if kept is not None:
-            typer.echo(f"The keys are in {kept}.")
-    for trouble in troubles:
-        typer.echo(trouble, err=True)
+        if key_file is not None:
+            typer.echo(f"The keys are in {key_file}.")
+    for warning in warnings:
+        typer.echo(warning, err=True)
 
 
 def _confirm(label: str, *, yes: bool, as_json: bool) -> None:

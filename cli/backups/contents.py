@@ -14,9 +14,9 @@ from cli.backups.manifest import Table
 from cli.errors import CommandFailed
 from shared import store_vectors
 from shared.infra import encryption
+from shared.infra.database_version import needed
 from shared.infra.encryption import Undecryptable
 from shared.infra.key_rotation import ENCRYPTED
-from shared.infra.schema import needed
 from shared.models import METADATA
 
 # Tables whose rows the processes rewrite every few seconds.
@@ -44,9 +44,9 @@ def counts(tables: Iterable[Table]) -> dict[str, int]:
     return {name: rows[name] for name in COUNTED if name in rows}
 
 
-def in_words(counted: Mapping[str, int]) -> str:
+def describe(counts: Mapping[str, int]) -> str:
     """Return counts as a phrase, such as `2 deployments, 5 runs`, or `nothing`."""
-    return ", ".join(f"{counted[name]} {COUNTED[name]}" for name in COUNTED if counted.get(name)) or "nothing"
+    return ", ".join(f"{counts[name]} {COUNTED[name]}" for name in COUNTED if counts.get(name)) or "nothing"
 
 
 def require_known(columns: Mapping[str, Iterable[str]], migration: str) -> None:
@@ -58,9 +58,9 @@ def require_known(columns: Mapping[str, Iterable[str]], migration: str) -> None:
     for table, names in columns.items():
         if table not in KNOWN:
             raise CommandFailed(f"The table {table!r} is not one of runyard's.")
-        for name in names:
-            if migration == needed() and name not in KNOWN[table]:
-                raise CommandFailed(f"The column {name!r} of the table {table!r} is not one of runyard's.")
+        unknown = [name for name in names if name not in KNOWN[table]]
+        if migration == needed() and unknown:
+            raise CommandFailed(f"The column {unknown[0]!r} of the table {table!r} is not one of runyard's.")
 
 
 def require_all(tables: Iterable[str], migration: str) -> None:

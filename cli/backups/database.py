@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.abc import Params, QueryNoTemplate
 from sqlalchemy import Connection as EngineConnection
 from sqlalchemy import NullPool, create_engine
 
@@ -43,23 +44,26 @@ Connection = psycopg.Connection[Any]
 
 
 @contextmanager
-def of_service(settings: Settings, *, alone: bool = False) -> Iterator[str]:
+def service_url(settings: Settings, *, is_stopped: bool = False) -> Iterator[str]:
     """Yield the database's URL. Start an embedded PostgreSQL for the block if it is not running.
 
-    `alone`: the service must be stopped. A service with embedded servers cannot be started during the block.
+    `is_stopped`: the service must be stopped, and one with embedded servers cannot be started during the block.
     Raises CannotStart, and CommandFailed if there is no database.
     """
+    folder = settings.data_dir
     if settings.database_url is not None:
         yield settings.database_direct_url or settings.database_url
         return
-    if not alone and _is_running(settings.data_dir):
-        yield embedded.postgres_url(settings.data_dir)
+    if not is_stopped and _is_running(folder):
+        yield embedded.postgres_url(folder)
         return
-    if not alone:
-        _require_cluster(settings.data_dir)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    settings.data_dir.chmod(0o700)
-    with locked(settings.data_dir) as lock, _started(embedded.postgres(settings.data_dir), lock) as url:
+    if not is_stopped and not (folder / "postgres" / "PG_VERSION").exists():
+        raise CommandFailed(
+            f"There is no database in {folder}. Name the service's folder with RUNYARD_DATA_DIR, or set DATABASE_URL."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    with locked(folder) as lock, _start(embedded.postgres(folder), lock) as url:
         yield url
 
 
@@ -74,15 +78,8 @@ def _is_running(data_dir: Path) -> bool:
         return False
 
 
-def _require_cluster(data_dir: Path) -> None:
-    if not (data_dir / "postgres" / "PG_VERSION").exists():
-        raise CommandFailed(
-            f"There is no database in {data_dir}. Name the service's folder with RUNYARD_DATA_DIR, or set DATABASE_URL."
-        )
-
-
 @contextmanager
-def _started(server: embedded.Server, lock: int) -> Iterator[str]:
+def _start(server: embedded.Server, lock: int) -> Iterator[str]:
     def prepare() -> None:
         if server.before_exec is not None:
             server.before_exec()
@@ -118,8 +115,9 @@ def _await(server: embedded.Server, process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
     """Open a connection in autocommit mode. Raises CommandFailed."""
+    plain_url = driver_url(url).replace("postgresql+psycopg://", "postgresql://", 1)
     try:
-        connection = psycopg.connect(_plain(url), autocommit=True, **SESSION)
+        connection = psycopg.connect(plain_url, autocommit=True, **SESSION)
     except psycopg.OperationalError as error:
         raise CommandFailed(f"The database does not answer: {error}") from error
     with connection:
@@ -138,12 +136,13 @@ def transaction(url: str) -> Iterator[tuple[EngineConnection, Connection]]:
         yield connection, driver
 
 
+def scalar(conn: Connection, query: QueryNoTemplate, parameters: Params | None = None) -> Any:
+    """Return the first value of a query's first row. None: there is no row."""
+    row = conn.execute(query, parameters).fetchone()
+    return row[0] if row else None
+
+
 def message(error: Exception) -> str:
     """Return PostgreSQL's error message as one line. It may quote rows, so unprintable characters become spaces."""
-    said = str(getattr(error, "orig", error))  # the text of SQLAlchemy's own error includes the statement
-    text = "".join(c if c.isprintable() else " " for c in said)
-    return " ".join(text.split())
-
-
-def _plain(url: str) -> str:
-    return driver_url(url).replace("postgresql+psycopg://", "postgresql://", 1)
+    text = str(getattr(error, "orig", error))  # the text of SQLAlchemy's own error includes the statement
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

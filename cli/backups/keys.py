@@ -23,7 +23,7 @@ from cli.errors import BadUsage, CommandFailed
 from cli.machine import embedded, local
 from shared.settings import Settings
 
-LEAST = 12  # characters of a passphrase
+MIN_CHARACTERS = 12  # of a passphrase
 COST = {"n": 2**16, "r": 8, "p": 1}  # each guess of a passphrase costs 64 MiB and 0.2 seconds
 
 
@@ -40,8 +40,8 @@ def passphrase(path: Path | None) -> str | None:
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadUsage(f"{path} cannot be read: {error}") from error
-    if len(text) < LEAST:
-        raise BadUsage(f"The passphrase in {path} has fewer than {LEAST} characters.")
+    if len(text) < MIN_CHARACTERS:
+        raise BadUsage(f"The passphrase in {path} has fewer than {MIN_CHARACTERS} characters.")
     return text
 
 
@@ -62,32 +62,30 @@ def unseal(sealed_keys: dict[str, Any], passphrase: str) -> tuple[str, ...]:
     """Decrypt the keys of a manifest. Raises CommandFailed for a wrong passphrase or changed keys."""
     cipher = _cipher(passphrase, bytes.fromhex(sealed_keys["salt"]))
     try:
-        opened = cipher.decrypt(sealed_keys["sealed"].encode()).decode().split(",")
+        return tuple(cipher.decrypt(sealed_keys["sealed"].encode()).decode().split(","))
     except InvalidToken:
         raise CommandFailed("The passphrase does not open the keys of this backup.") from None
-    return tuple(opened)
 
 
-def of_backup(own: Settings, sealed_keys: dict[str, Any] | None, passphrase: str | None) -> tuple[str, ...]:
+def of_backup(
+    settings: Settings, sealed_keys: dict[str, Any] | None, passphrase: str | None
+) -> tuple[str, ...]:
     """Return the encryption keys for reading a backup. Raises CommandFailed if there are none.
 
     RUNYARD_ENCRYPTION_KEYS takes precedence. Otherwise they are the keys in the data directory and, with a passphrase,
     those sealed in the backup.
     """
-    if own.encryption_keys:
-        return own.encryption_keys
-    path = embedded.key_file(own.data_dir)
-    known = local.encryption_keys(own) if path.is_file() else ()
+    if settings.encryption_keys:
+        return settings.encryption_keys
+    path = embedded.key_file(settings.data_dir)
+    known = local.encryption_keys(settings) if path.is_file() else ()
     if passphrase is not None:
         if sealed_keys is None:
             raise BadUsage("The backup has no keys that a passphrase opens: leave --passphrase-file out.")
         known += tuple(key for key in unseal(sealed_keys, passphrase) if key not in known)
     if not known:
-        opens = (
-            "--passphrase-file opens those in the backup"
-            if sealed_keys is not None
-            else "they are not in the backup"
-        )
+        are_sealed = sealed_keys is not None
+        opens = "--passphrase-file opens those in the backup" if are_sealed else "they are not in the backup"
         raise CommandFailed(
             f"There are no encryption keys, which also authenticate the backup: set RUNYARD_ENCRYPTION_KEYS, or put"
             f" them into {path}; {opens}."

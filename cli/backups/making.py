@@ -13,32 +13,28 @@ from psycopg.errors import InsufficientPrivilege, ReadOnlySqlTransaction, Undefi
 
 from cli.backups import archive, contents, database, keys
 from cli.backups.archive import Backup, BackupWriter
-from cli.backups.database import Connection
+from cli.backups.database import Connection, scalar
 from cli.backups.manifest import KIND, Table
 from cli.errors import CommandFailed
 from shared import __version__
 from shared.infra import encryption
-from shared.infra.schema import needed
+from shared.infra.database_version import needed
 
 SUFFIX = ".backup"
-
-
-def place_of(target: Path) -> tuple[Path, Path]:
-    """Return the path of the backup and of the partial file that becomes it.
-
-    If `target` is a directory, the backup's name contains the current time.
-    """
-    if target.is_dir():
-        made = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        return target / f"runyard-{made}{SUFFIX}", target / ".runyard.part"
-    return target, target.with_name(f".{target.name}.part")
 
 
 def make(
     url: str, target: Path, encryption_keys: tuple[str, ...], *, passphrase: str | None, replace: bool
 ) -> tuple[Path, dict[str, Any]]:
-    """Write a backup of the database. Returns its path and its manifest. Raises CommandFailed."""
-    path, part = place_of(target)
+    """Write a backup of the database. Returns its path and its manifest. Raises CommandFailed.
+
+    If `target` is a directory, the backup's name contains the current time.
+    """
+    if target.is_dir():
+        path = target / f"runyard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
+        part = target / ".runyard.part"
+    else:
+        path, part = target, target.with_name(f".{target.name}.part")
     if path.exists() and not path.is_file():
         raise CommandFailed(f"{path} is no regular file.")
     if path.exists() and not replace:
@@ -46,16 +42,16 @@ def make(
     encryption.configure(encryption_keys)
     with database.connected(url) as conn:
         with archive.writing(path, part, replace=replace) as writer:
-            manifest = _written(conn, writer, encryption_keys, passphrase)
+            manifest = _write_tables(conn, writer, encryption_keys, passphrase)
             writer.flush()
             readable = contents.read_all(Backup(part, manifest))
             manifest |= {"encrypted": readable.total(), "unreadable": readable[False]}
             writer.add_manifest(manifest, encryption_keys[0])
-        _note(conn, path)
+        _record_backup(conn, path)
     return path, manifest
 
 
-def _note(conn: Connection, path: Path) -> None:
+def _record_backup(conn: Connection, path: Path) -> None:
     """Record the time and size of the backup for the metric of its age. Skipped for a read-only database user."""
     with suppress(InsufficientPrivilege, ReadOnlySqlTransaction, UndefinedTable):
         conn.execute(
@@ -65,7 +61,7 @@ def _note(conn: Connection, path: Path) -> None:
         )
 
 
-def _written(
+def _write_tables(
     conn: Connection, writer: BackupWriter, encryption_keys: tuple[str, ...], passphrase: str | None
 ) -> dict[str, Any]:
     """Write the rows of all tables as of one moment. Returns the manifest."""
@@ -87,7 +83,7 @@ def _written(
                 "postgres": conn.info.server_version // 10000,
                 "tables": tuple(_copy(conn, writer, name, columns[name]) for name in columns),
                 "identities": contents.identities(conn),
-                "live_runs": _live_runs(conn),
+                "live_runs": scalar(conn, b"SELECT count(*) FROM run WHERE is_live(status)"),
                 "keys": [keys.fingerprint(key) for key in encryption_keys],
                 "sealed_keys": None if passphrase is None else keys.seal(encryption_keys, passphrase),
             }
@@ -106,16 +102,16 @@ def _lock(conn: Connection, tables: Iterable[str]) -> None:
 
 def _migration(conn: Connection) -> str:
     """Return the version of the database's schema. Raises CommandFailed if this release cannot back it up."""
-    exists = conn.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
-    row = conn.execute("SELECT version_num FROM alembic_version").fetchone() if exists and exists[0] else None
-    if row is None:
+    exists = scalar(conn, "SELECT to_regclass('alembic_version') IS NOT NULL")
+    migration = scalar(conn, "SELECT version_num FROM alembic_version") if exists else None
+    if migration is None:
         raise CommandFailed("The database holds no service: nothing was ever prepared in it.")
-    if row[0] > needed():
+    if migration > needed():
         raise CommandFailed(
-            f"The database has version {row[0]}, and this release knows {needed()} at most. Make the backup with the"
+            f"The database has version {migration}, and this release knows {needed()} at most. Make the backup with the"
             " release that the service has."
         )
-    return row[0]
+    return migration
 
 
 def _copy(conn: Connection, writer: BackupWriter, table: str, columns: tuple[str, ...]) -> Table:
@@ -123,9 +119,3 @@ def _copy(conn: Connection, writer: BackupWriter, table: str, columns: tuple[str
         with cursor.copy(contents.copy(table, columns, "TO STDOUT")) as rows:
             written = writer.add_table(bytes(row) for row in rows)
         return Table(table, columns, cursor.rowcount, **written)
-
-
-def _live_runs(conn: Connection) -> int:
-
-    row = conn.execute(b"SELECT count(*) FROM run WHERE is_live(status)").fetchone()
-    return row[0] if row else 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KIND = "runyard backup"
-MOST = 2**63 - 1
+MAX_COUNT = 2**63 - 1
 
 IsValid = Callable[[Any], bool]
 
@@ -49,7 +49,7 @@ def _invalid_fields(value: Any, fields: Mapping[str, IsValid]) -> list[str]:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST  # bool is a subclass of int
+    return type(value) is int and 0 <= value <= MAX_COUNT  # bool is a subclass of int
 
 
 def _matches(pattern: str) -> IsValid:
@@ -57,8 +57,8 @@ def _matches(pattern: str) -> IsValid:
     return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
 
 
-def _is_list(is_valid: IsValid, *, least: int) -> IsValid:
-    return lambda value: isinstance(value, list) and len(value) >= least and all(map(is_valid, value))
+def _is_list(is_valid: IsValid, *, min_length: int = 1) -> IsValid:
+    return lambda value: isinstance(value, list) and len(value) >= min_length and all(map(is_valid, value))
 
 
 def _is_object(fields: Mapping[str, IsValid]) -> IsValid:
@@ -80,7 +80,7 @@ _are_sealed_keys = _is_object(
 )
 TABLE: Mapping[str, IsValid] = {
     "name": _is_name,
-    "columns": _is_list(_is_name, least=1),
+    "columns": _is_list(_is_name),
     "rows": _is_count,
     "text_bytes": _is_count,
     "size": _is_count,
@@ -92,11 +92,11 @@ MANIFEST: Mapping[str, IsValid] = {
     "migration": _matches("[0-9]{4}"),
     "made_at": _matches("[0-9T:+-]{10,40}"),
     "postgres": _is_count,
-    "tables": _is_list(_is_object(TABLE), least=0),
+    "tables": _is_list(_is_object(TABLE), min_length=0),
     "identities": _are_identities,  # last number of each identity column, by `table.column`; null before the first
     "live_runs": _is_count,
     "encrypted": _is_count,
     "unreadable": _is_count,
-    "keys": _is_list(_is_fingerprint, least=1),  # fingerprints of the encryption keys; the first one signs
+    "keys": _is_list(_is_fingerprint),  # fingerprints of the encryption keys; the first one signs
     "sealed_keys": lambda value: value is None or _are_sealed_keys(value),
 }

@@ -17,18 +17,20 @@ from pathlib import Path
 from psycopg import Error, sql
 from redis.exceptions import RedisError
 from sqlalchemy import Connection as EngineConnection
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli.backups import archive, contents, database, keys
 from cli.backups.archive import Backup
-from cli.backups.database import Connection
+from cli.backups.database import Connection, scalar
 from cli.backups.manifest import Table
 from cli.errors import CommandFailed
 from shared import migrations, store_vectors
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
-from shared.infra import encryption, redis
-from shared.infra.schema import needed, versions
+from shared.infra import encryption, postgres, redis
+from shared.infra.database_version import needed, versions
 from shared.models import METADATA
+from shared.runs import cancel
 from shared.settings import Settings
 from shared.sql import VIEWS, drop_views
 
@@ -49,10 +51,12 @@ class TargetDatabase:
     sessions: int  # open sessions of the service's processes
 
 
-def open_backup(path: Path, own: Settings, passphrase_file: Path | None) -> tuple[Backup, tuple[str, ...]]:
+def open_backup(
+    path: Path, settings: Settings, passphrase_file: Path | None
+) -> tuple[Backup, tuple[str, ...]]:
     """Return the backup and the encryption keys. Raises CommandFailed if none of the keys has signed it."""
     unverified = archive.read(path)
-    encryption_keys = keys.of_backup(own, unverified.sealed_keys, keys.passphrase(passphrase_file))
+    encryption_keys = keys.of_backup(settings, unverified.sealed_keys, keys.passphrase(passphrase_file))
     encryption.configure(encryption_keys)
     return unverified.authenticate(encryption_keys), encryption_keys
 
@@ -91,21 +95,20 @@ def _require_restorable(backup: Backup) -> None:
         raise CommandFailed(f"{backup.path}: its tables are not in the order in which a backup is made.")
 
 
-def look(conn: Connection) -> TargetDatabase:
+def inspect_target(conn: Connection) -> TargetDatabase:
     """Describe the database of this connection."""
     known = {*METADATA.tables, VERSION, store_vectors.NAME}
     relations = conn.execute(RELATIONS, {"known": list(known), "views": list(VIEWS)})
     tables = tuple(name for (name,) in relations.fetchall())
     foreign = tuple(name for name in tables if name not in known)
     filled = [name for name in tables if name not in (*foreign, *OF_EMPTY_SERVICE) and _has_rows(conn, name)]
-    is_used = bool(filled) or _has_own_organizations(conn, tables)
-    sessions = conn.execute(SESSIONS).fetchone()
+    is_used = bool(filled) or _has_other_organizations(conn, tables)
     return TargetDatabase(
         tables=tables,
         foreign=foreign,
         counts=_counts(conn, tables) if is_used else {},
         is_empty=not is_used,
-        sessions=sessions[0] if sessions else 0,
+        sessions=scalar(conn, SESSIONS),
     )
 
 
@@ -125,29 +128,23 @@ WHERE datname = current_database() AND application_name LIKE 'runyard%'
 
 
 def _has_rows(conn: Connection, table: str) -> bool:
-    row = conn.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(table))).fetchone()
-    return bool(row and row[0])
+    return scalar(conn, sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(table)))
 
 
-def _has_own_organizations(conn: Connection, tables: Sequence[str]) -> bool:
+def _has_other_organizations(conn: Connection, tables: Sequence[str]) -> bool:
     if "organization" not in tables:
         return False
-    row = conn.execute(
-        "SELECT EXISTS (SELECT FROM organization WHERE name <> %s)", (DEFAULT_ORGANIZATION_NAME,)
-    ).fetchone()
-    return bool(row and row[0])
+    query = "SELECT EXISTS (SELECT FROM organization WHERE name <> %s)"
+    return scalar(conn, query, (DEFAULT_ORGANIZATION_NAME,))
 
 
 def _counts(conn: Connection, tables: Sequence[str]) -> dict[str, int]:
-    counts = {}
-    for table in contents.COUNTED:
-        if table in tables:
-            row = conn.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))).fetchone()
-            counts[table] = row[0] if row else 0
-    return counts
+    query = sql.SQL("SELECT count(*) FROM {}")
+    counted = [table for table in contents.COUNTED if table in tables]
+    return {table: scalar(conn, query.format(sql.Identifier(table))) for table in counted}
 
 
-def require(target: TargetDatabase, *, replace: bool) -> None:
+def require_usable(target: TargetDatabase, *, replace: bool) -> None:
     """Raise CommandFailed unless a backup may be restored into this database."""
     if target.foreign:
         raise CommandFailed(
@@ -160,23 +157,25 @@ def require(target: TargetDatabase, *, replace: bool) -> None:
         )
     if not target.is_empty and not replace:
         raise CommandFailed(
-            f"The database is not empty: it holds {contents.in_words(target.counts)}. Restore into an empty one;"
+            f"The database is not empty: it holds {contents.describe(target.counts)}. Restore into an empty one;"
             " --replace removes what is there."
         )
 
 
-def restore(url: str, backup: Backup, *, replace: bool, paused: bool, at_last: Callable[[], None]) -> None:
+def restore(
+    url: str, backup: Backup, *, replace: bool, paused: bool, before_commit: Callable[[], None]
+) -> None:
     """Replace the database's content by the backup, migrated to this release's version.
 
     `replace`: the database need not be empty. `paused`: crons are disabled, webhooks are not sent, and runs that had
-    not ended are not eligible. `at_last` is called just before the commit. Raises CommandFailed; the database is then
+    not ended are not eligible. `before_commit` is called just before the commit. Raises CommandFailed; the database is then
     unchanged.
     """
     try:
         with database.transaction(url) as (connection, conn):
-            _take_turn(conn)
-            target = look(conn)
-            require(target, replace=replace)
+            _lock_migrations(conn)
+            target = inspect_target(conn)
+            require_usable(target, replace=replace)
             _drop(conn, target)
             _create_tables(connection, backup)
             _require_columns(conn, backup)
@@ -186,20 +185,19 @@ def restore(url: str, backup: Backup, *, replace: bool, paused: bool, at_last: C
             migrations.upgrade_in_transaction(connection, needed())
             if paused:
                 _pause(conn)
-            at_last()
+            before_commit()
     except (Error, SQLAlchemyError) as error:
         raise CommandFailed(f"Nothing was restored. PostgreSQL says: {database.message(error)}") from error
     with database.connected(url) as conn:
         conn.execute("ANALYZE")
 
 
-def _take_turn(conn: Connection) -> None:
+def _lock_migrations(conn: Connection) -> None:
     """Take the lock of migrations until the transaction ends. Raises CommandFailed if another process holds it.
 
     A migration that starts meanwhile waits for the lock.
     """
-    row = conn.execute("SELECT pg_try_advisory_xact_lock(%s)", (migrations.LOCK,)).fetchone()
-    if not (row and row[0]):
+    if not scalar(conn, "SELECT pg_try_advisory_xact_lock(%s)", (migrations.LOCK,)):
         raise CommandFailed("Somebody restores or migrates this database at this moment.")
 
 
@@ -216,10 +214,10 @@ def _create_tables(connection: EngineConnection, backup: Backup) -> None:
 
 def _require_columns(conn: Connection, backup: Backup) -> None:
     """Raise CommandFailed unless the backup has exactly the tables and columns that the migrations created."""
-    created = contents.columns(conn)
-    for name in created.keys() | {table.name for table in backup.tables}:
-        held = [column for table in backup.tables if table.name == name for column in table.columns]
-        if sorted(held) != sorted(created.get(name, ())):
+    expected = contents.columns(conn)
+    supplied = {table.name: table.columns for table in backup.tables}
+    for name in expected.keys() | supplied.keys():
+        if sorted(supplied.get(name, ())) != sorted(expected.get(name, ())):
             raise CommandFailed(
                 f"Nothing was restored: {backup.path} does not hold the columns that {name} has in database version"
                 f" {backup.manifest['migration']}."
@@ -282,19 +280,11 @@ def end_live_runs() -> int:
 
     Cancelling ends a pending run at once; upkeep ends running ones. Requires a connected process (`local.connected`).
     """
-    from sqlalchemy import text
-
-    from shared.infra.postgres import connection
-    from shared.runs import cancel
-
-    with connection() as conn:
-        rows = conn.execute(
-            text(
-                "SELECT deployment_id, thread_id, run_id FROM run WHERE is_live(status) ORDER BY created_seq"
-            )
-        ).all()
+    query = "SELECT deployment_id, thread_id, run_id FROM run WHERE is_live(status) ORDER BY created_seq"
+    with postgres.connection() as conn:
+        rows = conn.execute(text(query)).all()
     for row in rows:
-        with connection() as conn:
+        with postgres.connection() as conn:
             cancel.cancel_run(conn, row.deployment_id, row.thread_id, row.run_id, reason=PAUSED)
     return len(rows)
 

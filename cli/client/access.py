@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
@@ -31,6 +32,12 @@ KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
 KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
+
+OTHER_SERVICE = "--url, or --context before the command, names another."
+LOCAL_SERVICE = "`runyard --context local` uses the service of this directory."
+
+# Whether notices about the service are left out. Each call of `runyard` sets it.
+is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 
 logging.getLogger("dotenv").setLevel(logging.ERROR)  # its warning does not name the file; _mention_line does
 
@@ -52,35 +59,53 @@ def _mention_line(path: Path, line: int) -> None:
     typer.echo(f"Line {line} of {path} is not NAME=value: it sets nothing.", err=True)
 
 
-def find_url(url: str | None, settings: Settings) -> str:
+@dataclass(frozen=True)
+class Address:
+    """The service's address. `notice` names the service, unless the user chose it by an option or a variable."""
+
+    url: str
+    notice: str = ""
+
+    def announce(self) -> None:
+        """Print the notice on stderr, so that the user sees which service a command changes or reads."""
+        if self.notice and not is_quiet.get():
+            typer.echo(self.notice, err=True)
+
+
+def find_address(url: str | None, settings: Settings) -> Address:
     """Return the service's address. Raises BadUsage for a context that does not exist or contradicts the address.
 
     The first of: the option, RUNYARD_URL, the context that was requested by name, LANGGRAPH_HOST_URL, the current
     context, where the service of the data directory listens, this machine.
     """
-    named = any(os.environ.get(name) for name in ("RUNYARD_URL", "RUNYARD_URL_FILE"))
-    address = url or (settings.url if named else None)
-    if address:
+    url, notice = _find_address(url, settings)
+    return Address(url.rstrip("/"), notice)
+
+
+def _find_address(url: str | None, settings: Settings) -> tuple[str, str]:
+    """Return the address and the notice."""
+    if url or _is_set("RUNYARD_URL", "RUNYARD_URL_FILE"):
+        address = url or settings.url
         _check_requested(address, "--url" if url else "RUNYARD_URL")
-    if not address and not contexts.requested_by_name():
-        address = os.environ.get("LANGGRAPH_HOST_URL")
-    if not address and (context := contexts.selected()):
-        address = context.url
-        if not contexts.requested_by_name() and _read_kept(settings, KEPT_URL) not in (None, address):
-            _mention_context(context)
-    if not address and not any(
-        os.environ.get(name) for name in (*names_of("listen_host"), *names_of("port"))
-    ):
-        address = _read_kept(settings, KEPT_URL)
-    return (address or settings.url).rstrip("/")
+        return address, ""
+    is_requested = contexts.requested_by_name() is not None
+    if not is_requested and (address := os.environ.get("LANGGRAPH_HOST_URL")):
+        return address, ""
+    context, kept = contexts.selected(), _read_kept(settings, KEPT_URL)
+    if context:
+        advice = OTHER_SERVICE if kept in (None, context.url) else LOCAL_SERVICE
+        return context.url, "" if is_requested else f"Using {context.source}, {context.url}. {advice}"
+    if _is_set(*names_of("listen_host"), *names_of("port")):
+        return settings.url, ""
+    address = kept or settings.url
+    what = "the default address"
+    if kept:
+        what = "the service of " + ("RUNYARD_DATA_DIR" if _is_set("RUNYARD_DATA_DIR") else "this directory")
+    return address, "" if is_requested else f"Using {what}, {address}. {OTHER_SERVICE}"
 
 
-@cache  # a command may call find_url twice, and must print this once
-def _mention_context(context: Context) -> None:
-    typer.echo(
-        f"Using {context.source}, {context.url}. `runyard --context local` uses the service of this directory.",
-        err=True,
-    )
+def _is_set(*names: str) -> bool:
+    return any(os.environ.get(name) for name in names)
 
 
 def _check_requested(url: str, source: str) -> None:

@@ -217,3 +217,11 @@ def selected() -> Context | None:
     contexts = load()
     name = name or contexts.current
     return contexts.get(name) if name else None
+
+
+def complete_name(incomplete: str) -> list[str]:
+    """Return the names of contexts that begin with `incomplete`. Prints nothing."""
+    try:
+        return sorted(name for name in load().by_name if name.startswith(incomplete))
+    except Exception:  # the outermost loop: a shell must not print a traceback while it completes
+        return []

@@ -1,17 +1,33 @@
-"""`runyard list`, `status` and `delete`."""
+"""`runyard list`, `status`, `limits`, `open` and `delete`."""
 
 from __future__ import annotations
 
+import os
+import sys
+import webbrowser
+from collections.abc import Mapping
 from typing import Any
 
+import typer
+from rich.table import Table
 from rich.text import Text
 from typer import Option
 
+from cli.client.access import find_address
 from cli.client.client import Client
 from cli.client.names import address_in, revision_style, version
-from cli.commands import Yes, command, delete_record
+from cli.commands import Service, Yes, command, delete_record, settings
+from cli.deployments.deploy import Limits
 from cli.deployments.revisions import show_revisions
-from cli.deployments.target import Name, RequiredName, Wide, find_by_name, resolve_deployment
+from cli.deployments.target import (
+    Name,
+    NameOrConsole,
+    RequiredName,
+    Wide,
+    find_by_name,
+    one_name,
+    resolve_deployment,
+)
 from cli.output import Column, Output, Row, console, id_column, printable, when
 
 REVISIONS_SHOWN = 5
@@ -45,6 +61,68 @@ def status(client: Client, out: Output, name: Name = None, wide: Wide = False) -
     if not out.as_json:
         console().print()
         show_revisions(client, deployment, rows, wide=wide)
+
+
+@command
+def limits(limits: Limits, client: Client, out: Output, name: Name = None) -> None:
+    """Show the pool and the limits of a deployment, or change them without a deploy.
+
+    No revision is created. A change applies to runs that start after it; budgets of tokens also apply to running runs.
+    `0` removes a limit.
+    """
+    deployment = resolve_deployment(client, name)
+    if body := limits.body():
+        deployment = client.change(deployment["id"], body)
+    values = {"pool": deployment.get("pool"), **(deployment.get("limits") or {})}
+
+    def draw() -> Table:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for label, value in values.items():
+            table.add_row(label, Text(printable("-" if value is None else str(value))))
+        return table
+
+    out.show({"id": deployment["id"], "name": deployment["name"], **values}, draw)
+
+
+@command
+def open_console(
+    service: Service,
+    out: Output,
+    name: NameOrConsole = None,
+    option: str | None = Option(None, "--deployment", hidden=True),  # for older scripts
+    print_only: bool = Option(False, "--print", help="Print the address without opening a browser."),
+) -> None:
+    """Open the console, or a deployment's page in it, in a browser.
+
+    The command prints the address. Without a display it opens no browser. The console asks for an API key, but not under
+    `runyard dev`.
+    """
+    name = one_name(name, option)
+    if name is None:
+        result = {"url": f"{find_address(service.url, settings()).url}/"}
+    else:
+        with service.open() as client:
+            record = resolve_deployment(client, name)
+            result = {"name": record["name"], "url": _page_of(client.url, record)}
+    if out.as_json:
+        out.json(result)
+        return
+    typer.echo(result["url"])
+    if not print_only and sys.stdout.isatty() and has_screen(os.environ):
+        webbrowser.open(result["url"])
+
+
+def _page_of(url: str, record: Mapping[str, Any]) -> str:
+    return f"{url}/o/{record['tenant_id']}/host/deployments/{record['id']}"
+
+
+def has_screen(environment: Mapping[str, str], platform: str = sys.platform) -> bool:
+    """Return whether the user would see a browser. Returns False in CI, through SSH, and without a display."""
+    if any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "CI")):
+        return False
+    return platform in ("darwin", "win32") or any(
+        environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
 
 
 @command

@@ -10,15 +10,14 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
-from cli import completion
 from cli.client.access import read_env
 from cli.client.client import Client
 from cli.client.names import version
 from cli.commands import JSON_EVENTS_HELP, Service, command, new_app
-from cli.deployments.deploying import NoWait, Timeout, follow_to_end
+from cli.deployments.deploy import NoWait, Timeout, follow_to_end
 from cli.deployments.following import WAIT_SECONDS
 from cli.deployments.report import choose_report
-from cli.deployments.target import Name, NameOption, find_by_name, one_name, resolve_deployment
+from cli.deployments.target import Name, NameOption, complete_name, find_by_name, one_name, resolve_deployment
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Output, printable
 
@@ -97,7 +96,7 @@ def unset_variables(
         help="Deployment and names of variables. Without a deployment: variables of this directory's deployment.",
         metavar="[DEPLOYMENT] VARIABLE…",
         show_default=False,
-        autocompletion=completion.deployment_names,
+        autocompletion=complete_name,
     ),
     option: NameOption = None,
     no_wait: NoWait = False,

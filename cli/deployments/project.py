@@ -1,4 +1,4 @@
-"""A project directory on this machine: its configuration, name, secrets and source archive.
+"""A project directory on this machine: its configuration, name, secrets and source archive; and `runyard new`.
 
 The archive contains regular files only, and omits those that the ignore files of its top directories exclude. It
 never contains a file whose name begins with `.env`, nor the env file that the configuration names: secrets are sent
@@ -11,17 +11,24 @@ import gzip
 import json
 import os
 import re
+import shlex
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import typer
 from pathspec import GitIgnoreSpec
+from typer import Argument, Option
 
+from cli import PROJECT
 from cli.client.access import TENANT_NAMES, read_env
-from cli.errors import CommandFailed
-from shared.deployments import env_names, javascript
+from cli.commands import command, has_server
+from cli.errors import BadUsage, CommandFailed
+from cli.output import console
+from shared.deployments import project_rules
 from shared.errors import misspelt
 
 CONFIG = "langgraph.json"
@@ -37,6 +44,17 @@ SECRET_FILES = re.compile(r"\.env.*")
 IGNORE_FILES = (".dockerignore", ".gitignore")
 KEPT_ROOT = "project.json"  # in the data directory of `runyard dev`: its deployment and the edited folder
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
+
+# Of `runyard new`
+TEMPLATES = PROJECT / "examples"
+TEMPLATE = "chat"
+NOT_COPIED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info", ".venv")
+# An example is deployed from the folder of the service, a new project from its own.
+ELSEWHERE = (
+    "\n\nTo deploy it to a running service, keep a key of the service once with `runyard login`. In the folder of"
+    "\n`runyard up`, `runyard keys create --role deploy` prints one. Then:"
+)
+GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
 
 
 @dataclass(frozen=True)
@@ -158,12 +176,11 @@ class Project:
 
     def _check_graphs(self) -> None:
         """Raise CommandFailed for a configuration that the build would refuse: without graphs, or with JavaScript."""
+        for key in ("graphs", "dependencies"):
+            if key not in self.config and (similar := misspelt(key, self.config)):
+                raise CommandFailed(f"{self.config_name}: {similar}: unknown key. Did you mean {key}?")
         if "graphs" not in self.config:
-            similar = misspelt("graphs", self.config)
-            reason = (
-                f"{similar}: unknown key. Did you mean graphs?" if similar else "graphs: this key is missing"
-            )
-            raise CommandFailed(f"{self.config_name}: {reason}")
+            raise CommandFailed(f"{self.config_name}: graphs: this key is missing")
         graphs, auth, http = (
             section if isinstance(section := self.config.get(key), dict) else {}
             for key in ("graphs", "auth", "http")
@@ -175,7 +192,9 @@ class Project:
         ]
         for where, entry, kind in entries:
             path = entry.get("path") if isinstance(entry, dict) else entry
-            if isinstance(path, str) and (reason := javascript.refusal(path.partition(":")[0], kind)):
+            if isinstance(path, str) and (
+                reason := project_rules.javascript_refusal(path.partition(":")[0], kind)
+            ):
                 raise CommandFailed(f"{self.config_name}: {where}: {reason}")
 
 
@@ -252,7 +271,7 @@ def sendable(variables: Mapping[str, str]) -> tuple[list[dict[str, str]], list[s
 
     Variables for the command line itself are in neither.
     """
-    refused = env_names.refused(variables)
+    refused = project_rules.refused_variables(variables)
     sent = [{"name": name, "value": value} for name, value in variables.items() if name not in refused]
     return sent, sorted(set(refused) - CLIENT_VARIABLES)
 
@@ -279,3 +298,73 @@ def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
     except (OSError, ValueError, KeyError, TypeError):
         root = None
     return str if root is None else lambda text: original_paths(data_dir, lambda: root, text)
+
+
+# `runyard new`
+
+
+@command
+def new(
+    directory: Path | None = Argument(
+        None,
+        help="Directory to create. It may exist if it is empty.",
+        metavar="DIRECTORY",
+        show_default=False,
+    ),
+    template: str = Option(
+        TEMPLATE, "--template", "-t", help="Template to copy; --list prints them.", metavar="NAME"
+    ),
+    list_only: bool = Option(False, "--list", help="List the templates."),
+) -> None:
+    """Create a starter project. It needs no key of a model provider."""
+    if list_only:
+        for name, text in templates().items():
+            console().print(f"{name:<10} {text}")
+        return
+    if directory is None:
+        raise BadUsage("Name the directory: `runyard new my-agent`.")
+    create_project(directory, template)
+    typer.echo(f"Made {directory} from the template {template}. What to do with it:\n")
+    path = shlex.quote(str(directory))
+    if has_server():
+        typer.echo(f"  runyard dev {path}      serve it here, and again whenever a file changes")
+    typer.echo(f"  runyard deploy {path}   deploy it to a running service")
+
+
+def templates() -> dict[str, str]:
+    """Return the names of the templates with the descriptions of their graphs."""
+    return {path.parent.name: _description(path) for path in sorted(TEMPLATES.glob(f"*/{CONFIG}"))}
+
+
+def _description(path: Path) -> str:
+    graphs = json.loads(path.read_text(encoding="utf-8"))["graphs"].values()
+    return " ".join(graph["description"] for graph in graphs if isinstance(graph, dict))
+
+
+def create_project(directory: Path, template: str) -> None:
+    """Copy a template to a new or empty directory. Raises CommandFailed."""
+    known = templates()
+    if template not in known:
+        raise BadUsage(f"There is no template {template!r}. There are: {', '.join(known)}.")
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise CommandFailed(f"{directory} is not empty. Name a directory that is, or a new one.")
+        shutil.copytree(TEMPLATES / template, directory, ignore=NOT_COPIED, dirs_exist_ok=True)
+        (directory / ".gitignore").write_text(GITIGNORE)
+        readme = directory / "README.md"
+        readme.write_text(_renamed(readme.read_text(encoding="utf-8"), directory, template), encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"{directory} cannot be made: {error}") from error
+
+
+def _renamed(text: str, directory: Path, template: str) -> str:
+    """Replace the example's name and path in its README by those of the project."""
+    name = directory.resolve().name
+    text = text.replace(f"# {template}\n", f"# {name}\n", 1)
+    for verb in ("deploy", "dev"):
+        text = text.replace(f"runyard {verb} examples/{template}", f"runyard {verb}")
+    text = text.replace(" To deploy it to a running service:", ELSEWHERE)
+    deployed = deployment_name(name)
+    return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
+        f"runyard run {template}", f"runyard run {deployed}"
+    )

@@ -11,7 +11,7 @@ from typer import Option
 from cli.client.client import Client
 from cli.client.names import REVISION_ENDS, is_id, number_of, revision_style, version, with_part
 from cli.commands import JSON_EVENTS_HELP, command
-from cli.deployments.deploying import NoWait, Timeout, follow_to_end
+from cli.deployments.deploy import NoWait, Timeout, follow_to_end
 from cli.deployments.following import WAIT_SECONDS
 from cli.deployments.report import choose_report
 from cli.deployments.target import Name, Wide, resolve_deployment

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from cli import completion
+from cli.client import contexts
 from cli.client.client import Client
 from cli.client.names import PREVIEW_SIGN, address_in, served_at
 from cli.commands import Service
@@ -19,11 +22,39 @@ from cli.errors import BadUsage, CommandFailed
 NAME_FORMS = "Deployment: its name, its id or the end of its id"
 HERE = "Default: the name that `deploy` gives the project of this directory."
 
+# Completion of names in a shell
+COMPLETION_SECONDS = 1.0  # timeout: the shell blocks until the completion returns
+MOST_COMPLETIONS = 100
+PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # shells' completion scripts may evaluate special characters
+
+
+def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of deployments that begin with `incomplete`.
+
+    Returns an empty list without a key, or if the service does not answer in time. Prints nothing.
+    """
+    names: list[str] = []
+    lookup = threading.Thread(target=_find_names, args=(ctx, incomplete, names), daemon=True)
+    with redirect_stderr(io.StringIO()):
+        lookup.start()
+        lookup.join(COMPLETION_SECONDS)
+    return list(names)
+
+
+def _find_names(ctx: typer.Context, incomplete: str, names: list[str]) -> None:
+    try:
+        contexts.requested.set(ctx.find_root().params.get("context"))
+        options = {name: ctx.params.get(name) for name in ("url", "api_key", "org")}
+        with Service(**options).open() as client:
+            answer = client.get("/v2/deployments", {"name_contains": incomplete, "limit": MOST_COMPLETIONS})
+        matches = (row["name"] for row in answer["resources"] if row["name"].startswith(incomplete))
+        names += sorted(name for name in matches if PLAIN.fullmatch(name))
+    except Exception:  # the outermost loop: a shell must not print a traceback between the words of a command
+        return
+
 
 def _name_argument(help: str) -> Any:
-    return typer.Argument(
-        help=help, metavar="DEPLOYMENT", show_default=False, autocompletion=completion.deployment_names
-    )
+    return typer.Argument(help=help, metavar="DEPLOYMENT", show_default=False, autocompletion=complete_name)
 
 
 Name = Annotated[str | None, _name_argument(f"{NAME_FORMS}. {HERE}")]

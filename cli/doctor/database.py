@@ -13,7 +13,13 @@ from cli.errors import CommandFailed
 from cli.machine import embedded, procfile
 from shared import __version__
 from shared.infra import system
-from shared.infra.schema import CREATE_ANEW, ENCODING, DevelopmentDatabase, needed, refuse_development
+from shared.infra.database_version import (
+    CREATE_ANEW,
+    ENCODING,
+    DevelopmentDatabase,
+    needed,
+    refuse_development,
+)
 from shared.setting_values import BadSetting, Formation
 from shared.settings import Settings
 

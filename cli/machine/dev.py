@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,14 @@ from typer import Option
 from cli.client.access import KEPT_KEY
 from cli.client.client import Client
 from cli.commands import ConfigFile, Directory, command
-from cli.deployments.deploying import ArchiveUpload, DeployRequest, read_variables, start
+from cli.deployments.deploy import ArchiveUpload, DeployRequest, read_variables, start
 from cli.deployments.following import LAST_LINES, follow
 from cli.deployments.logs import Log
 from cli.deployments.project import CONFIG, Project, deployment_name, keep_root, original_paths
 from cli.deployments.report import FAILED_STEP, Report
 from cli.errors import FAILED, BadUsage, CommandFailed
-from cli.machine.lines import Lines
+from cli.machine.supervisor import Lines
 from cli.machine.up import run_service
-from cli.machine.watching import changes, state_of
 from cli.output import printable
 from shared.settings import Settings, names_of
 
@@ -41,6 +40,10 @@ STUDIO = "https://smith.langchain.com"
 PEER = "Accepted for compatibility with `langgraph dev`"
 BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
+DEBOUNCE_MS, LOOK_MS = (
+    300,
+    2000,
+)  # between a change of a file and a deploy; between two comparisons of all files
 BUILD_STEP = re.compile(r"(?:fetching|resolving|creating an|installing|loading) ")  # the builder's lines
 # Variables of the shell that are ignored: they describe another service, and `runyard dev` starts its own.
 FOREIGN = {
@@ -49,6 +52,8 @@ FOREIGN = {
     *"RUNYARD_DATABASE_POOLER RUNYARD_PORT RUNYARD_URL RUNYARD_INTERNAL_URL RUNYARD_DATA_DIR RUNYARD_API_KEY".split(),
     *"RUNYARD_ENCRYPTION_KEYS RUNYARD_APP_DOMAIN RUNYARD_DEV_DEPLOYMENT RUNYARD_DEV_ORIGIN".split(),
 }
+
+State = dict[str, tuple[int, int]]  # time and size of each file
 
 
 @command(needs_server=True)
@@ -323,3 +328,77 @@ class Reload(Report):
     def show_log(self) -> None:
         for text in self._log[-LAST_LINES:]:
             self._lines.say(f"  {text}")
+
+
+# Watching the project's files: those of its archive, its configuration and its env file. Each directory is watched on its
+# own, not recursively, so an ignored one (`.venv`, the data directory) costs nothing. An event only triggers a comparison
+# of all files' times and sizes. A missed event therefore loses no change.
+
+
+def state_of(project: Project) -> State:
+    """Return the modification times and sizes of the files that a deploy would read."""
+    state: State = {}
+    for path in (project.folder / project.config_name, project.env_file, *_files(project)):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # the file was deleted meanwhile
+        state[str(path)] = (status.st_mtime_ns, status.st_size)
+    return state
+
+
+def _files(project: Project) -> list[Path]:
+    try:
+        return [path for _, path in project.files()]
+    except CommandFailed:
+        return []  # a dependency does not exist; the deploy reports it
+
+
+def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
+    """Yield the names of files that differ from `seen`, then from the state at the last comparison, without end.
+
+    Raises OSError if polling fails too.
+    """
+    from watchfiles import watch  # only the extra `server` installs it; other commands work without
+
+    is_polling = False
+    while True:
+        project = read()
+        folders = _folders(project)
+        try:
+            for _ in watch(
+                *folders,
+                watch_filter=None,
+                recursive=False,
+                debounce=DEBOUNCE_MS,
+                rust_timeout=LOOK_MS,
+                yield_on_timeout=True,
+                force_polling=is_polling or None,
+            ):
+                project = read()
+                state = state_of(project)
+                changed = {name for name, _ in state.items() ^ seen.items()}
+                seen = state
+                if changed:
+                    yield sorted(_short(project, name) for name in changed)
+                if _folders(project) != folders:
+                    break
+        except OSError:
+            if is_polling:
+                raise
+            is_polling = True  # the system has no inotify watches left
+
+
+def _folders(project: Project) -> list[Path]:
+    try:
+        folders = set(project.walked())
+    except CommandFailed:
+        folders = set()
+    return sorted(
+        folders | {project.folder, *([project.env_file.parent] if project.env_file.parent.is_dir() else [])}
+    )
+
+
+def _short(project: Project, name: str) -> str:
+    path = Path(name)
+    return str(path.relative_to(project.folder)) if path.is_relative_to(project.folder) else name

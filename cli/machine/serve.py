@@ -1,4 +1,4 @@
-"""`runyard up` and `runyard demo`: start the service; deploy an example and stream one run of it."""
+"""`runyard up`, `demo`, `process` and `health`: start the service or one process of it, try it, probe it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from cli import PROJECT
 from cli.client.client import AS_STUDIO, Client
 from cli.client.names import address_in, served_at
 from cli.commands import command
-from cli.deployments.deploying import deploy
+from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from cli.deployments.report import PrintLine
-from cli.errors import CommandFailed
-from cli.machine.lines import Lines
+from cli.errors import BadUsage, CommandFailed
+from cli.machine import health, procfile
+from cli.machine.supervisor import Lines
 from cli.machine.up import run_service
-from shared.settings import Settings, check_public
+from shared.settings import Settings, check_public, unknown_variables
 
 EXAMPLE = PROJECT / "examples" / "chat"
 NAME = "chat"
@@ -80,6 +81,50 @@ def demo(
     raise typer.Exit(run_service(settings, lines, on_ready))
 
 
+@command(needs_server=True)
+def process(
+    name: str = Argument(
+        help="Process: release, web, runner, builder or beat.", metavar="PROCESS", show_default=False
+    ),
+) -> None:
+    """Execute one process of the service, for containers, systemd and Kubernetes.
+
+    Start `release` first: it migrates the database and ends. The other processes serve until SIGTERM. The settings name
+    the servers and keys; unlike `runyard up`, this command creates none. The command replaces itself by the process, which
+    keeps the process id.
+    """
+    line = procfile.line_of(name)
+    environment = procfile.environment_of(line, os.environ)
+    for text in unknown_variables(os.environ):
+        typer.echo(text, err=True)
+    os.chdir(PROJECT)
+    os.execve(line.argv[0], line.argv, environment)
+
+
+@command
+def health_command(
+    kind: str = Argument(
+        help="Process: web, runner, builder or beat; or database.", metavar="PROCESS", show_default=False
+    ),
+    ready: bool = Option(False, "--ready", help="Check readiness for work instead of liveness."),
+    pid: int | None = Option(
+        None, "--pid", help="Check only the process with this id.", metavar="PID", show_default=False
+    ),
+    wait: float = Option(0, "--wait", help="Seconds to repeat a failed check.", min=0, metavar="SECONDS"),
+) -> None:
+    """Check liveness or readiness of this machine's processes. Exit code 1: a check failed or no process was found.
+
+    A process is live while its event loop responds; the check contacts no server. A web process is ready when it
+    reaches a database with its tables, a runner or builder when it reaches the database and does not drain, a beat
+    when it sends notifications. `database` checks that DATABASE_URL has the tables of this release.
+    """
+    if kind not in health.KINDS:
+        raise BadUsage(f"There is no process {kind!r}. There are: {', '.join(health.KINDS)}.")
+    if kind in ("web", health.DATABASE) and pid is not None:
+        raise BadUsage("Only runner, builder and beat are chosen by --pid.")
+    raise typer.Exit(health.report(kind, is_ready=ready, pid=pid, wait_seconds=wait))
+
+
 def settings_for(port: int | None, host: str | None) -> Settings:
     """Return the settings from the environment, overridden by the options. Raises BadSetting."""
     check_public(os.environ)
@@ -103,7 +148,7 @@ def run_example(settings: Settings, print_line: PrintLine) -> None:
     assert settings.api_key is not None
     project = Project.read(EXAMPLE)
     with Client(settings.url, settings.api_key) as client:
-        record = deploy(client, project, NAME, print_line)
+        record = deploy_project(client, project, NAME, print_line)
     print_line("")
     print_line(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
     graph_id = next(iter(project.config["graphs"]))

@@ -1,4 +1,4 @@
-"""A process supervisor: starts programs, restarts those that die, shows their output, and leaves no process behind.
+"""A process supervisor: starts programs, restarts those that die, and leaves no process behind; and their output.
 
 A single-threaded loop waits on the children's output and on signals. Each child runs in a session of its own, so a
 terminal's Ctrl-C reaches only the supervisor. Children die with the supervisor, however it ends. Orphans of a child are
@@ -7,26 +7,33 @@ reparented to the supervisor (`PR_SET_CHILD_SUBREAPER`), which kills them when i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Protocol
+from typing import IO, Protocol, TextIO
 
 from cli.machine.embedded import die_with_parent
 from shared.infra import system
+from shared.infra.outlet import Outlet
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 STEADY_SECONDS = 30.0  # a program that ran this long has recovered; its next death counts as the first
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 5.0
 LINE_LIMIT = 64 * 1024
+COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")  # of the names before the lines
+NAME_WIDTH = 8
+FLUSH_SECONDS = 1.0
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Show = Callable[[str, str], None]
@@ -326,3 +333,64 @@ def _kill_leftovers() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.02)
+
+
+# Output of the processes
+
+
+class Lines:
+    """Prints whole lines from any thread, without blocking on a slow reader.
+
+    The caller also supervises the processes whose lines it prints. It must not stop because stdout is blocked.
+    """
+
+    def __init__(self, out: TextIO | None = None, rewrite: Callable[[str], str] = str) -> None:
+        """`rewrite` is applied to each text before it is printed."""
+        self._out = out or sys.stdout
+        self._rewrite = rewrite
+        self._outlet = _outlet(self._out)
+        self._coloured = self._out.isatty() and "NO_COLOR" not in os.environ
+        self._names: list[str] = []
+        self._lock = threading.Lock()
+
+    def show(self, name: str, line: str) -> None:
+        """Print one or more lines of a process, each prefixed with the process's name."""
+        prefix = f"{name:<{NAME_WIDTH}} │ "
+        if self._coloured:
+            if name not in self._names:
+                self._names.append(name)
+            colour = COLOURS[self._names.index(name) % len(COLOURS)]
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        self._write("\n".join(prefix + part for part in line.split("\n")))
+
+    def say(self, text: str = "") -> None:
+        """Print a message of the command line itself.
+
+        Waits up to FLUSH_SECONDS until it is written, so that later output does not appear before it.
+        """
+        self._write(text)
+        if self._outlet is not None:
+            self._outlet.flush(FLUSH_SECONDS)
+
+    def _write(self, text: str) -> None:
+        text = self._rewrite(text)
+        if self._outlet is not None:
+            self._outlet.put((text + "\n").encode(errors="backslashreplace"))
+            return
+        with self._lock:
+            try:
+                self._out.write(text + "\n")
+                self._out.flush()
+            except (BrokenPipeError, OSError):
+                return  # the reader has exited, but the service must continue
+
+
+def _outlet(out: TextIO) -> Outlet | None:
+    """Return a non-blocking writer for the stream's file descriptor; None if it has none, such as a StringIO."""
+    try:
+        descriptor = os.dup(out.fileno())
+    except (OSError, ValueError):
+        return None
+    outlet = Outlet(descriptor, lambda dropped: b"%d lines were dropped: nobody read them\n" % dropped)
+    atexit.register(outlet.flush, FLUSH_SECONDS)
+    return outlet

@@ -25,10 +25,9 @@ from cli.client.access import KEPT_KEY, KEPT_URL
 from cli.errors import CannotStart
 from cli.machine import embedded, procfile
 from cli.machine.fork_server.client import ForkServer
-from cli.machine.lines import Lines
-from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, describe_exit
-from shared.infra import schema, system
-from shared.infra.hardening import close_memory, owners_alone
+from cli.machine.supervisor import Child, Died, Lines, Show, SupervisedProgram, Supervisor, describe_exit
+from shared.infra import database_version, system
+from shared.infra.system import close_memory, open_private
 from shared.settings import VARIABLES, Settings, unknown_variables
 
 GRACE_SECONDS = 30.0
@@ -37,7 +36,7 @@ READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
 
-OF_MACHINE = "workers.isolation.sandbox"  # log lines of this module concern the machine, not the process
+OF_MACHINE = "workers.isolation."  # log lines of these modules concern the machine, not the process
 
 OnReady = Callable[[Settings], int | None]
 
@@ -125,7 +124,7 @@ def locked(data_dir: Path) -> Iterator[int]:
     The servers inherit the descriptor, so the lock lasts until the last of them has ended.
     """
     path = data_dir / "lock"
-    with open(path, "a+", opener=owners_alone) as file:
+    with open(path, "a+", opener=open_private) as file:
         waited = 0.0
         while True:
             try:
@@ -247,11 +246,11 @@ def _migrate(
     assert settings.database_url is not None
     try:
         # A child process checks: the supervisor would otherwise keep a database driver loaded as long as it lives.
-        if schema.is_enough(schema.applied_by_child(settings.database_url)):
+        if database_version.is_enough(database_version.applied_by_child(settings.database_url)):
             return
-    except schema.NotUtf8 as error:
+    except database_version.NotUtf8 as error:
         raise CannotStart(str(error)) from error
-    except schema.NoDatabase as error:
+    except database_version.NoDatabase as error:
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)

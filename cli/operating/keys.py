@@ -1,4 +1,4 @@
-"""`runyard keys`: create, list, change and revoke API keys of an organization."""
+"""`runyard keys` and `runyard orgs`: API keys of an organization, and the organizations of an installation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from cli.client.access import KEY_PREFIX, find_key, find_tenant, find_url, is_local
+from cli.client.access import KEY_PREFIX, find_address, find_key, find_tenant, is_local
 from cli.client.client import Client
-from cli.commands import Service, command, has_server, new_app, require_server, settings
+from cli.client.names import is_id
+from cli.commands import (
+    OperatorClient,
+    Service,
+    Yes,
+    command,
+    delete_record,
+    has_server,
+    new_app,
+    require_server,
+    settings,
+)
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, minute, printable
 
@@ -25,12 +36,14 @@ RIGHTS = ", ".join(f"{role} ({rights})" for role, rights in ROLES.items())
 LIMITS = ("max_concurrent_runs", "max_tokens_per_day", "max_run_tokens")
 DEFAULT_ORGANIZATION = "default"
 
-app = new_app("Create, list, change and revoke API keys.")
+keys_app = new_app("Create, list, change and revoke API keys.")
+orgs_app = new_app("Create, list, rename and delete organizations. Needs an operator's key.")
 
 KeyId = Annotated[str, typer.Argument(help="Id of the key, or the key itself.", metavar="ID")]
+Organization = Annotated[str, typer.Argument(help="Organization: its name or id.", metavar="NAME|ID")]
 
 
-@app.command("create")
+@keys_app.command("create")
 @command
 def create(
     service: Service,
@@ -74,7 +87,7 @@ def _check_role(role: str) -> None:
 def _is_local_without_key(api_key: str | None) -> bool:
     """Return whether there is no key to send and the service's address leads to this machine."""
     environment = settings()
-    address = find_url(None, environment)
+    address = find_address(None, environment).url
     try:
         find_key(api_key, environment, url=address)
     except CommandFailed:
@@ -90,15 +103,15 @@ def _create_locally(name: str, role: str, days: int | None, organization: str) -
     return local.create_key(settings(), name=name, role=role, organization=organization, lifetime=lifetime)
 
 
-@app.command("list")
+@keys_app.command("list")
 @command
 def list_keys(client: Client, out: Output) -> None:
     """List the API keys of the organization, newest first, without their secrets."""
     empty = "There are no API keys. `runyard keys create` makes one."
-    out.rows(list(client.every("/v2/keys")), COLUMNS, empty=empty)
+    out.rows(list(client.every("/v2/keys")), KEYS, empty=empty)
 
 
-@app.command("update")
+@keys_app.command("update")
 @command
 def update(
     service: Service,
@@ -145,7 +158,7 @@ def update(
     typer.echo(printable(f"Key {row['id']} ({row['name']}): {facts}."))
 
 
-@app.command("rename", hidden=True)  # for older scripts
+@keys_app.command("rename", hidden=True)  # for older scripts
 @command
 def rename(client: Client, key_id: KeyId, name: str = Argument(help="New name.", metavar="NAME")) -> None:
     """Rename an API key."""
@@ -153,7 +166,7 @@ def rename(client: Client, key_id: KeyId, name: str = Argument(help="New name.",
     typer.echo(f"Key {id_of(key_id)} is now called {name}.")
 
 
-@app.command("revoke")
+@keys_app.command("revoke")
 @command
 def revoke(client: Client, out: Output, key_id: KeyId) -> None:
     """Revoke an API key. The service refuses it within seconds; this cannot be undone."""
@@ -183,7 +196,7 @@ def state(row: dict[str, Any]) -> str:
     return f"{'expired' if has_ended else 'valid until'} {minute(row['expires_at'])}"
 
 
-COLUMNS = (
+KEYS = (
     Column("ID", lambda row: row["id"]),
     Column("Name", lambda row: row["name"]),
     Column("Role", lambda row: row["role"]),
@@ -191,3 +204,70 @@ COLUMNS = (
     Column("Created", lambda row: minute(row["created_at"])),
     Column("Last used", lambda row: minute(row["last_used_at"])),
 )
+
+
+# Organizations
+
+
+ORGANIZATIONS = (
+    Column("Name", lambda row: row["name"]),
+    Column("Created", lambda row: minute(row["created_at"])),
+    Column("ID", lambda row: row["id"]),
+)
+
+
+@orgs_app.command("create")
+@command
+def create_organization(
+    client: OperatorClient,
+    out: Output,
+    name: str = Argument(help="Name: letters, digits, `.`, `_` and `-`.", metavar="NAME"),
+) -> None:
+    """Create an organization. `runyard keys create --org NAME --role admin` then creates its first key."""
+    row = client.send("POST", "/v2/organizations", {"name": name})
+    advice = f"Its first key: `runyard keys create --org {row['name']} --role admin`."
+    out.done(f"Created {row['name']} ({row['id']}). {advice}", row)
+
+
+@orgs_app.command("list")
+@command
+def list_organizations(client: OperatorClient, out: Output) -> None:
+    """List the organizations that the key may act in, oldest first."""
+    out.rows(list(client.every("/v2/organizations")), ORGANIZATIONS, empty="There are no organizations.")
+
+
+@orgs_app.command("rename")
+@command
+def rename_organization(
+    client: OperatorClient, which: Organization, name: str = Argument(help="New name.", metavar="NEW_NAME")
+) -> None:
+    """Rename an organization. Its id and its keys stay."""
+    client.send("PATCH", f"/v2/organizations/{_find_organization(client, which)['id']}", {"name": name})
+    typer.echo(f"Renamed to {name}.")
+
+
+@orgs_app.command("delete")
+@command
+def delete_organization(client: OperatorClient, out: Output, which: Organization, yes: Yes = False) -> None:
+    """Delete an organization with its deployments, threads, runs and keys, after a confirmation."""
+    row = _find_organization(client, which)
+    delete_record(
+        out,
+        row["name"],
+        "deployments, threads, runs and keys",
+        lambda: client.send("DELETE", f"/v2/organizations/{row['id']}"),
+        yes=yes,
+        result={"deleted": row["id"]},
+    )
+
+
+def _find_organization(client: OperatorClient, name_or_id: str) -> dict[str, Any]:
+    """Return the organization of that name or id. Raises CommandFailed."""
+    field = "id" if is_id(name_or_id) else "name"
+    value = name_or_id.lower() if field == "id" else name_or_id
+    for row in client.every("/v2/organizations"):
+        if row[field] == value:
+            return row
+    raise CommandFailed(
+        f"There is no organization {name_or_id!r}. `runyard orgs list` shows those there are."
+    )

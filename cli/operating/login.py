@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, Option
 
-from cli import completion
 from cli.client import contexts
 from cli.client.access import THIS_MACHINE, ApiKey
 from cli.client.client import Client
@@ -25,7 +24,7 @@ Name = Annotated[
         help="Context. Default: the selected one.",
         metavar="CONTEXT",
         show_default=False,
-        autocompletion=completion.context_names,
+        autocompletion=contexts.complete_name,
     ),
 ]
 
@@ -147,7 +146,7 @@ def list_contexts(
         "--use",
         help=f"Make this context the current one; `{LOCAL}`: none, commands use the service of `runyard up`.",
         metavar="CONTEXT",
-        autocompletion=completion.context_names,
+        autocompletion=contexts.complete_name,
     ),
 ) -> None:
     """List the contexts that `runyard login` created, or choose the current one."""

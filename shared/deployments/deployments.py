@@ -8,27 +8,26 @@ from secrets import token_hex
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, RowMapping, text
+from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
-from shared.deployments import (
-    archives,
-    limits,
-    next_revision,
-    records,
-    revision_changes,
-    revisions,
-    shares,
-    user_code,
-)
+from shared.deployments import limits, next_revision, records, revisions, shares, sources, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.revisions import Transition
 from shared.deployments.shares import Share
 from shared.deployments.user_code import UserCode
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.postgres import dumps
-from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus, status_of_deployment
+from shared.infra.postgres import Row, dumps
+from shared.models import (
+    DEPLOYMENT,
+    REVISION_ENDS,
+    DeploymentStatus,
+    RevisionStatus,
+    status_of_deployment,
+)
+from shared.sql import statement
 
 SOURCE_CONFIG = (
     "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"
@@ -40,6 +39,12 @@ REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path 
 NO_USER_CODE = UserCode()
 PATH_PREFIX = "/d/"  # the path of every deployment begins with it, followed by the deployment's name
 PREVIEW_SIGN = "--"  # separates deployment and preview name in an address; preview names never contain it
+
+_BY_ADDRESS = statement("deployments.by_address")
+_BY_PUBLIC_ADDRESS = statement("deployments.by_public_address")
+_BY_ID = statement("deployments.by_id")
+_IS_TAKEN = statement("deployments.is_taken")
+_RECENTLY_USED = statement("deployments.recently_used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +72,20 @@ def preview_address_name(name: str, preview: str) -> str:
     return f"{name}{PREVIEW_SIGN}{preview}"
 
 
-SERVING = """
-SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id,
-    coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code, d.traffic,
-    CAST(NULL AS text) AS preview
-FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
-WHERE d.deleted_at IS NULL"""
-PREVIEWED = """
-SELECT d.id, d.organization_id, d.name, d.pool, r.id AS active_revision_id,
-    coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code, NULL AS traffic,
-    p.name AS preview
-FROM deployment d JOIN preview p ON p.deployment_id = d.id JOIN revision r ON r.id = p.revision_id
-WHERE d.deleted_at IS NULL AND p.name = :preview"""
+def _address(name: str) -> dict[str, str]:
+    """Return the parameters of a lookup by address: a deployment's name, or a deployment's and a preview's name."""
+    previewed, _, preview = name.rpartition(PREVIEW_SIGN)
+    return {"name": name, "previewed": previewed, "preview": preview}
 
 
 def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
     """Return the organization's deployment with this name, else its preview with this address name, else None."""
-    return _resolve(conn, name, "AND d.organization_id = :organization_id", organization_id)
+    return _ref(conn, _BY_ADDRESS.row(conn, organization_id=organization_id, **_address(name)))
 
 
 def resolve_by_id(conn: Connection, deployment_id: UUID) -> DeploymentRef | None:
     """Return the deployment with this id, of any organization, or None."""
-    row = conn.execute(text(f"{SERVING} AND d.id = :id"), {"id": deployment_id}).one_or_none()
-    return _ref(conn, row) if row else None
-
-
-FOR_ANYBODY = """
-AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)
-AND (r.user_code IS NOT NULL OR CAST(r.manifest -> 'http' AS text) NOT IN ('{}', 'null'))
-ORDER BY has_user_code DESC, d.created_at, d.id LIMIT 1"""
+    return _ref(conn, _BY_ID.row(conn, id=deployment_id))
 
 
 def resolve_for_anybody(
@@ -106,55 +96,31 @@ def resolve_for_anybody(
     Such a deployment has user code or HTTP settings. If several organizations have one with this name, a deployment
     with user code comes before one with HTTP settings only, then the oldest.
     """
-    return _resolve(conn, name, FOR_ANYBODY, organization_id)
+    return _ref(conn, _BY_PUBLIC_ADDRESS.row(conn, organization_id=organization_id, **_address(name)))
 
 
-def _resolve(
-    conn: Connection, name: str, condition: str, organization_id: UUID | None
-) -> DeploymentRef | None:
-    """Look up a deployment by name, and a preview by its address name only if no deployment has that name."""
-    values = {"organization_id": organization_id, "name": name}
-    row = conn.execute(text(f"{SERVING} AND d.name = :name {condition}"), values).one_or_none()
-    previewed, sign, preview = name.rpartition(PREVIEW_SIGN)
-    if row is None and sign:
-        values |= {"name": previewed, "preview": preview}
-        row = conn.execute(text(f"{PREVIEWED} AND d.name = :name {condition}"), values).one_or_none()
-    return _ref(conn, row) if row else None
-
-
-def _ref(conn: Connection, row: Row[Any]) -> DeploymentRef:
-    own = user_code.of_revision(conn, row.active_revision_id) if row.has_user_code else NO_USER_CODE
+def _ref(conn: Connection, row: Row | None) -> DeploymentRef | None:
+    if row is None:
+        return None
     return DeploymentRef(
-        row.id,
-        row.organization_id,
-        row.name,
-        row.pool,
-        row.active_revision_id,
-        http=row.http,
-        user_code=own,
-        traffic=shares.from_stored(row.traffic),
-        preview=row.preview,
+        row["id"],
+        row["organization_id"],
+        row["name"],
+        row["pool"],
+        row["active_revision_id"],
+        http=row["http"],
+        user_code=user_code.of_revision(conn, row["active_revision_id"])
+        if row["has_user_code"]
+        else NO_USER_CODE,
+        traffic=shares.from_stored(row["traffic"]),
+        preview=row["preview"],
     )
 
 
 def is_taken(conn: Connection, name: str) -> bool:
     """Whether any organization has a deployment with this name or a preview with this address name."""
-    query = text(
-        "SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL) OR EXISTS ("
-        "SELECT FROM preview p JOIN deployment d ON d.id = p.deployment_id"
-        " WHERE d.name = :previewed AND p.name = :preview AND d.deleted_at IS NULL)"
-    )
-    previewed, _, preview = name.rpartition(PREVIEW_SIGN)
-    return conn.execute(query, {"name": name, "previewed": previewed, "preview": preview}).scalar_one()
-
-
-INSERT = text("""
-INSERT INTO deployment (id, organization_id, name, source, source_config, status, pool, agent_id,
-                        agent_environment)
-VALUES (:id, :organization_id, :name, :source, CAST(:source_config AS json), :status, :pool, :agent_id,
-        :agent_environment)
-ON CONFLICT DO NOTHING
-""")
+    row = _IS_TAKEN.row(conn, **_address(name))
+    return row is not None and row["is_taken"]
 
 
 def create(
@@ -183,21 +149,23 @@ def create(
     agent = agent or {}
     name = name or _name_of_agent(conn, organization_id, agent)
     deployment_id = uuid7()
-    made = conn.execute(
-        INSERT,
-        {
-            "id": deployment_id,
-            "organization_id": organization_id,
-            "name": name,
-            "source": source,
-            "source_config": dumps(_filled(SOURCE_CONFIG, source_config)),
-            "status": DeploymentStatus.READY,
-            "pool": pool,
-            "agent_id": agent.get("agent_id"),
-            "agent_environment": agent.get("environment"),
-        },
+    inserted = conn.execute(
+        insert(DEPLOYMENT)
+        .values(
+            id=deployment_id,
+            organization_id=organization_id,
+            name=name,
+            source=source,
+            source_config=_filled(SOURCE_CONFIG, source_config),
+            status=DeploymentStatus.READY,
+            pool=pool,
+            agent_id=agent.get("agent_id"),
+            agent_environment=agent.get("environment"),
+        )
+        .on_conflict_do_nothing()
+        .returning(DEPLOYMENT.c.id)
     )
-    if made.rowcount != 1:
+    if inserted.first() is None:
         what = "This agent" if agent else f"A deployment named {name!r}"
         raise Conflict(f"{what} already exists in this environment." if agent else f"{what} already exists.")
     limits.change(conn, deployment_id, given_limits or {})
@@ -209,7 +177,7 @@ def create(
         digest=None,
     )
     revision_secrets.replace(conn, revision_id, secrets)
-    revision_changes.keep(conn, revision_id, by)
+    next_revision.record_changes(conn, revision_id, by)
     return deployment_id
 
 
@@ -308,7 +276,7 @@ def redeploy(
     if old["archive_digest"] is None and old["source"] != REPOSITORY:
         raise Invalid("this revision has no source to deploy", status=400)
     is_built = old["requirements"] is not None and old["manifest"] is not None
-    if not is_built and old["archive_digest"] and not archives.exists(conn, old["archive_digest"]):
+    if not is_built and old["archive_digest"] and not sources.archive_exists(conn, old["archive_digest"]):
         raise Invalid(
             "this revision was never built, and its source was deleted: upload it again", status=400
         )
@@ -324,8 +292,8 @@ def redeploy(
         build_id=(old["build_id"] or old["id"]) if is_built else None,
     )
     revision_secrets.carry_over(conn, revision_id, new_id)
-    said = (old["changes"] or {}).get(revision_changes.COMMIT_MESSAGE) if is_built else None
-    revision_changes.keep(conn, new_id, by, redeployed_number=old["number"], commit_message=said)
+    said = (old["changes"] or {}).get(records.COMMIT_MESSAGE) if is_built else None
+    next_revision.record_changes(conn, new_id, by, redeployed_number=old["number"], commit_message=said)
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 
@@ -338,8 +306,6 @@ def interrupt(
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
 
-STATUS = status_of_deployment("d")
-
 SELECT = f"""
 SELECT {records.DEPLOYMENT.select}
 FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
@@ -349,13 +315,8 @@ WHERE d.organization_id = :organization_id
 
 def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     """Return a deployment, including one that is being deleted. Raises NotFound."""
-    row = (
-        conn.execute(
-            text(SELECT + " AND d.id = :id"), {"organization_id": organization_id, "id": deployment_id}
-        )
-        .mappings()
-        .one_or_none()
-    )
+    values = {"organization_id": organization_id, "id": deployment_id}
+    row = conn.execute(text(f"{SELECT} AND d.id = :id"), values).mappings().one_or_none()
     if row is None:
         raise missing(deployment_id)
     return row
@@ -363,7 +324,11 @@ def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapp
 
 def require(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
     """Raise NotFound unless the organization has the deployment and it is not being deleted."""
-    _one_alive(conn, organization_id, deployment_id, "")
+    query = text(
+        "SELECT 1 FROM deployment WHERE id = :id AND organization_id = :organization_id AND deleted_at IS NULL"
+    )
+    if conn.execute(query, {"id": deployment_id, "organization_id": organization_id}).first() is None:
+        raise missing(deployment_id)
 
 
 def missing(deployment_id: UUID) -> NotFound:
@@ -372,13 +337,9 @@ def missing(deployment_id: UUID) -> NotFound:
 
 def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     """Lock the deployment's row until the transaction ends and return it. Raises NotFound."""
-    return _one_alive(conn, organization_id, deployment_id, "FOR UPDATE")
-
-
-def _one_alive(conn: Connection, organization_id: UUID, deployment_id: UUID, suffix: str) -> RowMapping:
     query = text(
         "SELECT id, latest_revision_id, source_config FROM deployment WHERE id = :id"
-        f" AND organization_id = :organization_id AND deleted_at IS NULL {suffix}"
+        " AND organization_id = :organization_id AND deleted_at IS NULL FOR UPDATE"
     )
     values = {"id": deployment_id, "organization_id": organization_id}
     row = conn.execute(query, values).mappings().one_or_none()
@@ -390,7 +351,7 @@ def _one_alive(conn: Connection, organization_id: UUID, deployment_id: UUID, suf
 FILTERS = {
     "name": "d.name = :name",
     "name_contains": "strpos(d.name, :name_contains) > 0",
-    "status": f"{STATUS} = :status",
+    "status": f"{status_of_deployment('d')} = :status",
     "deployment_type": "d.source_config ->> 'deployment_type' = :deployment_type",
     "deployment_ids": "d.id = ANY(:deployment_ids)",
     "agent_id": "d.agent_id = :agent_id",
@@ -407,30 +368,10 @@ def search(
     """Return the organization's deployments that match every filter, newest first."""
     active = {name: value for name, value in filters.items() if value not in (None, "")}
     where = "".join(f" AND {FILTERS[name]}" for name in active)
-    query = text(
-        SELECT
-        + " AND d.deleted_at IS NULL"
-        + where
-        + " ORDER BY d.created_at DESC, d.id DESC LIMIT :limit OFFSET :offset"
-    )
+    order = "ORDER BY d.created_at DESC, d.id DESC LIMIT :limit OFFSET :offset"
+    query = text(f"{SELECT} AND d.deleted_at IS NULL{where} {order}")
     values = {**active, "organization_id": organization_id, "limit": limit, "offset": offset}
     return list(conn.execute(query, values).mappings())
-
-
-RECENTLY_USED = text("""
-SELECT taking.revision_id FROM (
-    SELECT d.id, d.updated_at, d.active_revision_id, d.traffic,
-        (SELECT max(updated_at) FROM thread WHERE deployment_id = d.id) AS used_at
-    FROM deployment d WHERE d.pool = :pool AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
-    ORDER BY used_at DESC NULLS LAST, d.updated_at DESC LIMIT :limit
-) AS d CROSS JOIN LATERAL (
-    SELECT share.revision_id, share.percent
-    FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
-    UNION ALL
-    SELECT d.active_revision_id, 100 WHERE d.traffic IS NULL
-) AS taking
-ORDER BY d.used_at DESC NULLS LAST, d.updated_at DESC, d.id, taking.percent DESC
-""")
 
 
 def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
@@ -438,7 +379,7 @@ def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
 
     Deployments with the latest run come first, then the most recently changed.
     """
-    return list(conn.execute(RECENTLY_USED, {"pool": pool, "limit": limit}).scalars())
+    return [row["revision_id"] for row in _RECENTLY_USED.rows(conn, pool=pool, limit=limit)]
 
 
 def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:
@@ -448,8 +389,3 @@ def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:
     if row is None:
         return RevisionStatus.INTERRUPTED, "the deployment was deleted"
     return (row.status, row.status_message) if row.status in REVISION_ENDS else None
-
-
-# Upkeep calls these by the names below.
-due_builds = revisions.due
-expire_builds = revisions.expire

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, update
 
-from shared.deployments.shares import takes_traffic
 from shared.figures import budgets
+from shared.infra.arrays import uuids
+from shared.models import DEPLOYMENT
 from shared.records import COUNT_OR_NULL, Record, RecordField
+from shared.sql import statement
 
 MOVED_AT_ONCE = 2_000  # one statement for 100 000 runs would exceed a request's time limit
 RECORD = Record(
@@ -27,17 +29,17 @@ RECORD = Record(
 )
 NAMES = RECORD.columns
 
+_OF_HOSTS = statement("revisions.host_limits")
+_MOVE_WAITING = statement("deployments.move_waiting")
 
-def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> None:
+
+def change(conn: Connection, deployment_id: UUID, changes: Mapping[str, Any]) -> None:
     """Set the limits that are not None; 0 removes a limit."""
-    wanted = {name: given[name] or None for name in NAMES if given.get(name) is not None}
-    if wanted:
-        columns = ", ".join(f"{name} = :{name}" for name in wanted)
-        conn.execute(
-            text(f"UPDATE deployment SET {columns}, updated_at = now() WHERE id = :id"),
-            {**wanted, "id": deployment_id},
-        )
-    if wanted.get("max_tokens_per_day"):
+    values = {name: changes[name] or None for name in NAMES if changes.get(name) is not None}
+    if values:
+        is_deployment = DEPLOYMENT.c.id == deployment_id
+        conn.execute(update(DEPLOYMENT).where(is_deployment).values(**values, updated_at=func.now()))
+    if values.get("max_tokens_per_day"):
         budgets.begin(conn, (budgets.DEPLOYMENT, str(deployment_id)))
     budgets.forget()
 
@@ -48,29 +50,15 @@ class HostLimits:
 
     hosts_per_runner: int | None = None
     memory_mb: int | None = None
-    is_gone: bool = False  # the revision or its deployment is deleted
+    is_deleted: bool = False  # the revision or its deployment is deleted
     is_replaced: bool = False  # the revision has no traffic and no preview: another revision serves
 
 
 def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, HostLimits]:
     """Return the host limits of these revisions, from their deployments."""
-    rows = conn.execute(
-        text(
-            "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL,"
-            f" d.active_revision_id IS NOT NULL AND {takes_traffic('r', 'd')} IS NOT TRUE"
-            " FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
-        ),
-        {"ids": list(revision_ids)},
-    )
-    found = {row[0]: HostLimits(*row[1:]) for row in rows}
-    return {id: found.get(id, HostLimits(is_gone=True)) for id in revision_ids}
-
-
-MOVE_WAITING = text("""
-UPDATE run SET pool = :pool, notified_at = NULL, notifications = 0 WHERE status = 'pending' AND run_id = ANY(ARRAY(
-    SELECT run_id FROM run WHERE deployment_id = :id AND status = 'pending' AND pool <> :pool
-    LIMIT :limit FOR UPDATE SKIP LOCKED))
-""")
+    rows = _OF_HOSTS.rows(conn, ids=uuids(list(revision_ids)))
+    limits = {row.pop("id"): HostLimits(**row) for row in rows}
+    return {id: limits.get(id, HostLimits(is_deleted=True)) for id in revision_ids}
 
 
 def move_waiting(conn: Connection, deployment_id: UUID, pool: str, *, limit: int = MOVED_AT_ONCE) -> int:
@@ -78,4 +66,4 @@ def move_waiting(conn: Connection, deployment_id: UUID, pool: str, *, limit: int
 
     Upkeep moves the others and notifies the new pool's runners.
     """
-    return conn.execute(MOVE_WAITING, {"id": deployment_id, "pool": pool, "limit": limit}).rowcount
+    return _MOVE_WAITING.count(conn, id=deployment_id, pool=pool, limit=limit)

@@ -1,8 +1,4 @@
-"""Logs of revisions: stored lines of build and deployment logs, and live status events.
-
-Lines are rows; `lines()` reads them by filter and cursor. Events are `status` {"status", "message"}, `log`
-{"timestamp", "level", "message"} and at last `end` {"status"}, in the revision's event log.
-"""
+"""Lines of build and deployment logs, stored as rows and read by filter and cursor."""
 
 from __future__ import annotations
 
@@ -10,24 +6,21 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import orjson
 from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.deployments import deployments
-from shared.deployments.revisions import CLAIMABLE, Transition
 from shared.errors import Invalid
 from shared.eventlog import events
-from shared.eventlog.events import Batch, Event
-from shared.infra import broker, redis
-from shared.infra.postgres import connection
+from shared.infra import redis
+from shared.infra.arrays import texts, uuids
 from shared.records import ID_OR_NULL, TEXT, Record, RecordField, one_of
+from shared.sql import statement
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +41,8 @@ RECORD = Record(
     },
 )
 MAX_LINE = 8 * 1024
-RETENTION_SECONDS = 900
-REPLAYED_AT_ONCE = 1_000
-CONTROL = "control-plane"  # owner of events for revisions without a builder
+
+_INSERT = statement("deployments.insert_log_lines")
 
 # Logs show terminal codes and other control characters as escapes, so that no terminal executes them.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -86,36 +78,23 @@ class RisingClock:
         return self._last
 
 
-INSERT = text(
-    "INSERT INTO log_line (deployment_id, revision_id, run_id, kind, at, level, message)"
-    " SELECT line.deployment_id, line.revision_id, line.run_id, line.kind, least(line.at, now()), line.level,"
-    " line.message FROM unnest(CAST(:deployments AS uuid[]), CAST(:revisions AS uuid[]), CAST(:runs AS uuid[]),"
-    " CAST(:kinds AS text[]), CAST(:ats AS timestamptz[]), CAST(:levels AS text[]),"
-    " CAST(:messages AS text[])) AS line (deployment_id, revision_id, run_id, kind, at, level, message)"
-    " WHERE EXISTS (SELECT FROM deployment WHERE id = line.deployment_id)"
-)
-
-
 def append(conn: Connection, lines: Sequence[Line]) -> None:
     """Store lines in one statement. Drops lines of deleted deployments.
 
     The statement caps the time of a line at the database's now. A line from a process whose clock is ahead would
     otherwise outlive all others.
     """
-    if not lines:
-        return
-    conn.execute(
-        INSERT,
-        {
-            "deployments": [line.deployment_id for line in lines],
-            "revisions": [line.revision_id for line in lines],
-            "runs": [line.run_id for line in lines],
-            "kinds": [line.kind for line in lines],
-            "ats": [line.at for line in lines],
-            "levels": [line.level for line in lines],
-            "messages": [line.message for line in lines],
-        },
-    )
+    if lines:
+        _INSERT.count(
+            conn,
+            deployments=uuids([line.deployment_id for line in lines]),
+            revisions=uuids([line.revision_id for line in lines]),
+            runs=uuids([line.run_id for line in lines]),
+            kinds=texts([line.kind for line in lines]),
+            ats=[line.at for line in lines],
+            levels=texts([line.level for line in lines]),
+            messages=texts([line.message for line in lines]),
+        )
 
 
 def channel(deployment_id: UUID) -> bytes:
@@ -202,86 +181,3 @@ def _parse_cursor(offset: str) -> tuple[datetime, int]:
         raise Invalid(
             "offset must be a next_offset of an earlier response", loc=("body", "offset")
         ) from error
-
-
-def status_payload(status: str, message: str | None) -> bytes:
-    return events.payload("status", orjson.dumps({"status": status, "message": message}))
-
-
-def log_payload(line: Line) -> bytes:
-    return _log_payload(line.at, line.level, line.message)
-
-
-def _log_payload(at: datetime, level: str, message: str) -> bytes:
-    return events.payload("log", orjson.dumps({"timestamp": at, "level": level, "message": message}))
-
-
-def end_payload(status: str) -> bytes:
-    return events.payload(events.END, orjson.dumps({"status": status}))
-
-
-def announce(moved: Sequence[Transition]) -> None:
-    """Publish the transitions of a committed transaction to followers, and notify builders.
-
-    If Redis is unreachable, this only logs a warning: the rows hold the same status, and upkeep notifies again.
-    """
-    batches = []
-    for move in moved:
-        payloads = [status_payload(move.status, move.message)]
-        if move.is_end:
-            payloads.append(end_payload(move.status))
-        batches.append(
-            Batch(
-                move.revision_id,
-                move.attempt,
-                CONTROL,
-                move.seq,
-                payloads,
-                floor=move.seq - 1,
-                final=move.is_end,
-            )
-        )
-    try:
-        events.append_all(batches, retention_seconds=RETENTION_SECONDS)
-    except RedisError as error:
-        log.warning("could not announce the status of %d revisions: %s", len(moved), error)
-    for move in moved:
-        if move.status in CLAIMABLE:
-            broker.enqueue_build(move.revision_id)
-
-
-def replay(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
-    """Yield the events of an ended revision from its rows: its build log, then its final status."""
-    cursor: str | None = None
-    while True:
-        with connection() as conn:
-            rows, following = lines(
-                conn,
-                deployment_id,
-                BUILD,
-                revision_id=revision_id,
-                order="asc",
-                limit=REPLAYED_AT_ONCE,
-                offset=cursor,
-            )
-        if not rows:
-            break
-        yield [_event(_log_payload(row["at"], row["level"], row["message"])) for row in rows]
-        cursor = following
-    yield last_events(revision_id) or []
-
-
-def last_events(revision_id: UUID) -> list[Event] | None:
-    """Return the last events of a revision from its row, for a lost event log. None while it has not ended."""
-    with connection() as conn:
-        ended = deployments.ended(conn, revision_id)
-    if ended is None:
-        return None
-    status, message = ended
-    return [_event(status_payload(status, message)), _event(end_payload(status))]
-
-
-def _event(payload: bytes) -> Event:
-    """Build an event without a position in a log, so that no reader can continue after it."""
-    name, _, data = payload.partition(b"\n")
-    return Event(0, 0, name.decode(), data)

@@ -1,4 +1,4 @@
-"""The revision that a change of a deployment creates, or the placeholder that it fills."""
+"""The revision that a change of a deployment creates, or the placeholder that it fills, and the record of its changes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.deployments import revision_changes, revisions
+from shared.deployments import revisions
 from shared.deployments import secrets as revision_secrets
+from shared.deployments.records import COMMIT_MESSAGE
 from shared.deployments.revisions import Transition
 from shared.errors import Invalid
+from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import dumps
 from shared.models import RevisionStatus
+from shared.sql import statement
 
 REPOSITORY = "github"  # the API contract's name of any git repository source, on whichever server
+
+_BEFORE = statement("revisions.before")
+_RECORD_CHANGES = statement("revisions.record_changes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +93,7 @@ def make(
     if change.secrets:
         revision_secrets.replace(conn, revision_id, change.secrets)
     revision_secrets.change(conn, revision_id, change.secret_changes)
-    revision_changes.keep(conn, revision_id, by)
+    record_changes(conn, revision_id, by)
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
 
 
@@ -130,3 +136,45 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     if row.digest is None:
         raise Invalid("nothing was uploaded to source_tarball_path", loc=loc, status=400)
     return str(row.digest)
+
+
+def record_changes(
+    conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | None, **more: Any
+) -> None:
+    """Record who requested a revision, and which variables it sets and unsets.
+
+    Call it once all its variables are stored.
+    """
+    before = _BEFORE.row(conn, id=revision_id)
+    changed = _between(
+        {} if before is None else _variables(conn, before["id"]), _variables(conn, revision_id)
+    )
+    _RECORD_CHANGES.count(
+        conn,
+        id=revision_id,
+        changes=dumps({**changed, **more}),
+        created_by=None if created_by is None else dumps(created_by),
+    )
+
+
+def record_commit_message(conn: Connection, revision_id: UUID, message: str) -> None:
+    """Record the message of the commit that the revision is built from."""
+    _RECORD_CHANGES.count(conn, id=revision_id, changes=dumps({COMMIT_MESSAGE: message}), created_by=None)
+
+
+def _variables(conn: Connection, revision_id: UUID) -> dict[str, str | None]:
+    """Return a revision's variables; with None as values if they cannot be decrypted."""
+    try:
+        return dict(revision_secrets.secrets_of(conn, revision_id))
+    except Undecryptable:
+        names = conn.execute(text("SELECT name FROM secret WHERE revision_id = :id"), {"id": revision_id})
+        return dict.fromkeys(names.scalars())
+
+
+def _between(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> dict[str, list[str]]:
+    return {
+        "variables_set": sorted(
+            name for name, value in after.items() if name not in before or before[name] != value
+        ),
+        "variables_unset": sorted(before.keys() - after.keys()),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.deployments import limits, revision_changes
+from shared.deployments import limits
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
 from shared.models import DeploymentStatus, RevisionStatus, status_of_deployment
@@ -44,6 +44,21 @@ SHARE = record(
 )
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 AGENT = record(agent_id=TEXT, environment=one_of(*ENVIRONMENTS))
+COMMIT_MESSAGE = "commit_message"
+NAMES_OR_NULL = or_null(listed(TEXT))
+CHANGES = record(
+    "RevisionChanges",
+    source=record(
+        archive_digest=TEXT_OR_NULL,
+        repo_url=TEXT_OR_NULL,
+        repo_ref=TEXT_OR_NULL,
+        repo_commit_sha=TEXT_OR_NULL,
+        commit_message=TEXT_OR_NULL,
+    ),
+    redeployed_number=COUNT_OR_NULL,
+    variables_set=NAMES_OR_NULL,
+    variables_unset=NAMES_OR_NULL,
+)
 
 
 def _agent(row: Row) -> dict[str, Any] | None:
@@ -62,6 +77,24 @@ def _traffic(row: Row) -> list[dict[str, Any]]:
         return []
     number = row["active_revision_number"]
     return [{"revision_id": row["active_revision_id"], "revision_number": number, "percent": 100}]
+
+
+def _changes(row: Row) -> dict[str, Any]:
+    """Return a revision's changes as in the API. The variables are None for revisions without a record."""
+    kept = row["changes"] or {}
+    config = row["source_revision_config"]
+    return {
+        "source": {
+            "archive_digest": row["archive_digest"],
+            "repo_url": row["repo_url"],
+            "repo_ref": config.get("repo_ref"),
+            "repo_commit_sha": config.get("repo_commit_sha"),
+            COMMIT_MESSAGE: kept.get(COMMIT_MESSAGE),
+        },
+        "redeployed_number": kept.get("redeployed_number"),
+        "variables_set": kept.get("variables_set"),
+        "variables_unset": kept.get("variables_unset"),
+    }
 
 
 # Reads `deployment d LEFT JOIN revision r`, where `r` is the latest revision.
@@ -130,9 +163,9 @@ REVISION = Record(
         ),
         "created_by": RecordField(or_null(record(key_id=TEXT, name=TEXT))),
         "changes": RecordField(
-            revision_changes.SCHEMA,
+            CHANGES,
             ("changes", "source_revision_config", "archive_digest", "repo_url"),
-            revision_changes.show,
+            _changes,
         ),
         "preview": RecordField(TEXT_OR_NULL),
     },

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.deployments import env_names
+from shared.deployments import project_rules
 from shared.errors import Invalid
 from shared.infra import encryption
 
@@ -19,7 +19,7 @@ MOST = 500
 
 def check(names: Collection[str], *, field: str = "secrets") -> None:
     """Raise Invalid (400) naming the variables that a deployment may not set."""
-    if bad := env_names.refused(names):
+    if bad := project_rules.refused_variables(names):
         raise Invalid(
             f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
             loc=("body", field),

@@ -41,8 +41,8 @@ def chosen(shares: Sequence[Share], thread_id: UUID, *, serving: UUID, having: C
 
     If the revision of the thread's share lacks the graph, the serving one follows, then any other with a share.
     """
-    wanted = (_at(shares, part_of(thread_id)), serving, *(share.revision_id for share in shares))
-    return next((revision_id for revision_id in wanted if revision_id in having), serving)
+    candidates = (_at(shares, part_of(thread_id)), serving, *(share.revision_id for share in shares))
+    return next((revision_id for revision_id in candidates if revision_id in having), serving)
 
 
 def _at(shares: Sequence[Share], part: int) -> UUID:
@@ -52,11 +52,3 @@ def _at(shares: Sequence[Share], part: int) -> UUID:
         if part < upto:
             return share.revision_id
     raise AssertionError("the shares add up to all parts")
-
-
-def takes_traffic(revision: str, deployment: str) -> str:
-    """Return an SQL condition on two rows: whether the revision serves, has a share, or is shown by a preview."""
-    return f"""(
-    {revision}.id = {deployment}.active_revision_id
-    OR {deployment}.traffic @> jsonb_build_array(jsonb_build_object('revision_id', CAST({revision}.id AS text)))
-    OR EXISTS (SELECT FROM preview WHERE preview.revision_id = {revision}.id))"""

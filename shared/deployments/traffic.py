@@ -22,59 +22,58 @@ from shared.deployments.records import PREVIEW
 from shared.deployments.revisions import Transition
 from shared.deployments.shares import MOST, WHOLE, Share
 from shared.errors import Conflict, Invalid, NotFound
+from shared.infra.arrays import texts
 from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, RevisionStatus
+from shared.sql import statement
 
 MOST_PREVIEWS = 100  # of a deployment
 
-SERVE = text("""
-UPDATE deployment SET active_revision_id = :revision_id, traffic = NULL, traffic_at = now(), status = 'READY',
-    updated_at = now()
-WHERE id = :id
-RETURNING name
-""")
+_SERVE = statement("deployments.serve")
+_PROMOTE = statement("deployments.promote")
+_ADDRESS_OF_PREVIEW = statement("deployments.address_of_preview")
+_SHOW_PREVIEW = statement("deployments.show_preview")
 
 
 def serve(conn: Connection, deployment_id: UUID, revision_id: UUID) -> str:
     """Send all traffic to this revision. Returns the deployment's name. The deployment must be locked."""
-    name: str = conn.execute(SERVE, {"id": deployment_id, "revision_id": revision_id}).scalar_one()
-    return name
+    (row,) = _SERVE.rows(conn, id=deployment_id, revision_id=revision_id)
+    return row["name"]
 
 
-SPLIT = text("""
-UPDATE deployment SET traffic = CAST(:traffic AS jsonb), traffic_at = now(), updated_at = now() WHERE id = :id
-""")
-
-
-def split(conn: Connection, organization_id: UUID, deployment_id: UUID, wanted: Sequence[Share]) -> None:
+def split(conn: Connection, organization_id: UUID, deployment_id: UUID, requested: Sequence[Share]) -> None:
     """Split the traffic by these shares. 100 % for the serving revision ends a split.
 
     Raises NotFound, Invalid, Conflict.
     """
-    _require_whole(wanted)
+    _require_whole(requested)
     deployments.lock(conn, organization_id, deployment_id)
     serving = _serving(conn, deployment_id)
     if serving is None:
         raise Conflict("The deployment has no serving revision yet: there is nothing to split.")
     numbers = {
         share.revision_id: _deployed(conn, deployment_id, share.revision_id, "traffic", index, "revision_id")
-        for index, share in enumerate(wanted)
+        for index, share in enumerate(requested)
     }
-    kept = [share for share in wanted if share.percent]
+    kept = [share for share in requested if share.percent]
     kept.sort(key=lambda share: numbers[share.revision_id])
     shown = [{"revision_id": share.revision_id, "percent": share.percent} for share in kept]
     is_split = kept != [Share(serving, WHOLE)]
-    conn.execute(SPLIT, {"id": deployment_id, "traffic": dumps(shown) if is_split else None})
+    query = text(
+        "UPDATE deployment SET traffic = CAST(:traffic AS jsonb), traffic_at = now(), updated_at = now()"
+        " WHERE id = :id"
+    )
+    conn.execute(query, {"id": deployment_id, "traffic": dumps(shown) if is_split else None})
 
 
-def _require_whole(wanted: Sequence[Share]) -> None:
+def _require_whole(requested: Sequence[Share]) -> None:
     """Raise Invalid unless the shares add up to 100 % and no revision occurs twice."""
-    ids = [share.revision_id for share in wanted]
-    if len(wanted) > MOST:
+    ids = [share.revision_id for share in requested]
+    if len(requested) > MOST:
         raise Invalid(f"must have at most {MOST} items", loc=("body", "traffic"), kind="too_long")
     if len(set(ids)) != len(ids):
         raise Invalid("a revision is named twice", loc=("body", "traffic"))
-    total = sum(share.percent for share in wanted)
+    total = sum(share.percent for share in requested)
     if total != WHOLE:
         raise Invalid(f"the percentages must add up to {WHOLE}, not {total}", loc=("body", "traffic"))
 
@@ -103,41 +102,26 @@ def require_deployed(
     _deployed(conn, deployment_id, revision_id, *loc)
 
 
-# The next change builds on the revision that serves now, unless a newer one is in progress.
-PROMOTED = text("""
-UPDATE deployment d SET latest_revision_id = :revision_id
-WHERE d.id = :id AND NOT EXISTS (
-    SELECT FROM revision n WHERE n.id = d.latest_revision_id AND n.status <> 'CREATING' AND n.status <> ALL(:ends))
-""")
-
-
 def promote(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> None:
     """Send all traffic to a DEPLOYED revision, which ends a split. Raises NotFound, Invalid."""
     deployments.lock(conn, organization_id, deployment_id)
     _deployed(conn, deployment_id, revision_id, "revision_id")
     serve(conn, deployment_id, revision_id)
-    values = {"id": deployment_id, "revision_id": revision_id, "ends": [str(end) for end in REVISION_ENDS]}
-    conn.execute(PROMOTED, values)
+    _PROMOTE.count(conn, id=deployment_id, revision_id=revision_id, ends=texts(sorted(REVISION_ENDS)))
     conn.execute(text("UPDATE revision SET preview = NULL WHERE id = :id"), {"id": revision_id})
-
-
-ABORT = text("""
-UPDATE deployment SET traffic = NULL, traffic_at = now(), updated_at = now() WHERE id = :id AND traffic IS NOT NULL
-""")
 
 
 def abort(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
     """End a split: send all traffic to the serving revision. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
-    conn.execute(ABORT, {"id": deployment_id})
+    query = text(
+        "UPDATE deployment SET traffic = NULL, traffic_at = now(), updated_at = now()"
+        " WHERE id = :id AND traffic IS NOT NULL"
+    )
+    conn.execute(query, {"id": deployment_id})
 
 
 # Previews.
-
-BEGIN = text("""
-INSERT INTO preview (deployment_id, name) VALUES (:id, :name)
-ON CONFLICT (deployment_id, name) DO UPDATE SET updated_at = now()
-""")
 
 
 def add_preview(
@@ -155,37 +139,27 @@ def add_preview(
     """
     deployments.lock(conn, organization_id, deployment_id)
     _require_address(conn, organization_id, deployment_id, name)
-    conn.execute(BEGIN, {"id": deployment_id, "name": name})
+    query = text(
+        "INSERT INTO preview (deployment_id, name) VALUES (:id, :name)"
+        " ON CONFLICT (deployment_id, name) DO UPDATE SET updated_at = now()"
+    )
+    conn.execute(query, {"id": deployment_id, "name": name})
     return deployments.add_revision(conn, organization_id, deployment_id, change, by=by, preview=name)
 
 
 def _require_address(conn: Connection, organization_id: UUID, deployment_id: UUID, name: str) -> None:
     """Raise Conflict for too many previews, or if another deployment already has the preview's address name."""
-    query = text(
-        "SELECT (SELECT count(*) FROM preview WHERE deployment_id = d.id AND name <> :name) AS others, EXISTS"
-        " (SELECT FROM deployment o WHERE o.organization_id = d.organization_id AND o.deleted_at IS NULL"
-        " AND o.name = d.name || :sign || :name) AS is_taken FROM deployment d WHERE d.id = :id"
-    )
-    values = {"id": deployment_id, "name": name, "sign": deployments.PREVIEW_SIGN}
-    row = conn.execute(query, values).one()
-    if row.is_taken:
+    (row,) = _ADDRESS_OF_PREVIEW.rows(conn, id=deployment_id, name=name, sign=deployments.PREVIEW_SIGN)
+    if row["is_taken"]:
         raise Conflict("The name of this preview's address is already the name of a deployment.")
-    if row.others >= MOST_PREVIEWS:
+    if row["others"] >= MOST_PREVIEWS:
         raise Conflict(f"The deployment has {MOST_PREVIEWS} previews already: delete some.")
-
-
-SHOW = text("""
-WITH shown AS (
-    UPDATE preview SET revision_id = :revision_id, updated_at = now() WHERE deployment_id = :id AND name = :name
-)
-UPDATE deployment SET traffic_at = now() WHERE id = :id RETURNING name
-""")
 
 
 def show_preview(conn: Connection, deployment_id: UUID, name: str, revision_id: UUID) -> str:
     """Point a preview to this revision. Returns the preview's address name. The deployment must be locked."""
-    values = {"id": deployment_id, "name": name, "revision_id": revision_id}
-    return deployments.preview_address_name(conn.execute(SHOW, values).scalar_one(), name)
+    (row,) = _SHOW_PREVIEW.rows(conn, id=deployment_id, name=name, revision_id=revision_id)
+    return deployments.preview_address_name(row["name"], name)
 
 
 PREVIEWS = text(f"""

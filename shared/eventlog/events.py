@@ -23,10 +23,10 @@ from uuid import UUID
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from shared.infra import packed
 from shared.infra import redis as servers
-from shared.infra.packed import OwnConnection, command, pack
+from shared.infra import redis_connections
 from shared.infra.redis import PREFIX
+from shared.infra.redis_connections import SenderConnection, command, pack
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,11 @@ PACKED_HEADS = 2_048  # cached command heads of logs that are being written
 
 
 def append(
-    redis: Redis, batches: Sequence[Batch], *, retention_seconds: int, connection: OwnConnection | None = None
+    redis: Redis,
+    batches: Sequence[Batch],
+    *,
+    retention_seconds: int,
+    connection: SenderConnection | None = None,
 ) -> list[str]:
     """Append batches of any number of logs in one round trip. Returns an answer for each batch. Raises RedisError.
 
@@ -187,7 +191,7 @@ def append(
     for batch in batches:
         if (woken := batch.wakes) is not None and not is_elsewhere(woken, redis):
             commands.append(command(3, pack(b"PUBLISH", woken.name, WAKE_UP)))
-    send = partial(packed.send, redis) if connection is None else connection.send
+    send = partial(redis_connections.send, redis) if connection is None else connection.send
     try:
         answers = send(commands)
     except NoScriptError:  # the server has restarted and does not have the script yet

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from shared.eventlog.events import Event, channel, parse_message
 from shared.infra import redis as servers
 from shared.infra.loops import forever
-from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
+from shared.infra.redis_connections import PerProcess, keep_subscribed, messages
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # capacity of a reader's queue
 # Waits of at least this length have no timer: a periodic sweep ends them. A timer for each event would account for a
@@ -284,4 +284,4 @@ def _make() -> Hub:
     return Hub(redises[0]) if len(redises) == 1 else Hubs(redises)
 
 
-hub = OneOfProcess(_make)
+hub = PerProcess(_make)

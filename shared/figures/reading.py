@@ -1,6 +1,10 @@
-"""Reading figures: a series of points, and the sums of each deployment within a window.
+"""Reading figures: series of points and sums of deployments within a window, and totals since the service began.
 
-A window ends now and begins with a whole step. The same statement adds the rows that are not folded yet.
+A window ends now and begins with a whole step. All readers add the rows that are not folded yet.
+
+Times in seconds are counted in histograms, which have the same buckets and can therefore be added. Bucket `n` begins at
+1 ms · 2^(n/4). Four buckets per doubling limit the error of a percentile to a fifth. The first bucket also holds all
+shorter times; the last one begins at 12 days and holds all longer ones.
 """
 
 from __future__ import annotations
@@ -8,16 +12,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from shared.figures.folding import HOUR, MINUTE
-from shared.figures.histograms import percentile
-from shared.figures.sums import COLUMNS, COUNTS, KINDS, STATUSES, summed
-from shared.infra import clock
-from shared.models import status_of_deployment
+from shared.infra.postgres import Row, database_time
+from shared.models import ENDED_RUN_STATUSES, status_of_deployment
+from shared.sql import statement
+
+SMALLEST_SECONDS = 0.001
+A_DOUBLING = 4
+LAST = 30 * A_DOUBLING
+STATUSES = tuple(str(status) for status in ENDED_RUN_STATUSES)
+COUNTS = ("created", *STATUSES, "attempts", "input_tokens", "output_tokens")
+KINDS = {
+    "wait": "waits",
+    "duration": "durations",
+    "first_token": "first_tokens",
+}  # of seconds → its histogram
+
+Histogram = Mapping[int, int]  # counts by bucket
+
+_SERIES = statement("figures.series")
+_CREATED_AND_LIVE = statement("figures.created_and_live")
+_BY_DEPLOYMENT = statement("figures.by_deployment")
+_TOTALS = statement("figures.totals")
+_QUEUE_AGES = statement("figures.queue_ages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,58 +58,6 @@ class Window:
 
 WINDOWS = {"hour": Window(MINUTE, 60), "day": Window(HOUR, 24), "week": Window(HOUR, 168)}
 
-# Rows of one organization: folded and unfolded.
-_ROWS = f"""
-own AS (
-    SELECT d.organization_id, e.* FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
-    WHERE d.organization_id = :organization_id
-), rows AS (
-    SELECT at, deployment_id, {", ".join(COLUMNS)} FROM (
-        SELECT at, step_seconds, deployment_id, key_id, {", ".join(COLUMNS)} FROM figure
-        WHERE organization_id = :organization_id AND step_seconds = :step AND at >= :since
-        UNION ALL
-        SELECT at, step_seconds, deployment_id, key_id, {", ".join(COLUMNS)}
-        FROM ({summed("own", "ARRAY[CAST(:step AS int)]")}) AS unfolded WHERE at >= :since
-    ) AS both_kinds
-    WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
-      AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
-)"""
-_SUMMED = """
-WITH {rows}, histogram AS (
-    SELECT {by}, kind, jsonb_object_agg(bucket, n) AS buckets FROM (
-        SELECT {by}, k.kind, CAST(b.key AS int) AS bucket, sum(CAST(b.value AS bigint)) AS n
-        FROM rows CROSS JOIN LATERAL (VALUES {kinds}) AS k(kind, buckets) CROSS JOIN LATERAL jsonb_each_text(k.buckets) b
-        GROUP BY {by}, k.kind, b.key) AS counted
-    GROUP BY {by}, kind
-), histograms AS (
-    SELECT {by}, jsonb_object_agg(kind, buckets) AS histograms FROM histogram GROUP BY {by}
-), sums AS (
-    SELECT {by}, {counts} FROM rows GROUP BY {by}
-)
-SELECT s.*, coalesce(h.histograms, '{{}}') AS histograms FROM sums s LEFT JOIN histograms h USING ({by})
-"""
-
-
-def _by(column: str) -> str:
-    return _SUMMED.format(
-        rows=_ROWS,
-        by=column,
-        kinds=", ".join(f"('{kind}', rows.{name})" for kind, name in KINDS.items()),
-        counts=", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in COUNTS),
-    )
-
-
-BY_STEP = text(_by("at"))
-BY_DEPLOYMENT = text(_by("deployment_id"))
-# Live runs count as created, too.
-STILL_LIVE = text("""
-SELECT date_bin(make_interval(secs => :step), r.created_at, to_timestamp(0)) AS at, count(*) AS n
-FROM run r JOIN deployment d ON d.id = r.deployment_id AND d.organization_id = :organization_id
-WHERE is_live(r.status) AND r.created_at >= :since
-  AND (CAST(:deployment_id AS uuid) IS NULL OR r.deployment_id = :deployment_id)
-  AND (CAST(:key_id AS text) IS NULL OR r.key_id = :key_id)
-GROUP BY 1
-""")
 SHARES = {"p50": 0.5, "p95": 0.95}
 
 
@@ -100,17 +71,12 @@ def series(
     now: datetime | None = None,
 ) -> dict[str, Any]:
     """Return one point per step of the window, oldest first."""
-    now = now or clock.now()
+    now = now or database_time()
     since = window.begins_at(now)
-    values = {
-        "organization_id": organization_id,
-        "step": window.step_seconds,
-        "since": since,
-        "deployment_id": deployment_id,
-        "key_id": key_id,
-    }
-    rows = {row["at"]: dict(row) for row in conn.execute(BY_STEP, values).mappings()}
-    live = {row.at: row.n for row in conn.execute(STILL_LIVE, values)}
+    keys = {"organization_id": organization_id, "deployment_id": deployment_id, "key_id": key_id}
+    bounds = {"step": window.step_seconds, "since": since}
+    rows = {row["at"]: row for row in _SERIES.rows(conn, **keys, **bounds)}
+    live = {row["at"]: row["n"] for row in _CREATED_AND_LIVE.rows(conn, **keys, **bounds)}
     times = [since + timedelta(seconds=window.step_seconds * n) for n in range(window.steps)]
     return {
         "step_seconds": window.step_seconds,
@@ -122,24 +88,22 @@ def series(
 
 def _point(at: datetime, row: Mapping[str, Any], live: int) -> dict[str, Any]:
     counts = {name: row.get(name, 0) for name in COUNTS}
-    counts["created"] += live
-    return {"at": at, **counts, **_percentiles(row.get("histograms", {}))}
+    counts["created"] += live  # live runs count as created, too
+    return {"at": at, **counts, **_percentiles(row)}
 
 
-def _percentiles(histograms: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
+def _percentiles(row: Row) -> dict[str, float | None]:
     """Return the percentiles of each kind of seconds; None where nothing was counted."""
-    found = {kind: {int(key): n for key, n in histograms.get(kind, {}).items()} for kind in KINDS}
-    return {
-        f"{kind}_{name}": _rounded(percentile(histogram, share))
-        for kind, histogram in found.items()
+    histograms = {kind: _histogram(row.get(name)) for kind, name in KINDS.items()}
+    percentiles = {
+        f"{kind}_{name}": percentile(histogram, share)
+        for kind, histogram in histograms.items()
         for name, share in SHARES.items()
     }
+    return {name: None if seconds is None else round(seconds, 4) for name, seconds in percentiles.items()}
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 4)
-
-
+# Composed, because the status is computed by an expression of shared/models.
 DEPLOYMENTS = text(f"""
 SELECT d.id, d.name, {status_of_deployment("d")} AS status, d.pool, r.number AS revision_number,
     coalesce(l.running, 0) AS running, coalesce(l.waiting, 0) AS waiting,
@@ -160,33 +124,108 @@ def overview(
     conn: Connection, organization_id: UUID, window: Window, *, now: datetime | None = None
 ) -> dict[str, Any]:
     """Return the window's times, and per deployment its figures within the window and its current runs."""
-    now = now or clock.now()
+    now = now or database_time()
     since = window.begins_at(now)
-    values = {
-        "organization_id": organization_id,
-        "step": window.step_seconds,
-        "since": since,
-        "deployment_id": None,
-        "key_id": None,
-    }
-    done = {row["deployment_id"]: dict(row) for row in conn.execute(BY_DEPLOYMENT, values).mappings()}
+    rows = _BY_DEPLOYMENT.rows(conn, organization_id=organization_id, step=window.step_seconds, since=since)
+    figures = {row["deployment_id"]: row for row in rows}
     minutes = max((now - since).total_seconds(), 1.0) / 60
-    found = conn.execute(DEPLOYMENTS, {"organization_id": organization_id}).mappings()
+    deployments = conn.execute(DEPLOYMENTS, {"organization_id": organization_id}).mappings()
     return {
         "from": since,
         "until": now,
-        "deployments": [_of_deployment(dict(row), done.get(row["id"], {}), minutes) for row in found],
+        "deployments": [_of_deployment(row, figures.get(row["id"], {}), minutes) for row in deployments],
     }
 
 
-def _of_deployment(row: dict[str, Any], done: Mapping[str, Any], minutes: float) -> dict[str, Any]:
-    percentiles = _percentiles(done.get("histograms", {}))
-    ended = sum(done.get(status, 0) for status in STATUSES)
+def _of_deployment(row: Row, figures: Row, minutes: float) -> dict[str, Any]:
+    percentiles = _percentiles(figures)
+    ended = sum(figures.get(status, 0) for status in STATUSES)
     return {
         **row,
         "oldest_wait_seconds": round(row["oldest_wait_seconds"], 3),
         "runs_a_minute": round(ended / minutes, 3),
-        "success": done.get("success", 0),
-        "failed": done.get("error", 0) + done.get("timeout", 0),
+        "success": figures.get("success", 0),
+        "failed": figures.get("error", 0) + figures.get("timeout", 0),
         **{name: percentiles[name] for name in OF_OVERVIEW},
     }
+
+
+# Totals, for monitoring systems that compute rates themselves
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentTotals:
+    """The runs of a deployment: totals since its creation, and the runs that are live now."""
+
+    organization: str
+    deployment: str
+    counts: Mapping[str, int]  # by status, and tokens
+    seconds: Mapping[str, float]  # by kind, summed over all its runs
+    histograms: Mapping[str, Histogram]  # by kind
+    running: int
+    pending: int
+
+
+def of_deployments(
+    conn: Connection, *, organization_id: UUID | None, deployment_id: UUID | None = None
+) -> list[DeploymentTotals]:
+    """Return the totals of an organization's deployments (None: of all), or of one deployment."""
+    rows = _TOTALS.rows(conn, organization_id=organization_id, deployment_id=deployment_id)
+    return [_totals(row) for row in rows]
+
+
+def _totals(row: Row) -> DeploymentTotals:
+    return DeploymentTotals(
+        row["organization"],
+        row["deployment"],
+        {name: row[name] or 0 for name in (*STATUSES, "input_tokens", "output_tokens")},
+        {kind: row[f"{kind}_seconds"] or 0.0 for kind in KINDS},
+        {kind: _histogram(row[name]) for kind, name in KINDS.items()},
+        row["running"],
+        row["pending"],
+    )
+
+
+def of_builds(conn: Connection) -> dict[str, tuple[float, Histogram]]:
+    """Return the total seconds and the histogram of builds, by final status."""
+    rows = conn.execute(text("SELECT status, seconds, durations FROM build_figure ORDER BY status"))
+    return {row.status: (row.seconds, _histogram(row.durations)) for row in rows}
+
+
+def of_queues(conn: Connection) -> dict[str, tuple[float, Histogram]]:
+    """Return the wait times of pending runs by pool: the sum in seconds and the histogram."""
+    return {row["pool"]: (row["seconds"], _histogram(row["histogram"])) for row in _QUEUE_AGES.rows(conn)}
+
+
+# Histograms
+
+
+def _histogram(stored: Mapping[str, int] | None) -> Histogram:
+    return {int(bucket): count for bucket, count in (stored or {}).items()}
+
+
+def begins_at(bucket: float) -> float:
+    """Return the lower bound of a bucket in seconds."""
+    return SMALLEST_SECONDS * 2 ** (bucket / A_DOUBLING)
+
+
+def percentile(histogram: Histogram, share: float) -> float | None:
+    """Return the number of seconds that this share of the values does not exceed, or None for an empty histogram."""
+    total = sum(histogram.values())
+    if total == 0:
+        return None
+    rank = share * total
+    below = 0
+    for number in sorted(histogram):
+        within = histogram[number]
+        if below + within >= rank:
+            return begins_at(number + (rank - below) / within)
+        below += within
+    raise AssertionError("a share is at most 1")
+
+
+def cumulative(histogram: Histogram, *, every: int = A_DOUBLING) -> list[tuple[float, int]]:
+    """Return `(limit in seconds, count below)` pairs, one for every `every` buckets. The last limit is infinite."""
+    counts = list(accumulate(histogram.get(number, 0) for number in range(LAST + 1)))
+    limits = [(begins_at(number), counts[number - 1]) for number in range(every, LAST + 1, every)]
+    return [*limits, (float("inf"), counts[-1])]

@@ -7,11 +7,13 @@ from datetime import date
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, Table, select
 
 from shared.errors import Invalid
-from shared.figures import prices
-from shared.figures.sums import TOKENS, used
+from shared.infra.postgres import Row
+from shared.models import API_KEY, DEPLOYMENT
+from shared.setting_values import Prices
+from shared.sql import statement
 
 # The dimensions of a query, and the columns of each in an answer.
 DIMENSIONS = {
@@ -21,23 +23,12 @@ DIMENSIONS = {
     "model": ("model",),
 }
 _GROUPED = {"day": "day", "key": "key_id", "deployment": "deployment_id"}
+TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 COUNTS = ("runs", *TOKENS)
 MOST_ROWS = 100_000
+MOST_TOKENS = 10**12
 
-_ROWS = f"""
-WITH own AS (
-    SELECT d.organization_id, e.* FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
-    WHERE d.organization_id = :organization_id
-), rows AS (
-    SELECT day, deployment_id, key_id, model, {", ".join(COUNTS)} FROM daily_usage
-    WHERE organization_id = :organization_id AND day BETWEEN :since AND :until
-    UNION ALL
-    SELECT day, deployment_id, key_id, model, {", ".join(COUNTS)} FROM ({used("own")}) AS unfolded
-    WHERE day BETWEEN :since AND :until
-)
-SELECT {{columns}} model, {", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in COUNTS)}
-FROM rows GROUP BY {{columns}} model ORDER BY {{columns}} model LIMIT {MOST_ROWS + 1}
-"""
+_USAGE = statement("figures.usage")
 
 
 def usage(
@@ -49,27 +40,32 @@ def usage(
     MOST_ROWS rows.
     """
     columns = [column for name, column in _GROUPED.items() if name in by]
-    query = text(_ROWS.format(columns="".join(f"{column}, " for column in columns)))
-    values = {"organization_id": organization_id, "since": since, "until": until}
-    rows = conn.execute(query, values).mappings().all()
+    rows = _USAGE.rows(
+        conn,
+        organization_id=organization_id,
+        since=since,
+        until=until,
+        **{f"by_{name}": name in by for name in _GROUPED},
+        limit=MOST_ROWS + 1,
+    )
     if len(rows) > MOST_ROWS:
         raise Invalid("returns too many rows: ask for fewer days or dimensions", loc=("query", "by"))
     if "model" in by:
-        found = [_of_model(row, columns) for row in rows if row["model"]]
+        sums = [_of_model(row, columns) for row in rows if row["model"]]
     else:
-        found = _of_all_models(rows, columns)
-    return _named(conn, organization_id, found, by)
+        sums = _of_all_models(rows, columns)
+    return _with_names(conn, organization_id, sums, by)
 
 
-def _of_model(row: RowMapping, columns: Sequence[str]) -> dict[str, Any]:
+def _of_model(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     counts = {name: row[name] for name in COUNTS}
-    cost = prices.cost({row["model"]: counts})
-    return {**{name: row[name] for name in columns}, "model": row["model"], **counts, "cost": cost}
+    key = {name: row[name] for name in columns}
+    return {**key, "model": row["model"], **counts, "cost": cost({row["model"]: counts})}
 
 
-def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[dict[str, Any]]:
+def _of_all_models(rows: Iterable[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Merge rows that differ only in their model. The row without a model holds the number of runs."""
-    models: dict[tuple[Any, ...], dict[str, RowMapping]] = {}
+    models: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
         models.setdefault(tuple(row[name] for name in columns), {})[row["model"]] = row
     return [
@@ -77,19 +73,19 @@ def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[d
             **dict(zip(columns, key, strict=True)),
             "runs": by_model[""]["runs"] if "" in by_model else 0,
             **{name: sum(row[name] for row in by_model.values()) for name in TOKENS},
-            "cost": prices.cost({model: dict(row) for model, row in by_model.items() if model}),
+            "cost": cost({model: dict(row) for model, row in by_model.items() if model}),
         }
         for key, by_model in models.items()
     ]
 
 
-def _named(
+def _with_names(
     conn: Connection, organization_id: UUID, rows: Sequence[Mapping[str, Any]], by: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Add the names of keys and deployments. None for deleted ones and for runs without a key."""
     names = {
-        "deployment": _names(conn, "deployment", organization_id) if "deployment" in by else {},
-        "key": _names(conn, "api_key", organization_id) if "key" in by else {},
+        "deployment": _names(conn, DEPLOYMENT, organization_id) if "deployment" in by else {},
+        "key": _names(conn, API_KEY, organization_id) if "key" in by else {},
     }
     columns = [column for name in DIMENSIONS if name in by for column in DIMENSIONS[name]]
     return [
@@ -102,6 +98,49 @@ def _named(
     ]
 
 
-def _names(conn: Connection, table: str, organization_id: UUID) -> dict[Any, str]:
-    query = text(f"SELECT id, name FROM {table} WHERE organization_id = :id")
-    return {row.id: row.name for row in conn.execute(query, {"id": organization_id})}
+def _names(conn: Connection, table: Table, organization_id: UUID) -> dict[Any, str]:
+    query = select(table.c.id, table.c.name).where(table.c.organization_id == organization_id)
+    return {row.id: row.name for row in conn.execute(query)}
+
+
+# Costs of tokens, by the prices in the settings. A process configures its prices once, when it starts.
+
+A_MILLION = 1_000_000
+
+_prices: dict[str, tuple[float, float]] = {}
+
+
+def configure_prices(prices: Prices) -> None:
+    """Use these prices from now on."""
+    global _prices
+    _prices = {model: (first, second) for model, first, second in prices}
+
+
+def of_model(model: str) -> tuple[float, float] | None:
+    """Return the prices of a million input and output tokens, by the model's name or the longest matching `prefix*`."""
+    if model in _prices:
+        return _prices[model]
+    fitting = [name for name in _prices if name.endswith("*") and model.startswith(name[:-1])]
+    return _prices[max(fitting, key=len)] if fitting else None
+
+
+def cost(usage: Mapping[str, Any] | None) -> float | None:
+    """Return the total cost of token counts by model. None without usage, or if a model has no price."""
+    if not usage or not isinstance(usage, Mapping):
+        return None
+    costs = [_of_counts(model, counts) for model, counts in usage.items()]
+    known = [each for each in costs if each is not None]
+    return round(sum(known), 6) if len(known) == len(costs) else None
+
+
+def _of_counts(model: str, counts: Any) -> float | None:
+    prices = of_model(model)
+    if prices is None or not isinstance(counts, Mapping):
+        return None
+    used = (_number(counts.get("input_tokens")), _number(counts.get("output_tokens")))
+    return sum(tokens * price for tokens, price in zip(used, prices, strict=True)) / A_MILLION
+
+
+def _number(value: Any) -> float:
+    """Return a count from a graph host, which may send any value. 0 if it is not a number."""
+    return min(max(value, 0), MOST_TOKENS) if isinstance(value, int | float) else 0

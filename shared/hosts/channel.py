@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 from shared.errors import Unavailable
 from shared.infra.loops import forever
 from shared.infra.redis import PREFIX, client
-from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
+from shared.infra.redis_connections import PerProcess, keep_subscribed, messages
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Channel:
             self._subscription.beat()
 
 
-channel = OneOfProcess(lambda: Channel(client()))
+channel = PerProcess(lambda: Channel(client()))
 
 
 def topic(address: str) -> str:

@@ -39,9 +39,9 @@ Pack = Callable[[Sequence[Any]], Packed]
 def _type(
     array_oid: int, item_oid: int, pack: Callable[[Any], bytes]
 ) -> tuple[Pack, type[Packed], type[Dumper]]:
-    made = type("Packed", (Packed,), {})
+    array_class = type("Packed", (Packed,), {})
     dumper = type("PackedDumper", (_PackedDumper,), {"oid": array_oid})
-    empty = made(_EMPTY.pack(0, 0, item_oid))
+    empty = array_class(_EMPTY.pack(0, 0, item_oid))
 
     def packed(items: Sequence[Any]) -> Packed:
         if not items:
@@ -59,9 +59,9 @@ def _type(
             else:
                 data = pack(item)
                 parts += (_LENGTH.pack(len(data)), data)
-        return made(b"".join(parts))
+        return array_class(b"".join(parts))
 
-    return packed, made, dumper
+    return packed, array_class, dumper
 
 
 _TYPES = {
@@ -77,5 +77,5 @@ uuids, texts, blobs, bigints, doubles = PACK.values()
 
 def register(connection: Connection[Any]) -> None:
     """Register the dumpers of the packed arrays with a connection."""
-    for _, made, dumper in _TYPES.values():
-        connection.adapters.register_dumper(made, dumper)
+    for _, array_class, dumper in _TYPES.values():
+        connection.adapters.register_dumper(array_class, dumper)

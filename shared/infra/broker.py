@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from base64 import b64encode
 from collections import deque
-from collections.abc import Iterable
-from uuid import UUID
+from collections.abc import Iterable, Sequence
+from uuid import UUID, uuid4
 
+import orjson
 from redis import Redis
 from redis.exceptions import ConnectionError, RedisError
 
-from shared.infra import redis, task_message
+from shared.infra import redis
 from shared.infra.loops import forever
-from shared.infra.packed import OwnConnection, command, pack
+from shared.infra.redis_connections import SenderConnection, command, pack
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ CELERY_PREFIX = redis.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
 IDS_A_MESSAGE = 50  # ids in one message
 ENOUGH = 200  # messages in a queue; a runner learns nothing new from more
+EMBEDDED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+SHOWN_CHARACTERS = 200  # of the arguments, for Celery's tools
 
 
 def runs_queue(pool: str) -> str:
@@ -62,6 +66,51 @@ def forget_worker(worker: str) -> None:
     redis.broker().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
 
 
+def task_message(task: str, queue: str, args: Sequence[object]) -> bytes:
+    """Return a Celery message (protocol 2) in kombu's Redis format, as JSON. Any Celery worker accepts it.
+
+    `Celery.send_task` passes four layers for each message, although only two ids and the arguments differ.
+    """
+    id = str(uuid4())
+    return orjson.dumps(
+        {
+            "body": b64encode(orjson.dumps([args, {}, EMBEDDED])).decode(),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": {
+                "lang": "py",
+                "task": task,
+                "id": id,
+                "shadow": None,
+                "eta": None,
+                "expires": None,
+                "group": None,
+                "group_index": None,
+                "retries": 0,
+                "timelimit": [None, None],
+                "root_id": id,
+                "parent_id": None,
+                "argsrepr": repr(args)[:SHOWN_CHARACTERS],
+                "kwargsrepr": "{}",
+                "origin": None,
+                "ignore_result": True,
+                "replaced_task_nesting": 0,
+                "stamped_headers": None,
+                "stamps": {},
+            },
+            "properties": {
+                "correlation_id": id,
+                "reply_to": None,
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": queue},
+                "priority": 0,
+                "body_encoding": "base64",
+                "delivery_tag": id,
+            },
+        }
+    )
+
+
 class Notifier:
     """Sends notifications in the background.
 
@@ -75,7 +124,7 @@ class Notifier:
         self._failures = 0
         self._open_until = 0.0
         self._redis: Redis | None = None
-        self._connection: OwnConnection
+        self._connection: SenderConnection
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         self._waiting.append((task, queue, str(id)))
@@ -99,8 +148,8 @@ class Notifier:
         messages: dict[str, list[bytes]] = {}
         for (task, queue), ids in batches.items():
             for at in range(0, len(ids), IDS_A_MESSAGE):
-                made = task_message.made(task, queue, [ids[at : at + IDS_A_MESSAGE]])
-                messages.setdefault(queue, []).append(pack(made))
+                message = task_message(task, queue, [ids[at : at + IDS_A_MESSAGE]])
+                messages.setdefault(queue, []).append(pack(message))
         self._send(
             [
                 command(2 + len(together), pack(b"LPUSH", f"{CELERY_PREFIX}{queue}".encode()), *together)
@@ -114,7 +163,7 @@ class Notifier:
             return  # upkeep notifies again for unclaimed rows
         if self._redis is not redis.broker():
             self._redis = redis.broker()
-            self._connection = OwnConnection(self._redis)
+            self._connection = SenderConnection(self._redis)
         try:
             try:
                 self._connection.send(commands)

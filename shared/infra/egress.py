@@ -18,14 +18,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 import httpcore2
@@ -104,7 +97,7 @@ def allows_http() -> bool:
 
 def allows_loopback() -> bool:
     """Whether the operator allows calls to this machine."""
-    return any(_policy.allows("localhost", ip_address(own)) for own in ("127.0.0.1", "::1"))
+    return any(_policy.allows("localhost", ip_address(loopback)) for loopback in ("127.0.0.1", "::1"))
 
 
 @dataclass(frozen=True)
@@ -189,12 +182,12 @@ def request(
 
 
 def _bounded(chunks: Iterable[bytes], host: str) -> bytes:
-    found = bytearray()
+    body = bytearray()
     for chunk in chunks:
-        found += chunk
-        if len(found) > MAX_ANSWER_BYTES:
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
             raise OutsideFailed(f"{host} answered with more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(found)
+    return bytes(body)
 
 
 @cache
@@ -221,7 +214,7 @@ class _Guard(httpcore2.NetworkBackend):
         for position, address in enumerate(addresses, start=1):
             try:
                 stream = self._backend.connect_tcp(
-                    str(address), port, timeout=_left(self._deadline), socket_options=socket_options
+                    str(address), port, timeout=_seconds_left(self._deadline), socket_options=socket_options
                 )
             except httpcore2.ConnectError:
                 if position == len(addresses):
@@ -244,10 +237,10 @@ class _Stream(httpcore2.NetworkStream):
         self._deadline = deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, _left(self._deadline))
+        return self._stream.read(max_bytes, _seconds_left(self._deadline))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, _left(self._deadline))
+        self._stream.write(buffer, _seconds_left(self._deadline))
 
     def close(self) -> None:
         self._stream.close()
@@ -258,18 +251,18 @@ class _Stream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.NetworkStream:
-        secured = self._stream.start_tls(ssl_context, server_hostname, _left(self._deadline))
+        secured = self._stream.start_tls(ssl_context, server_hostname, _seconds_left(self._deadline))
         return _Stream(secured, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _seconds_left(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds
 
 
 def _parse(text: str) -> httpx2.URL:
@@ -326,7 +319,7 @@ def _check_name(host: str) -> None:
 
 def _resolve(host: str, port: int, deadline: float) -> list[Address]:
     """Return a host's addresses if all of them may be called. Raises AddressRefused, OutsideFailed."""
-    addresses = list(dict.fromkeys(_looked_up(host, port, deadline)))
+    addresses = list(dict.fromkeys(_look_up(host, port, deadline)))
     if not addresses:
         raise OutsideFailed(f"{host} has no address")
     for address in addresses:
@@ -334,26 +327,26 @@ def _resolve(host: str, port: int, deadline: float) -> list[Address]:
     return addresses
 
 
-def _looked_up(host: str, port: int, deadline: float) -> list[Address]:
+def _look_up(host: str, port: int, deadline: float) -> list[Address]:
     """Resolve a host on a separate thread, because the resolver has no deadline. Raises OutsideFailed, TimeoutError."""
-    found: list[Address] = []
+    addresses: list[Address] = []
     failure: list[OSError | UnicodeError] = []
 
-    def ask() -> None:
+    def look_up() -> None:
         try:
             answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            found.extend(ip_address(answer[4][0]) for answer in answers)
+            addresses.extend(ip_address(answer[4][0]) for answer in answers)
         except (OSError, UnicodeError) as error:
             failure.append(error)
 
-    thread = threading.Thread(target=ask, name="resolve", daemon=True)
+    thread = threading.Thread(target=look_up, name="resolve", daemon=True)
     thread.start()
-    thread.join(_left(deadline))
+    thread.join(_seconds_left(deadline))
     if failure:
         raise OutsideFailed(f"{host} has no address") from failure[0]
     if thread.is_alive():
         raise TimeoutError
-    return found
+    return addresses
 
 
 def _check_address(host: str, address: Address) -> None:

@@ -24,7 +24,6 @@ RV = TypeVar("RV")
 # libev's events for each wait mode, and the result for psycopg. Reporting more readiness than there is does no harm.
 EVENTS = {Wait.R: (1, Ready.R), Wait.W: (2, Ready.W), Wait.RW: (3, Ready.RW)}
 
-
 Limit = Callable[[], float | None]
 
 _longest_silence: Limit | None = None
@@ -56,13 +55,13 @@ def wait(gen: PQGen[RV], fileno: int, interval: float = 0.0, timeout: float | No
         return waiting.wait_poll(gen, fileno, interval, timeout)
     limit = None if _longest_silence is None else _longest_silence()
     try:
-        wanted = next(gen)
+        mode = next(gen)
         while True:
-            events, ready = EVENTS[wanted]
+            events, ready = EVENTS[mode]
             if not _is_ready(fileno, events, limit):
                 _break(gen, fileno, ready)
                 raise Silence(f"PostgreSQL sent nothing for {limit:g} s")
-            wanted = gen.send(ready)
+            mode = gen.send(ready)
     except StopIteration as end:
         return end.value
 

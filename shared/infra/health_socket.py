@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.infra import socket_paths
+from shared.infra import system
 
 log = logging.getLogger(__name__)
 
 READY = "ready"
-END = ".socket"
-LONGEST = f".builder-{2**22}{END}"
+SUFFIX = ".socket"
+LONGEST_NAME = f".builder-{2**22}{SUFFIX}"
 ANSWER_BYTES = 1000
 SEND_SECONDS = 1.0
 RETRY_SECONDS = 0.1
@@ -46,7 +46,7 @@ class HealthSocket:
     """The health socket of this process. It answers from `open()` until `close()`."""
 
     def __init__(self, folder: Path, kind: str, why_not_ready: Callable[[], str | None]) -> None:
-        self.address = HealthAddress(place(folder) / f"{kind}-{os.getpid()}{END}", kind, os.getpid())
+        self.address = HealthAddress(place(folder) / f"{kind}-{os.getpid()}{SUFFIX}", kind, os.getpid())
         self._why_not_ready = why_not_ready
         self._listener: socket.socket | None = None
 
@@ -74,44 +74,44 @@ class HealthSocket:
     def _serve(self, listener: socket.socket) -> None:
         while True:
             try:
-                asking, _ = listener.accept()
+                peer, _ = listener.accept()
             except OSError as error:  # no descriptor is free: clients wait meanwhile
                 log.warning("the health socket cannot accept a connection: %s", error)
                 threading.Event().wait(RETRY_SECONDS)
                 continue
-            with asking, suppress(OSError):
-                asking.settimeout(SEND_SECONDS)
-                asking.sendall((self._why_not_ready() or READY).encode()[:ANSWER_BYTES])
+            with peer, suppress(OSError):
+                peer.settimeout(SEND_SECONDS)
+                peer.sendall((self._why_not_ready() or READY).encode()[:ANSWER_BYTES])
 
 
 def place(folder: Path) -> Path:
     """Return the folder of the sockets: this one, or a substitute if its path is too long for a socket."""
-    return socket_paths.folder_for(folder, LONGEST)
+    return system.socket_folder(folder, LONGEST_NAME)
 
 
 def prepare(folder: Path) -> None:
     """Create the folder for this user only. Raises OSError if another user owns it or can write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder} must be a folder of this user that nobody else can write to")
 
 
 def addresses(folder: Path, kind: str) -> Iterator[HealthAddress]:
     """Yield the sockets of all processes of a kind on this machine, including those of killed processes."""
-    for path in sorted(place(folder).glob(f"{kind}-*{END}")):
-        pid = path.name.removeprefix(f"{kind}-").removesuffix(END)
+    for path in sorted(place(folder).glob(f"{kind}-*{SUFFIX}")):
+        pid = path.name.removeprefix(f"{kind}-").removesuffix(SUFFIX)
         if pid.isdecimal():
             yield HealthAddress(path, kind, int(pid))
 
 
 def ask(address: HealthAddress, seconds: float) -> str:
     """Return the answer of a process. Raises NoHealthAnswer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(seconds)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(seconds)
         try:
-            asking.connect(str(address.path))
-            answer = asking.recv(ANSWER_BYTES).decode()
+            client.connect(str(address.path))
+            answer = client.recv(ANSWER_BYTES).decode()
         except TimeoutError:
             raise NoHealthAnswer(
                 f"does not answer within {seconds:g} s: it is frozen, or its loop hangs"
@@ -126,10 +126,10 @@ def ask(address: HealthAddress, seconds: float) -> str:
 def remove_dead(folder: Path, kind: str) -> None:
     """Remove the sockets of dead processes of a kind. A starting process calls this, because it may replace one."""
     for address in addresses(folder, kind):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.setblocking(False)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.setblocking(False)
             try:
-                asking.connect(str(address.path))
+                client.connect(str(address.path))
             except ConnectionRefusedError:
                 address.path.unlink(missing_ok=True)
             except OSError:

@@ -121,6 +121,6 @@ def _chunks(column: Column[Any]) -> Iterator[list[tuple[tuple[Any, ...], bytes]]
             rows: list[Row[Any]] = list(conn.execute(query).all())
         if not rows:
             return
-        found = [(tuple(row[:-1]), bytes(row[-1])) for row in rows]
-        yield found
-        last = found[-1][0]
+        chunk = [(tuple(row[:-1]), bytes(row[-1])) for row in rows]
+        yield chunk
+        last = chunk[-1][0]

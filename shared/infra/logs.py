@@ -30,7 +30,7 @@ _bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("boun
 FLUSH_SECONDS = 1.0
 
 # Attributes of every record; all others came with `extra=`.
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "bound", "taskName"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "bound", "taskName"}
 
 # Libraries whose INFO lines concern only their own developers.
 _CHATTY = (
@@ -106,14 +106,8 @@ class Handler(logging.StreamHandler[TextIO]):
             self._outlet.flush(FLUSH_SECONDS)
 
     def _notice(self, dropped: int) -> bytes:
-        record = {"name": __name__, "levelname": "WARNING", "levelno": logging.WARNING}
-        record = logging.makeLogRecord(
-            {
-                **record,
-                "msg": "%d log lines were dropped: the process that reads them is too slow",
-                "args": (dropped,),
-            }
-        )
+        text = "%d log lines were dropped: the process that reads them is too slow"
+        record = log.makeRecord(__name__, logging.WARNING, __file__, 0, text, (dropped,), None)
         return (self.format(record) + self.terminator).encode()
 
 
@@ -149,7 +143,7 @@ class JsonLines(TextLines):
 
 def fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the bound ids and the attributes passed as `extra=`."""
-    extra = {name: value for name, value in vars(record).items() if name not in _OWN}
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     return {**_bound.get(), **extra}
 
 

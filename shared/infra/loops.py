@@ -32,7 +32,7 @@ def forever(
             step()
             failures = 0
         except Exception as error:  # outermost loop of a worker's work: a defect must not end it
-            if _is_away(error):
+            if _is_unreachable(error):
                 log.warning("%s waits: %s", what, error)
             else:
                 log.exception("%s failed, continuing", what)
@@ -46,7 +46,7 @@ def forever(
             gevent.sleep(pause)
 
 
-def _is_away(error: Exception) -> bool:
+def _is_unreachable(error: Exception) -> bool:
     """Whether the exception means that a server is unreachable."""
     from sqlalchemy import exc  # imported here: beat has such loops but no database
 

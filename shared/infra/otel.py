@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from opentelemetry.trace.span import TraceState
 
 from shared import __version__
-from shared.infra.tracing import Context
+from shared.infra.trace_context import Context
 
 SERVICE = "runyard"
 PATH = "/v1/traces"
@@ -34,16 +34,16 @@ KINDS = {
 
 
 class _Ids(RandomIdGenerator):
-    """Generates random ids, except for the next span if its ids are given."""
+    """Generates random ids, except for the next span if `next_ids` are set."""
 
     def __init__(self) -> None:
-        self.given: tuple[int | None, int | None] = (None, None)
+        self.next_ids: tuple[int | None, int | None] = (None, None)
 
     def generate_trace_id(self) -> int:
-        return self.given[0] or super().generate_trace_id()
+        return self.next_ids[0] or super().generate_trace_id()
 
     def generate_span_id(self) -> int:
-        return self.given[1] or super().generate_span_id()
+        return self.next_ids[1] or super().generate_span_id()
 
 
 class Span:
@@ -92,7 +92,7 @@ class OtelTracer:
         """Start a span below `parent`, or a new trace without one. `own` gives the span's ids."""
         above = None if parent is None else trace.set_span_in_context(NonRecordingSpan(_remote(parent)))
         if own is not None:
-            self._ids.given = own.trace_id, own.span_id
+            self._ids.next_ids = own.trace_id, own.span_id
         try:
             span = self._tracer.start_span(
                 name,
@@ -102,7 +102,7 @@ class OtelTracer:
                 start_time=at_ns or time.time_ns(),
             )
         finally:
-            self._ids.given = None, None
+            self._ids.next_ids = None, None
         return Span(span)
 
     def samples(self, trace_id: int) -> bool:
@@ -120,11 +120,11 @@ class OtelTracer:
 
 def _resource(process: str, instance: str) -> Resource:
     """Return the resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, with defaults for the rest."""
-    told = Resource.create()
-    own = {"service.version": __version__, "service.instance.id": instance, "runyard.process": process}
-    if str(told.attributes.get(SERVICE_NAME, "")).partition(":")[0] == "unknown_service":
-        own[SERVICE_NAME] = SERVICE
-    return told.merge(Resource(own))
+    configured = Resource.create()
+    defaults = {"service.version": __version__, "service.instance.id": instance, "runyard.process": process}
+    if str(configured.attributes.get(SERVICE_NAME, "")).partition(":")[0] == "unknown_service":
+        defaults[SERVICE_NAME] = SERVICE
+    return configured.merge(Resource(defaults))
 
 
 def _remote(context: Context) -> SpanContext:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -22,7 +23,7 @@ from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra import arrays
-from shared.infra.hardening import let_others_run
+from shared.infra.system import let_others_run
 
 # A pooled connection that was used this recently is reused without a liveness check.
 TRUSTED_SECONDS = 1.0
@@ -34,6 +35,7 @@ MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "bui
 
 CHECK_SECONDS = 1.0  # timeout of the liveness check of a pooled connection; after it a new one is opened
 RETRY_SECONDS = 1.0  # after a connection attempt that timed out, further attempts fail at once for this long
+CLOCK_SECONDS = 60.0  # then the database's time is read again: its clock may have been set
 
 T = TypeVar("T")
 
@@ -46,10 +48,10 @@ _quick: Engine | None = None
 
 def dumps(value: Any) -> str:
     """Return the JSON text of a value for a json column. Yields to other greenlets after a large one."""
-    made = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
-    if len(made) > LARGE:
+    document = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    if len(document) > LARGE:
         let_others_run()
-    return made
+    return document
 
 
 def loads(text: str | bytes) -> Any:
@@ -141,7 +143,7 @@ def make_engine(
     **arguments: Any,
 ) -> Engine:
     """Create an engine with the service's pool, session and JSON settings; `arguments` go to `create_engine`."""
-    made = create_engine(
+    engine = create_engine(
         driver_url(url),
         max_overflow=0,
         pool_timeout=30,  # a burst waits for connections; an unreachable server fails at `connect_timeout`
@@ -164,8 +166,8 @@ def make_engine(
         },
         **arguments,
     )
-    _look_after(made)
-    return made
+    _install_listeners(engine)
+    return engine
 
 
 def session_defaults(
@@ -208,7 +210,7 @@ def engine() -> Engine:
     return _engine
 
 
-def _look_after(engine: Engine) -> None:
+def _install_listeners(engine: Engine) -> None:
     """Install the pool's event listeners: binary lists, liveness checks, and fast failure while the server hangs.
 
     Lists are sent in binary form. The text form costs a regular expression per item, and bytes double in size.
@@ -272,12 +274,12 @@ def connection() -> Iterator[Connection]:
 
     Raises OutcomeUnknown if the connection is lost within the block: the commit may or may not have happened.
     """
-    conn = _taken(engine().connect)
+    conn = _check_out(engine().connect)
     with translated(OutcomeUnknown), conn, conn.begin():
         yield conn
 
 
-def _taken(take: Callable[[], T]) -> T:
+def _check_out(take: Callable[[], T]) -> T:
     """Take a connection from a pool. If the server refuses one more, close the process's idle connections and raise.
 
     PostgreSQL may allow fewer connections than all processes together would open. Each process would otherwise keep
@@ -314,7 +316,7 @@ def driver() -> Iterator[Driver]:
     """
     if _quick is None:
         raise RuntimeError("shared.infra.postgres.connect() has not been called")
-    pooled = _taken(_quick.raw_connection)
+    pooled = _check_out(_quick.raw_connection)
     with translated(OutcomeUnknown):
         connection: Any = pooled.driver_connection
         try:
@@ -330,8 +332,8 @@ def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any])
 
     Parameters are written `%(name)s`. psycopg prepares a statement on its third use. Rows are dicts.
     """
-    own: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
-    return own.cursor(row_factory=dict_row).execute(statement, parameters)
+    driver: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
+    return driver.cursor(row_factory=dict_row).execute(statement, parameters)
 
 
 @contextmanager
@@ -343,14 +345,14 @@ def translated(lost: type[Unavailable] = Unavailable) -> Iterator[None]:
     """
     try:
         yield
-    except DATABASE_TROUBLE as error:
-        reason = _why_not_now(error)
+    except DATABASE_ERRORS as error:
+        reason = _temporary_reason(error)
         if reason is not None:
-            raise (lost if reason == GONE else Unavailable)(reason) from error
+            raise (lost if reason == UNREACHABLE else Unavailable)(reason) from error
         raise
 
 
-DATABASE_TROUBLE = (
+DATABASE_ERRORS = (
     exc.OperationalError,
     exc.InterfaceError,
     exc.InternalError,
@@ -359,22 +361,59 @@ DATABASE_TROUBLE = (
     psycopg.InterfaceError,
     psycopg.InternalError,
 )
-GONE = "The database is unavailable."
+UNREACHABLE = "The database is unavailable."
 READ_ONLY = "25006"  # read-only transaction, after a failover; psycopg raises InternalError
 IDLE = "25P03"  # idle-in-transaction timeout: this process was frozen within a transaction
 CANCELED = "57014"  # statement timeout
-IN_THE_WAY = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
+BLOCKED = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
 
 
-def _why_not_now(error: Exception) -> str | None:
+def _temporary_reason(error: Exception) -> str | None:
     """Return the message for a temporary error, None for one that would recur."""
     if isinstance(error, exc.TimeoutError):
-        return GONE
-    state = getattr(getattr(error, "orig", error), "sqlstate", None)
-    if state in IN_THE_WAY:
+        return UNREACHABLE
+    state = sqlstate(error)
+    if state in BLOCKED:
         return "Another transaction blocked this one. Try again."
     if state == CANCELED:
         return "A database query took too long. Try again."
     # None: the server was never reached. 08: connection lost, 53: out of resources, 57P: shutting down.
     is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
-    return GONE if is_gone else None
+    return UNREACHABLE if is_gone else None
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """Return PostgreSQL's code of an error of psycopg or SQLAlchemy. None: the server reported none."""
+    return getattr(getattr(error, "orig", error), "sqlstate", None)
+
+
+_clock: tuple[float, float] | None = None  # the database's time, and the monotonic time of the query
+
+
+def database_time() -> datetime:
+    """Return the database's time. Raises Unavailable if the database has never answered.
+
+    Clocks of machines differ. Times that one process writes and another compares are therefore the database's. A
+    statement uses its own `now()`; this function is for tokens, webhook headers and time windows.
+    """
+    return datetime.fromtimestamp(database_seconds(), UTC)
+
+
+def database_seconds() -> float:
+    """Return the database's time in seconds since 1970. Raises Unavailable as `database_time` does."""
+    global _clock
+    read_at = time.monotonic()
+    if _clock is None or read_at - _clock[1] > CLOCK_SECONDS:
+        try:
+            _clock = _read_clock(), read_at
+        except Unavailable:
+            if _clock is None:
+                raise
+    seconds, read_at = _clock
+    return seconds + time.monotonic() - read_at
+
+
+def _read_clock() -> float:
+    with driver() as conn:
+        [row] = query(conn, "SELECT extract(epoch FROM clock_timestamp())::float8 AS seconds", {}).fetchall()
+    return row["seconds"]

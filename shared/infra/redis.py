@@ -19,7 +19,6 @@ from uuid import UUID
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
 PREFIX = "runyard:"
@@ -28,18 +27,6 @@ WAIT_SECONDS = 10.0  # wait for a free connection of the pool
 _client: Redis | None = None
 _broker: Redis | None = None  # None: the main client
 _events: tuple[tuple[bytes, Redis], ...] = ()  # by name; empty: the main client
-
-__all__ = [
-    "PREFIX",
-    "RedisError",
-    "broker",
-    "by_role",
-    "client",
-    "connect",
-    "event_servers",
-    "events",
-    "has_several",
-]
 
 
 def connect(
@@ -56,11 +43,11 @@ def connect(
     def make(url: str) -> Redis:
         return make_client(url, timeout_seconds=timeout_seconds, connections=connections)
 
-    made = make(url)
-    use(made)
+    main = make(url)
+    use(main)
     _broker = make(broker_url) if broker_url is not None else None
     _events = tuple((_name(url), make(url)) for url in events_urls)
-    return made
+    return main
 
 
 def _name(url: str) -> bytes:
@@ -122,12 +109,12 @@ def has_several() -> bool:
 
 def by_role() -> dict[str, Redis]:
     """Return the clients by role. `main` serves all roles without a server of their own."""
-    found = {"main": client()}
+    clients = {"main": client()}
     if _broker is not None:
-        found["broker"] = _broker
+        clients["broker"] = _broker
     if len(_events) == 1:
-        return {**found, "events": _events[0][1]}
-    return found | {f"events-{number}": server for number, (_, server) in enumerate(_events, 1)}
+        return {**clients, "events": _events[0][1]}
+    return clients | {f"events-{number}": server for number, (_, server) in enumerate(_events, 1)}
 
 
 def event_servers() -> list[Redis]:

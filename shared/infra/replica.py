@@ -59,9 +59,9 @@ class Replica:
     def look(self) -> None:
         """Compare the replica's replayed position with the primary's recorded positions. Raises Unavailable."""
         try:
-            asked_at = time.monotonic()
+            read_at = time.monotonic()
             with postgres.connection() as conn:
-                self._written.append((asked_at, int(conn.execute(WRITTEN).scalar_one())))
+                self._written.append((read_at, int(conn.execute(WRITTEN).scalar_one())))
             replayed = self.ask(lambda conn: conn.execute(REPLAYED).scalar_one())
             if replayed is not None:
                 reached = [at for at, written in self._written if written <= replayed]

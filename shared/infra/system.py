@@ -1,15 +1,20 @@
-"""Functions of Linux that macOS lacks. On other systems each of them does less or nothing.
+"""A process and its operating system: signals, limits, memory, sockets and files.
 
-On macOS a child does not end when its parent is killed, orphans go to the system, and there is no sandbox: it serves
-for development. `workers/isolation` has its own Linux code, behind `is_linux()`.
+Some functions need Linux and do less or nothing on macOS, which serves for development: there a child does not end when
+its parent is killed, orphans go to the system, and there is no sandbox. `workers/isolation` has its own Linux code,
+behind `is_linux()`.
+
+Imports only the standard library: the fork server and the processes that unpack archives load this module.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +23,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 MACOS_OPEN_FILES = 10_240  # OPEN_MAX: macOS refuses more, though it reports no limit
 TASKS = Path("/proc/self/task")
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+MAX_SOCKET_PATH = 100  # characters; Linux allows 107, macOS 103
+YIELD_SECONDS = 0.0001
 
 
 def is_linux() -> bool:
@@ -103,3 +110,41 @@ def locale_options() -> list[str]:
 def environment() -> dict[str, str]:
     """Return variables for processes that fork. macOS kills a forked child that reads the proxy settings."""
     return {} if is_linux() else {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
+
+
+def close_memory() -> None:
+    """Prevent other processes of this user from reading this process's memory and environment through /proc."""
+    prctl(PR_SET_DUMPABLE, 0)
+
+
+def freeze_loaded_objects() -> None:
+    """Enable the garbage collector and exclude all existing objects from its scans: they stay in memory anyway."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def let_others_run() -> None:
+    """Yield to other greenlets under gevent, else to other threads, between two long steps.
+
+    The sleep must have a duration: gevent's `sleep(0)` does not poll sockets.
+    """
+    time.sleep(YIELD_SECONDS)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Opener for `open` that makes the file accessible to its owner only, even if it already exists."""
+    number = os.open(path, flags, 0o600)
+    os.fchmod(number, 0o600)
+    return number
+
+
+def socket_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a unix socket: `folder`, or a folder of temporary files if the socket's path is too long."""
+    if len(str(folder / name)) <= MAX_SOCKET_PATH:
+        return folder
+    import hashlib  # imported here: a process that unpacks archives would load OpenSSL for nothing
+    import tempfile
+
+    mark = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"runyard-{mark}"

@@ -1,76 +1,15 @@
-"""The place of a run in a distributed trace (W3C Trace Context), and the tracer of this process, if any.
+"""The tracer of this process, if spans are exported: if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 
-A caller's `traceparent` is stored with the run, passed to its graph and sent with its webhook, whether or not this
-service exports spans. It exports spans if OTEL_EXPORTER_OTLP_ENDPOINT is set. Otherwise OpenTelemetry is not imported
-(`shared/infra/otel.py`) and no spans are created.
+Otherwise OpenTelemetry is not imported (`shared/infra/otel.py`) and no spans are created.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
-from uuid import UUID
 
-HEADER, STATE_HEADER = "traceparent", "tracestate"
-# Keys in a graph's `configurable`.
-PARENT, STATE = "__otel_traceparent__", "__otel_tracestate__"
-KEYS = (PARENT, STATE)
-FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
-MAX_STATE = 512
-SAMPLED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A place in a trace: the parent span of what follows."""
-
-    trace_id: int
-    span_id: int
-    flags: int = SAMPLED
-    state: str = ""
-
-    @property
-    def traceparent(self) -> str:
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {HEADER: self.traceparent, **({STATE_HEADER: self.state} if self.state else {})}
-
-    @property
-    def entries(self) -> dict[str, str]:
-        """The entries for a graph's `configurable`."""
-        return {PARENT: self.traceparent, **({STATE: self.state} if self.state else {})}
-
-
-def context_of(traceparent: object, state: object = None) -> Context | None:
-    """Parse a `traceparent` and its `tracestate`. Returns None for an invalid `traceparent`."""
-    found = FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
-    if found is None:
-        return None
-    is_kept = isinstance(state, str) and len(state) <= MAX_STATE and state.isascii() and state.isprintable()
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    return Context(trace_id, span_id, flags & SAMPLED, state if is_kept and isinstance(state, str) else "")
-
-
-def of_kwargs(kwargs: Mapping[str, Any]) -> Context | None:
-    """Return the trace context in which a run was created, from its stored arguments, or None."""
-    configurable = (kwargs.get("config") or {}).get("configurable") or {}
-    return context_of(configurable.get(PARENT), configurable.get(STATE))
-
-
-def of_run(run_id: UUID, created_at: Context | None, *, is_sampled: bool = True) -> Context:
-    """Return a run's own trace context, which every process derives alike.
-
-    A run without a caller's trace, such as a cron's, begins its own trace.
-    """
-    span_id = int.from_bytes(hashlib.sha256(run_id.bytes).digest()[:8]) or 1
-    if created_at is None:
-        return Context(run_id.int, span_id, SAMPLED if is_sampled else 0)
-    return Context(created_at.trace_id, span_id, created_at.flags, created_at.state)
+from shared.infra.trace_context import Context
+from shared.setting_values import BadSetting
+from shared.settings import Settings
 
 
 class AnySpan(Protocol):
@@ -115,3 +54,16 @@ def use(tracer: AnyTracer | None) -> None:
 def tracer() -> AnyTracer | None:
     """Return the tracer of this process, or None if no spans are exported."""
     return _tracer
+
+
+def configure(settings: Settings, process: str) -> None:
+    """Export this process's spans if the settings name an endpoint. Raises BadSetting without the library."""
+    if settings.otlp_endpoint is None:
+        return
+    try:
+        from shared.infra.otel import OtelTracer
+    except ImportError as error:
+        raise BadSetting(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT needs OpenTelemetry: install the extra `otel` ({error})"
+        ) from error
+    use(OtelTracer(settings.otlp_endpoint, process=process, instance=settings.worker))

@@ -12,11 +12,10 @@ import logging
 import time
 from collections.abc import Callable
 
-import psycopg
-from sqlalchemy import Connection, exc, text
+from sqlalchemy import Connection, text
 
 from shared.errors import Unavailable
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, sqlstate
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ def refusal() -> str | None:
         with connection() as conn:
             return _refusal(conn)
     except Unavailable as error:
-        if _sqlstate(error.__cause__) == DISK_FULL:
+        if sqlstate(error.__cause__) == DISK_FULL:
             return "the database has no disk space left"
         raise
 
@@ -75,8 +74,3 @@ def _refusal(conn: Connection) -> str | None:
     conn.execute(FILL)
     conn.execute(LOG)
     return None
-
-
-def _sqlstate(error: BaseException | None) -> str | None:
-    original = error.orig if isinstance(error, exc.DBAPIError) else error
-    return original.sqlstate if isinstance(original, psycopg.Error) else None

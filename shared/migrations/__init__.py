@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
-from alembic import command
+from alembic import command, context, op
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from shared import store_vectors
 from shared.access.api_keys import ensure_default_organization
-from shared.infra import schema
+from shared.infra import database_version
 from shared.infra.postgres import driver_url, session_defaults
-from shared.migrations import online
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,7 @@ log = logging.getLogger(__name__)
 LOCK = 0x72756E79617264
 TRIES, PAUSE_SECONDS = 60, 1.0
 FOLDER = Path(__file__).parent
+IN_CALLERS_TRANSACTION = "in_callers_transaction"  # attribute of Alembic's configuration
 STATEMENT_TIMEOUT_SECONDS = 30  # for sessions of a transaction pooler
 
 # A transaction that waits for a table's lock blocks all later queries on the table, so it waits for 3 seconds at most
@@ -50,16 +50,20 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
     """Apply missing versions, prepare optional extensions, and create the default organization. Safe to repeat.
 
     Leaves a database of a newer release unchanged. A transaction pooler does not allow settings per session, so with
-    `pooler="transaction"` the role gets the service's session settings as defaults. Raises schema.DevelopmentDatabase.
+    `pooler="transaction"` the role gets the service's session settings as defaults. Raises database_version.DevelopmentDatabase.
     """
     engine = _engine(url)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
     with _alone(engine), engine.connect() as connection:
-        found = _version(connection)
-        if found is not None and found > schema.needed():
-            log.warning("the database is at version %s, newer than this release's %s", found, schema.needed())
+        version = _version(connection)
+        if version is not None and version > database_version.needed():
+            log.warning(
+                "the database is at version %s, newer than this release's %s",
+                version,
+                database_version.needed(),
+            )
             return
-        schema.refuse_development(found)
+        database_version.refuse_development(version)
         for attempt in range(1, TRIES + 1):
             try:
                 command.upgrade(config(connection), "head")
@@ -101,9 +105,9 @@ def _alone(engine: Engine) -> Iterator[None]:
 
 def _version(connection: Connection) -> str | None:
     """Return the version of the database, or None before the first version."""
-    found = MigrationContext.configure(connection).get_current_revision()
+    version = MigrationContext.configure(connection).get_current_revision()
     connection.rollback()  # otherwise Alembic would migrate inside this open transaction
-    return found
+    return version
 
 
 def _engine(url: str) -> Engine:
@@ -121,19 +125,11 @@ def _set_defaults(connection: Connection) -> None:
         connection.execute(text(f"ALTER ROLE CURRENT_USER IN DATABASE {database} SET {name} = '{value}'"))
 
 
-def is_current(url: str) -> bool:
-    """Return whether the database has all versions."""
-    engine = _engine(url)
-    with engine.connect() as connection:
-        applied = MigrationContext.configure(connection).get_current_heads()
-    return set(applied) == set(ScriptDirectory.from_config(config()).get_heads())
-
-
 def write_version(url: str, subject: str) -> None:
     """Write the file of the next version from the difference between the models and an up-to-date database."""
     engine = _engine(url)
     with engine.connect() as connection:
-        number = f"{int(schema.needed()) + 1:04}"
+        number = f"{int(database_version.needed()) + 1:04}"
         command.revision(config(connection), subject, autogenerate=True, rev_id=number)
 
 
@@ -145,12 +141,54 @@ def is_compared(_: object, name: str | None, kind: str, *__: object) -> bool:
     return (kind, name) != ("table", store_vectors.NAME)
 
 
-def config(connection: Connection | None = None, *, in_callers_transaction: bool = False) -> Config:
+def config(connection: Connection, *, in_callers_transaction: bool = False) -> Config:
     """Return Alembic's configuration for the given connection."""
-    made = Config()
-    made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
-    made.set_main_option("path_separator", "os")
-    made.set_main_option("file_template", "%%(rev)s_%%(slug)s")
-    made.attributes["connection"] = connection
-    made.attributes[online.IN_CALLERS_TRANSACTION] = in_callers_transaction
-    return made
+    settings = Config()
+    settings.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    settings.set_main_option("path_separator", "os")
+    settings.set_main_option("file_template", "%%(rev)s_%%(slug)s")
+    settings.attributes["connection"] = connection
+    settings.attributes[IN_CALLERS_TRANSACTION] = in_callers_transaction
+    return settings
+
+
+# Schema changes that do not block writers, for versions.
+
+# CREATE INDEX CONCURRENTLY waits for older transactions. The timeout ends the wait for one that does not end.
+WAIT, AS_BEFORE = (
+    "SET lock_timeout = '60s'; SET statement_timeout = 0",
+    "RESET lock_timeout; RESET statement_timeout",
+)
+
+
+def create_index(name: str, table: str, columns: Sequence[Any], **options: Any) -> None:
+    """Create an index while rows are written. Replaces the invalid index of an interrupted attempt.
+
+    Runs outside the migration's transaction. A failed migration is executed again from its beginning, so all its other
+    operations must use `if_not_exists` or `if_exists`.
+    """
+    with _beside_writers() as concurrently:
+        op.drop_index(name, table, if_exists=True, postgresql_concurrently=concurrently)
+        op.create_index(name, table, columns, postgresql_concurrently=concurrently, **options)
+
+
+def drop_index(name: str, table: str) -> None:
+    """Drop an index while rows are written."""
+    with _beside_writers() as concurrently:
+        op.drop_index(name, table, if_exists=True, postgresql_concurrently=concurrently)
+
+
+@contextmanager
+def _beside_writers() -> Iterator[bool]:
+    """Leave the migration's transaction for the block. Yields whether an index can be changed concurrently.
+
+    In a transaction of the caller (`upgrade_in_transaction`) it cannot, but no other process writes to the
+    tables then.
+    """
+    if context.config.attributes[IN_CALLERS_TRANSACTION]:
+        yield False
+        return
+    with op.get_context().autocommit_block():
+        op.execute(WAIT)
+        yield True
+        op.execute(AS_BEFORE)

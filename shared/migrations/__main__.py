@@ -10,7 +10,7 @@ import signal
 import sys
 
 from shared import migrations
-from shared.infra import schema
+from shared.infra import database_version
 from shared.settings import Settings
 
 
@@ -23,9 +23,11 @@ def main(arguments: list[str]) -> str | None:
     match arguments:
         case [] | ["--stay"]:
             try:
-                schema.applied(url)  # before SQLAlchemy, which fails on other encodings with a traceback
+                database_version.applied(
+                    url
+                )  # before SQLAlchemy, which fails on other encodings with a traceback
                 migrations.upgrade(url, pooler=settings.database_pooler)
-            except (schema.NotUtf8, schema.DevelopmentDatabase) as error:
+            except (database_version.NotUtf8, database_version.DevelopmentDatabase) as error:
                 return str(error)
             if arguments:
                 _stay()

@@ -12,7 +12,7 @@ from alembic import context
 from alembic.runtime.migration import MigrationContext, MigrationInfo
 
 from shared import sql
-from shared.infra import schema
+from shared.infra import database_version
 from shared.migrations import is_compared
 from shared.models import METADATA
 
@@ -21,7 +21,7 @@ def install_with_newest(
     ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
 ) -> None:
     """Install views and functions after the newest version. They may need columns that an older one does not have."""
-    if ctx.connection is not None and step.up_revision_id == schema.needed():
+    if ctx.connection is not None and step.up_revision_id == database_version.needed():
         sql.install(ctx.connection)
 
 

@@ -1,13 +1,10 @@
-"""The tables and status values of the service, one file for each resource.
+"""The tables and status values of the service, one file for each subject.
 
 Columns with user data that no query searches are `json`, which stores the text unchanged. Searched columns are `jsonb`.
 Each table below a deployment has its `deployment_id`, or the id of its revision.
 """
 
-from shared.models.assistants import ASSISTANT, ASSISTANT_VERSION
-from shared.models.backups import LAST_BACKUP
 from shared.models.base import METADATA
-from shared.models.crons import CRON
 from shared.models.deployments import (
     ARCHIVE,
     ARCHIVE_CHUNK,
@@ -20,9 +17,15 @@ from shared.models.deployments import (
     UPLOAD,
 )
 from shared.models.figures import BUILD_FIGURE, DAILY_USAGE, ENDED_RUN, FIGURE, SPENT_TOKENS
-from shared.models.organizations import API_KEY, IDEMPOTENT_ANSWER, ORGANIZATION
-from shared.models.providers import OAUTH_GRANT, OAUTH_PROVIDER, OAUTH_REQUEST
-from shared.models.runs import RUN
+from shared.models.organizations import (
+    API_KEY,
+    IDEMPOTENT_ANSWER,
+    OAUTH_GRANT,
+    OAUTH_PROVIDER,
+    OAUTH_REQUEST,
+    ORGANIZATION,
+)
+from shared.models.runs import ASSISTANT, ASSISTANT_VERSION, CRON, RUN, WEBHOOK_DELIVERY
 from shared.models.statuses import (
     ENDED_RUN_STATUSES,
     LIVE_RUN_STATUSES,
@@ -36,10 +39,8 @@ from shared.models.statuses import (
     is_unsuccessful,
     status_of_deployment,
 )
-from shared.models.store import STORE_ITEM
-from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, THREAD
-from shared.models.webhooks import WEBHOOK_DELIVERY
-from shared.models.workers import HEARTBEAT_SECONDS, LEADER, SILENT_SECONDS, WORKER, is_silent
+from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, STORE_ITEM, THREAD
+from shared.models.workers import HEARTBEAT_SECONDS, LAST_BACKUP, LEADER, SILENT_SECONDS, WORKER, is_silent
 
 __all__ = [
     "API_KEY",

@@ -86,7 +86,7 @@ REVISION = Table(
     column("manifest", JSON, nullable=True),  # the content of langgraph.json
     # the project's authorization and routes, found by the build: see shared/deployments/user_code.py
     column("user_code", JSON(none_as_null=True), nullable=True),
-    # the key that created it, and the variables it set or unset: see shared/deployments/revision_changes.py
+    # the key that created it, and the variables it set or unset: see shared/deployments/next_revision.py
     column("created_by", JSON(none_as_null=True), nullable=True),
     column("changes", JSON(none_as_null=True), nullable=True),
     column("preview", Text, nullable=True),  # the preview it was created for; NULL: it is to serve

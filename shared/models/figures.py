@@ -51,7 +51,7 @@ ENDED_RUN = Table(
 
 # The sums of a deployment's runs of one key in one time step. All columns except the primary key can be added.
 #
-# `waits`, `durations` and `first_tokens` are histograms: bucket → count (shared/figures/histograms.py).
+# `waits`, `durations` and `first_tokens` are histograms: bucket → count (shared/figures/reading.py).
 FIGURE = Table(
     "figure",
     METADATA,

@@ -1,8 +1,23 @@
-"""Organizations, their API keys, and stored responses of requests with an idempotency key."""
+"""Organizations: their API keys, stored responses of idempotent requests, OAuth providers and granted tokens."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Table, Text, Uuid, text
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
 
 from shared.models.base import METADATA, NOW, TIME, column
 
@@ -48,4 +63,82 @@ IDEMPOTENT_ANSWER = Table(
     column("answer", LargeBinary),
     column("created_at", TIME, server_default=NOW),
     Index("ix_idempotent_answer_created_at", "created_at"),
+)
+
+
+# A service at which users give consent, and the client registered there. `client_secret` is encrypted.
+OAUTH_PROVIDER = Table(
+    "oauth_provider",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    column("provider_id", Text),  # unique within the organization, chosen by the caller
+    column("name", Text),
+    column("client_id", Text),
+    column("client_secret", LargeBinary, nullable=True),
+    column("auth_url", Text),
+    column("token_url", Text),
+    column("uses_pkce", Boolean, server_default="false"),
+    column("code_challenge_method", Text, nullable=True),
+    column("provider_type", Text, nullable=True),
+    column("token_endpoint_auth_method", Text),
+    column("mcp_server_url", Text, nullable=True),
+    column("is_dynamic_client", Boolean, server_default="false"),
+    column("issuer", Text, nullable=True),  # from discovery
+    column("revocation_url", Text, nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+    Index("uq_oauth_provider_organization_id_provider_id", "organization_id", "provider_id", unique=True),
+)
+
+
+def _provider_key() -> Column[Any]:
+    return column("provider_key", Uuid, ForeignKey("oauth_provider.id", ondelete="CASCADE"))
+
+
+# A user's consent, with the encrypted tokens. If `agent_id` is NULL, it covers all agents of the user.
+OAUTH_GRANT = Table(
+    "oauth_grant",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    _provider_key(),
+    column("user_id", Text),
+    column("agent_id", Text, nullable=True),
+    column("requested", JSON),
+    column("scopes", JSON),  # the granted scopes
+    column("access_token", LargeBinary),
+    column("refresh_token", LargeBinary, nullable=True),
+    column("expires_at", TIME, nullable=True),
+    column("refreshing_until", TIME, nullable=True),  # lease of the process that refreshes the tokens
+    column("account_label", Text, nullable=True),
+    column("is_default", Boolean, server_default="false"),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+    Index("ix_oauth_grant_provider_key_user_id", "provider_key", "user_id"),
+    Index("ix_oauth_grant_organization_id", "organization_id"),
+)
+
+
+# A request for consent. Its id is the `auth_id`. shared/oauth/tokens.py has the states.
+OAUTH_REQUEST = Table(
+    "oauth_request",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    _provider_key(),
+    column("status", Text, server_default="pending"),
+    column("state_hash", LargeBinary, unique=True),  # SHA-256
+    column("verifier", LargeBinary, nullable=True),  # the PKCE code verifier, encrypted
+    column("redirect_uri", Text),
+    column("scopes", JSON),
+    column("user_id", Text),
+    column("agent_id", Text, nullable=True),
+    column("is_default", Boolean),
+    column("is_another", Boolean),  # consent for one more account, in addition to existing grants
+    column("grant_id", Uuid, nullable=True),
+    column("error", Text, nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("expires_at", TIME),
+    Index("ix_oauth_request_expires_at", "expires_at"),
 )

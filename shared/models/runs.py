@@ -1,12 +1,91 @@
-"""Runs."""
+"""Assistants, and the runs that they configure: runs, the crons that create them, and deliveries of their ends to webhooks."""
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Boolean, Double, Index, Table, Text, Uuid, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.models.base import EMPTY, METADATA, NOW, TIME, column, of_thread
+from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, of_thread
 from shared.models.statuses import LIVE_RUN_STATUSES, has_ended, is_one_of, is_unsuccessful
+
+# A named configuration of a graph. The configuration itself is in the versions.
+ASSISTANT = Table(
+    "assistant",
+    METADATA,
+    deployment_key(primary=True),
+    column("assistant_id", Uuid, primary_key=True),
+    column("version", BigInteger, server_default="1"),  # the active version
+    column("last_version", BigInteger, server_default="1"),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+)
+
+
+ASSISTANT_VERSION = Table(
+    "assistant_version",
+    METADATA,
+    column("deployment_id", Uuid, primary_key=True),
+    column("assistant_id", Uuid, primary_key=True),
+    column("version", BigInteger, primary_key=True),
+    column("graph_id", Text),
+    column("config", JSON, server_default=EMPTY),
+    column("context", JSON, server_default=EMPTY),
+    column("metadata", JSONB, server_default=EMPTY),
+    column("name", Text),
+    column("description", Text, nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    ForeignKeyConstraint(
+        ["deployment_id", "assistant_id"],
+        ["assistant.deployment_id", "assistant.assistant_id"],
+        ondelete="CASCADE",
+    ),
+    Index("ix_assistant_version_metadata", "metadata", postgresql_using="gin"),
+)
+
+
+# A schedule that creates runs. See shared/crons.
+CRON = Table(
+    "cron",
+    METADATA,
+    column("cron_id", Uuid, primary_key=True),
+    deployment_key(),
+    column("assistant_id", Uuid),
+    column("thread_id", Uuid, nullable=True),
+    column("user_id", Text),
+    # the user of its runs, if the deployment has its own authorization; encrypted
+    column("auth_user", LargeBinary, nullable=True),
+    column("schedule", Text),
+    column("timezone", Text, nullable=True),
+    column("end_time", TIME, nullable=True),
+    column("next_run_date", TIME),
+    column("payload", JSON),
+    column("metadata", JSONB, server_default=EMPTY),
+    column("on_run_completed", Text, nullable=True),
+    column("enabled", Boolean),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+    of_thread(),
+    ForeignKeyConstraint(
+        ["deployment_id", "assistant_id"],
+        ["assistant.deployment_id", "assistant.assistant_id"],
+        ondelete="CASCADE",
+    ),
+    Index("ix_cron_deployment_id", "deployment_id", "created_at"),
+    Index("ix_cron_due", "next_run_date", postgresql_where=text("enabled")),
+)
+
 
 # One execution of a graph. Everything it needs is frozen into the row at its creation.
 RUN = Table(
@@ -94,7 +173,7 @@ RUN = Table(
         "ended_at",
         postgresql_where=text(is_unsuccessful()),
     ),
-    # ended runs, newest first: see shared/runs/search.py
+    # ended runs, newest first: see shared/runs/read.py
     Index("ix_run_ended", "deployment_id", "run_id", postgresql_where=text(has_ended())),
     # the runs of a cron
     Index(
@@ -123,4 +202,30 @@ RUN = Table(
         "created_seq",
         postgresql_where=text(is_one_of(LIVE_RUN_STATUSES, None)),
     ),
+)
+
+
+# A delivery of a run's end to `url`. See shared/runs/webhooks.py.
+WEBHOOK_DELIVERY = Table(
+    "webhook_delivery",
+    METADATA,
+    column("delivery_id", Uuid, primary_key=True),
+    deployment_key(),
+    column("run_id", Uuid),
+    column("url", Text),
+    column("status", Text),  # the run's status, or `rollback`
+    column("run", JSON),  # a copy of the run's row at its end, because the row may be deleted
+    column("values", JSON(none_as_null=True), nullable=True),
+    column("error", JSON(none_as_null=True), nullable=True),
+    column("attempt", BigInteger, server_default="0"),
+    column("due_at", TIME, server_default=NOW),  # during an attempt: the end of its lease
+    column("owner", Text, nullable=True),
+    column("failure", Text, nullable=True),  # error of the last attempt; NULL: it succeeded
+    column("response_status", BigInteger, nullable=True),  # HTTP status of the receiver's last response
+    column("created_at", TIME, server_default=NOW),
+    column("ended_at", TIME, nullable=True),  # delivered, or out of attempts
+    Index("ix_webhook_delivery_due", "deployment_id", "due_at", postgresql_where=text("ended_at IS NULL")),
+    Index("ix_webhook_delivery_busy", "deployment_id", postgresql_where=text("owner IS NOT NULL")),
+    Index("ix_webhook_delivery_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+    Index("ix_webhook_delivery_created_at", "deployment_id", "created_at", "delivery_id"),
 )

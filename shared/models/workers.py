@@ -1,4 +1,4 @@
-"""Runner and builder processes, and the leaders among them."""
+"""Runner and builder processes, the leaders among them, and the time of the last backup."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ HEARTBEAT_SECONDS = 5.0
 SILENT_SECONDS = 2.5 * HEARTBEAT_SECONDS
 
 
-def is_silent(alias: str | None = None) -> str:
-    """Return the SQL condition that a worker has missed two heartbeats. `alias` is the alias of the worker table."""
-    seen_at = "seen_at" if alias is None else f"{alias}.seen_at"
-    return f"{seen_at} < now() - interval '{SILENT_SECONDS} seconds'"
+def is_silent() -> str:
+    """Return the SQL condition that a worker has missed two heartbeats."""
+    return f"seen_at < now() - interval '{SILENT_SECONDS} seconds'"
 
 
 # A runner or builder process. `id` is its name as an owner of leases. The process updates its row with each heartbeat.
@@ -43,11 +42,21 @@ WORKER = Table(
 )
 
 
-# The process that holds a role which only one process may have at a time. See shared/leadership.py.
+# The process that holds a role which only one process may have at a time. See shared/fleet.py.
 LEADER = Table(
     "leader",
     METADATA,
     column("role", Text, primary_key=True),
     column("owner", Text),
     column("lease_until", TIME),
+)
+
+
+# A single row, for the metric of the backup's age. Written when a backup file is complete, and not by a restore.
+LAST_BACKUP = Table(
+    "last_backup",
+    METADATA,
+    column("is_last", Boolean, primary_key=True),  # always true
+    column("made_at", TIME, server_default=NOW),
+    column("bytes", BigInteger),
 )

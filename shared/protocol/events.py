@@ -17,13 +17,31 @@ import orjson
 
 from shared.eventlog.events import MARK, Event
 from shared.infra.postgres import dumps
-from shared.protocol import position
 
 # Parsed heads are cached: there are few distinct heads, and every stream of a thread parses each of them again. Longer
 # names are not cached, because the name of a custom event may have any length.
 REMEMBERED_HEADS, MOST_REMEMBERED = 1024, 512
 
 Head = tuple[str, Sequence[str], str, str | None]
+
+
+EVENT_BITS = 26
+NO_EVENT = 0  # before the first event of a run
+FIRST_EVENT = 1  # the start of a run, whichever attempt wrote it
+LAST_EVENT = (1 << EVENT_BITS) - 1  # the end of a run, whether or not its log still exists
+
+
+def event_number(run: int, event: int = NO_EVENT) -> int:
+    """Return the number of an event in its thread, from the run's number in the thread and the event's in the log.
+
+    The default is the number before all events of the run.
+    """
+    return run << EVENT_BITS | min(event, LAST_EVENT)
+
+
+def split_number(number: int) -> tuple[int, int]:
+    """Return the number of the run and the number of the event in its log."""
+    return number >> EVENT_BITS, number & LAST_EVENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,7 @@ def stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
 def _stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
     method, namespace, tail, custom = stored_head(event.name)
     id = f"synth:{run_id}:{tail}" if tail else f"{run_id}:{event.seq}"
-    return ProtocolEvent(position.seq(run, event.seq), id, method, namespace, custom, event.data)
+    return ProtocolEvent(event_number(run, event.seq), id, method, namespace, custom, event.data)
 
 
 def made(
@@ -107,4 +125,4 @@ def made(
     milliseconds = round((at or datetime.now(UTC)).timestamp() * 1000)
     params = {"namespace": [], "timestamp": milliseconds, "data": data}
     id = f"synth:{run.run_id}:{tail}"
-    return ProtocolEvent(position.seq(run.created_seq, event), id, method, (), None, dumps(params).encode())
+    return ProtocolEvent(event_number(run.created_seq, event), id, method, (), None, dumps(params).encode())

@@ -12,11 +12,15 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from redis.exceptions import RedisError
 from sqlalchemy import Connection, text
 
-from shared.eventlog.events import Event
+from shared.errors import NotFound, Unavailable
+from shared.eventlog import events as logs
+from shared.eventlog.events import MARK, Event
+from shared.infra import redis
 from shared.models import RunStatus
-from shared.protocol import position
+from shared.protocol import events
 from shared.protocol.events import ProtocolEvent, made
 from shared.runs import end_event
 from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
@@ -34,6 +38,14 @@ SELECT r.run_id, r.created_seq, r.graph_id, r.status, r.attempt, r.started_at, r
 FROM run AS r JOIN thread AS t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
 WHERE r.deployment_id = :deployment_id AND r.run_id = :run_id
 """)
+
+
+class NoSuchRun(NotFound):
+    """The thread has no run."""
+
+
+def no_run(thread_id: UUID) -> NoSuchRun:
+    return NoSuchRun(f"Thread {thread_id} has no run")
 
 
 def row(conn: Connection, deployment_id: UUID, run_id: UUID) -> Any | None:
@@ -54,7 +66,7 @@ def event_of(status: str, *, is_interrupted: bool) -> str:
 
 def running(run: Any, at: datetime | None) -> ProtocolEvent:
     data = {"event": "running", "graph_name": run.graph_id}
-    return made(run, position.FIRST, "lifecycle", "lc||running", data, at)
+    return made(run, events.FIRST_EVENT, "lifecycle", "lc||running", data, at)
 
 
 def ended(row: Any, end: Event) -> ProtocolEvent:
@@ -76,7 +88,7 @@ def _terminal(
 ) -> ProtocolEvent:
     event = event_of(status, is_interrupted=is_open)
     data = {"event": event, "graph_name": run.graph_id, **(failure if event == "failed" else {})}
-    return made(run, position.LAST, "lifecycle", f"lc||{event}", data, at)
+    return made(run, events.LAST_EVENT, "lifecycle", f"lc||{event}", data, at)
 
 
 def requested(row: Any) -> list[ProtocolEvent]:
@@ -85,7 +97,7 @@ def requested(row: Any) -> list[ProtocolEvent]:
     return [
         made(
             row,
-            position.LAST - len(found) + nth,
+            events.LAST_EVENT - len(found) + nth,
             "input.requested",
             f"input||{id}",
             {"interrupt_id": id, "payload": value, "value": value},
@@ -114,3 +126,54 @@ def _failure(row: Any) -> dict[str, Any]:
     named = list(row.resume) if isinstance(row.resume, dict) else []
     unknown = [id for id in named if id not in pending]
     return {**said, "reason": REFUSED, "interrupt_ids": unknown, "pending_ids": pending}
+
+
+# The tree of graphs of a run
+
+NEWEST_OR_NAMED = text("""
+SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+    AND (CAST(:run_id AS uuid) IS NULL OR run_id = :run_id) ORDER BY created_seq DESC LIMIT 1
+""")
+
+LIFECYCLE = f'{MARK}["lifecycle",'  # prefix of the names of lifecycle events
+
+Node = dict[str, Any]
+
+
+def tree_of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID | None) -> Node:
+    """Return the tree of a run, by default the thread's newest. Raises NoSuchRun, or Unavailable without the log."""
+    keys = {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
+    id = conn.execute(NEWEST_OR_NAMED, keys).scalar_one_or_none()
+    run = None if id is None else row(conn, deployment_id, id)
+    if run is None:
+        raise NoSuchRun("Run not found") if run_id else no_run(thread_id)
+    status = event_of(run.status, is_interrupted=bool(run.left_open))
+    root: Node = {"namespace": [], "status": status, "graph_name": run.graph_id}
+    _add_children(root, _statuses(run.run_id))
+    return root
+
+
+def _statuses(run_id: UUID) -> dict[tuple[str, ...], str]:
+    """Return the newest status of each nested graph in the log, by namespace."""
+    statuses: dict[tuple[str, ...], str] = {}
+    try:
+        for name in logs.names(redis.events(run_id), run_id, LIFECYCLE):
+            _, namespace, tail, _ = events.stored_head(name)
+            if namespace:
+                statuses[tuple(namespace)] = tail.rpartition("|")[2]
+    except RedisError as error:
+        raise Unavailable("the event log cannot be read") from error
+    return statuses
+
+
+def _add_children(root: Node, statuses: dict[tuple[str, ...], str]) -> None:
+    """Add each graph to the children of the nearest enclosing graph."""
+    nodes: dict[tuple[str, ...], Node] = {(): root}
+    for namespace in sorted(statuses, key=len):
+        graph_name = namespace[-1].partition(":")[0]
+        node = {"namespace": list(namespace), "status": statuses[namespace], "graph_name": graph_name}
+        nodes[namespace] = node
+        around = next(
+            nodes[namespace[:n]] for n in range(len(namespace) - 1, -1, -1) if namespace[:n] in nodes
+        )
+        around.setdefault("children", []).append(node)

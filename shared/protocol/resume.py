@@ -20,12 +20,8 @@ from shared.eventlog import events as logs
 from shared.infra import redis
 from shared.models import ThreadStatus
 from shared.protocol import events
-from shared.protocol.lifecycle import open_interrupts
+from shared.protocol.lifecycle import no_run, open_interrupts
 from shared.runs.drafts import RunRequest
-
-
-class NoSuchRun(NotFound):
-    """The thread has no run."""
 
 
 class NoSuchInterrupt(NotFound):
@@ -132,10 +128,6 @@ def is_running(conn: Connection, run_id: UUID) -> bool:
     """Return whether the run's end is not yet stored."""
     found = text("SELECT EXISTS (SELECT FROM run WHERE run_id = :id AND status = 'running')")
     return bool(conn.execute(found, {"id": run_id}).scalar_one())
-
-
-def no_run(thread_id: UUID) -> NoSuchRun:
-    return NoSuchRun(f"Thread {thread_id} has no run")
 
 
 def _open(thread: Any) -> set[str]:

@@ -27,12 +27,13 @@ from shared.eventlog.hub import Reader, Stopping, hub
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus, ThreadStatus
-from shared.protocol import events, lifecycle, position, watching
+from shared.protocol import events, lifecycle, watching
 from shared.protocol.events import EXPIRED, Failure, Item, Note
-from shared.runs import end_event, visibility
-from shared.runs.record import PROTOCOL
+from shared.runs import end_event
+from shared.runs.read import PROTOCOL
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import records
+from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,9 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> int:
     if row is None or not row.last_seq:
         return 0
     has_ended = row.status not in LIVE_RUN_STATUSES
-    return position.seq(row.last_seq, position.LAST if has_ended else end_event.extent(row.run_id)[0])
+    return events.event_number(
+        row.last_seq, events.LAST_EVENT if has_ended else end_event.extent(row.run_id)[0]
+    )
 
 
 Place = tuple[int, int]  # the number of a run, and the number of an event in its log
@@ -88,13 +91,13 @@ class Begin:
     """The position at which a reader begins: after all of run `after` and after event `event` of the next run."""
 
     after: int
-    event: int = position.NONE
+    event: int = events.NO_EVENT
     is_expired: bool = False
 
     @property
     def seq(self) -> int:
         """The number that all events of the reader are above."""
-        return position.seq(self.after + 1, self.event)
+        return events.event_number(self.after + 1, self.event)
 
 
 def begin(row: Any, since: Place | None, *, waits: bool) -> Begin:
@@ -114,7 +117,7 @@ def _after(row: Any, run: int, event: int) -> Begin:
         return Begin(row.last_seq)  # the position is that of another or a deleted thread
     if row.forgotten is not None and run <= row.forgotten:
         return Begin(row.forgotten, is_expired=True)
-    return Begin(run) if event == position.LAST else Begin(run - 1, event)
+    return Begin(run) if event == events.LAST_EVENT else Begin(run - 1, event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class ProtocolStream(ThreadReader[Item]):
         filter: Filter | None = None,
     ) -> None:
         super().__init__(deployment_id, thread_id)
-        self._since = None if since is None else position.parts(max(since, 0))
+        self._since = None if since is None else events.split_number(max(since, 0))
         self._waits, self._is_awaited, self._joined = waits, awaits, joined
         self._gives_ends = waits or (joined is not None and joined.waits)
         self._filter = filter
@@ -153,7 +156,7 @@ class ProtocolStream(ThreadReader[Item]):
         self._renew_at = 0.0
         self._reader: Reader | None = None  # reader of the log of the current run
         # All events from `since` on are above this number. Events for `joined` alone are not.
-        self.begins_after = position.seq(1)
+        self.begins_after = events.event_number(1)
 
     def open(self) -> None:
         """Determine where the stream begins, and mark the thread as watched. Raises NotFound if it does not exist."""
@@ -171,14 +174,14 @@ class ProtocolStream(ThreadReader[Item]):
             self._begin = begin(row, self._since, waits=self._waits)
             self.begins_after = self._begin.seq
             if self._joined is not None:
-                others = _after(row, *position.parts(self._joined.seq))
+                others = _after(row, *events.split_number(self._joined.seq))
                 self._begin = min(self._begin, others, key=lambda one: one.seq)
         elif not self._is_awaited:
             raise records.missing(self._thread_id)
         self._after = self._begin.after
 
     def _is_hidden(self, conn: Connection) -> bool:
-        return visibility.is_hidden(conn, self._deployment_id, self._thread_id, self._filter)
+        return filters.is_thread_hidden(conn, self._deployment_id, self._thread_id, self._filter)
 
     def batches(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Item]]:
         """Yield batches of items. Ends only if the thread is deleted; the last item is then a Failure."""
@@ -219,7 +222,7 @@ class ProtocolStream(ThreadReader[Item]):
 
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[Item]]:
         first = run.created_seq == self._begin.after + 1
-        after = self._begin.event if first else position.NONE
+        after = self._begin.event if first else events.NO_EVENT
         view = _RunView(run, after)
         if not run.has_protocol and not self._waits:
             yield [Note(f"the content of run {run.run_id} was not stored")]
@@ -280,7 +283,7 @@ class _RunView:
 
     def __init__(self, run: Any, after: int) -> None:
         self._run, self._after = run, after
-        self._has_begun = after >= position.FIRST
+        self._has_begun = after >= events.FIRST_EVENT
 
     def begins_in(self, batch: Sequence[Event]) -> bool:
         """Return whether this batch is the first to show that the run has started."""
@@ -329,7 +332,7 @@ class _RunView:
         asked = lifecycle.requested(row) if end is end_event.END_OF_LOG else []
         return [
             *begun,
-            *(one for one in asked if position.parts(one.seq)[1] > self._after),
+            *(one for one in asked if events.split_number(one.seq)[1] > self._after),
             lifecycle.ended(row, end),
         ]
 

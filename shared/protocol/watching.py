@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import create, signals
-from shared.runs.record import PROTOCOL
+from shared.runs.read import PROTOCOL
 
 WATCHED_SECONDS = 600
 SPARED_SECONDS = 60  # a mark set less than this long ago is not written again

@@ -14,14 +14,31 @@ from sqlalchemy import Connection, text
 from shared.deployments import deployments, revisions
 from shared.deployments.revisions import Transition
 from shared.eventlog.events import RESERVED
-from shared.figures import folding, recording
+from shared.figures import folding
 from shared.models import DeploymentStatus
 from shared.runs import webhooks
-from shared.runs.cancel import INTERRUPTED, Displaced
+from shared.runs.cancel import Displaced
 from shared.runs.end_event import cancel_error
+from shared.sql import statement
 
 REASON = "the deployment was deleted"
 RUNS_AT_ONCE = 500
+ROWS_AT_ONCE = 200
+LINES_AT_ONCE = 4_000
+THREADS_AT_ONCE = 20  # each may have thousands of checkpoints, and upkeep has other steps
+PURGE_GRACE_SECONDS = 60.0
+
+_STOP_PENDING = statement("removal.stop_pending")
+_STOP_RUNNING = statement("removal.stop_running")
+_DELETED_DEPLOYMENTS = statement("removal.deleted_deployments")
+_EMPTIED_DEPLOYMENT = statement("removal.emptied_deployment")
+# Children first, to keep cascades short.
+_CHUNKS = (
+    (statement("removal.threads"), THREADS_AT_ONCE),
+    (statement("removal.log_lines"), LINES_AT_ONCE),
+    (statement("removal.assistants"), ROWS_AT_ONCE),
+    (statement("removal.revisions"), ROWS_AT_ONCE),
+)
 
 
 def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Transition]:
@@ -35,65 +52,18 @@ def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list
     return moved
 
 
-LIVE_RUNS = """
-SELECT run_id FROM run WHERE deployment_id = :id AND status = '{status}' AND cancel_requested IS NULL
-LIMIT :limit FOR UPDATE SKIP LOCKED
-"""
-
-STOP_PENDING = text(f"""
-UPDATE run SET {INTERRUPTED}
-WHERE run_id IN ({LIVE_RUNS.format(status="pending")})
-RETURNING run_id, NULL AS owner, attempt, seq_reserved - :reserved AS seq_reserved
-""")
-
-STOP_RUNNING = text(f"""
-UPDATE run SET cancel_requested = 'interrupt', cancel_reason = :reason
-WHERE run_id IN ({LIVE_RUNS.format(status="running")})
-RETURNING run_id, owner, attempt, seq_reserved
-""")
-
-
 def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
     """Stop some runs of a deleted deployment. Returns an empty list when no more can be stopped."""
-    values = {"id": deployment_id, "reason": REASON, "reserved": RESERVED, "limit": RUNS_AT_ONCE}
-    stopped = [
-        row for statement in (STOP_PENDING, STOP_RUNNING) for row in conn.execute(statement, values).all()
-    ]
-    ended = [row.run_id for row in stopped if row.owner is None]
+    key = {"id": deployment_id, "reason": REASON, "limit": RUNS_AT_ONCE}
+    stopped = [*_STOP_PENDING.rows(conn, **key, reserved=RESERVED), *_STOP_RUNNING.rows(conn, **key)]
+    ended = [row["run_id"] for row in stopped if row["owner"] is None]
     if ended:
-        recording.record(conn, ended)
+        folding.record(conn, ended)
         webhooks.record(conn, ended, error=cancel_error("interrupt", REASON))
     return [
-        Displaced(row.run_id, row.owner, "interrupt", row.attempt, row.seq_reserved, REASON)
+        Displaced(row["run_id"], row["owner"], "interrupt", row["attempt"], row["seq_reserved"], REASON)
         for row in stopped
     ]
-
-
-PURGE_CHUNK = 200
-PURGED_THREADS = 20  # each may have thousands of checkpoints, and upkeep has other steps
-PURGE_GRACE_SECONDS = 60.0
-
-DELETED = text("""
-SELECT id, deleted_at < now() - make_interval(secs => :grace)
-           OR NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND status = 'running')
-              AND NOT EXISTS (SELECT FROM webhook_delivery WHERE deployment_id = d.id AND attempt = 0) AS is_quiet
-FROM deployment d WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 5 FOR UPDATE SKIP LOCKED
-""")
-
-# Children first, to keep cascades short.
-CHUNKS = (
-    "DELETE FROM thread WHERE deployment_id = :id AND thread_id IN"
-    " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :threads)",
-    "DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE deployment_id = :id LIMIT :chunk * 20)",
-    "DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN"
-    " (SELECT assistant_id FROM assistant WHERE deployment_id = :id LIMIT :chunk)",
-    "DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :chunk)",
-)
-
-# The deployment's last runs must be folded into its organization's figures before.
-EMPTIED = text("""
-DELETE FROM deployment WHERE id = :id AND NOT EXISTS (SELECT FROM ended_run WHERE deployment_id = :id)
-""")
 
 
 def purge(conn: Connection) -> int:
@@ -102,14 +72,13 @@ def purge(conn: Connection) -> int:
     Rows of a deployment with running runs or untried webhooks are kept for up to PURGE_GRACE_SECONDS.
     """
     removed = 0
-    for deployment in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).all():
-        removed += len(stop_runs(conn, deployment.id))
-        if not deployment.is_quiet:
+    for row in _DELETED_DEPLOYMENTS.rows(conn, grace_seconds=PURGE_GRACE_SECONDS):
+        removed += len(stop_runs(conn, row["id"]))
+        if not row["is_quiet"]:
             continue
-        values = {"id": deployment.id, "chunk": PURGE_CHUNK, "threads": PURGED_THREADS}
-        done = [conn.execute(text(chunk), values).rowcount for chunk in CHUNKS]
-        removed += sum(done)
-        if not any(done):
+        rows = sum(chunk.count(conn, id=row["id"], limit=limit) for chunk, limit in _CHUNKS)
+        removed += rows
+        if not rows:
             folding.fold(conn)
-            removed += conn.execute(EMPTIED, values).rowcount
+            removed += _EMPTIED_DEPLOYMENT.count(conn, id=row["id"])
     return removed

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from shared.errors import NotFound
 from shared.infra.postgres import Row, dumps, query
-from shared.runs.record import IS_FOLLOWED
+from shared.runs.read import IS_FOLLOWED
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 

@@ -14,11 +14,12 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
-from shared.figures import recording
+from shared.figures import folding
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import visibility, webhooks
+from shared.runs import webhooks
 from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.threads import checkpoints, records, state
+from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 # SET clause that ends a pending run. The reserved event numbers are for the last event of the run's log.
@@ -126,7 +127,7 @@ def live_by_thread(
 
     Covers only threads that the filter lets through.
     """
-    visible, values = visibility.of_visible_threads(filter, "run")
+    visible, values = filters.of_visible_threads(filter, "run")
     rows = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
@@ -152,7 +153,7 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
             key,
         )
         return Displaced(row["run_id"], row["owner"], action, row["attempt"], row["seq_reserved"], reason)
-    recording.record(conn, [row["run_id"]])
+    folding.record(conn, [row["run_id"]])
     if row["temporary"]:
         status = ROLLBACK if action == ROLLBACK else RunStatus.INTERRUPTED
         _record_webhook(conn, row, status, cancel_error(action, reason))
@@ -214,7 +215,7 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
         raise NotFound("Run not found")
     _record_webhook(conn, row, ROLLBACK, cancel_error(ROLLBACK, "the run was deleted"))
     if row["status"] in LIVE_RUN_STATUSES:
-        recording.record(conn, [run_id])
+        folding.record(conn, [run_id])
     if row["temporary"]:
         records.remove(conn, deployment_id, thread_id)
     else:
@@ -231,7 +232,7 @@ def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> lis
     if not records.lock(conn, deployment_id, thread_id):
         raise records.missing(thread_id)
     live = live_runs(conn, deployment_id, thread_id)
-    recording.record(conn, [row["run_id"] for row in live])
+    folding.record(conn, [row["run_id"] for row in live])
     for row in live:
         error = cancel_error(ROLLBACK, "the thread was deleted")
         _record_webhook(conn, row, ROLLBACK, error)

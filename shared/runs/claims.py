@@ -19,7 +19,7 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.eventlog.events import RESERVED
 from shared.infra.arrays import Packed, bigints, doubles, texts, uuids
 from shared.infra.postgres import Driver, Row
-from shared.runs.eligibility import Next
+from shared.runs.backlog import NextRun
 from shared.sql import Statement, statement
 from shared.threads import checkpoint_reads
 
@@ -289,7 +289,7 @@ def wishes_to_stop(conn: Driver, runs: Sequence[Claimed]) -> dict[UUID, Wish]:
 SETTLED_SECONDS = 2.0  # the response of a more recent claim may not have reached the owner yet
 
 
-def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[Next]:
+def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[NextRun]:
     """Return to the queue the owner's runs that are not in `known`. Returns the runs to notify of.
 
     The claim of such a run was committed, but the owner never received the response.
@@ -297,7 +297,7 @@ def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) ->
     rows = _REQUEUE_UNKNOWN.rows(
         conn, owner=owner, known=uuids(known), settled_seconds=SETTLED_SECONDS, reason=ANSWER_LOST
     )
-    return [Next(row["run_id"], row["pool"]) for row in rows]
+    return [NextRun(row["run_id"], row["pool"]) for row in rows]
 
 
 SHORTEN = text("""

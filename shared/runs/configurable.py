@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from shared.infra import tracing
+from shared.infra import trace_context
 
 AUTH = "langgraph_auth_"
 LIBRARY = "__pregel_"
@@ -62,7 +62,9 @@ def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 # Entries that belong to one run: a retry of the run does not copy them.
-OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS, *tracing.KEYS})
+OWN = frozenset(
+    {*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS, *trace_context.KEYS}
+)
 
 
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Creation of runs: a pending row that contains everything needed to execute the run.
 
-SQL is written out here because this path is critical for performance. Creating a run on a thread takes one statement.
-Only a request that depends on other runs of its thread needs a transaction, which reads those runs first.
+This path is critical for performance: creating a run on a thread takes one statement (`shared/sql/create.sql`). Only a
+request that depends on other runs of its thread needs a transaction, which reads those runs first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from sqlalchemy import Connection, text
 from shared import assistants
 from shared.errors import Conflict, NotFound, TooMany
 from shared.figures import budgets
-from shared.infra.postgres import Driver, Row, dumps, in_transaction, query
+from shared.infra.postgres import Driver, Row, dumps, in_transaction
 from shared.models import ThreadStatus
-from shared.runs import cancel, configurable, drafts, visibility
+from shared.runs import cancel, configurable, drafts
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Creator, Draft, RunRequest
-from shared.runs.record import PROTOCOL, THREAD_METADATA
-from shared.threads import records, ttl
+from shared.runs.read import THREAD_METADATA
+from shared.sql import Conn, statement
+from shared.threads import records
+from shared.user_code import filters
 
+_INSERT = statement("create.run")
+_FIND_RUN = statement("create.find_run")
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
 
@@ -40,14 +44,12 @@ class Created:
     displaced: Sequence[Displaced] = ()
 
 
-def insert_request(
-    conn: Connection | Driver, creator: Creator, request: RunRequest, *, depth: int = 0
-) -> Created:
+def insert_request(conn: Conn, creator: Creator, request: RunRequest, *, depth: int = 0) -> Created:
     """Draft a run and insert it. Raises as `insert` and `drafts.draft_run` do."""
     return insert(conn, creator, drafts.draft_run(conn, creator, request), depth=depth)
 
 
-def insert_alone(conn: Connection | Driver, creator: Creator, request: RunRequest, *, depth: int) -> Created:
+def insert_alone(conn: Conn, creator: Creator, request: RunRequest, *, depth: int) -> Created:
     """Insert a run that needs no transaction: no rule, no dependency on its thread's runs, no filter.
 
     An assistant that this process has read before is not looked up. The insert checks that its versions are the same.
@@ -63,9 +65,7 @@ def insert_alone(conn: Connection | Driver, creator: Creator, request: RunReques
     return insert_request(conn, creator, request, depth=depth)
 
 
-def insert(
-    conn: Connection | Driver, creator: Creator, draft: Draft, *, depth: int = 0, versions: str = ""
-) -> Created:
+def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versions: str = "") -> Created:
     """Insert a drafted run, pending. A run without a thread gets a new thread. `depth`: see `shared/runs/nesting.py`.
 
     Treats a thread that the draft's filter hides as missing. Raises NotFound (thread), Conflict (strategy `reject` on
@@ -113,18 +113,16 @@ def insert(
     return Created(draft.run_id, thread_id, assistant.pool, row["starts_at_once"], row, is_due, displaced)
 
 
-def _insert_row(
-    conn: Connection | Driver, deployment_id: UUID, draft: Draft, values: dict[str, Any]
-) -> Row | None:
+def _insert_row(conn: Conn, deployment_id: UUID, draft: Draft, values: dict[str, Any]) -> Row | None:
     """Insert the run's row, and its thread if that is missing. Returns None if the thread has too many pending runs."""
-    row = None if draft.is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
-    creates_thread = False
+    row = None if draft.is_stateless else _INSERT.row(conn, **values, creates_thread=False)
+    has_created_thread = False
     if row is None and (draft.is_stateless or _may_create_thread(conn, deployment_id, draft)):
-        row = query(conn, INSERT_WITH_THREAD, values).fetchone()
-        creates_thread = row is not None
+        row = _INSERT.row(conn, **values, creates_thread=True)
+        has_created_thread = row is not None
     if row is None:  # another request created the thread between the two statements, or the thread is full
-        row = query(conn, INSERT_ON_THREAD, values).fetchone()
-    if not creates_thread:  # another caller may have created the thread after the first visibility check
+        row = _INSERT.row(conn, **values, creates_thread=False)
+    if not has_created_thread:  # another caller may have created the thread after the first visibility check
         _require_visible(conn, deployment_id, draft)
     return row
 
@@ -143,19 +141,12 @@ def missing() -> NotFound:
     return NotFound("Thread or assistant not found.")
 
 
-def _require_visible(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> None:
+def _require_visible(conn: Conn, deployment_id: UUID, draft: Draft) -> None:
     """Raise NotFound if the draft's filter hides the thread. Locks the thread."""
-    if draft.thread_filter and visibility.is_hidden(
+    if draft.thread_filter and filters.is_thread_hidden(
         in_transaction(conn), deployment_id, draft.thread_id, draft.thread_filter, lock=True
     ):
         raise missing()
-
-
-FIND_CREATED = """
-SELECT run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-    multitask_strategy, cancel_reason, revision_id, created_seq, pool, coalesce(not_before <= now(), true) AS is_due
-FROM run WHERE run_id = %(run_id)s
-"""
 
 
 def find_created(conn: Driver, run_id: UUID) -> Created | None:
@@ -163,7 +154,7 @@ def find_created(conn: Driver, run_id: UUID) -> Created | None:
 
     Leaves `displaced` empty: owners of displaced runs learn of the cancellation with the next renewal.
     """
-    row = query(conn, FIND_CREATED, {"run_id": run_id}).fetchone()
+    row = _FIND_RUN.row(conn, run_id=run_id)
     if row is None:
         return None
     return Created(run_id, row["thread_id"], row["pool"], False, row, row["is_due"])
@@ -199,7 +190,7 @@ def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, requ
         raise Conflict(f"Thread {thread_id} is {status}, not {allowed} (if_thread_status).")
 
 
-def _may_create_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> bool:
+def _may_create_thread(conn: Conn, deployment_id: UUID, draft: Draft) -> bool:
     """Return whether the thread is missing and may be created. Raises NotFound if it is missing and may not."""
     try:
         records.require(conn, deployment_id, draft.thread_id)
@@ -208,73 +199,6 @@ def _may_create_thread(conn: Connection | Driver, deployment_id: UUID, draft: Dr
             return True
         raise missing() from None
     return False
-
-
-# Prefix of the kwargs of a run on a watched thread: the run also streams the protocol's events.
-_JOINED = f'{{"joined":{dumps({"stream_mode": [PROTOCOL], "subgraphs": False})},'
-_INSERT_RUN = f"""
-INSERT INTO run (webhook, key_id, depth,
-                 run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
-                 input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
-                 created_at, not_before, notified_at, metadata_before)
-SELECT CAST(%(webhook)s AS text), %(key_id)s, %(depth)s,
-       %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
-       CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
-       CAST(%(input)s AS json), CAST(CASE WHEN t.is_watched
-           THEN '{_JOINED}' || substr(CAST(%(kwargs)s AS text), 2) ELSE CAST(%(kwargs)s AS text) END AS json),
-       %(multitask_strategy)s, %(temporary)s, %(pool)s,
-       CAST(%(timeout_seconds)s AS double precision), t.last_seq,
-       now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
-       CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.taken
-FROM t, make_interval(secs => CAST(%(after)s AS double precision)) AS later(by)
-RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-          multitask_strategy, cancel_reason, revision_id, created_seq,
-          (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
-"""
-# The locked thread's status tells whether earlier runs are live: this statement's snapshot may lack other runs.
-# A run with a delayed start is inserted without a notification: upkeep notifies runners when the run is due.
-
-INSERT_ON_THREAD = (
-    f"""
-WITH old AS (
-    SELECT metadata, CAST(config AS text) AS config, CAST(%(thread_config)s AS text) AS new_config,
-        status <> 'busy' AS was_idle, coalesce(protocol_until > now(), false) AS is_watched FROM thread
-    WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
-      AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
-           AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
-      AND {assistants.UNCHANGED}
-    FOR NO KEY UPDATE
-), t AS (
-    UPDATE thread SET status = 'busy', error = NULL, updated_at = now(), last_seq = last_seq + 1,
-        metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb),
-        config = CASE WHEN old.config = old.new_config THEN thread.config ELSE CAST(old.new_config AS json) END
-    FROM old
-    WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
-    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle, old.is_watched,
-        CASE WHEN old.metadata @> CAST(%(thread_metadata)s AS jsonb) AND old.config = old.new_config
-            THEN NULL ELSE jsonb_strip_nulls(jsonb_build_object('graph_id', old.metadata -> 'graph_id',
-                'assistant_id', old.metadata -> 'assistant_id', 'config', old.config)) END AS taken
-)
-"""
-    + _INSERT_RUN
-)
-
-INSERT_WITH_THREAD = (
-    f"""
-WITH t AS (
-    INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq, ttl_minutes, ttl_strategy)
-    SELECT %(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb),
-        CAST(%(thread_config)s AS json), 1,
-        CASE WHEN NOT %(temporary)s THEN {ttl.default_minutes("%(deployment_id)s")} END,
-        CASE WHEN NOT %(temporary)s THEN {ttl.default_strategy("%(deployment_id)s")} END
-    WHERE {assistants.UNCHANGED}
-    ON CONFLICT DO NOTHING
-    RETURNING deployment_id, thread_id, last_seq, CAST('{{}}' AS jsonb) AS before, true AS was_idle,
-        false AS is_watched, CAST(NULL AS jsonb) AS taken
-)
-"""
-    + _INSERT_RUN
-)
 
 
 def _apply_strategy(

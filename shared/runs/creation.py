@@ -21,7 +21,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, OutcomeUnknown, TooMany
 from shared.infra import broker
 from shared.infra.postgres import Driver, connection, driver, in_transaction
-from shared.runs import create, drafts, nesting, read, visibility
+from shared.runs import backlog, create, drafts, nesting
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, Draft, RunRequest
 from shared.runs.signals import publish_cancels
@@ -178,7 +178,7 @@ def _require_visible(conn: Connection | Driver, deployment: DeploymentRef, draft
     """
     if draft.refusal is not None and draft.names_assistant:
         raise draft.refusal
-    if draft.thread_filter and visibility.is_hidden(
+    if draft.thread_filter and filters.is_thread_hidden(
         in_transaction(conn), deployment.id, draft.thread_id, draft.thread_filter, lock=True
     ):
         raise draft.request.rule.missing() if draft.request.rule else create.missing()
@@ -220,7 +220,7 @@ def _pending_refusal(creator: Creator, new_runs: int) -> TooMany | None:
     pending = pending_runs.get(deployment_id)
     if pending is None:
         with driver() as conn:
-            pending = pending_runs[deployment_id] = read.count_pending(conn, deployment_id, most=most)
+            pending = pending_runs[deployment_id] = backlog.count_pending(conn, deployment_id, most=most)
     if pending + new_runs <= most:
         return None
     return TooMany(f"This deployment has {pending} pending runs already.", retry_after_seconds=5)

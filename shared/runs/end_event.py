@@ -6,10 +6,11 @@ expires, its last event contains what a late reader needs to know of the run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 from redis.exceptions import RedisError
@@ -19,12 +20,14 @@ from shared.errors import NotFound, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.follow import HELD_SECONDS, SETTLE_SECONDS, RowEnd
-from shared.infra import clock, redis
-from shared.infra.postgres import Row, connection, dumps
+from shared.infra import redis
+from shared.infra.postgres import Row, connection, database_time, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import read, unsent_events
+from shared.runs import read
 from shared.runs.claims import Claimed
-from shared.runs.record import HIDDEN
+from shared.runs.read import HIDDEN
+
+log = logging.getLogger(__name__)
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
@@ -168,7 +171,7 @@ def _is_settled(row: Row) -> bool:
     if row["ended_at"] is None:
         return False
     try:
-        return clock.now() - row["ended_at"] > timedelta(seconds=SETTLE_SECONDS)
+        return database_time() - row["ended_at"] > timedelta(seconds=SETTLE_SECONDS)
     except Unavailable:
         return False
 
@@ -181,9 +184,9 @@ def _is_held(row: Row) -> bool:
     if row["owner"] is None or row["ended_at"] is None:
         return False
     try:
-        if clock.now() - row["ended_at"] > timedelta(seconds=HELD_SECONDS):
+        if database_time() - row["ended_at"] > timedelta(seconds=HELD_SECONDS):
             return False
-        return _is_heard(row["owner"]) and unsent_events.may_have(row["owner"], row["run_id"])
+        return _is_heard(row["owner"]) and may_have_unsent(row["owner"], row["run_id"])
     except Unavailable:
         return True
 
@@ -197,7 +200,7 @@ def _is_held_of_gone(run_id: UUID) -> bool:
         owner: Any = redis.events(run_id).hget(events.meta_key(run_id), "owner")
         if owner is None:
             return True
-        return _is_heard(owner.decode()) and unsent_events.may_have(owner.decode(), run_id)
+        return _is_heard(owner.decode()) and may_have_unsent(owner.decode(), run_id)
     except (RedisError, Unavailable):
         return True
 
@@ -215,3 +218,39 @@ def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
     except (NotFound, Unavailable):
         return None
     return None if row["status"] in LIVE_RUN_STATUSES else [END_OF_LOG]
+
+
+# Query to a runner whether it still has unsent events of an ended run
+#
+# A runner sends the last events of a run after it has committed the end. If the log lacks the end, these events may be
+# unsent, or the log may have been lost after they were written. Only the runner knows.
+
+UNSENT = "unsent"  # action of the control message
+ANSWER_SECONDS = 1
+KEPT_SECONDS = 10  # expiry of an answer that was not fetched
+YES, NO = b"1", b"0"
+
+
+def may_have_unsent(owner: str, run_id: UUID) -> bool:
+    """Return whether a runner may still send events of this run. True if the runner does not answer."""
+    answers = f"{redis.PREFIX}unsent:{uuid4().hex}"
+    message = dumps({"run_id": str(run_id), "action": UNSENT, "answers": answers})
+    try:
+        if not redis.broker().publish(redis.control_channel(owner), message):
+            return True
+        found: Any = redis.broker().brpop([answers], timeout=ANSWER_SECONDS)
+    except RedisError as error:
+        log.warning("run %s: could not ask %s for unsent events: %s", run_id, owner, error)
+        return True
+    return found is None or found[1] != NO
+
+
+def answer_unsent(answers: str, has_unsent: bool) -> None:
+    """Answer the query of another process, which times out if the answer is lost."""
+    try:
+        with redis.broker().pipeline(transaction=False) as pipeline:
+            pipeline.lpush(answers, YES if has_unsent else NO)
+            pipeline.expire(answers, KEPT_SECONDS)
+            pipeline.execute()
+    except RedisError as error:
+        log.warning("could not answer whether events are unsent: %s", error)

@@ -14,13 +14,13 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.errors import Fenced
-from shared.figures import recording
+from shared.figures import folding
 from shared.infra.arrays import bigints, doubles, texts, uuids
 from shared.infra.postgres import Driver, dumps
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import eligibility, end_event, webhooks
+from shared.runs import backlog, end_event, webhooks
+from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed
-from shared.runs.eligibility import Next
 from shared.sql import Conn, statement
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
@@ -50,7 +50,7 @@ _ROLLBACK_ERROR, _ROLLBACK_MESSAGE = end_event.CANCEL_ERRORS[end_event.ROLLBACK]
 
 def commit(
     conn: Conn, ends: Sequence[Finish], writes: Sequence[Write], *, owner: str, to_disk: bool
-) -> tuple[dict[UUID, Next | None], set[UUID]]:
+) -> tuple[dict[UUID, NextRun | None], set[UUID]]:
     """End an owner's runs that keep their threads, and store checkpoints, in one transaction.
 
     Returns the next run of the thread (or None) for each ended run, and the ids of the runs whose checkpoints were
@@ -70,18 +70,18 @@ def commit(
         **_columns(ends),
         **checkpoints.columns_of_owned(writes),
     )
-    done: dict[UUID, Next | None] = {}
+    done: dict[UUID, NextRun | None] = {}
     fenced = {item.run_id for item in writes}
     for row in rows:
         run_id, next_run_id = row["ended_run_id"], row["next_run_id"]
         if run_id is None:
             fenced.discard(row["stored_run_id"])
         else:
-            done[run_id] = None if next_run_id is None else Next(next_run_id, row["next_pool"])
+            done[run_id] = None if next_run_id is None else NextRun(next_run_id, row["next_pool"])
     return done, fenced
 
 
-def finish_runs(conn: Conn, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
+def finish_runs(conn: Conn, ends: Sequence[Finish], *, owner: str) -> dict[UUID, NextRun | None]:
     """End runs of one owner and store their threads' state. Deletes temporary runs with their threads.
 
     Returns the next run of the thread (or None) for each ended run. The owner has lost the runs missing from the
@@ -133,7 +133,7 @@ def roll_back(
     error: dict[str, Any],
     usage: str | None = None,
     first_token_ago: float | None = None,
-) -> Next | None:
+) -> NextRun | None:
     """Delete a running run and undo its effects, except for the thread's `error` and the figures.
 
     Returns the next run of the thread, or None. Raises Fenced if the owner has lost the run.
@@ -142,7 +142,7 @@ def roll_back(
     if run.kwargs.get("webhook"):
         webhooks.record(conn, [run.run_id], status=end_event.ROLLBACK, error=error)
     records.restore_metadata(conn, run.run_id)
-    recording.record(conn, [run.run_id], usage=usage, first_token_ago=first_token_ago)
+    folding.record(conn, [run.run_id], usage=usage, first_token_ago=first_token_ago)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"
@@ -154,4 +154,4 @@ def roll_back(
         raise Fenced
     checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
     records.settle(conn, run.deployment_id, run.thread_id, error=error)
-    return eligibility.next_of(conn, run.deployment_id, run.thread_id)
+    return backlog.next_of(conn, run.deployment_id, run.thread_id)

@@ -21,8 +21,8 @@ from sqlalchemy import Connection, text
 from shared.infra.arrays import texts, uuids
 from shared.infra.postgres import Driver, query
 from shared.runs import claims
+from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Stored, Terms
-from shared.runs.eligibility import Next
 from shared.sql import statement
 
 LimitedQueue = UUID | str  # the waiting runs of a limited deployment, or of a limited key
@@ -147,7 +147,7 @@ def _running_by_key(conn: Driver, key_ids: Sequence[str], depth: int) -> dict[st
     return {row["key_id"]: row["n"] for row in rows}
 
 
-def to_notify(conn: Connection, of: LimitedQueue | None = None, *, limit: int = 200) -> list[Next]:
+def to_notify(conn: Connection, of: LimitedQueue | None = None, *, limit: int = 200) -> list[NextRun]:
     """Mark eligible runs of limited deployments and keys with capacity as notified, and return them.
 
     `of` names one deployment or key. Its runs are returned whether or not the last notification was lost.
@@ -157,4 +157,4 @@ def to_notify(conn: Connection, of: LimitedQueue | None = None, *, limit: int = 
         rows += _NOTIFY_DEPLOYMENTS.rows(conn, deployment_id=of, limit=limit)
     if not isinstance(of, UUID):
         rows += _NOTIFY_KEYS.rows(conn, key_id=of, limit=limit)
-    return [Next(row["run_id"], row["pool"]) for row in rows]
+    return [NextRun(row["run_id"], row["pool"]) for row in rows]

@@ -19,9 +19,9 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.arrays import texts
 from shared.infra.postgres import Row
 from shared.models import SILENT_SECONDS, RunStatus
-from shared.runs import visibility
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.sql import statement
+from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000
@@ -169,14 +169,14 @@ def of_deployment(
     conn: Connection,
     deployment: DeploymentRef,
     filter: Filter | None = None,
-    metadata: Mapping[str, Any] = visibility.NO_METADATA,
+    metadata: Mapping[str, Any] = filters.NO_METADATA,
 ) -> dict[str, Any]:
     """Return a deployment's pending runs by reason, longest wait first, with its running runs and its pool.
 
     Runs on threads that the filter hides or that lack `metadata` count only in the figures of the pool.
     """
     capacity = _capacity_at(conn, deployment.id, 0)
-    visible, values = visibility.of_visible_threads(filter, "r", metadata)
+    visible, values = filters.of_visible_threads(filter, "r", metadata)
     values |= {"deployment_id": deployment.id}
     groups = list(conn.execute(text(WAITING.format(visible=visible)), values).mappings())
     running = capacity["running_in_all"]

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
+from redis.exceptions import RedisError
+
 from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
 from shared.runs import end_event
+from shared.runs.backlog import NextRun
 from shared.runs.cancel import Displaced
-from shared.runs.eligibility import Next
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ def _hint(run: Displaced, owner: str) -> None:
     message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
-    except redis.RedisError as error:
+    except RedisError as error:
         log.warning(
             "run %s: could not notify its owner of the cancel, which it learns with the next lease renewal: %s",
             run.run_id,
@@ -48,7 +50,7 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
-    except redis.RedisError as error:
+    except RedisError as error:
         log.warning("run %s: could not tell its owner which events a reader requests: %s", run_id, error)
 
 
@@ -64,7 +66,7 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
     )
 
 
-def notify_next(next_run: Next | None) -> None:
+def notify_next(next_run: NextRun | None) -> None:
     """Notify runners of a thread's next run after another run of the thread has ended. Call it after the commit."""
     if next_run is not None:
         broker.enqueue_run(next_run.pool, next_run.run_id)

@@ -26,7 +26,7 @@ from shared.records import (
     RecordField,
     one_of,
 )
-from shared.runs import visibility
+from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 KEPT_DAYS = 7
@@ -85,7 +85,7 @@ def search(
     run_id: UUID | None = None,
     status: DeliveryStatus | None = None,
     filter: Filter | None = None,
-    metadata: Mapping[str, Any] = visibility.NO_METADATA,
+    metadata: Mapping[str, Any] = filters.NO_METADATA,
 ) -> tuple[list[RowMapping], int]:
     """Return a page of a deployment's deliveries, newest first, and the number of matches.
 
@@ -107,9 +107,9 @@ def search(
 
 def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return SQL, and its values, for visible deliveries. For deleted threads, uses the run's copy of the metadata."""
-    said = f"coalesce(CAST({_RUN} -> 'kwargs' -> 'thread_metadata' AS jsonb), '{{}}')"
-    return visibility.of_threads_or_what_they_were(
-        filter, metadata, owner="w", thread_id=THREAD_ID, said=said
+    last_metadata = f"coalesce(CAST({_RUN} -> 'kwargs' -> 'thread_metadata' AS jsonb), '{{}}')"
+    return filters.of_visible_or_deleted_threads(
+        filter, metadata, table="w", thread_id=THREAD_ID, last_metadata=last_metadata
     )
 
 
@@ -142,7 +142,7 @@ def make_again(
     delivery_id: UUID,
     *,
     filter: Filter | None = None,
-    metadata: Mapping[str, Any] = visibility.NO_METADATA,
+    metadata: Mapping[str, Any] = filters.NO_METADATA,
 ) -> None:
     """Schedule a delivery again, whatever its status. Raises NotFound."""
     visible, values = _visible(filter, metadata)

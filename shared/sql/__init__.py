@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from sqlalchemy import Connection
 from shared.infra.postgres import Driver, query
 
 FOLDER = Path(__file__).parent
-VIEWS = ("unblocked_run", "limited_deployment", "limited_key")
+VIEWS = ("unblocked_run", "limited_deployment", "limited_key", "ended_run_usage", "assistant_rows")
+STATEMENTS = 1_000  # cached statements: all of the files, and some of those with parts
 _BLOCK = re.compile(r"^-- (name|install): (\w+)\n", re.MULTILINE)
 # Comments, strings, function bodies and casts are copied. Elsewhere, `:name` is a parameter.
 _TOKEN = re.compile(r"(--[^\n]*|'(?:[^']|'')*'|\$\$.*?\$\$|::)|(?<![\w:]):([a-z_]+)|%", re.DOTALL)
@@ -57,10 +58,18 @@ def _for_driver(token: re.Match[str]) -> str:
     return copied.replace("%", "%%") if copied else "%%"
 
 
-def statement(name: str) -> Statement:
-    """Return the statement `file.block`. Raises KeyError if there is none."""
+@lru_cache(STATEMENTS)
+def statement(name: str, **parts: str) -> Statement:
+    """Return the statement `file.block`. Raises KeyError if there is none.
+
+    Each of the `parts` replaces `{part}` in the block. Parts are the SQL that only the caller knows: the SELECT list of
+    a `Record`, the condition and order of a search. Their values are parameters, as everywhere.
+    """
     file, _, block = name.partition(".")
-    return Statement(blocks(FOLDER / f"{file}.sql")["name", block])
+    text = blocks(FOLDER / f"{file}.sql")["name", block]
+    for part, sql in parts.items():
+        text = text.replace(f"{{{part}}}", sql)
+    return Statement(text)
 
 
 @cache

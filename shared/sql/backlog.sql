@@ -1,5 +1,5 @@
 -- Pending runs: repeated notifications, nested runs and queue positions.
--- shared/runs/eligibility.py, shared/runs/nesting.py, shared/runs/queue_position.py.
+-- shared/runs/backlog.py, shared/runs/nesting.py, shared/runs/queue_position.py.
 
 -- name: notify
 -- Marks eligible runs without a limit as notified, if the last notification had no effect. Considers only the oldest runs

@@ -1,4 +1,4 @@
--- Figures about ended runs: shared/figures.
+-- Figures about ended runs, and token budgets: shared/figures.
 
 -- install: ended_run_values
 -- Columns of `ended_run` that are computed when a run ends.
@@ -16,6 +16,131 @@ LANGUAGE sql STABLE AS $$
             THEN date_part('epoch', now() - created_at) - first_token_ago END
 $$;
 
+-- install: utc_date
+CREATE OR REPLACE FUNCTION utc_date(moment timestamptz) RETURNS date LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CAST(moment AT TIME ZONE 'UTC' AS date)
+$$;
+
+-- install: token_count
+-- A token count in a model's document. A graph host may send any value, so it is bounded (MOST_TOKENS in usage.py).
+CREATE OR REPLACE FUNCTION token_count(counts jsonb, name text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CAST(least(greatest(
+        CASE jsonb_typeof(counts -> name) WHEN 'number' THEN CAST(counts -> name AS numeric) ELSE 0 END,
+        0), 1000000000000) AS bigint)
+$$;
+
+-- install: tokens_by_model
+-- The tokens in a run's usage, a row for each model. A graph host may send any document.
+CREATE OR REPLACE FUNCTION tokens_by_model(usage jsonb)
+RETURNS TABLE (model text, input_tokens bigint, output_tokens bigint, total_tokens bigint)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(nullif(left(m.key, 200), ''), 'unknown'), token_count(m.value, 'input_tokens'),
+        token_count(m.value, 'output_tokens'), token_count(m.value, 'total_tokens')
+    FROM jsonb_each(CASE jsonb_typeof(usage) WHEN 'object' THEN usage END) AS m LIMIT 50
+$$;
+
+-- install: ended_run_usage
+-- The usage of ended runs that are not folded, in the columns of `daily_usage`: for each run, a row with an empty model
+-- that counts the run, and a row for each model that it called.
+CREATE VIEW ended_run_usage AS
+SELECT e.id, d.organization_id, utc_date(e.ended_at) AS day, e.deployment_id, e.key_id, m.model, 1 AS runs,
+    m.input_tokens, m.output_tokens, m.total_tokens
+FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
+CROSS JOIN LATERAL (
+    SELECT '' AS model, 0 AS input_tokens, 0 AS output_tokens, 0 AS total_tokens
+    UNION ALL SELECT * FROM tokens_by_model(e.usage)) AS m;
+
+-- install: tokens_today
+-- The tokens that the runs of a deployment or key have used today by the figures, folded and not.
+CREATE OR REPLACE FUNCTION tokens_today(of_kind text, of_id text) RETURNS numeric LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum(used.tokens), 0) FROM (
+        SELECT deployment_id, key_id, input_tokens + output_tokens AS tokens FROM figure
+        WHERE step_seconds = 86400 AND at = date_trunc('day', now(), 'UTC')
+        UNION ALL
+        SELECT deployment_id, key_id, input_tokens + output_tokens FROM ended_run_usage WHERE day = utc_date(now())
+    ) AS used
+    WHERE CASE of_kind WHEN 'deployment' THEN CAST(used.deployment_id AS text) ELSE used.key_id END = of_id
+$$;
+
+-- install: histogram_bucket
+-- The bucket of a number of seconds; NULL for NULL. See the histograms in shared/figures/reading.py.
+CREATE OR REPLACE FUNCTION histogram_bucket(seconds float8) RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN seconds IS NOT NULL
+        THEN CAST(least(120, floor(4 * ln(greatest(seconds, 0.001) / 0.001) / ln(2))) AS int) END
+$$;
+
+-- install: histogram_of
+-- The histogram of an array of buckets, without its NULLs.
+CREATE OR REPLACE FUNCTION histogram_of(buckets int[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(jsonb_object_agg(counted.bucket, counted.n), '{}') FROM (
+        SELECT bucket, count(*) AS n FROM unnest(buckets) AS bucket WHERE bucket IS NOT NULL GROUP BY bucket) AS counted
+$$;
+
+-- install: sum_histograms
+CREATE OR REPLACE FUNCTION sum_histograms(histograms jsonb[]) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(jsonb_object_agg(summed.bucket, summed.n), '{}') FROM (
+        SELECT b.key AS bucket, sum(CAST(b.value AS bigint)) AS n
+        FROM unnest(histograms) AS h (histogram) CROSS JOIN LATERAL jsonb_each_text(h.histogram) AS b
+        GROUP BY b.key) AS summed
+$$;
+
+-- install: sum_ended_runs
+-- Rows of `figure` for ended runs that are not folded, by each of these step sizes. Covers the runs of an organization, and
+-- those with these ids; NULL means all. A run counts as created at its creation time, everything else at its end.
+CREATE OR REPLACE FUNCTION sum_ended_runs(steps bigint[], of_organization uuid, of_ids bigint[])
+RETURNS TABLE (organization_id uuid, step_seconds int, at timestamptz, deployment_id uuid, key_id text,
+    created bigint, success bigint, error bigint, timeout bigint, interrupted bigint, attempts bigint,
+    input_tokens bigint, output_tokens bigint,
+    wait_seconds float8, duration_seconds float8, first_token_seconds float8,
+    waits jsonb, durations jsonb, first_tokens jsonb)
+LANGUAGE sql STABLE AS $$
+    SELECT d.organization_id, s.step_seconds,
+        CASE s.step_seconds WHEN 0 THEN to_timestamp(0)
+            ELSE date_bin(make_interval(secs => s.step_seconds), p.moment, to_timestamp(0)) END,
+        e.deployment_id, e.key_id, sum(p.created), count(*) FILTER (WHERE p.status = 'success'),
+        count(*) FILTER (WHERE p.status = 'error'), count(*) FILTER (WHERE p.status = 'timeout'),
+        count(*) FILTER (WHERE p.status = 'interrupted'),
+        sum(p.attempts), sum(p.input_tokens), sum(p.output_tokens),
+        coalesce(sum(p.wait_seconds), 0), coalesce(sum(p.duration_seconds), 0),
+        coalesce(sum(p.first_token_seconds), 0),
+        histogram_of(array_agg(histogram_bucket(p.wait_seconds))),
+        histogram_of(array_agg(histogram_bucket(p.duration_seconds))),
+        histogram_of(array_agg(histogram_bucket(p.first_token_seconds)))
+    FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(m.input_tokens), 0) AS input_tokens, coalesce(sum(m.output_tokens), 0) AS output_tokens
+        FROM tokens_by_model(e.usage) AS m) AS u
+    CROSS JOIN LATERAL (VALUES
+        (e.created_at, 1, NULL, 0, 0, 0, NULL, NULL, NULL),
+        (e.ended_at, 0, e.status, e.attempts, u.input_tokens, u.output_tokens,
+            e.wait_seconds, e.duration_seconds, e.first_token_seconds)
+    ) AS p (moment, created, status, attempts, input_tokens, output_tokens,
+        wait_seconds, duration_seconds, first_token_seconds)
+    CROSS JOIN unnest(steps) AS s (step_seconds)
+    WHERE (of_organization IS NULL OR d.organization_id = of_organization) AND (of_ids IS NULL OR e.id = ANY(of_ids))
+    GROUP BY 1, 2, 3, 4, 5
+$$;
+
+-- install: figures_since
+-- The figures of one step size from a time on, folded and not. `of_organization` NULL means all organizations.
+CREATE OR REPLACE FUNCTION figures_since(step int, since timestamptz, of_organization uuid)
+RETURNS TABLE (at timestamptz, deployment_id uuid, key_id text,
+    created bigint, success bigint, error bigint, timeout bigint, interrupted bigint, attempts bigint,
+    input_tokens bigint, output_tokens bigint,
+    wait_seconds float8, duration_seconds float8, first_token_seconds float8,
+    waits jsonb, durations jsonb, first_tokens jsonb)
+LANGUAGE sql STABLE AS $$
+    SELECT at, deployment_id, key_id, created, success, error, timeout, interrupted, attempts, input_tokens,
+        output_tokens, wait_seconds, duration_seconds, first_token_seconds, waits, durations, first_tokens
+    FROM figure
+    WHERE step_seconds = step AND at >= since AND (of_organization IS NULL OR organization_id = of_organization)
+    UNION ALL
+    SELECT at, deployment_id, key_id, created, success, error, timeout, interrupted, attempts, input_tokens,
+        output_tokens, wait_seconds, duration_seconds, first_token_seconds, waits, durations, first_tokens
+    FROM sum_ended_runs(ARRAY[step], of_organization, NULL) WHERE at >= since
+$$;
+
 -- name: record_ended
 -- Counts live runs as ended, in the transaction that ends or deletes them.
 INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
@@ -25,3 +150,155 @@ SELECT r.deployment_id, e.counted_key_id, :status, r.created_at, r.attempt, e.wa
 FROM run r CROSS JOIN LATERAL ended_run_values(
     r.key_id, r.created_at, r.not_before, r.started_at, CAST(:first_token_ago AS float8)) e
 WHERE r.run_id = ANY(:run_ids)
+
+-- name: unfolded
+-- Locks ended runs that are to be folded. Two leaders lock different rows.
+SELECT id FROM ended_run ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+
+-- name: fold
+-- Deletes ended runs and adds them to the sums. Rows are inserted in order, so that two leaders cannot deadlock.
+WITH removed AS (
+    DELETE FROM ended_run WHERE id = ANY(:ids)
+), folded AS (
+    INSERT INTO figure (organization_id, step_seconds, at, deployment_id, key_id, created, success, error, timeout,
+        interrupted, attempts, input_tokens, output_tokens, wait_seconds, duration_seconds, first_token_seconds, waits,
+        durations, first_tokens)
+    SELECT * FROM sum_ended_runs(:steps, NULL, :ids) ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (organization_id, step_seconds, at, deployment_id, key_id) DO UPDATE SET
+        created = figure.created + excluded.created, success = figure.success + excluded.success,
+        error = figure.error + excluded.error, timeout = figure.timeout + excluded.timeout,
+        interrupted = figure.interrupted + excluded.interrupted, attempts = figure.attempts + excluded.attempts,
+        input_tokens = figure.input_tokens + excluded.input_tokens,
+        output_tokens = figure.output_tokens + excluded.output_tokens,
+        wait_seconds = figure.wait_seconds + excluded.wait_seconds,
+        duration_seconds = figure.duration_seconds + excluded.duration_seconds,
+        first_token_seconds = figure.first_token_seconds + excluded.first_token_seconds,
+        waits = sum_histograms(ARRAY[figure.waits, excluded.waits]),
+        durations = sum_histograms(ARRAY[figure.durations, excluded.durations]),
+        first_tokens = sum_histograms(ARRAY[figure.first_tokens, excluded.first_tokens])
+)
+INSERT INTO daily_usage (organization_id, day, deployment_id, key_id, model, runs, input_tokens, output_tokens,
+    total_tokens)
+SELECT organization_id, day, deployment_id, key_id, model, sum(runs), sum(input_tokens), sum(output_tokens),
+    sum(total_tokens)
+FROM ended_run_usage WHERE id = ANY(:ids) GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+ON CONFLICT (organization_id, day, deployment_id, key_id, model) DO UPDATE SET
+    runs = daily_usage.runs + excluded.runs, input_tokens = daily_usage.input_tokens + excluded.input_tokens,
+    output_tokens = daily_usage.output_tokens + excluded.output_tokens,
+    total_tokens = daily_usage.total_tokens + excluded.total_tokens
+
+-- name: remove
+DELETE FROM figure WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM figure WHERE step_seconds = :step AND at < :before LIMIT :limit))
+
+-- name: remove_usage
+DELETE FROM daily_usage WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_usage WHERE day < :before LIMIT :limit))
+
+-- name: record_build
+INSERT INTO build_figure AS kept (status, seconds, durations)
+VALUES (:status, :seconds, histogram_of(ARRAY[histogram_bucket(:seconds)]))
+ON CONFLICT (status) DO UPDATE SET seconds = kept.seconds + excluded.seconds,
+    durations = sum_histograms(ARRAY[kept.durations, excluded.durations])
+
+-- name: series
+-- The figures of an organization, or of one deployment or key of it, by step.
+SELECT at, CAST(sum(created) AS bigint) AS created, CAST(sum(success) AS bigint) AS success,
+    CAST(sum(error) AS bigint) AS error, CAST(sum(timeout) AS bigint) AS timeout,
+    CAST(sum(interrupted) AS bigint) AS interrupted, CAST(sum(attempts) AS bigint) AS attempts,
+    CAST(sum(input_tokens) AS bigint) AS input_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
+    sum_histograms(array_agg(waits)) AS waits, sum_histograms(array_agg(durations)) AS durations,
+    sum_histograms(array_agg(first_tokens)) AS first_tokens
+FROM figures_since(:step, :since, :organization_id)
+WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+  AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
+GROUP BY at
+
+-- name: created_and_live
+-- The runs that have not ended, by the step in which they were created.
+SELECT date_bin(make_interval(secs => :step), r.created_at, to_timestamp(0)) AS at, count(*) AS n
+FROM run r JOIN deployment d ON d.id = r.deployment_id AND d.organization_id = :organization_id
+WHERE is_live(r.status) AND r.created_at >= :since
+  AND (CAST(:deployment_id AS uuid) IS NULL OR r.deployment_id = :deployment_id)
+  AND (CAST(:key_id AS text) IS NULL OR r.key_id = :key_id)
+GROUP BY 1
+
+-- name: by_deployment
+SELECT deployment_id, CAST(sum(success) AS bigint) AS success, CAST(sum(error) AS bigint) AS error,
+    CAST(sum(timeout) AS bigint) AS timeout, CAST(sum(interrupted) AS bigint) AS interrupted,
+    sum_histograms(array_agg(waits)) AS waits, sum_histograms(array_agg(durations)) AS durations
+FROM figures_since(:step, :since, :organization_id) GROUP BY deployment_id
+
+-- name: totals
+-- The runs of deployments since their creation, with those that are live now.
+WITH sums AS (
+    SELECT deployment_id, CAST(sum(success) AS bigint) AS success, CAST(sum(error) AS bigint) AS error,
+        CAST(sum(timeout) AS bigint) AS timeout, CAST(sum(interrupted) AS bigint) AS interrupted,
+        CAST(sum(input_tokens) AS bigint) AS input_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
+        sum(wait_seconds) AS wait_seconds, sum(duration_seconds) AS duration_seconds,
+        sum(first_token_seconds) AS first_token_seconds,
+        sum_histograms(array_agg(waits)) AS waits, sum_histograms(array_agg(durations)) AS durations,
+        sum_histograms(array_agg(first_tokens)) AS first_tokens
+    FROM figures_since(0, to_timestamp(0), :organization_id) GROUP BY deployment_id
+), live AS (
+    SELECT deployment_id, count(*) FILTER (WHERE status = 'running') AS running,
+        count(*) FILTER (WHERE status = 'pending') AS pending
+    FROM run WHERE is_live(status) GROUP BY deployment_id
+)
+SELECT o.name AS organization, d.name AS deployment, s.*, coalesce(l.running, 0) AS running,
+    coalesce(l.pending, 0) AS pending
+FROM deployment d JOIN organization o ON o.id = d.organization_id
+LEFT JOIN sums s ON s.deployment_id = d.id LEFT JOIN live l ON l.deployment_id = d.id
+WHERE d.deleted_at IS NULL AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)
+  AND (CAST(:deployment_id AS uuid) IS NULL OR d.id = :deployment_id)
+ORDER BY o.name, d.name
+
+-- name: queue_ages
+-- How long pending runs have waited, by pool.
+SELECT pool, sum(seconds) AS seconds, histogram_of(array_agg(histogram_bucket(seconds))) AS histogram FROM (
+    SELECT pool, date_part('epoch', now() - waiting_since(not_before, created_at)) AS seconds
+    FROM run WHERE status = 'pending' AND waiting_since(not_before, created_at) <= now()) AS waiting
+GROUP BY pool ORDER BY pool
+
+-- name: usage
+-- What the runs of an organization used between two days, by model and the requested dimensions.
+SELECT CASE WHEN :by_day THEN day END AS day, CASE WHEN :by_key THEN key_id END AS key_id,
+    CASE WHEN :by_deployment THEN deployment_id END AS deployment_id, model, CAST(sum(runs) AS bigint) AS runs,
+    CAST(sum(input_tokens) AS bigint) AS input_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
+    CAST(sum(total_tokens) AS bigint) AS total_tokens
+FROM (
+    SELECT day, deployment_id, key_id, model, runs, input_tokens, output_tokens, total_tokens FROM daily_usage
+    WHERE organization_id = :organization_id AND day BETWEEN :since AND :until
+    UNION ALL
+    SELECT day, deployment_id, key_id, model, runs, input_tokens, output_tokens, total_tokens FROM ended_run_usage
+    WHERE organization_id = :organization_id AND day BETWEEN :since AND :until
+) AS used
+GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT :limit
+
+-- name: budgets
+-- The deployments and keys with a budget, and the tokens that their runs have used today.
+SELECT b.*, coalesce(s.tokens, 0) AS spent FROM (
+    SELECT 'deployment' AS kind, CAST(id AS text) AS id, max_tokens_per_day, max_run_tokens FROM deployment
+    WHERE deleted_at IS NULL
+    UNION ALL
+    SELECT 'key', id, max_tokens_per_day, max_run_tokens FROM api_key
+) AS b LEFT JOIN spent_tokens s ON s.kind = b.kind AND s.id = b.id AND s.day = utc_date(now())
+WHERE b.max_tokens_per_day IS NOT NULL OR b.max_run_tokens IS NOT NULL
+
+-- name: spend
+UPDATE spent_tokens SET tokens = tokens + :tokens WHERE kind = :kind AND id = :id AND day = utc_date(now())
+RETURNING tokens
+
+-- name: spend_first
+-- Adds tokens to the sum of a day that has no row yet. It starts with the day's sum from the figures.
+INSERT INTO spent_tokens (kind, id, day, tokens)
+VALUES (:kind, :id, utc_date(now()), :tokens + tokens_today(:kind, :id))
+ON CONFLICT (kind, id, day) DO UPDATE SET tokens = spent_tokens.tokens + :tokens
+RETURNING tokens
+
+-- name: begin_budget
+-- Starts to count from the figures' sum of the day or the counted sum, whichever is greater.
+INSERT INTO spent_tokens (kind, id, day, tokens) VALUES (:kind, :id, utc_date(now()), tokens_today(:kind, :id))
+ON CONFLICT (kind, id, day) DO UPDATE SET tokens = greatest(spent_tokens.tokens, excluded.tokens)
+
+-- name: remove_spent
+DELETE FROM spent_tokens WHERE day < utc_date(now()) - :days

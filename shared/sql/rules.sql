@@ -83,6 +83,15 @@ LANGUAGE sql STABLE AS $$
     SELECT deployment_id, key_id FROM lane
 $$;
 
+-- install: takes_traffic
+-- Whether a revision serves, has a share of its deployment's traffic, or is shown by a preview.
+CREATE OR REPLACE FUNCTION takes_traffic(revision_id uuid, active_revision_id uuid, traffic jsonb) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(revision_id = active_revision_id, false)
+        OR coalesce(traffic @> jsonb_build_array(jsonb_build_object('revision_id', CAST(revision_id AS text))), false)
+        OR EXISTS (SELECT FROM preview p WHERE p.revision_id = takes_traffic.revision_id)
+$$;
+
 -- install: readable
 -- A JSON document with U+FFFD in place of U+0000. The operators of PostgreSQL (`->`, `->>`) and its casts to jsonb refuse
 -- a document with U+0000, so every statement that queries a `json` column of callers or graphs uses this function.

@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
-from shared.infra.postgres import Driver, Row, dumps, query
+from shared.infra.postgres import Row, dumps, query
 from shared.models import THREAD, ThreadStatus
 from shared.records import (
     ANYTHING,
@@ -50,7 +50,7 @@ from shared.records import (
     or_null,
     record,
 )
-from shared.threads import ttl
+from shared.sql import Conn, statement
 
 SORTABLE = {
     "thread_id": THREAD.c.thread_id,
@@ -60,9 +60,10 @@ SORTABLE = {
     "state_updated_at": THREAD.c.state_updated_at,
 }
 COUNTED = 10_000
+TTL_STRATEGIES = ("delete", "keep_latest")  # what happens to a thread at the end of its time to live
 TTL = record(
     "ThreadTtl",
-    strategy=one_of(*ttl.STRATEGIES),
+    strategy=one_of(*TTL_STRATEGIES),
     ttl_minutes={"type": "number", "minimum": 0},
     expires_at=TIME_OR_NULL,
 )
@@ -111,17 +112,12 @@ def taken(thread_id: UUID) -> Conflict:
 
 
 _RECORD = ", ".join(f'"{name}"' for name in RECORD.columns)
-CREATE = f"""
-INSERT INTO thread (deployment_id, thread_id, metadata, ttl_minutes, ttl_strategy)
-VALUES (%(deployment_id)s, %(thread_id)s, CAST(%(metadata)s AS jsonb), {ttl.default_minutes("%(deployment_id)s")},
-    {ttl.default_strategy("%(deployment_id)s")})
-ON CONFLICT DO NOTHING
-RETURNING {_RECORD}"""
+_CREATE = statement("create.thread", columns=_RECORD)
 GET = f"SELECT {_RECORD} FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
 
 
 def create(
-    conn: Connection | Driver,
+    conn: Conn,
     deployment_id: UUID,
     *,
     thread_id: UUID | None = None,
@@ -130,7 +126,7 @@ def create(
 ) -> Made:
     """Insert a thread. If the id exists, returns that thread with `do_nothing`, else raises Conflict."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id or uuid7()}
-    row = query(conn, CREATE, {**key, "metadata": dumps(metadata or {})}).fetchone()
+    row = _CREATE.row(conn, **key, metadata=dumps(metadata or {}))
     if row is not None:
         return Made(row, is_new=True)
     if if_exists == "do_nothing":
@@ -138,7 +134,7 @@ def create(
     raise taken(key["thread_id"])
 
 
-def get(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> Row:
+def get(conn: Conn, deployment_id: UUID, thread_id: UUID) -> Row:
     """Return a thread's row. Raises NotFound."""
     row = query(conn, GET, {"deployment_id": deployment_id, "thread_id": thread_id}).fetchone()
     if row is None:
@@ -150,7 +146,7 @@ def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[*tuple[A
     return select(*columns).where(THREAD.c.deployment_id == deployment_id, THREAD.c.thread_id == thread_id)
 
 
-def require(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> None:
+def require(conn: Conn, deployment_id: UUID, thread_id: UUID) -> None:
     """Raise NotFound if the thread does not exist."""
     statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
@@ -175,7 +171,7 @@ LOCK_ALL = (
 )
 
 
-def lock_all(driver: Connection | Driver, keys: Sequence[tuple[UUID, UUID]]) -> None:
+def lock_all(driver: Conn, keys: Sequence[tuple[UUID, UUID]]) -> None:
     """Lock several threads until the transaction ends, always in the same order."""
     ids = {"deployment_ids": [key[0] for key in keys], "thread_ids": [key[1] for key in keys]}
     query(driver, LOCK_ALL, ids)

@@ -23,7 +23,7 @@ from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra.logs import bound_ids
 from shared.infra.postgres import connection
-from shared.user_code import filters, known_users
+from shared.user_code import filters, users
 from shared.user_code.filters import BadFilter
 from shared.user_code.users import User, user_of
 
@@ -64,7 +64,7 @@ def authenticate(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
     auth = deployment.user_code.auth
     assert auth is not None
     assert deployment.active_revision_id is not None
-    return known_users.find(deployment.active_revision_id, auth, facts, lambda: _ask_who(deployment, facts))
+    return users.find_or_ask(deployment.active_revision_id, auth, facts, lambda: _ask_who(deployment, facts))
 
 
 def _ask_who(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:

@@ -261,3 +261,84 @@ def _is_there(
     sql, values = _compiled(filter, column, "f", "%({})s")
     key = {"deployment_id": deployment_id, "id": id}
     return query(conn, f"{statement} AND {sql}{held}", {**key, **values}).fetchone() is not None
+
+
+# Visibility of threads. A hidden thread exists, in contrast to a thread that is not created yet.
+
+NO_METADATA: Mapping[str, Any] = {}
+
+
+def is_thread_hidden(
+    conn: Connection,
+    deployment_id: UUID,
+    thread_id: UUID,
+    filter: Filter | None,
+    metadata: Mapping[str, Any] = NO_METADATA,
+    *,
+    lock: bool = False,
+) -> bool:
+    """Return whether the thread exists, but the filter hides it or it lacks `metadata`.
+
+    `lock`: lock the thread until the transaction ends.
+    """
+    if not filter and not metadata:
+        return False
+    is_visible, values = _with_metadata(filter, metadata, "metadata")
+    statement = (
+        f"SELECT {is_visible} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+    )
+    key = {"deployment_id": deployment_id, "thread_id": thread_id}
+    row = conn.execute(text(statement + (HELD if lock else "")), {**values, **key}).one_or_none()
+    return row is not None and not row[0]  # NULL: the metadata lacks a key of the filter
+
+
+def matches(conn: Connection, metadata: Mapping[str, Any], filter: Filter | None) -> bool:
+    """Return whether the filter lets through the metadata of a thread that was deleted."""
+    if not filter:
+        return True
+    is_visible, values = condition(filter, "CAST(:metadata AS jsonb)")
+    return bool(conn.execute(text(f"SELECT {is_visible}"), {**values, "metadata": dumps(metadata)}).scalar())
+
+
+def of_visible_threads(
+    filter: Filter | None, table: str, metadata: Mapping[str, Any] = NO_METADATA
+) -> tuple[str, dict[str, Any]]:
+    """Return SQL, and its values, that is true for rows whose threads are visible and have `metadata`.
+
+    `table` is the alias of the table with these rows.
+    """
+    if not filter and not metadata:
+        return "true", {}
+    is_visible, values = _with_metadata(filter, metadata, "visible.metadata")
+    return f"EXISTS ({_threads_of(table, f'{table}.thread_id')} AND {is_visible})", values
+
+
+def of_visible_or_deleted_threads(
+    filter: Filter | None, metadata: Mapping[str, Any], *, table: str, thread_id: str, last_metadata: str
+) -> tuple[str, dict[str, Any]]:
+    """Return SQL, and its values, that is true for rows with visible threads, where rows may outlive their threads.
+
+    `thread_id` and `last_metadata` are SQL: the thread's id, and the metadata to use once the thread is deleted.
+    """
+    if not filter and not metadata:
+        return "true", {}
+    is_visible, values = _with_metadata(filter, metadata, "visible.metadata")
+    was_visible, _ = _with_metadata(filter, metadata, last_metadata)
+    threads = _threads_of(table, thread_id)
+    return f"(EXISTS ({threads} AND {is_visible}) OR (NOT EXISTS ({threads}) AND {was_visible}))", values
+
+
+def _threads_of(table: str, thread_id: str) -> str:
+    return (
+        f"SELECT FROM thread AS visible WHERE visible.deployment_id = {table}.deployment_id"
+        f" AND visible.thread_id = {thread_id}"
+    )
+
+
+def _with_metadata(
+    filter: Filter | None, metadata: Mapping[str, Any], column: str
+) -> tuple[str, dict[str, Any]]:
+    sql, values = condition(filter, column)
+    if not metadata:
+        return sql, values
+    return f"{sql} AND {column} @> CAST(:wanted AS jsonb)", {**values, "wanted": dumps(metadata)}

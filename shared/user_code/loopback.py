@@ -15,9 +15,9 @@ from uuid import UUID
 import orjson
 
 from shared.errors import Unavailable
-from shared.infra import clock, encryption
+from shared.infra import encryption
 from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import dumps
+from shared.infra.postgres import database_seconds, dumps
 
 HEADER = "X-Runyard-User-Code"
 VALID_SECONDS = 60.0
@@ -33,7 +33,7 @@ class OwnCode:
 
 def make(deployment_id: UUID, user: Mapping[str, Any] | None) -> str:
     """Return a token, as a header value. Raises Unavailable without encryption keys or the database's time."""
-    said = {"deployment_id": deployment_id, "user": user, "until": clock.seconds() + VALID_SECONDS}
+    said = {"deployment_id": deployment_id, "user": user, "until": database_seconds() + VALID_SECONDS}
     return encryption.encrypt(dumps(said)).decode()
 
 
@@ -41,7 +41,7 @@ def read(token: str) -> OwnCode | None:
     """Decode a token. Returns None for an invalid or expired one."""
     try:
         said = orjson.loads(encryption.decrypt(token.encode()))
-        if said["until"] < clock.seconds():
+        if said["until"] < database_seconds():
             return None
         return OwnCode(UUID(said["deployment_id"]), said["user"])
     except (Undecryptable, Unavailable, ValueError, TypeError, KeyError):

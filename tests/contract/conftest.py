@@ -23,7 +23,7 @@ from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from shared.user_code import known_users
+from shared.user_code import users as cached_users
 from tests.contract import rpc
 from tests.support import user_code
 from web.app import create_app
@@ -55,7 +55,7 @@ def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
     api_keys.forget()
     organizations.forget()
     forget_deployments()
-    known_users.forget()
+    cached_users.forget()
     with connection() as conn:
         api_keys.ensure_default_organization(conn)
 
@@ -173,7 +173,7 @@ def api(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Api:
     """Deployment `chat` with the graphs `agent` and `other`, otherwise empty."""
-    monkeypatch.setattr(hub, "made", _hub)
+    monkeypatch.setattr(hub, "instance", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
@@ -316,7 +316,7 @@ def control(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The empty control plane, with an encryption key for secrets."""
-    monkeypatch.setattr(hub, "made", _hub)
+    monkeypatch.setattr(hub, "instance", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
     encryption.configure([])

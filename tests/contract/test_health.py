@@ -17,7 +17,7 @@ import tests.support.factories as make
 from shared import __version__
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
-from shared.infra import postgres, schema
+from shared.infra import database_version, postgres
 from shared.models import RunStatus
 from shared.settings import Settings
 from web.app import create_app
@@ -49,7 +49,7 @@ def test_it_is_ready_once_the_database_has_the_tables_of_this_release(
 ) -> None:
     assert anonymous.get("/ok?ready=1").json == {"ok": True, "services": {}}
 
-    monkeypatch.setattr(schema, "needed", lambda: "9999")
+    monkeypatch.setattr(database_version, "needed", lambda: "9999")
     response = anonymous.get("/ok?ready=1")
     assert response.status_code == 503
     assert "run its migrations" in response.json["detail"]

@@ -14,7 +14,8 @@ import pytest
 import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.errors import HostDied, HostError, Unanswered, Unavailable
-from shared.user_code import known_users, loopback
+from shared.user_code import loopback
+from shared.user_code import users as cached_users
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller, new_key
 from tests.support import user_code
 from web.gate import limits
@@ -381,8 +382,8 @@ def test_a_new_revision_knows_nobody(users: Users) -> None:
     user_code.protect(users.deployment, parameters=["authorization"], cache_seconds=60)
     search(users.ann)
     newer = make.deployment("newer", organization_id=DEFAULT_ORGANIZATION_ID)
-    assert set(known_users._revisions) == {users.deployment.active_revision_id}
-    assert newer.active_revision_id not in known_users._revisions
+    assert set(cached_users._revisions) == {users.deployment.active_revision_id}
+    assert newer.active_revision_id not in cached_users._revisions
 
 
 # The deployment's own code

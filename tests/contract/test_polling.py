@@ -13,7 +13,7 @@ from redis import Redis
 from sqlalchemy import Engine
 from werkzeug.test import TestResponse
 
-from shared.deployments import logs, polling, revisions
+from shared.deployments import revision_events, revisions
 from shared.eventlog.events import channel
 from shared.eventlog.hub import hub
 from shared.infra import postgres
@@ -102,7 +102,7 @@ def test_who_holds_a_record_learns_of_its_change(
     with connection() as conn:
         assert revisions.claim(conn, id, owner="a builder", lease_seconds=30)
         moved = revisions.Transition(id, "BUILDING", None, 1_000, 1_000)
-    logs.announce([moved])
+    revision_events.announce([moved])
     answer = asked.result(timeout=10)
     assert answer.json["status"] == "BUILDING"  # type: ignore[index]
 
@@ -110,7 +110,7 @@ def test_who_holds_a_record_learns_of_its_change(
 def test_what_nobody_announced_is_found_too(
     control: ControlPlane, deployed: Any, poller: Poller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(revision_events, "LOOK_SECONDS", 0.05)
     asked = poller.get(address(deployed), wait=25)
     with connection() as conn:
         revisions.interrupt(conn, UUID(deployed["id"]), UUID(deployed["latest_revision_id"]), reason="")

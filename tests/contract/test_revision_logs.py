@@ -11,7 +11,7 @@ import orjson
 import pytest
 from redis import Redis
 
-from shared.deployments import logs, revisions
+from shared.deployments import logs, revision_events, revisions
 from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
@@ -260,7 +260,7 @@ def test_a_quiet_stream_beats(control: ControlPlane, deployed: Any) -> None:
 def test_what_ended_long_ago_is_sent_from_its_rows(
     control: ControlPlane, deployed: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "REPLAYED_AT_ONCE", 2)
+    monkeypatch.setattr(revision_events, "REPLAYED_AT_ONCE", 2)
     write(deployed, "one", "two", "three", "four", "five")
     write(deployed, "not of the build", kind=DEPLOY)
     interrupt(control, deployed)

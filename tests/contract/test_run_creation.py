@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from shared.infra.postgres import connection, driver
 from shared.models import ThreadStatus
-from shared.runs import claims, eligibility, nesting
+from shared.runs import backlog, claims, nesting
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import MISSING, start
 from tests.contract.statements import column, execute, scalar
@@ -51,7 +51,7 @@ def test_a_run_for_later_waits_for_its_time_and_later_ones_wait_for_it(
             ),
             {"id": later["run_id"]},
         ).one()
-        overlooked = eligibility.to_notify(conn)
+        overlooked = backlog.to_notify(conn)
     assert (row.same, row.later) == (True, True)
     assert later["created_at"] > later["updated_at"]
     assert notifications.heard == [("runs.default", behind["run_id"])]
@@ -61,7 +61,7 @@ def test_a_run_for_later_waits_for_its_time_and_later_ones_wait_for_it(
 
     due(later)
     with connection() as conn:
-        assert [str(run.run_id) for run in eligibility.to_notify(conn)] == [later["run_id"]]
+        assert [str(run.run_id) for run in backlog.to_notify(conn)] == [later["run_id"]]
     act(later["run_id"], {})
     act(behind["run_id"], {})
     assert statuses(api, thread_id) == ["success", "success"]

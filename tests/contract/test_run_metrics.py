@@ -18,8 +18,8 @@ from redis import Redis
 from sqlalchemy import func, insert, update
 
 import tests.support.factories as make
-from shared import leadership
-from shared.figures import folding, totals
+from shared import fleet
+from shared.figures import folding
 from shared.fleet import Heartbeat, record_heartbeat
 from shared.infra import redis
 from shared.infra.postgres import connection
@@ -45,9 +45,9 @@ def busy(api: Api) -> Api:
     run_once(api)
     with connection() as conn:
         folding.fold(conn)
-        totals.record_build(conn, "DEPLOYED", 3.0)
-        totals.record_build(conn, "DEPLOYED", 40.0)
-        leadership.hold(conn.connection.driver_connection, leadership.UPKEEP, "runner")
+        folding.record_build(conn, "DEPLOYED", 3.0)
+        folding.record_build(conn, "DEPLOYED", 40.0)
+        fleet.claim_leadership(conn.connection.driver_connection, fleet.UPKEEP, "runner")
         conn.execute(insert(LAST_BACKUP).values(is_last=True, bytes=1))
         for kind in ("runner", "builder"):
             record_heartbeat(

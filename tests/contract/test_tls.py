@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import Engine, make_url
 
 from shared.errors import Unavailable
-from shared.infra import broker, postgres, subscriptions
+from shared.infra import broker, postgres, redis_connections
 from shared.infra import redis as shared_redis
 from tests.support.backups import Service, text_of
 from tests.support.machines import certificates
@@ -63,7 +63,7 @@ def use_client(address: str) -> None:
 
 def subscribe(address: str) -> None:
     with shared_redis.make_client(address) as client:
-        connection = subscriptions._connect(client)
+        connection = redis_connections._connect(client)
         connection.send_command("SUBSCRIBE", "channel")
         assert connection.read_response()[0] == b"subscribe"
         connection.disconnect()

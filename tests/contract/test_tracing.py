@@ -189,15 +189,15 @@ def test_what_is_asked_all_the_time_is_not_traced(api: Api, collector: Collector
 PROGRAM = """
 import sys
 sys.modules["opentelemetry"] = None  # not installed
-from shared.infra import tracers, tracing
+from shared.infra import tracing
 from shared.setting_values import BadSetting
 from shared.settings import Settings
 import web.app, workers.runner.runner, workers.upkeep.upkeep
-tracers.configure(Settings.from_env({}), "web")
+tracing.configure(Settings.from_env({}), "web")
 assert tracing.tracer() is None
 assert "shared.infra.otel" not in sys.modules
 try:
-    tracers.configure(Settings.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}), "web")
+    tracing.configure(Settings.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}), "web")
 except BadSetting as error:
     assert "extra `otel`" in str(error)
 else:

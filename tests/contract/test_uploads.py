@@ -14,7 +14,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from shared.deployments import archives
+from shared.deployments import sources
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, MakeApp, caller
 from tests.contract.statements import execute, one
@@ -37,7 +37,7 @@ def stored() -> dict[str, bytes]:
     """Return every archive by its digest."""
     with connection() as conn:
         digests = conn.execute(text("SELECT digest FROM archive")).scalars().all()
-        return {digest: b"".join(archives.chunks(conn, digest)) for digest in digests}
+        return {digest: b"".join(sources.archive_chunks(conn, digest)) for digest in digests}
 
 
 def test_an_upload_has_an_absolute_address_and_a_name(control: ControlPlane, deployment: Any) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from sqlalchemy import text
 
 from cli.operating import usage as command
-from shared.figures import folding, prices
+from shared.figures import folding, usage
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api
 from tests.contract.statements import execute
@@ -27,9 +27,9 @@ USED = {
 
 @pytest.fixture(autouse=True)
 def priced() -> Iterator[None]:
-    prices.configure((("large", 3.0, 10.0),))
+    usage.configure_prices((("large", 3.0, 10.0),))
     yield
-    prices.configure(())
+    usage.configure_prices(())
 
 
 def run_once(api: Api, usage: dict[str, Any] | None = None) -> dict[str, Any]:

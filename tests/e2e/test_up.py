@@ -15,7 +15,7 @@ import psutil
 import psycopg
 
 from cli.machine.procfile import PROJECT
-from shared.infra import schema
+from shared.infra import database_version
 from tests.support import namesakes
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
@@ -31,7 +31,7 @@ def test_it_runs_every_process_of_the_procfile(stack: Stack) -> None:
 def test_it_prepares_the_database(stack: Stack) -> None:
     with psycopg.connect(stack.database_url) as connection:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    assert row == (schema.needed(),)
+    assert row == (database_version.needed(),)
 
 
 def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:

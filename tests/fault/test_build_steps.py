@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import text
 
 from cli.machine.procfile import PROJECT
-from shared.deployments import logs, revisions
+from shared.deployments import revision_events, revisions
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -114,7 +114,7 @@ class Case:
             conn.execute(
                 text("UPDATE revision SET lease_until = now() - interval '1 s' WHERE owner IS NOT NULL")
             )
-            logs.announce(revisions.expire(conn))
+            revision_events.announce(revisions.expire(conn))
 
     @property
     def row(self) -> Any:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cli.client.client import Client
-from cli.deployments.deploying import deploy
+from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from tests.support.one_file import write
 from tests.support.stack import Stack
@@ -57,7 +57,7 @@ def reaches(stack: Stack, name: str, *statuses: str) -> dict[str, Any]:
 
 def start(stack: Stack, folder: Path, name: str) -> None:
     with Client(stack.url, stack.api_key) as client:
-        deploy(client, Project.read(folder), name, print, wait=False)
+        deploy_project(client, Project.read(folder), name, print, wait=False)
 
 
 def children_of_builder(stack: Stack) -> list[psutil.Process]:

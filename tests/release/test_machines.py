@@ -13,7 +13,7 @@ from typing import LiteralString
 import pytest
 
 from cli.client.client import Client
-from cli.deployments.deploying import deploy
+from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from tests.conftest import OUTSIDE
 from tests.support import counting
@@ -90,7 +90,7 @@ def test_a_build_outlives_its_builder_and_its_pool_grows_and_shrinks(
     fleet: Fleet, receiver: Receiver
 ) -> None:
     with Client(fleet.url, fleet.api_key) as client:
-        found = deploy(client, Project.read(KITCHEN), "kitchen-gpu", print, wait=False)
+        found = deploy_project(client, Project.read(KITCHEN), "kitchen-gpu", print, wait=False)
     fleet.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "gpu"}).raise_for_status()
     (builder,) = wait_until(lambda: fleet.rows(BUILDING), 60, what="a builder to begin")
     for process in fleet.processes("builder"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.infra import schema
+from shared.infra import database_version
 from tests.support import counting, next_release
 from tests.support.counting import KITCHEN, check_whole, rows
 from tests.support.reading import Reading
@@ -82,8 +82,8 @@ def test_both_releases_are_alive_on_one_database(old: Stack, later: Path) -> Non
     readings = read(old, threads[:2])
     wait_until(lambda: begun(old, threads), 60, what="runs to be under way while the database is migrated")
     next_release.migrate(old, later)
-    assert schema.applied(old.database_url) == next_release.NUMBER
-    assert schema.is_enough(schema.applied(old.database_url))
+    assert database_version.applied(old.database_url) == next_release.NUMBER
+    assert database_version.is_enough(database_version.applied(old.database_url))
     check_whole(old, threads, STEPS)
     check_read(readings, old)
 

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import leadership
+from shared import fleet
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog import events
 from shared.infra import broker
@@ -73,7 +73,7 @@ def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:
 
 def lead(name: str) -> bool:
     with driver() as conn:
-        return leadership.hold(conn, leadership.UPKEEP, name)
+        return fleet.claim_leadership(conn, fleet.UPKEEP, name)
 
 
 def end_leadership(at: str = "now()") -> None:

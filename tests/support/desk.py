@@ -12,7 +12,7 @@ import httpx
 import psycopg
 
 from cli.client.client import Client
-from cli.deployments.deploying import deploy
+from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -98,7 +98,7 @@ def _deploy(desk: Desk) -> dict[str, str]:
     """Deploy the shop's projects. Returns deployment ids by name; `support` serves its second revision."""
     with desk.client("CI") as client:
         for name, folder in DEPLOYMENTS.items():
-            deploy(client, Project.read(folder), name, print)
+            deploy_project(client, Project.read(folder), name, print)
     with desk.client("Ann Miller") as client:
         found = {name: (client.find(name) or {})["id"] for name in DEPLOYMENTS}
         client.change(found["support"], {"secret_changes": [{"name": "CARRIER_KEY", "value": "np-7741"}]})

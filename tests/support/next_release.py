@@ -16,27 +16,27 @@ from pathlib import Path
 
 from cli.machine import procfile
 from cli.machine.procfile import PROJECT
-from shared.infra import schema
+from shared.infra import database_version
 from tests.support import runners
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
 START_SECONDS = 120
-NUMBER = f"{int(schema.needed()) + 1:04}"
+NUMBER = f"{int(database_version.needed()) + 1:04}"
 COLUMN, INDEX = "later", "ix_run_later"
 VERSION = f'''
 import sqlalchemy as sa
 from alembic import op
 
-from shared.migrations import online
+from shared import migrations
 
 revision = "{NUMBER}"
-down_revision = "{schema.needed()}"
+down_revision = "{database_version.needed()}"
 
 
 def upgrade() -> None:
     op.add_column("run", sa.Column("{COLUMN}", sa.BigInteger(), nullable=True), if_not_exists=True)
-    online.create_index("{INDEX}", "run", ["{COLUMN}"])
+    migrations.create_index("{INDEX}", "run", ["{COLUMN}"])
 '''
 
 

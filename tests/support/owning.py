@@ -11,8 +11,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
+from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Terms
-from shared.runs.eligibility import Next
 from shared.runs.finish import Finish, finish_runs
 from shared.threads import records
 from tests.support import factories
@@ -53,7 +53,7 @@ def expire(run: Claimed) -> None:
     change(run.run_id, "lease_until = now() - interval '1 second'")
 
 
-def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> dict[UUID, Next | None]:
+def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> dict[UUID, NextRun | None]:
     end = Finish(run, status, fields.pop("thread_status", ThreadStatus.IDLE), **fields)
     with driver() as conn, conn.transaction():
         records.lock_all(conn, [(run.deployment_id, run.thread_id)])

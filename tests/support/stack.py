@@ -23,7 +23,7 @@ from langgraph_sdk.client import SyncLangGraphClient
 from typer.testing import CliRunner
 
 from cli.client.client import Client
-from cli.deployments.deploying import deploy
+from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from cli.machine import embedded
 from cli.machine.procfile import PROJECT
@@ -276,7 +276,7 @@ class Stack:
         folder = Path(directory)
         name = name or folder.name
         with Client(self.url, self.api_key) as client:
-            deploy(client, Project.read(folder), name, print)
+            deploy_project(client, Project.read(folder), name, print)
         return name
 
     def sdk(self, name: str, api_key: str | None = None) -> SyncLangGraphClient:

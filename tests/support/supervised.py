@@ -18,9 +18,8 @@ from pathlib import Path
 import psutil
 
 from cli.machine.fork_server.client import ForkServer
-from cli.machine.lines import Lines
 from cli.machine.procfile import PROJECT
-from cli.machine.supervisor import SupervisedProgram, Supervisor
+from cli.machine.supervisor import Lines, SupervisedProgram, Supervisor
 
 
 class Supervised:

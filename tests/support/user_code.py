@@ -16,7 +16,7 @@ from shared.deployments.user_code import ANY
 from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import REVISION
-from shared.user_code import known_users
+from shared.user_code import users as cached_users
 from web.gate.deployments import forget as forget_deployments
 
 IDS = ("thread_id", "run_id", "assistant_id", "cron_id")  # handlers receive these as UUIDs
@@ -185,4 +185,4 @@ def protect(deployment: DeploymentRef, **auth: Any) -> None:
             update(REVISION).where(REVISION.c.id == deployment.active_revision_id).values(user_code=stored)
         )
     forget_deployments()
-    known_users.forget()
+    cached_users.forget()

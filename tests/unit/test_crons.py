@@ -20,7 +20,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, read
 from shared.runs.create import Created
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from tests.support.creating import fire_due_crons
 
 

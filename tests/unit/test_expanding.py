@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.infra import schema
+from shared.infra import database_version
 
-VERSIONS = sorted(schema.VERSIONS.glob("[0-9]*.py"))
+VERSIONS = sorted(database_version.VERSIONS.glob("[0-9]*.py"))
 CONTRACTS = "CONTRACTS"
 
 TAKEN_AWAY = {
@@ -110,7 +110,7 @@ def _of_index(call: ast.Call, made: set[str | None]) -> list[str]:
     unique = next((keyword.value for keyword in call.keywords if keyword.arg == "unique"), None)
     if isinstance(unique, ast.Constant) and unique.value is True:
         return ["create_index: unique, so that rows which the release before may write are refused"]
-    return ["create_index: nobody may write to its table meanwhile; shared/migrations/online.py has one"]
+    return ["create_index: nobody may write to its table meanwhile; `shared.migrations.create_index` has one"]
 
 
 def _of_repetition(tree: ast.AST, made: set[str | None]) -> list[str]:
@@ -118,7 +118,7 @@ def _of_repetition(tree: ast.AST, made: set[str | None]) -> list[str]:
 
     Such a migration is not a single transaction, so after a failure it starts from the beginning.
     """
-    if not list(_calls(tree, "online")):
+    if not list(_calls(tree, "migrations")):
         return []
     others = [
         call for call in _calls(tree, "op") if _name(call) not in ("f", "get_bind", "get_context", "execute")
@@ -149,7 +149,7 @@ def test_a_version_expands_or_says_since_when_nothing_uses_it(path: Path) -> Non
 
 def test_the_versions_follow_each_other() -> None:
     numbers = [path.stem.partition("_")[0] for path in VERSIONS]
-    first = int(schema.FIRST)
+    first = int(database_version.FIRST)
     assert numbers == [f"{n:04}" for n in range(first, first + len(VERSIONS))]
 
 
@@ -173,7 +173,7 @@ def test_the_versions_follow_each_other() -> None:
         ("op.execute('ALTER TABLE run ALTER COLUMN a TYPE text')", "TYPE"),
         ("op.execute('CREATE INDEX a ON run (b)')", "CREATE INDEX"),
         (
-            "op.add_column('run', sa.Column('a', sa.Text()))\n    online.create_index('a', 'run', ['a'])",
+            "op.add_column('run', sa.Column('a', sa.Text()))\n    migrations.create_index('a', 'run', ['a'])",
             "needs if_exists or if_not_exists",
         ),
     ],
@@ -191,7 +191,7 @@ def test_what_would_break_a_release_is_found(body: str, expected: str) -> None:
         "op.drop_constraint('a', 'run')",
         "op.create_table('new', sa.Column('a', sa.Text(), nullable=False))\n    op.create_index('i', 'new', ['a'])",
         'op.execute("ALTER TABLE run SET (autovacuum_vacuum_scale_factor = 0.01)")',
-        "online.create_index('a', 'run', ['b'])",
+        "migrations.create_index('a', 'run', ['b'])",
     ],
 )
 def test_what_expands_is_let_through(body: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import NullPool, create_engine
 from cli.machine import procfile
 from shared import migrations, sql
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra import schema
+from shared.infra import database_version
 from shared.infra.postgres import driver_url
 from shared.models import (
     LIVE_RUN_STATUSES,
@@ -50,10 +50,10 @@ def test_they_make_what_the_models_say(migrated: str) -> None:
 
 
 def test_a_database_is_current_once_they_have_run_and_running_them_again_changes_nothing(empty: str) -> None:
-    assert not migrations.is_current(empty)
+    assert database_version.applied(empty) is None
     for _ in range(2):
         migrations.upgrade(empty)
-        assert migrations.is_current(empty)
+        assert database_version.applied(empty) == database_version.needed()
     with psycopg.connect(empty) as connection:
         assert connection.execute("SELECT id FROM organization").fetchall() == [(DEFAULT_ORGANIZATION_ID,)]
 
@@ -61,7 +61,7 @@ def test_a_database_is_current_once_they_have_run_and_running_them_again_changes
 def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
     started = [_start(empty) for _ in range(2)]
     assert [process.wait(timeout=60) for process in started] == [0, 0]
-    assert migrations.is_current(empty)
+    assert database_version.applied(empty) == database_version.needed()
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty
             other.execute("SELECT count(*) FROM run")
         assert migrating.poll() is None
     assert migrating.wait(timeout=60) == 0
-    assert schema.applied(empty) == next_release.NUMBER
+    assert database_version.applied(empty) == next_release.NUMBER
 
 
 def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str, later: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str, later
     assert invalid == (0,)
     assert index is not None
     assert index[0].endswith(f"({next_release.COLUMN})")
-    assert schema.applied(empty) == next_release.NUMBER
+    assert database_version.applied(empty) == next_release.NUMBER
 
 
 def test_a_new_database_of_a_later_release_has_the_functions_that_this_one_calls(
@@ -120,9 +120,9 @@ def test_a_database_from_before_the_first_release_is_refused(database: str, migr
         assert ended.returncode == 1
         assert b"made before the first release" in said
         assert b"Traceback" not in said
-        assert schema.applied(url) == "0023"
+        assert database_version.applied(url) == "0023"
         with pytest.raises(SystemExit, match=r"made before the first release\. Use an empty database"):
-            schema.wait(url)
+            database_version.wait(url)
 
 
 def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated: str) -> None:
@@ -133,17 +133,17 @@ def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated:
         _, said = ended.communicate(timeout=60)
         assert ended.returncode == 0
         assert b"the database is at version 9999, newer than this release's" in said
-        assert schema.is_enough(schema.applied(url))
+        assert database_version.is_enough(database_version.applied(url))
 
 
 def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
-    versions = iter([None, None, schema.needed()])
+    versions = iter([None, None, database_version.needed()])
 
-    schema.wait(empty, sleep=lambda _: None, ask=lambda _: next(versions))
+    database_version.wait(empty, sleep=lambda _: None, ask=lambda _: next(versions))
 
     assert next(versions, None) is None
-    assert [record.getMessage() for record in caplog.records if record.name == schema.__name__] == [
-        f"the database has no tables, and this release needs {schema.needed()}:"
+    assert [record.getMessage() for record in caplog.records if record.name == database_version.__name__] == [
+        f"the database has no tables, and this release needs {database_version.needed()}:"
         " waiting for `python -m shared.migrations`"
     ]
 
@@ -168,7 +168,7 @@ def test_the_command_says_what_it_lacks_and_no_process_waits_for_a_database_that
     ended = subprocess.run(said, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "DATABASE_URL must name the database" in ended.stderr
-    schema.wait("postgresql://nobody@127.0.0.1:9/nowhere")
+    database_version.wait("postgresql://nobody@127.0.0.1:9/nowhere")
 
 
 def test_the_release_of_the_procfile_ends_but_waits_under_honcho_which_ends_all_when_one_ends(
@@ -187,7 +187,7 @@ def test_the_release_of_the_procfile_ends_but_waits_under_honcho_which_ends_all_
         assert "The database is ready" in stays.stdout.readline()
         with start() as ends:
             assert ends.wait(60) == 0
-        assert schema.is_enough(schema.applied(empty))
+        assert database_version.is_enough(database_version.applied(empty))
         assert stays.poll() is None
         stays.terminate()
         assert stays.wait(60) == 0
@@ -199,9 +199,9 @@ def test_a_database_of_another_encoding_is_refused_in_a_sentence_before_anything
     with fresh(database, options="ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0") as url:
         ended = _start(url, stderr=subprocess.PIPE)
         _, said = ended.communicate(timeout=60)
-        for ask in (schema.applied, schema.applied_by_child):
+        for ask in (database_version.applied, database_version.applied_by_child):
             with pytest.raises(SystemExit, match="encoding SQL_ASCII") as refused:
-                schema.wait(url, ask=ask)
+                database_version.wait(url, ask=ask)
             assert (ended.returncode, said.decode()) == (1, f"{refused.value}\n")
 
 

@@ -9,7 +9,7 @@ from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.access import api_keys
-from shared.deployments import deployments, logs, shares, traffic
+from shared.deployments import deployments, revision_events, shares, traffic
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
 from shared.deployments.shares import Share
@@ -180,7 +180,7 @@ def create_deployment() -> Response:
         moved = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
         answer = keep(jsonify(deployment_record(row)), 201)
-    logs.announce(moved)
+    revision_events.announce(moved)
     return answer
 
 
@@ -276,7 +276,7 @@ def change_deployment(deployment_id: UUID) -> Response:
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
-    logs.announce(moved)
+    revision_events.announce(moved)
     for share in wanted:
         if share.percent:
             calls.announce(share.revision_id, row["pool"])
@@ -326,7 +326,7 @@ def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
         moved = deletion.delete(conn, caller().organization_id, deployment_id)
     forget(deployment_id)
-    logs.announce(moved)
+    revision_events.announce(moved)
     _stop_runs(deployment_id)
 
 

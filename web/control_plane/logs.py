@@ -8,7 +8,7 @@ from uuid import UUID
 from flask import Response, jsonify
 from sqlalchemy import Connection, RowMapping
 
-from shared.deployments import deployments, logs, polling
+from shared.deployments import deployments, logs, revision_events
 from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.records import (
@@ -133,7 +133,7 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
     )  # the replica may lag: a reader that follows the log would skip lines
     rows, next_offset = read(find) if is_search else find_now()
     if wait_seconds and not rows:
-        for _ in polling.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):
+        for _ in revision_events.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):
             sleep(SETTLED_SECONDS)
             rows, next_offset = find_now()
             if rows:

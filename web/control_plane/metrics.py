@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 
 from shared.deployments import deployments
 from shared.figures import reading
-from shared.figures.reading import WINDOWS
-from shared.figures.sums import COUNTS, KINDS
+from shared.figures.reading import COUNTS, KINDS, WINDOWS
 from shared.infra.replica import read
 from shared.models import DeploymentStatus
 from shared.records import COUNT, COUNT_OR_NULL, ID, TEXT, TIME, JsonSchema, listed, one_of, record

@@ -10,10 +10,9 @@ from flask import Response, jsonify
 
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
-from shared.deployments import logs
+from shared.deployments import revision_events
 from shared.errors import Invalid
-from shared.infra import clock
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, database_time
 from shared.records import (
     TEXT,
     record,
@@ -159,7 +158,7 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
     with connection() as conn:
         moved = organizations.delete(conn, organization_id)
     api_keys.forget()
-    logs.announce(moved)
+    revision_events.announce(moved)
     return "", 204
 
 
@@ -217,7 +216,7 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
     days, at = body.get("lifetime_days"), body.get("expires_at")
     if days is not None and at is not None:
         raise Invalid("must not be given with expires_at", loc=("body", "lifetime_days"))
-    now = clock.now()
+    now = database_time()
     if at is not None and at <= now:
         raise Invalid("must be in the future", loc=("body", "expires_at"))
     if days is None:

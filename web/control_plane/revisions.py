@@ -7,15 +7,15 @@ from functools import partial
 from uuid import UUID
 
 from flask import Response, jsonify, request
+from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping
 
-from shared.deployments import deployments, logs, polling, revisions, traffic
+from shared.deployments import deployments, revision_events, revisions, traffic
 from shared.deployments.records import DEPLOYMENT, REVISION
 from shared.eventlog import events, follow
 from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
-from shared.infra.redis import RedisError
 from shared.models import REVISION_ENDS, RevisionStatus
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import deployment_record, page, page_schema
@@ -109,7 +109,7 @@ def create_revision(deployment_id: UUID) -> Response:
             )
         row = revisions.get(conn, deployment_id, revision_id)
         response = keep(jsonify(REVISION.show(row)), 201)
-    logs.announce(moved)
+    revision_events.announce(moved)
     return response
 
 
@@ -129,10 +129,10 @@ def get_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     Without If-None-Match, it delays the answer until the revision has ended.
     """
     wait_seconds = min(load_query(RevisionRead)["wait"], MAX_WAIT_SECONDS)
-    look = partial(polling.look, caller().organization_id, deployment_id, revision_id)
+    look = partial(revision_events.look, caller().organization_id, deployment_id, revision_id)
     row = look()
     if wait_seconds and _is_awaited(row):
-        for _ in polling.changes(revision_id, seconds=wait_seconds):
+        for _ in revision_events.changes(revision_id, seconds=wait_seconds):
             row = look()
             if not _is_awaited(row):
                 break
@@ -163,7 +163,7 @@ def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
-    logs.announce(moved)
+    revision_events.announce(moved)
     return response
 
 
@@ -185,7 +185,7 @@ def interrupt_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     with connection() as conn:
         moved = deployments.interrupt(conn, caller().organization_id, deployment_id, revision_id)
         row = revisions.get(conn, deployment_id, revision_id)
-    logs.announce(moved)
+    revision_events.announce(moved)
     return jsonify(REVISION.show(row))
 
 
@@ -211,7 +211,7 @@ def stream_revision(deployment_id: UUID, revision_id: UUID) -> Response:
         return _streamed(_stored_events(row, after), heartbeat, holds=nullcontext())
 
     def ended(_last: int) -> follow.RowEnd | None:
-        found = logs.last_events(id)
+        found = revision_events.last_events(id)
         return None if found is None else follow.RowEnd(found)
 
     with ExitStack() as stack:
@@ -229,8 +229,8 @@ def stream_revision(deployment_id: UUID, revision_id: UUID) -> Response:
 def _stored_events(row: RowMapping, after: int) -> sse.Batches:
     """Return the events of an ended revision that follow the event number `after`."""
     if after:
-        return [logs.last_events(row["id"]) or []]
-    return logs.replay(row["deployment_id"], row["id"])
+        return [revision_events.last_events(row["id"]) or []]
+    return revision_events.replay(row["deployment_id"], row["id"])
 
 
 def _streamed(

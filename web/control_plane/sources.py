@@ -11,7 +11,7 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from shared.deployments import env_names, git_refs, secrets, shares
+from shared.deployments import project_rules, secrets, shares, sources
 from shared.deployments.next_revision import REPOSITORY
 from shared.deployments.records import ENVIRONMENTS, SOURCES
 from shared.errors import Invalid
@@ -61,8 +61,8 @@ class SecretValue(StrictString):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
-        if len(text.encode()) > env_names.MAX_VALUE_BYTES:
-            rule = f"must have at most {env_names.MAX_VALUE_BYTES} bytes"
+        if len(text.encode()) > project_rules.MAX_VALUE_BYTES:
+            rule = f"must have at most {project_rules.MAX_VALUE_BYTES} bytes"
             raise ValidationError([Rule(rule, "string_too_long")])
         return text
 
@@ -127,7 +127,7 @@ class SourceConfig(Schema):
 class SourceRevisionConfig(Schema):
     repo_ref = StrictString(
         allow_none=True,
-        metadata={"description": f"A branch, `{git_refs.TAGS}TAG`, or the 40 hexadecimal digits of a commit"},
+        metadata={"description": f"A branch, `{sources.TAGS}TAG`, or the 40 hexadecimal digits of a commit"},
     )
     langgraph_config_path = StrictString(min_length=1, max_length=1024, allow_none=True)
     image_uri = StrictString(allow_none=True, metadata=UNSUPPORTED)
@@ -203,17 +203,17 @@ def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
 def _check_repository(body: Mapping[str, Any]) -> None:
     config, revision = body.get("source_config") or {}, body.get("source_revision_config") or {}
     if config.get("repo_url"):
-        git_refs.check_url(config["repo_url"])
+        sources.check_url(config["repo_url"])
     if revision.get("repo_ref"):
-        git_refs.check_ref(revision["repo_ref"])
-        if config.get("build_on_push") and revision["repo_ref"].startswith(git_refs.TAGS):
+        sources.check_ref(revision["repo_ref"])
+        if config.get("build_on_push") and revision["repo_ref"].startswith(sources.TAGS):
             raise _unsupported("build_on_push must be false for a tag.", "source_config", "build_on_push")
 
 
 def require_repository(body: Mapping[str, Any]) -> None:
     """Raise Invalid if a deployment from a repository does not name the repository."""
     if body["source"] == REPOSITORY and not (body.get("source_config") or {}).get("repo_url"):
-        raise Invalid("this field is required", loc=git_refs.URL_LOC, kind="missing")
+        raise Invalid("this field is required", loc=sources.URL_LOC, kind="missing")
 
 
 def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:

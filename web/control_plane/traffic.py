@@ -9,7 +9,7 @@ from flask import Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared import assistants
-from shared.deployments import deployments, logs, traffic
+from shared.deployments import deployments, revision_events, traffic
 from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
@@ -106,7 +106,7 @@ def delete_preview(deployment_id: UUID, name: str) -> tuple[str, int]:
     with connection() as conn:
         moved = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
     forget(deployment_id)
-    logs.announce(moved)
+    revision_events.announce(moved)
     return "", 204
 
 

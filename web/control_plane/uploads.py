@@ -14,7 +14,7 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
-from shared.deployments import archives, deployments
+from shared.deployments import deployments, sources
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
 from shared.records import (
@@ -68,7 +68,7 @@ def create_upload_url(deployment_id: UUID) -> Response:
     with connection() as conn:
         keep = once(conn)
         deployments.require(conn, caller().organization_id, deployment_id)
-        place = archives.open_upload(conn, deployment_id)
+        place = sources.open_upload(conn, deployment_id)
         answer: dict[str, Any] = {
             "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
             "object_path": place.object_path,
@@ -92,12 +92,12 @@ def put_archive(token: str) -> Response:
     If the request has a Content-Digest, the archive must have that SHA-256.
     """
     with connection() as conn:
-        object_path = archives.find_upload(conn, token)
+        object_path = sources.find_upload(conn, token)
     request.max_content_length = settings().max_archive_bytes
     with _kept_body() as (path, digest):
         _check_digest(digest.digest(), request.headers.get("Content-Digest", ""))
         with connection() as conn:
-            archives.store(conn, object_path, path, digest.hexdigest())
+            sources.store_upload(conn, object_path, path, digest.hexdigest())
         size = path.stat().st_size
     return jsonify(object_path=object_path, sha256=digest.hexdigest(), size=size)
 

@@ -13,7 +13,7 @@ from flask import Response, jsonify
 from shared.errors import Invalid
 from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
-from shared.infra import clock
+from shared.infra.postgres import database_time
 from shared.infra.replica import read
 from shared.records import COUNT, ID, TEXT_OR_NULL, JsonSchema, listed, record
 from web.gate.context import caller
@@ -74,7 +74,7 @@ def get_usage() -> Response:
     crons and of users of a deployment's own authorization.
     """
     asked: dict[str, Any] = load_query(UsageQuery)  # type: ignore[arg-type]
-    until = asked.get("until") or clock.now().date()
+    until = asked.get("until") or database_time().date()
     since = asked.get("from") or until - min(DAYS, until - date.min)
     if not timedelta(0) <= until - since <= MOST_DAYS:
         raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))

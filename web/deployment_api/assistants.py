@@ -24,7 +24,7 @@ from shared.records import (
     record,
     selection,
 )
-from shared.runs import cancel, eligibility
+from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
@@ -329,7 +329,7 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
     try:
         with connection() as conn:
             stopped = cancel.cancel_run(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
-            next_run = eligibility.next_of(conn, deployment().id, thread_id)
+            next_run = backlog.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # the run has ended by itself in the meantime
     publish_cancels([stopped], settings().event_retention_seconds)

@@ -25,7 +25,7 @@ from shared.records import (
     record,
     selection,
 )
-from shared.runs.record import STRATEGIES
+from shared.runs.read import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.deployment_api.assistants import (

@@ -50,7 +50,7 @@ def follow_thread(thread_id: UUID) -> Response:
         thread_id,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
         position=StreamPosition.parse(request.headers.get("Last-Event-ID")),
-        wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
+        filter_of=lambda kwargs: stream_filter.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)

@@ -27,7 +27,7 @@ from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
 from shared.threads import records
-from shared.threads.ttl import STRATEGIES
+from shared.threads.records import TTL_STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from web.deployment_api import states
@@ -78,7 +78,7 @@ class Ttl(Schema):
     """A thread's time to live, in minutes after its last change."""
 
     ttl = StrictNumber(required=True, minimum=0, maximum=MAX_TTL_MINUTES)
-    strategy = OneOf(*STRATEGIES, load_default="delete")
+    strategy = OneOf(*TTL_STRATEGIES, load_default="delete")
 
 
 class SuperstepUpdate(Schema):
@@ -119,7 +119,7 @@ class ThreadPrune(Schema):
     }
 
     thread_ids = ListOf(UuidField(), required=True, max_items=1000)
-    strategy = OneOf(*STRATEGIES, load_default="delete")
+    strategy = OneOf(*TTL_STRATEGIES, load_default="delete")
 
 
 class ThreadFilter(Schema):

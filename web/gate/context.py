@@ -10,7 +10,7 @@ from flask import current_app, g, request
 
 from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.tracing import Context
+from shared.infra.trace_context import Context
 from shared.settings import Settings
 from shared.user_code.users import User
 from web.gate.addresses import RequestAddress

@@ -11,7 +11,7 @@ from typing import Any
 from flask import Response, current_app, g, request
 from werkzeug.http import HTTP_STATUS_CODES
 
-from shared.infra import logs, tracing
+from shared.infra import logs, trace_context, tracing
 from shared.infra.tracing import AnySpan
 from web.gate.context import caller, settings
 from web.gate.forwarding import headers_for_log
@@ -32,8 +32,8 @@ class Observation:
     def __init__(self) -> None:
         self._began_at = time.perf_counter()
         self.request_id = headers.request_id(request.headers.get(headers.REQUEST_ID))
-        self.trace = tracing.context_of(
-            request.headers.get(tracing.HEADER), request.headers.get(tracing.STATE_HEADER)
+        self.trace = trace_context.context_of(
+            request.headers.get(trace_context.HEADER), request.headers.get(trace_context.STATE_HEADER)
         )
         self.http: Mapping[str, Any] = {}  # the `http` section of the deployment's langgraph.json
         self.slot = StreamSlot()

@@ -23,7 +23,7 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
 from werkzeug.wsgi import ClosingIterator, get_content_length
 
-from shared.infra.hardening import let_others_run
+from shared.infra.system import let_others_run
 
 SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024

@@ -28,7 +28,7 @@ from wsproto.frame_protocol import CloseReason
 
 from shared.errors import Invalid
 from shared.eventlog.hub import Stopping
-from shared.infra.hardening import let_others_run
+from shared.infra.system import let_others_run
 from web.http import sse
 from web.http.client_watch import is_readable
 from web.http.errors import answer

@@ -16,13 +16,13 @@ from flask import Flask, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared import __version__, fleet
 from shared.access.api_keys import OPERATOR, Caller
 from shared.deployments import deployments
 from shared.errors import NotFound, Unavailable
-from shared.infra import schema
+from shared.infra import database_version
 from shared.infra.postgres import Row, connection
 from shared.infra.writes import WriteCheck
 from shared.models import RunStatus
@@ -105,7 +105,7 @@ def get_ok() -> Response:
     if asked["check_db"] or asked["ready"]:
         with connection() as conn:
             conn.execute(text("SELECT 1"))
-            if asked["ready"] and not schema.is_current(conn):
+            if asked["ready"] and not database_version.is_current(conn):
                 raise Unavailable("the database lacks tables of this release: run its migrations")
         if asked["ready"]:
             writes: WriteCheck = current_app.extensions["runyard_writes"]
@@ -217,7 +217,7 @@ GROUP BY pool, status ORDER BY pool, status
 """)
 
 
-def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMapping]]:
+def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[dict[str, Any]]]:
     """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
     known = current_app.extensions["runyard_figures"]
     figures = known.get(deployment_id)

@@ -23,10 +23,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from shared.access.api_keys import OPERATOR, Caller
-from shared.figures import totals
-from shared.figures.histograms import cumulative
-from shared.figures.sums import STATUSES
-from shared.figures.totals import DeploymentTotals, Histogram
+from shared.figures import reading
+from shared.figures.reading import STATUSES, DeploymentTotals, Histogram, cumulative
 from shared.infra.postgres import connection
 
 LABELS = ("organization", "deployment")
@@ -57,9 +55,11 @@ def seen(caller: Caller | None, deployment_id: UUID | None) -> SeenTotals:
             deployments = (
                 []
                 if caller is None
-                else totals.of_deployments(conn, organization_id=organization_id, deployment_id=deployment_id)
+                else reading.of_deployments(
+                    conn, organization_id=organization_id, deployment_id=deployment_id
+                )
             )
-            found = SeenTotals(deployments, totals.of_builds(conn), totals.of_queues(conn))
+            found = SeenTotals(deployments, reading.of_builds(conn), reading.of_queues(conn))
         known[key] = found
     return found
 

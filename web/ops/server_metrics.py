@@ -11,12 +11,12 @@ from flask import current_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from redis import Redis
+from redis.exceptions import RedisError
 from sqlalchemy import text
 
-from shared import leadership
+from shared import fleet
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.infra.redis import RedisError
 
 FIGURES = {
     "upkeep_silent_seconds": "Seconds since the process that leads upkeep renewed its lease",
@@ -44,8 +44,8 @@ OF_REDIS: dict[str, tuple[Any, str, str]] = {
 }
 QUERY = text(f"""
 SELECT
-    (SELECT greatest(extract(epoch FROM now() - lease_until) + {leadership.LEASE_SECONDS}, 0) FROM leader
-     WHERE role = '{leadership.UPKEEP}') AS upkeep_silent_seconds,
+    (SELECT greatest(extract(epoch FROM now() - lease_until) + {fleet.LEASE_SECONDS}, 0) FROM leader
+     WHERE role = '{fleet.UPKEEP}') AS upkeep_silent_seconds,
     (SELECT count(*) FROM run WHERE status = 'running' AND lease_until < now()) AS expired_leases,
     (SELECT max(extract(epoch FROM now() - seen_at)) FROM worker) AS worker_silent_seconds,
     (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL) AS webhooks_waiting,

@@ -18,7 +18,7 @@ from marshmallow import ValidationError
 from werkzeug.exceptions import RequestTimeout
 
 from shared.errors import Invalid
-from shared.infra.hardening import let_others_run
+from shared.infra.system import let_others_run
 from web.schemas.fields import NO_ITEM, QueryList, Schema
 
 MAX_DEPTH = 128

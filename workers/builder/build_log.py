@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 import gevent
 from gevent.event import Event as Signal
 from gevent.lock import RLock
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
-from shared.deployments import logs, revisions
+from shared.deployments import logs, revision_events, revisions
 from shared.deployments.logs import BUILD, Line, RisingClock
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import Fenced, Unavailable
+from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from workers.graph_host.masking import masker
 from workers.runner.event_writer import RunLog, Writer
-
-log = logging.getLogger(__name__)
 
 MAX_LOG_BYTES = 20 * 1024 * 1024
 FLUSH_SECONDS = 0.3
@@ -48,7 +45,13 @@ class BuildLog:
         )
 
     def __enter__(self) -> BuildLog:
-        self._flusher = gevent.spawn(self._flush_forever)
+        self._flusher = gevent.spawn(
+            forever,
+            self._flush,
+            lambda: self._closed.wait(FLUSH_SECONDS),
+            what=f"storing the log of revision {self._claimed.revision_id}",
+            until=self._closed.is_set,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,16 +79,16 @@ class BuildLog:
         claimed = self._claimed
         line = Line(claimed.deployment_id, claimed.revision_id, BUILD, self._clock.now(), level, message)
         self._lines.append(line)
-        self.events.add(logs.log_payload(line))
+        self.events.add(revision_events.log_payload(line))
 
     def status(self, status: RevisionStatus, message: str | None = None) -> None:
         """Add an event with the revision's new status."""
-        self.events.add(logs.status_payload(status, message))
+        self.events.add(revision_events.status_payload(status, message))
 
     def end(self, status: RevisionStatus, message: str | None = None) -> None:
         """Add the last status and the end event."""
         self.status(status, message)
-        self.events.end(logs.end_payload(status))
+        self.events.end(revision_events.end_payload(status))
 
     def reserve(self, upto: int) -> bool:
         """Reserve event numbers for the log of events."""
@@ -98,13 +101,6 @@ class BuildLog:
 
     def fence(self, reason: str) -> None:
         """Do nothing: the lease detects that another attempt builds the revision, and stops this one."""
-
-    def _flush_forever(self) -> None:
-        while not self._closed.wait(FLUSH_SECONDS):
-            try:
-                self._flush()
-            except (Unavailable, DBAPIError) as error:
-                log.warning("revision %s: its log waits: %s", self._claimed.revision_id, error)
 
     def _flush(self) -> None:
         with self.storing:

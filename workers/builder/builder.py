@@ -20,11 +20,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shared import store_vectors
-from shared.deployments import logs as build_logs
-from shared.deployments import revisions, secrets
+from shared.deployments import revision_events, revisions, secrets
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
-from shared.figures import totals
+from shared.figures import folding
 from shared.hosts import calls
 from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
@@ -260,7 +259,7 @@ class _Build:
             earlier = environments.same_source(conn, claimed)
             if earlier is None:
                 return
-            revisions.repeat(conn, claimed, earlier.build_id)
+            revisions.reuse_build(conn, claimed, earlier.build_id)
         self.log.write("INFO", "the source is that of an earlier revision, and so is its environment")
         self._resolved_at = earlier.resolved_at
         self._claimed = dataclasses.replace(
@@ -326,7 +325,7 @@ class _Build:
         self.log.end(RevisionStatus.DEPLOYED)
         if claimed.preview is None:
             calls.announce(claimed.revision_id, claimed.pool)
-        build_logs.announce(moved)
+        revision_events.announce(moved)
 
     def _prepare(self) -> None:
         """Start a host of an already built revision before it serves, so that a rollback takes effect quickly."""
@@ -337,7 +336,7 @@ class _Build:
             self.log.write("WARNING", f"no graph host of it is ready yet: {error.message}")
 
     def _count(self, conn: Connection, status: RevisionStatus) -> None:
-        totals.record_build(conn, status, time.monotonic() - self._began_at)
+        folding.record_build(conn, status, time.monotonic() - self._began_at)
 
     def fail(self, failure: BuildFailed) -> None:
         """End the revision with the failed step and its reason. The revision that served before keeps serving."""
@@ -355,7 +354,7 @@ class _Build:
             self.log.store(conn)  # in the same transaction: a client that sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
-        build_logs.announce(moved)
+        revision_events.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
 

@@ -22,7 +22,7 @@ from uuid import UUID
 import gevent
 from sqlalchemy import Connection
 
-from shared.deployments import archives
+from shared.deployments import sources
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, NotFound
 from shared.infra.postgres import connection
@@ -266,7 +266,7 @@ def _fetch(digest: str, path: Path) -> None:
     content = hashlib.sha256()
     try:
         with connection() as conn, path.open("wb") as file:
-            for chunk in archives.chunks(conn, digest):
+            for chunk in sources.archive_chunks(conn, digest):
                 content.update(chunk)
                 file.write(chunk)
     except NotFound as error:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from shared.deployments import archives, git_refs, logs, revision_changes, revisions
+from shared.deployments import logs, next_revision, revisions, sources
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
@@ -100,9 +100,9 @@ def _keep(claimed: ClaimedRevision, archive: Path, commit: str, subject: str) ->
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with connection() as conn:
-        archives.keep(conn, archive, digest)
+        sources.store_archive(conn, archive, digest)
         kept = revisions.keep_source(conn, claimed, digest=digest, commit=commit)
-        revision_changes.keep_message(conn, claimed.revision_id, subject)
+        next_revision.record_commit_message(conn, claimed.revision_id, subject)
         return kept
 
 
@@ -131,7 +131,7 @@ class _Repository:
 
     def packed(self) -> tuple[str, Path]:
         """Fetch the ref and pack it. Returns the commit id and the archive's path. Raises BuildFailed."""
-        ref = git_refs.full_ref(self._origin.ref)
+        ref = sources.full_ref(self._origin.ref)
         self._write_line("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
         # Without the machine's templates.
         self._run([self._git, "init", "--quiet", "--bare", "--template=", str(self._folder)])
@@ -164,7 +164,7 @@ class _Repository:
     def _commit(self) -> str:
         """Return the id of the fetched commit. Validates it, because it was written inside the sandbox."""
         lines = self._output("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}")
-        if len(lines) != 1 or not git_refs.COMMIT.fullmatch(lines[0]):
+        if len(lines) != 1 or not sources.COMMIT.fullmatch(lines[0]):
             raise BuildFailed(STEP, "the ref is no commit")
         return lines[0]
 

@@ -24,8 +24,8 @@ from uuid import UUID
 
 import gevent
 
-from shared.infra.hardening import owners_alone
 from shared.infra.postgres import connection
+from shared.infra.system import open_private
 from shared.models import REVISION_ENDS
 from shared.settings import Settings
 from shared.sql import statement
@@ -112,7 +112,7 @@ def _locked(path: Path, kind: int) -> IO[str]:
     """Open and lock a file, and wait if necessary. User code can pass through the file's folder but not list it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     while True:
-        file = open(path, "a", opener=owners_alone)  # noqa: SIM115
+        file = open(path, "a", opener=open_private)  # noqa: SIM115
         if not _lock(file, kind):
             file.close()
             gevent.sleep(LOCK_PAUSE_SECONDS)  # a blocking flock would stop every greenlet
@@ -156,7 +156,7 @@ def remove(settings: Settings, build_id: UUID) -> bool:
 @contextmanager
 def _locked_anew(path: Path) -> Iterator[bool]:
     """Try to lock a file for the block. Yields whether the lock was free."""
-    with open(path, "a", opener=owners_alone) as file:
+    with open(path, "a", opener=open_private) as file:
         yield _lock(file, fcntl.LOCK_EX)
 
 

@@ -6,7 +6,7 @@
     0  The user of the service. User code can read the service's files.
 
 Levels 0 and 1 also set resource limits and drop all capabilities permanently. User code therefore cannot read the
-environments of other processes (`shared/infra/hardening.py` is the other half of that protection). The network is
+environments of other processes (`shared/infra/system.py` is the other half of that protection). The network is
 shared at all levels, because agents call models.
 
 If user code runs in its own user namespace and not as the machine's root, the kernel also bounds its processes and

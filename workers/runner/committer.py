@@ -24,8 +24,8 @@ from shared.errors import Fenced, RunyardError, Unavailable
 from shared.infra.loops import forever
 from shared.infra.postgres import Driver, driver
 from shared.runs import claims, finish
+from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Wish
-from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads.checkpoints import Write
 
@@ -89,12 +89,12 @@ class Committer:
             self._urgent.set()
         self._wake.set()
 
-    def finish(self, owner: CommitOwner, end: Finish) -> Next | None:
+    def finish(self, owner: CommitOwner, end: Finish) -> NextRun | None:
         """Store a run's end after its earlier writes. Returns the thread's run that may start next.
 
         Raises Fenced, or RunyardError if the database refuses the data.
         """
-        return cast("Next | None", self._enter(CommitEntry(owner, end=end)))
+        return cast("NextRun | None", self._enter(CommitEntry(owner, end=end)))
 
     def settle(self, owner: CommitOwner) -> Wish | None:
         """Wait until the run's earlier writes are committed or refused. Returns the requested cancellation, or None."""
@@ -177,7 +177,7 @@ class Committer:
 
     def _store(
         self, conn: Driver, ends: Sequence[Finish], writes: Sequence[Write], *, to_disk: bool
-    ) -> tuple[dict[UUID, Next | None], set[UUID]]:
+    ) -> tuple[dict[UUID, NextRun | None], set[UUID]]:
         """Store ends and checkpoints atomically. Opens a transaction only if more than one statement is needed."""
         kept = [end for end in ends if not end.run.temporary]
         temporary = [end for end in ends if end.run.temporary]
@@ -190,8 +190,8 @@ class Committer:
             return done | finish.finish_runs(conn, temporary, owner=self._owner), fenced
 
     def _done_before(
-        self, conn: Driver, batch: Sequence[CommitEntry], done: Mapping[UUID, Next | None]
-    ) -> dict[UUID, Next | None]:
+        self, conn: Driver, batch: Sequence[CommitEntry], done: Mapping[UUID, NextRun | None]
+    ) -> dict[UUID, NextRun | None]:
         """Return the ends that an earlier commit has stored although its answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
@@ -201,7 +201,7 @@ class Committer:
     @staticmethod
     def _answer_waiting(
         batch: Sequence[CommitEntry],
-        done: Mapping[UUID, Next | None],
+        done: Mapping[UUID, NextRun | None],
         returned: Set[UUID],
         requests: Mapping[UUID, Wish],
     ) -> None:

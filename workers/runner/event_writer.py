@@ -21,7 +21,7 @@ from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 from shared.infra import redis as servers
 from shared.infra.loops import forever
-from shared.infra.packed import OwnConnection
+from shared.infra.redis_connections import SenderConnection
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Writer:
     """Sends the waiting events of all runs to one Redis server, in one call."""
 
     def __init__(self, redis: Redis, *, retention_seconds: int) -> None:
-        self._redis, self._connection = redis, OwnConnection(redis)
+        self._redis, self._connection = redis, SenderConnection(redis)
         self._retention = retention_seconds
         self._dirty: dict[RunLog, None] = {}
         self._wake = Signal()

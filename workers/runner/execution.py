@@ -25,12 +25,12 @@ from gevent.event import AsyncResult
 from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
-from shared.figures.sums import MOST_TOKENS
+from shared.figures.usage import MOST_TOKENS
 from shared.infra import broker
 from shared.infra.postgres import connection, dumps
 from shared.runs import claims, create, end_event, finish
+from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Stored
-from shared.runs.eligibility import Next
 from shared.settings import Settings
 from shared.threads.checkpoints import Write
 from workers import run_trace
@@ -68,7 +68,7 @@ class Execution:
         self._services = services
         self._claimed_at = time.monotonic()
 
-    def execute(self) -> Next | None:
+    def execute(self) -> NextRun | None:
         """Run the graph and record how it ended. Returns the thread's run that may start next.
 
         Raises nothing, except for bugs in the runner.
@@ -91,7 +91,7 @@ class Execution:
             if self._trace is not None:
                 self._trace.end()
 
-    def _commit(self, decision: Ending) -> Next | None:
+    def _commit(self, decision: Ending) -> NextRun | None:
         match decision:
             case End():
                 return self._end(decision)
@@ -102,7 +102,7 @@ class Execution:
             case Drop():
                 return self._drop(decision.reason)
 
-    def _end(self, end: End) -> Next | None:
+    def _end(self, end: End) -> NextRun | None:
         if end.is_announced:
             self._log.add(events.payload("error", dumps(end.error).encode()))
         try:
@@ -130,8 +130,8 @@ class Execution:
         self._services.deploy_log.settle(self.run.run_id)
         self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
 
-    def _roll_back(self, back: RollBack) -> Next | None:
-        def roll_back() -> Next | None:
+    def _roll_back(self, back: RollBack) -> NextRun | None:
+        def roll_back() -> NextRun | None:
             with connection() as conn:
                 return finish.roll_back(
                     conn,
@@ -150,7 +150,7 @@ class Execution:
         self._log.end(end_event.last_event(self.run, end_event.ROLLBACK, back.outcome.answer or b"null"))
         return following
 
-    def _give_back(self, back: GiveBack) -> Next | None:
+    def _give_back(self, back: GiveBack) -> NextRun | None:
         """Return the run to the queue after everything this attempt wrote is stored.
 
         A run for which a cancellation has been requested ends here instead.

@@ -322,8 +322,8 @@ class HostPool:
             hosts = [host for host in self.all() if host.revision_id == revision_id and host.died is None]
             if not hosts:
                 self._limits.pop(revision_id, None)
-            kept = 0 if changed.is_gone else self._most(revision_id)
-            why = "its deployment is gone" if changed.is_gone else "its deployment may have fewer"
+            kept = 0 if changed.is_deleted else self._most(revision_id)
+            why = "its deployment is gone" if changed.is_deleted else "its deployment may have fewer"
             open_to_all = [host for host in hosts if host.group == OPEN]
             idle = [host for host in open_to_all if self._is_idle(host)]
             for host in idle[: max(len(open_to_all) - kept, 0)]:

@@ -30,7 +30,7 @@ from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
-from shared.runs import claims, eligibility, unsent_events
+from shared.runs import backlog, claims, end_event
 from shared.runs import limits as run_limits
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
@@ -129,7 +129,7 @@ class Runner:
         for run_id in run_ids:
             broker.enqueue_run(self.settings.pool, run_id)
 
-    def notify_next(self, following: eligibility.Next | None) -> None:
+    def notify_next(self, following: backlog.NextRun | None) -> None:
         """Start a thread's next run here if it is in this pool and a slot is free; otherwise notify its pool."""
         if following is None:
             return
@@ -299,9 +299,9 @@ class Runner:
             return
         message = orjson.loads(data)
         run_id = UUID(message["run_id"])
-        if message["action"] == unsent_events.ACTION:
+        if message["action"] == end_event.UNSENT:
             has_unsent = self.services.writers.has_unsent(run_id)
-            gevent.spawn(unsent_events.answer, message["answers"], has_unsent)
+            gevent.spawn(end_event.answer_unsent, message["answers"], has_unsent)
             return
         execution = self.executions.get(run_id)
         if execution is None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from shared import store
 from shared.access import idempotency
-from shared.deployments import archives
+from shared.deployments import sources
 from shared.figures import budgets, folding
 from shared.infra.postgres import connection
 from shared.removal import deletion, expiry, history
@@ -72,7 +72,7 @@ class Removals:
         self._exhaust(partial(history.remove_old_revisions, kept=self._settings.kept_revisions))
 
     def unused_archives(self) -> None:
-        self._exhaust(archives.remove_unused)
+        self._exhaust(sources.remove_unused_archives)
 
     def old_answers(self) -> None:
         self._exhaust(idempotency.remove_old)

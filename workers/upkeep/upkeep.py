@@ -1,6 +1,6 @@
 """Upkeep: recovers runs, builds and notifications that were abandoned or lost. All decisions come from rows.
 
-Every runner and builder runs this loop, and one leader at a time is active (`shared/leadership.py`). Upkeep needs
+Every runner and builder runs this loop, and one leader at a time is active (`shared/fleet.py`). Upkeep needs
 neither beat nor the broker: it repeats lost notifications, releases runs and builds whose owner died, and removes
 deleted objects.
 
@@ -23,10 +23,10 @@ import gevent
 from gevent.event import Event as Signal
 from gevent.pool import Pool
 
-from shared import fleet, leadership
+from shared import fleet
 from shared.access import api_keys, organizations
 from shared.crons import firing
-from shared.deployments import deployments, logs, revisions
+from shared.deployments import revision_events, revisions
 from shared.errors import RunyardError, Unanswered, Unavailable
 from shared.eventlog import events
 from shared.figures import folding
@@ -34,7 +34,7 @@ from shared.infra import broker
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import claims, eligibility, end_event, finish, limits, webhooks
+from shared.runs import backlog, claims, end_event, finish, limits, webhooks
 from shared.runs.create import Created
 from shared.runs.finish import Finish
 from shared.settings import Settings
@@ -109,12 +109,12 @@ class Upkeep:
         if self._is_stopping:
             return False
         with driver() as conn:
-            return leadership.hold(conn, leadership.UPKEEP, self._settings.worker)
+            return fleet.claim_leadership(conn, fleet.UPKEEP, self._settings.worker)
 
     def _step_down(self) -> None:
         try:
             with driver() as conn:
-                leadership.release(conn, leadership.UPKEEP, self._settings.worker)
+                fleet.release_leadership(conn, fleet.UPKEEP, self._settings.worker)
         except Unavailable as error:
             log.info("another process leads upkeep when our lease has run out: %s", error)
 
@@ -154,10 +154,10 @@ class Upkeep:
 
     def _notify_again(self) -> None:
         with connection() as conn:
-            pools = eligibility.pools(conn)
+            pools = backlog.pools(conn)
         full = broker.full_pools(pools)
         with connection() as conn:
-            waiting = eligibility.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
+            waiting = backlog.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
             waiting += limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
         for run in waiting:
             if run.pool not in full:
@@ -166,7 +166,7 @@ class Upkeep:
     def _pools(self) -> None:
         """Move runs that missed their deployment's move to another pool, and remove dead workers."""
         with connection() as conn:
-            eligibility.move_stragglers(conn)
+            backlog.move_stragglers(conn)
             removed = fleet.sweep(conn)
         for worker in removed:
             broker.forget_worker(worker)
@@ -180,7 +180,7 @@ class Upkeep:
 
     def _statistics(self) -> None:
         with connection() as conn:
-            eligibility.refresh_statistics(conn)
+            backlog.refresh_statistics(conn)
 
     def _clock(self) -> None:
         """Shorten leases and pauses between attempts that the database's clock set before it was put back."""
@@ -236,9 +236,9 @@ class Upkeep:
 
     def _builds(self) -> None:
         with connection() as conn:
-            moved = deployments.expire_builds(conn)
-            due = deployments.due_builds(conn)
-        logs.announce(moved)
+            moved = revisions.expire(conn)
+            due = revisions.due(conn)
+        revision_events.announce(moved)
         for revision_id in due:
             broker.enqueue_build(revision_id)
 
@@ -247,7 +247,7 @@ class Upkeep:
         with connection() as conn:
             moved = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)
-        logs.announce(moved)
+        revision_events.announce(moved)
 
 
 def _final(run: claims.Claimed) -> Finish:

@@ -23,12 +23,12 @@ from gevent.pool import Pool
 from shared.deployments import logs, secrets
 from shared.deployments.logs import Line
 from shared.errors import OutsideFailed, Unavailable
-from shared.infra import clock, egress, tracing
+from shared.infra import egress, trace_context, tracing
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, database_time
 from shared.runs import webhooks
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.runs.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | No
     """
     if delivery.attempt > webhooks.TRIES:
         return "the process that made the last attempt ended", None
-    now = clock.now()  # receivers reject timestamps that are minutes old
+    now = database_time()  # receivers reject timestamps that are minutes old
     try:
         body = content(delivery, now)
         sent = headers(delivery, body, now)
@@ -150,9 +150,9 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     """
     timestamp = str(int(now.timestamp()))
     configured, variables = _configured(delivery)
-    place = tracing.of_kwargs(delivery.run["kwargs"])
+    place = trace_context.of_kwargs(delivery.run["kwargs"])
     if place is not None and tracing.tracer() is not None:
-        place = tracing.of_run(delivery.run_id, place)
+        place = trace_context.of_run(delivery.run_id, place)
     sent = {
         **{name: _filled(name, value, variables) for name, value in configured.items()},
         "Content-Type": "application/json",

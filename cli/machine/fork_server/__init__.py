@@ -22,6 +22,6 @@ SHARED = (
     "gunicorn.workers.ggevent",
     "kombu.transport.redis",
     "shared.infra.health_socket",
-    "shared.infra.schema",
+    "shared.infra.database_version",
     "workers.tasks",
 )

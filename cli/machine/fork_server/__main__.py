@@ -35,7 +35,7 @@ from typing import NoReturn  # noqa: E402
 
 from cli.machine.fork_server import GO, OWN_PID, READY, REPARENTED_SECONDS, SHARED  # noqa: E402
 from shared.infra import system  # noqa: E402
-from shared.infra.hardening import close_memory  # noqa: E402
+from shared.infra.system import close_memory  # noqa: E402
 
 fork = monkey.get_original("os", "fork")
 waitpid = monkey.get_original("os", "waitpid")

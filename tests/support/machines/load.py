@@ -27,6 +27,10 @@ STEPS, STEP_SECONDS = 4, 0.4
 RUNS_A_SECOND = 3.0
 REQUEST_SECONDS = 6.0  # a client repeats its request after this time without an answer
 PAUSE_SECONDS = 0.2
+MOST_UNANSWERED = (
+    16  # more threads of clients would starve the thread of the network, which shares their process
+)
+ANSWER_SECONDS = 90.0  # each request is answered within this time after the faults
 CRON_SECONDS = 2
 HOUR = 3600
 ASK_AGAIN = (409, 429, 502, 503)  # 409: the first request with this key is still in progress
@@ -52,10 +56,12 @@ class Load:
         self.made: list[Made] = []
         self.refused: list[str] = []
         self.asked_again: Counter[str] = Counter()
+        self._unanswered: dict[str, str] = {}  # the last error of each request that is being repeated
         self._deployment = f"kitchen-{pool}"
         self._receiver = receiver
         self._numbers = count()
         self._over = threading.Event()
+        self._senders = threading.BoundedSemaphore(MOST_UNANSWERED)
         self._cron_id = self._post("crons", "/runs/crons", self._cron())["cron_id"]
         self._thread = threading.Thread(target=self._create, daemon=True)
         self._thread.start()
@@ -67,6 +73,7 @@ class Load:
         senders: list[threading.Thread] = []
         for number, kind in zip(self._numbers, cycle(KINDS)):
             self._over.wait(max(begun + number / RUNS_A_SECOND - time.monotonic(), 0))
+            self._senders.acquire()
             if self._over.is_set():
                 break
             senders.append(threading.Thread(target=self._send, args=(kind,), daemon=True))
@@ -75,7 +82,12 @@ class Load:
             sender.join()
 
     def _send(self, kind: str) -> None:
-        label = str(uuid4())
+        try:
+            self._create_run(str(uuid4()), kind)
+        finally:
+            self._senders.release()
+
+    def _create_run(self, label: str, kind: str) -> None:
         body: dict[str, Any] = {
             "assistant_id": "counts",
             "input": {"n": STEPS, "seconds": STEP_SECONDS, "file": label},
@@ -107,9 +119,12 @@ class Load:
                 )
             except httpx.TransportError as error:
                 self.asked_again[type(error).__name__] += 1
+                self._unanswered[label] = repr(error)
             else:
                 if answer.is_success:
+                    self._unanswered.pop(label, None)
                     return answer.json()
+                self._unanswered[label] = f"{answer.status_code} {answer.text}"
                 self.asked_again[str(answer.status_code)] += 1
                 if answer.status_code not in ASK_AGAIN:
                     self.refused.append(answer.text)
@@ -150,7 +165,8 @@ class Load:
 
     def end(self) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(ANSWER_SECONDS)
+        assert not self._thread.is_alive(), f"requests without an answer: {self._unanswered}"
         self.fleet.client.delete(f"/d/{self._deployment}/runs/crons/{self._cron_id}").raise_for_status()
 
     def check(self) -> None:
@@ -237,8 +253,13 @@ def check_nothing_is_left(fleet: Fleet) -> None:
         what="busy slots",
     )
     most = sum(MOST_CONNECTIONS[process.kind] for process in alive)
-    found = fleet.rows("SELECT count(*) FROM pg_stat_activity WHERE usename = 'platform'")
-    assert found[0][0] <= most
+    wait_until_none(
+        lambda: fleet.rows("SELECT pid, state, query FROM pg_stat_activity WHERE usename = 'platform'")[
+            most:
+        ],
+        30,
+        what=f"connections beyond {most}",
+    )
 
 
 def wait_until_none(look: Callable[[], list[Any]], seconds: float, what: str) -> None:

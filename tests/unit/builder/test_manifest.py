@@ -153,6 +153,9 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_key(read: Read, key: str)
 
 def test_an_unknown_key_is_said_to_be_ignored_and_two_names_of_an_image_are_one_too_many(read: Read) -> None:
     assert read(grahps={}).warnings == ("grahps: unknown key, ignored. Did you mean graphs?",)
+    wrong = {"graphs": ..., "grahps": {}}, {"dependencies": ..., "dependencis": ["."]}
+    for keys, right in zip(wrong, ("graphs", "dependencies"), strict=True):
+        refuse(read, rf"^\w+: unknown key\. Did you mean {right}\?$", **keys)
     refuse(read, "^api_version: must not be given with", api_version="0.4", _INTERNAL_docker_tag="x")
     for accepted in ("auto", "uv", None):
         assert read(pip_installer=accepted).notes == ()

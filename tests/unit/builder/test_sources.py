@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from shared.deployments import archives, git_refs, revisions
+from shared.deployments import revisions
+from shared.deployments import sources as revision_sources
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Invalid
 from shared.infra import egress
@@ -77,7 +78,7 @@ def names(claimed: ClaimedRevision) -> dict[str, int]:
     """Return the files of a revision's archive with their modes."""
     assert claimed.archive_digest is not None
     with connection() as conn:
-        data = b"".join(archives.chunks(conn, claimed.archive_digest))
+        data = b"".join(revision_sources.archive_chunks(conn, claimed.archive_digest))
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         return {member.name: member.mode for member in tar}
 
@@ -160,18 +161,18 @@ ODD_ADDRESSES = (
 def test_an_address_that_is_no_public_repository_is_refused() -> None:
     for url in ODD_ADDRESSES:
         with pytest.raises(Invalid) as caught:
-            git_refs.check_url(url)
+            revision_sources.check_url(url)
         assert (caught.value.status, caught.value.loc) == (400, ("body", "source_config", "repo_url")), url
 
 
 def test_a_ref_is_a_branch_a_tag_or_a_commit() -> None:
     for ref in ("main", "feature/x-1", "refs/tags/v1.0", "refs/heads/main", "a" * 40, "release_2", "x@y"):
-        git_refs.check_ref(ref)
+        revision_sources.check_ref(ref)
     odd = ("", "-x", "--upload-pack=id", "a..b", "a b", "a:b", "a^", "a~1", "@{1}", "a/", "/a", "a.lock")
     for ref in odd:
         with pytest.raises(Invalid):
-            git_refs.check_ref(ref)
-    assert git_refs.full_ref(None) == "HEAD"
-    assert git_refs.full_ref("main") == "refs/heads/main"
-    assert git_refs.full_ref("refs/tags/v1") == "refs/tags/v1"
-    assert git_refs.full_ref("a" * 40) == "a" * 40
+            revision_sources.check_ref(ref)
+    assert revision_sources.full_ref(None) == "HEAD"
+    assert revision_sources.full_ref("main") == "refs/heads/main"
+    assert revision_sources.full_ref("refs/tags/v1") == "refs/tags/v1"
+    assert revision_sources.full_ref("a" * 40) == "a" * 40

@@ -16,8 +16,7 @@ from sqlalchemy import make_url
 from cli.backups import archive, contents, keys, restoring
 from cli.backups.database import Connection
 from cli.backups.keys import fingerprint
-from shared import migrations
-from shared.infra import schema
+from shared.infra import database_version
 from tests.support import next_release
 from tests.support.backups import BYTES, KEY, OTHER, PASSPHRASE, Service, everything, text_of
 
@@ -29,7 +28,7 @@ def test_everything_comes_back(source: Service, target: Service, made: Path) -> 
     assert "1 deployment" in restored.stdout
     assert everything(target) == everything(source)
     assert target.rows("SELECT data FROM archive_chunk") == [(BYTES,)]
-    assert migrations.is_current(target.url)
+    assert database_version.applied(target.url) == database_version.needed()
 
 
 def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service, tmp_path: Path) -> None:
@@ -266,11 +265,11 @@ def test_rows_written_after_the_first_look_are_not_dropped(
 
     def look_and_write(conn: Connection) -> restoring.TargetDatabase:
         monkeypatch.undo()
-        result = restoring.look(conn)
+        result = restoring.inspect_target(conn)
         conn.execute("INSERT INTO organization (id, name) VALUES (gen_random_uuid(), 'later')")
         return result
 
-    monkeypatch.setattr(restoring, "look", look_and_write)
+    monkeypatch.setattr(restoring, "inspect_target", look_and_write)
     refused = prepared.runyard("restore", made)
     assert (refused.exit_code, "is not empty" in refused.stderr) == (1, True), text_of(refused)
     assert prepared.rows("SELECT count(*) FROM organization WHERE name = 'later'") == [(1,)]
@@ -312,7 +311,7 @@ def test_a_later_release_restores_this_ones_backup_at_its_own_version(
         check=False,
     )
     assert restored.returncode == 0, restored.stderr
-    assert schema.applied(target.url) == next_release.NUMBER
+    assert database_version.applied(target.url) == next_release.NUMBER
     assert target.rows(f"SELECT count({next_release.COLUMN}), count(*) FROM run") == [(0, 3)]
 
 

@@ -29,7 +29,7 @@ from cli.backups.manifest import Table
 from cli.errors import CommandFailed
 from cli.machine import embedded
 from shared.infra import encryption
-from shared.infra.schema import needed
+from shared.infra.database_version import needed
 from tests.support.backups import KEY, OTHER, PASSPHRASE, Service, everything, text_of
 
 # Statements of each kind that a dump can hold. Each one executes or prepares `touch MARKER`.
@@ -559,9 +559,9 @@ def test_a_file_that_is_harmed_between_its_check_and_the_restore_is_refused(
     def harm_and_look(conn: database.Connection) -> restoring.TargetDatabase:
         monkeypatch.undo()
         harm(made)
-        return restoring.look(conn)
+        return restoring.inspect_target(conn)
 
-    monkeypatch.setattr(restoring, "look", harm_and_look)
+    monkeypatch.setattr(restoring, "inspect_target", harm_and_look)
     refused = target.runyard("restore", made)
     assert (refused.exit_code, says in refused.stderr) == (1, True), text_of(refused)
     assert target.tables() == set()

@@ -115,6 +115,10 @@ def test_a_configuration_without_python_graphs_is_refused_before_anything_is_sen
             {"graph": {"agent": "./agent.py:graph"}},
             "langgraph.json: graph: unknown key. Did you mean graphs?",
         ),
+        (
+            {"dependency": ["."], "graphs": {"agent": "./agent.py:graph"}},
+            "langgraph.json: dependency: unknown key. Did you mean dependencies?",
+        ),
         ({"dependencies": ["."]}, "langgraph.json: graphs: this key is missing"),
     ):
         (project / "langgraph.json").write_text(json.dumps(config))

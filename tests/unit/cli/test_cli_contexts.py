@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from cli import completion
 from cli.client import contexts
 from cli.client.client import Client
+from cli.deployments import target
 from cli.operating import login
 from tests.support import control_plane as fake
 from tests.support.commands import invoke
@@ -329,7 +329,7 @@ def test_a_shell_completes_commands_options_deployments_and_contexts(
         ("runyard contexts --use ", ["prod"]),
     ):
         assert complete(words) == expected, words
-    with constants(completion, LIMIT_SECONDS=0.2):
+    with constants(target, COMPLETION_SECONDS=0.2):
         prod.answers[LIST] = [(200, Held(b""))]
         assert complete("runyard status ap") == [], "the service does not answer in time"
     (tmp_path / ".env").write_text("not a variable")

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from cli.client.client import Client
-from cli.deployments import new
+from cli.deployments import project as projects
 from cli.deployments.project import Project, original_paths
 from cli.errors import BadUsage
 from cli.machine import dev, serve
-from cli.machine.dev import Developing, ProjectFiles, first_run
-from cli.machine.lines import Lines
-from cli.machine.watching import changes, state_of
+from cli.machine.dev import Developing, ProjectFiles, changes, first_run, state_of
+from cli.machine.supervisor import Lines
 from shared.settings import Settings
 from tests.support.commands import invoke
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, deploy_answers, line
@@ -190,7 +189,7 @@ def test_a_first_run_can_be_typed_as_it_is_shown(graphs: dict[str, str], typed: 
 
 
 def test_changes_are_those_that_a_deploy_would_see(tmp_path: Path) -> None:
-    new.create_project(tmp_path / "app", "chat")
+    projects.create_project(tmp_path / "app", "chat")
     folder = tmp_path / "app"
     project = Project.read(folder)
     told = changes(lambda: Project.read(folder), state_of(project))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from cli.client.access import ApiKey, find_key, find_tenant, find_url, read_env
+from cli.client.access import ApiKey, find_address, find_key, find_tenant, read_env
+from cli.deployments.deployments import has_screen
 from cli.errors import CommandFailed
-from cli.operating.browser import has_screen
 from shared.settings import Settings
 from tests.support import control_plane as fake
 from tests.support.commands import invoke, json_lines, runyard
@@ -259,7 +260,7 @@ def test_the_address_is_given_named_or_where_the_service_last_listened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(url: str | None = None) -> str:
-        return find_url(url, Settings.from_env(os.environ))
+        return find_address(url, Settings.from_env(os.environ)).url
 
     assert found() == "http://127.0.0.1:8123"
     (tmp_path / "data").mkdir()
@@ -272,6 +273,56 @@ def test_the_address_is_given_named_or_where_the_service_last_listened(
     monkeypatch.setenv("RUNYARD_URL", "https://yard.example/api-host/")
     assert found() == "https://yard.example/api-host"
     assert found("https://given.example/") == "https://given.example"
+
+
+def test_a_service_that_no_option_or_variable_names_is_named_on_stderr(
+    server: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["GET /v2/deployments"] = [(200, {"resources": []})]
+    monkeypatch.delenv("RUNYARD_DATA_DIR")
+    (tmp_path / ".runyard").mkdir()
+    (tmp_path / ".runyard" / "url").write_text(server.url)
+    (tmp_path / ".runyard" / "admin.key").write_text("ryd_kept")
+    notice = f"Using the service of this directory, {server.url}. --url, or --context before the command, names another.\n"
+
+    for words, says in (
+        (["list"], notice),
+        (["list", "--json"], notice),
+        (["-q", "list"], ""),
+        (["list", "--url", server.url], ""),
+        (["--context", "local", "list"], ""),
+    ):
+        ran = invoke(*words)
+        assert (ran.exit_code, ran.stderr) == (0, says), words
+    assert json.loads(invoke("list", "--json").stdout) == []
+
+    for name, value in (
+        ("RUNYARD_URL", server.url),
+        ("LANGGRAPH_HOST_URL", server.url),
+        ("RUNYARD_PORT", str(urlsplit(server.url).port)),
+    ):
+        assert invoke("list", env={name: value}).stderr == "", name
+    moved = invoke("list", env={"RUNYARD_DATA_DIR": str(tmp_path / ".runyard")})
+    assert moved.stderr == notice.replace("this directory", "RUNYARD_DATA_DIR")
+
+
+def test_a_deploy_names_the_service_that_runs_in_its_project_and_a_quiet_one_does_not(
+    server: ControlPlane, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RUNYARD_DATA_DIR")
+    monkeypatch.chdir(project)
+    (project / ".runyard").mkdir()
+    (project / ".runyard" / "url").write_text(server.url)
+    (project / ".runyard" / "admin.key").write_text("ryd_kept")
+    server.answers["GET /v2/deployments"] = [(403, {"detail": "no"})]
+    notice = f"Using the service of this directory, {server.url}. --url, or --context before the command, names another.\n"
+    assert invoke("deploy").stderr.startswith(notice)
+    assert "Using" not in invoke("deploy", "-q").output
+
+
+def test_the_default_address_is_named_like_any_other() -> None:
+    address = find_address(None, Settings.from_env(os.environ))
+    assert address.notice.startswith("Using the default address, http://127.0.0.1:8123. ")
 
 
 def test_an_organization_is_given_or_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from cli.deployments import new
-from cli.deployments.project import Project, keep_root
+from cli.deployments.project import Project, keep_root, templates
 from cli.deployments.report import Terminal
 from cli.runs.transcript import Transcript
 from tests.support import commands
@@ -406,7 +405,7 @@ def test_a_terminal_sees_a_bar_and_the_text_as_it_is() -> None:
 # new
 
 
-@pytest.mark.parametrize("template", new.templates())
+@pytest.mark.parametrize("template", templates())
 def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) -> None:
     folder = tmp_path / "My Agent"
     ran = invoke("new", str(folder), "--template", template)
@@ -418,6 +417,7 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     readme = (folder / "README.md").read_text()
     assert readme.startswith("# My Agent\n")
     assert "examples/" not in readme
+    assert max(map(len, readme.splitlines())) <= 130
     assert "/d/my-agent" in readme
     assert "runyard run my-agent " in readme
 

@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from cli.client import names
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
-from shared.runs import record as run_record
+from shared.runs import read as run_record
 from tests.support.commands import runyard
 from tests.support.control_plane import ControlPlane, R, record
 

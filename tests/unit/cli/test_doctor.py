@@ -20,8 +20,8 @@ from cli.doctor.database import Database
 from cli.doctor.database import check as check_database
 from cli.doctor.findings import Finding, State
 from shared.infra import encryption, postgres
+from shared.infra.database_version import needed
 from shared.infra.postgres import connection
-from shared.infra.schema import needed
 from shared.models import SECRET
 from shared.settings import MIB, Settings
 from tests.support import factories

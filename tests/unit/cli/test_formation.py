@@ -10,7 +10,7 @@ import pytest
 
 from cli.errors import CannotStart
 from cli.machine import embedded, procfile, serve
-from cli.machine.lines import Lines
+from cli.machine.supervisor import Lines
 from cli.machine.up import run_service
 from shared.infra.postgres import MOST_CONNECTIONS
 from shared.settings import Settings

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from cli.machine import health
-from shared.infra import schema
+from shared.infra import database_version
 from shared.settings import Settings
 from tests.support.commands import invoke
 
@@ -57,21 +57,23 @@ def test_web_is_asked_at_its_port(port: int, host: str) -> None:
 
 def test_a_database_is_one_with_the_tables_of_this_release(db: Engine, database: str) -> None:
     settings = Settings(database_url=database)
-    for version, is_enough in (("0023", False), ("9999", True), (schema.needed(), True)):
+    for version, is_enough in (("0023", False), ("9999", True), (database_version.needed(), True)):
         with db.begin() as conn:
             conn.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
-            assert schema.is_current(conn) == is_enough
+            assert database_version.is_current(conn) == is_enough
         if not is_enough:
             with pytest.raises(health.Unhealthy, match=r"made before the first release\. Use an empty"):
                 health.check(settings, "database", is_ready=False)
     assert "has the tables" in health.check(settings, "database", is_ready=False)
     with db.begin() as conn:
         conn.execute(text("DELETE FROM alembic_version"))
-        assert not schema.is_current(conn)
+        assert not database_version.is_current(conn)
     with pytest.raises(health.Unhealthy, match="run its migrations"):
         health.check(settings, "database", is_ready=False)
     with db.begin() as conn:
-        conn.execute(text("INSERT INTO alembic_version VALUES (:version)"), {"version": schema.needed()})
+        conn.execute(
+            text("INSERT INTO alembic_version VALUES (:version)"), {"version": database_version.needed()}
+        )
 
 
 def test_a_database_that_is_away_is_said_without_its_password() -> None:

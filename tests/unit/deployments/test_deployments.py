@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared.deployments import archives, deployments, revisions, secrets
+from shared.deployments import deployments, revisions, secrets, sources
 from shared.deployments.next_revision import Change
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import connection
@@ -37,8 +37,8 @@ def upload(deployment_id: UUID, folder: Path, data: bytes) -> str:
     path = folder / "archive"
     path.write_bytes(data)
     with connection() as conn:
-        place = archives.open_upload(conn, deployment_id)
-        archives.store(conn, place.object_path, path, hashlib.sha256(data).hexdigest())
+        place = sources.open_upload(conn, deployment_id)
+        sources.store_upload(conn, place.object_path, path, hashlib.sha256(data).hexdigest())
     return place.object_path
 
 
@@ -242,7 +242,7 @@ def later(table: str) -> None:
 
 def remove_unused() -> int:
     with connection() as conn:
-        return archives.remove_unused(conn)
+        return sources.remove_unused_archives(conn)
 
 
 def test_an_archive_comes_back_as_it_was_put(organization_id: UUID, tmp_path: Path) -> None:
@@ -250,9 +250,9 @@ def test_an_archive_comes_back_as_it_was_put(organization_id: UUID, tmp_path: Pa
     upload(create(organization_id), tmp_path, data)
 
     with connection() as conn:
-        assert b"".join(archives.chunks(conn, hashlib.sha256(data).hexdigest())) == data
+        assert b"".join(sources.archive_chunks(conn, hashlib.sha256(data).hexdigest())) == data
         with pytest.raises(NotFound):
-            next(archives.chunks(conn, "0" * 64))
+            next(sources.archive_chunks(conn, "0" * 64))
 
 
 def test_an_archive_lives_as_long_as_something_refers_to_it(organization_id: UUID, tmp_path: Path) -> None:

@@ -556,7 +556,7 @@ def test_readers_that_come_first_at_once_share_one_connection(
 def test_a_connection_that_is_dead_without_saying_so_is_replaced(
     redis: Redis, written: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.infra.subscriptions.SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr("shared.infra.redis_connections.SILENCE_SECONDS", 0.6)
     monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 3600.0)
     kwargs = redis.connection_pool.connection_kwargs
     way = Mute(kwargs["path"])

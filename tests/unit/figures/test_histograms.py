@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from shared.figures.histograms import LAST, added, begins_at, bucket, counted, cumulative, percentile
+from shared.figures.reading import LAST, begins_at, cumulative, percentile
 from shared.infra.postgres import connection
 
 pytestmark = pytest.mark.usefixtures("db")
@@ -19,7 +19,7 @@ def asked(expression: str, **values: Any) -> Any:
 
 
 def bucket_of(seconds: float | None) -> int | None:
-    return asked(bucket("CAST(:seconds AS double precision)"), seconds=seconds)
+    return asked("histogram_bucket(:seconds)", seconds=seconds)
 
 
 def test_a_duration_is_in_the_bucket_it_lies_in_or_in_the_first_or_last() -> None:
@@ -32,9 +32,11 @@ def test_a_duration_is_in_the_bucket_it_lies_in_or_in_the_first_or_last() -> Non
 
 
 def test_buckets_are_counted_and_histograms_added() -> None:
-    assert asked(counted("ARRAY[3, NULL, 3, 7]")) == {"3": 2, "7": 1}
-    assert asked(counted("CAST(ARRAY[NULL] AS int[])")) == {}
-    assert asked(added("CAST(:a AS jsonb)", "CAST(:b AS jsonb)"), a='{"3": 2}', b='{"3": 1, "9": 4}') == {
+    assert asked("histogram_of(ARRAY[3, NULL, 3, 7])") == {"3": 2, "7": 1}
+    assert asked("histogram_of(CAST(ARRAY[NULL] AS int[]))") == {}
+    assert asked(
+        "sum_histograms(ARRAY[CAST(:a AS jsonb), CAST(:b AS jsonb)])", a='{"3": 2}', b='{"3": 1, "9": 4}'
+    ) == {
         "3": 3,
         "9": 4,
     }

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from shared.figures import prices
+from shared.figures import usage
 
 PRICES = (("gpt", 1.0, 2.0), ("gpt-*", 10.0, 20.0), ("gpt-5*", 100.0, 200.0), ("free", 0.0, 0.0))
 
 
 @pytest.fixture(autouse=True)
 def configured() -> Iterator[None]:
-    prices.configure(PRICES)
+    usage.configure_prices(PRICES)
     yield
-    prices.configure(())
+    usage.configure_prices(())
 
 
 def used(**models: tuple[Any, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def used(**models: tuple[Any, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("usage", "cost"),
+    ("counts", "cost"),
     [
         (used(gpt=(1_000_000, 500_000)), 2.0),
         (used(gpt_4=(100_000, 0)), 1.0),
@@ -43,11 +43,11 @@ def used(**models: tuple[Any, Any]) -> dict[str, Any]:
         ("none", None),
     ],
 )
-def test_the_cost_of_tokens(usage: Any, cost: float | None) -> None:
-    assert prices.cost(usage) == cost
+def test_the_cost_of_tokens(counts: Any, cost: float | None) -> None:
+    assert usage.cost(counts) == cost
 
 
 def test_without_prices_nothing_is_known() -> None:
-    prices.configure(())
+    usage.configure_prices(())
 
-    assert prices.cost(used(gpt=(1, 1))) is None
+    assert usage.cost(used(gpt=(1, 1))) is None

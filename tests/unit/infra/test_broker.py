@@ -17,11 +17,11 @@ from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from shared.infra import broker, packed, task_message
+from shared.infra import broker, redis_connections
 from shared.infra import broker as shared_broker
 from shared.infra import redis as shared_redis
 from shared.infra.broker import CELERY_PREFIX, Notifier
-from shared.infra.packed import OwnConnection, command, pack
+from shared.infra.redis_connections import SenderConnection, command, pack
 from tests.support.waiting import wait_until
 from workers import celery_app
 
@@ -63,7 +63,7 @@ class Broker:
         self._failures = failures
         self.tries: list[str] = []
         monkeypatch.setattr(shared_redis, "broker", lambda: self)
-        monkeypatch.setattr(shared_broker, "OwnConnection", lambda broker: broker)
+        monkeypatch.setattr(shared_broker, "SenderConnection", lambda broker: broker)
 
     def send(self, commands: Sequence[bytes]) -> None:
         key = commands[0].split(b"\r\n")[4].decode()
@@ -136,7 +136,7 @@ def test_it_says_what_celerys_own_says_under_an_id_of_its_own(redis: Redis, redi
     celerys = json.loads(sent)
     app.close()
 
-    ours = json.loads(task_message.made(broker.EXECUTE_RUNS, QUEUE, args))
+    ours = json.loads(broker.task_message(broker.EXECUTE_RUNS, QUEUE, args))
 
     assert json.loads(b64decode(ours.pop("body"))) == json.loads(b64decode(celerys.pop("body")))
     for part, differing in (
@@ -148,7 +148,7 @@ def test_it_says_what_celerys_own_says_under_an_id_of_its_own(redis: Redis, redi
             del ours[part][name], celerys[part][name]
     assert ours == celerys
 
-    first, second = (json.loads(task_message.made(broker.EXECUTE_RUNS, QUEUE, [["x"]])) for _ in range(2))
+    first, second = (json.loads(broker.task_message(broker.EXECUTE_RUNS, QUEUE, [["x"]])) for _ in range(2))
 
     assert first["headers"]["id"] != second["headers"]["id"]
     assert first["properties"]["delivery_tag"] != second["properties"]["delivery_tag"]
@@ -202,7 +202,7 @@ Send = Callable[[Sequence[bytes]], list[Any]]
 
 @pytest.fixture(params=["own", "pooled"])
 def send(request: pytest.FixtureRequest, redis: Redis) -> Send:
-    return OwnConnection(redis).send if request.param == "own" else partial(packed.send, redis)
+    return SenderConnection(redis).send if request.param == "own" else partial(redis_connections.send, redis)
 
 
 def asked(*arguments: bytes) -> bytes:
@@ -224,7 +224,7 @@ def test_a_refusal_is_raised_and_the_next_answers_are_their_own(send: Send) -> N
 
 def test_answers_nobody_waited_for_are_not_the_next_ones(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """A greenlet may be killed between two answers."""
-    real, read = packed._answer, 0
+    real, read = redis_connections._answer, 0
 
     def answer(connection: Any) -> Any:
         nonlocal read
@@ -233,7 +233,7 @@ def test_answers_nobody_waited_for_are_not_the_next_ones(send: Send, monkeypatch
             raise KeyboardInterrupt
         return real(connection)
 
-    monkeypatch.setattr(packed, "_answer", answer)
+    monkeypatch.setattr(redis_connections, "_answer", answer)
     with pytest.raises(KeyboardInterrupt):
         send([asked(b"ECHO", b"one"), asked(b"ECHO", b"two")])
 
@@ -241,7 +241,7 @@ def test_answers_nobody_waited_for_are_not_the_next_ones(send: Send, monkeypatch
 
 
 def test_a_lost_connection_is_an_error_and_made_again(redis: Redis) -> None:
-    connection = OwnConnection(redis)
+    connection = SenderConnection(redis)
     (id,) = connection.send([asked(b"CLIENT", b"ID")])
     redis.client_kill_filter(_id=str(id))
     with pytest.raises(RedisError):

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from shared.errors import Unavailable
-from shared.infra import clock
-from shared.infra.postgres import connection
+from shared.infra import postgres
+from shared.infra.postgres import connection, database_time
 from shared.user_code import loopback
 from tests.support import factories
 
@@ -19,7 +19,7 @@ DAY = 86_400
 
 @pytest.fixture(autouse=True)
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "_known", None)
+    monkeypatch.setattr(postgres, "_clock", None)
 
 
 def is_the_databases(said: datetime) -> bool:
@@ -31,17 +31,17 @@ def is_the_databases(said: datetime) -> bool:
 def test_it_is_the_databases_also_while_that_is_away(db: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + DAY)
-    assert is_the_databases(clock.now())
+    assert is_the_databases(database_time())
 
     def refuse() -> float:
         raise Unavailable("The database is unavailable.")
 
-    monkeypatch.setattr(clock, "_ask", refuse)
-    monkeypatch.setattr(clock, "KNOWN_SECONDS", -1.0)
-    assert is_the_databases(clock.now())
-    monkeypatch.setattr(clock, "_known", None)
+    monkeypatch.setattr(postgres, "_read_clock", refuse)
+    monkeypatch.setattr(postgres, "CLOCK_SECONDS", -1.0)
+    assert is_the_databases(database_time())
+    monkeypatch.setattr(postgres, "_clock", None)
     with pytest.raises(Unavailable):
-        clock.now()
+        database_time()
 
 
 @pytest.mark.parametrize("ahead", [DAY, -DAY], ids=["ahead", "behind"])
@@ -51,10 +51,10 @@ def test_a_token_of_own_code_is_good_on_a_machine_whose_clock_differs(
     token = loopback.make(factories.deployment().id, None)
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + ahead)
-    monkeypatch.setattr(clock, "_known", None)  # as in another process
+    monkeypatch.setattr(postgres, "_clock", None)  # as in another process
 
     assert loopback.read(token) is not None
 
-    later = clock.now() + timedelta(seconds=loopback.VALID_SECONDS + 1)
-    monkeypatch.setattr(clock, "seconds", later.astimezone(UTC).timestamp)
+    later = database_time() + timedelta(seconds=loopback.VALID_SECONDS + 1)
+    monkeypatch.setattr(loopback, "database_seconds", later.astimezone(UTC).timestamp)
     assert loopback.read(token) is None

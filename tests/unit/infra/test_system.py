@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.machine import embedded, up
-from shared.infra import hardening, system
+from shared.infra import system
 from shared.setting_values import BadSetting
 from shared.settings import Settings
 from workers.isolation import bubblewrap, cgroups, confinement, levels, sandbox, usage
@@ -109,7 +109,7 @@ def macos(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_macos_a_process_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "setrlimit", None)
 
-    hardening.close_memory()
+    system.close_memory()
     embedded.die_with_parent(signal.SIGTERM)
     system.limit_memory(1)
     confinement.die_with_parent()

@@ -23,7 +23,7 @@ from workers.isolation import bubblewrap, levels, sandbox
 
 PLATFORM = """
 import time
-from shared.infra.hardening import close_memory
+from shared.infra.system import close_memory
 close_memory()
 print("closed", flush=True)
 time.sleep(600)
@@ -31,7 +31,7 @@ time.sleep(600)
 # A worker that settles its isolation and starts a program under it, as builders and runners do.
 WORKER = """
 import dataclasses, json, os, subprocess, sys
-from shared.infra.hardening import close_memory
+from shared.infra.system import close_memory
 from shared.settings import Settings
 from workers.isolation import levels, sandbox
 close_memory()

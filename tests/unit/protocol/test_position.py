@@ -6,22 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from shared.protocol import position
+from shared.protocol import events
 from shared.protocol.stream import Begin, begin
 
 JS_SAFE = 2**53 - 1
-LAST = position.LAST
+LAST = events.LAST_EVENT
 
 
 def test_numbers_name_run_and_event_rise_and_are_whole_in_a_browser() -> None:
     for place in ((0, 0), (1, 0), (1, 1), (7, 501), (7, LAST)):
-        assert position.parts(position.seq(*place)) == place
+        assert events.split_number(events.event_number(*place)) == place
 
     places = [(1, 0), (1, 1), (1, 900), (1, LAST), (2, 0), (2, 1)]
-    numbers = [position.seq(*place) for place in places]
+    numbers = [events.event_number(*place) for place in places]
     assert numbers == sorted(set(numbers))
-    assert position.seq(1, LAST + 5) == position.seq(1, LAST)
-    assert position.seq(100_000_000, LAST) <= JS_SAFE
+    assert events.event_number(1, LAST + 5) == events.event_number(1, LAST)
+    assert events.event_number(100_000_000, LAST) <= JS_SAFE
 
 
 def row(**columns: object) -> SimpleNamespace:

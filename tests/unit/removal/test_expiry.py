@@ -19,7 +19,7 @@ from shared.removal import expiry
 from shared.runs.drafts import RunRequest
 from shared.settings import Settings
 from shared.threads import records
-from shared.threads.ttl import STRATEGIES
+from shared.threads.records import TTL_STRATEGIES
 from tests.support.creating import insert_run
 from tests.support.waiting import wait_until
 from workers.upkeep.removals import Removals
@@ -115,7 +115,9 @@ def test_a_round_goes_on_until_no_thread_is_left_whose_time_is_over(
     deployment: DeploymentRef, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "SWEPT_AT_ONCE", 2)
-    over = [thread(deployment, minutes=5, strategy=strategy, changed_ago=6) for strategy in STRATEGIES * 3]
+    over = [
+        thread(deployment, minutes=5, strategy=strategy, changed_ago=6) for strategy in TTL_STRATEGIES * 3
+    ]
 
     round = Removals(settings)
     round.expired_threads()

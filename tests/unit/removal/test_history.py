@@ -17,7 +17,7 @@ from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.removal import history
-from shared.runs.search import least_id
+from shared.runs.read import least_id
 from shared.settings import Settings
 from tests.support import factories
 from workers.upkeep import removals

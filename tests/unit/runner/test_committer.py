@@ -18,8 +18,8 @@ from shared.infra import postgres
 from shared.infra.postgres import connection, driver, translated
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import cancel, claims
+from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Terms
-from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads.checkpoints import Write
 from tests.support import factories
@@ -121,7 +121,7 @@ def test_an_end_comes_after_what_was_stored_names_the_next_run_and_removes_a_tem
     first = owner_of_a_run(deployment)
     behind = factories.run(deployment, first.run.thread_id)
 
-    assert committer.finish(first, first.end()) == Next(behind, "default")
+    assert committer.finish(first, first.end()) == NextRun(behind, "default")
 
     gone = owner_of_a_run(deployment, temporary=True)
     committer.finish(gone, gone.end())

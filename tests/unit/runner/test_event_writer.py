@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
-from shared.infra.packed import OwnConnection
+from shared.infra.redis_connections import SenderConnection
 from tests.support.waiting import until
 from workers.runner import event_writer as workers_events
 from workers.runner.event_writer import RunLog, Writer
@@ -308,7 +308,7 @@ def test_redis_may_forget_everything_in_mid_run(redis: Redis, writer: Writer) ->
     assert seen(redis, owner) == list(range(1, 703))
 
 
-class Unsteady(OwnConnection):
+class Unsteady(SenderConnection):
     """A connection that sometimes loses the answer after Redis has executed the commands."""
 
     calls = 0
@@ -321,7 +321,7 @@ class Unsteady(OwnConnection):
         return answers
 
 
-def writer_over(connection: type[OwnConnection], redis: Redis) -> tuple[Writer, Any]:
+def writer_over(connection: type[SenderConnection], redis: Redis) -> tuple[Writer, Any]:
     """Return a writer, and the connection of this class that it uses."""
     writer = Writer(redis, retention_seconds=900)
     writer._connection = connection(redis)
@@ -339,7 +339,7 @@ def test_a_lost_answer_doubles_nothing(redis: Redis) -> None:
     assert unsteady.calls >= 9
 
 
-class Broken(OwnConnection):
+class Broken(SenderConnection):
     """A connection to a Redis that is unreachable until `away` is set to False."""
 
     away = True
@@ -364,7 +364,7 @@ def test_events_wait_for_a_redis_that_is_away(redis: Redis) -> None:
 
 
 def test_a_log_abandoned_while_it_is_sent_does_not_stop_the_others(redis: Redis) -> None:
-    class Abandoning(OwnConnection):
+    class Abandoning(SenderConnection):
         def send(self, commands: Sequence[bytes]) -> list[Any]:
             first.log.abandon()
             return super().send(commands)

@@ -271,7 +271,7 @@ def test_a_deployments_own_number_of_hosts_holds_and_can_change(s: Stage) -> Non
 def test_hosts_of_what_is_deleted_stop_when_they_are_idle(s: Stage) -> None:
     busy, idle = s.acquire(uuid4()), s.acquire(uuid4())
     occupant = Occupant().enter(busy)
-    gone = {host.revision_id: HostLimits(is_gone=True) for host in (busy, idle)}
+    gone = {host.revision_id: HostLimits(is_deleted=True) for host in (busy, idle)}
 
     s.pool.adjust(gone)
     assert list(s.pool.all()) == [busy]

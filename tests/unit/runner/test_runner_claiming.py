@@ -12,7 +12,7 @@ from shared.access import api_keys
 from shared.deployments import limits
 from shared.infra import broker
 from shared.infra.postgres import connection
-from shared.runs import eligibility
+from shared.runs import backlog
 from tests.support import factories
 from tests.support.greened import within
 from tests.support.runner_bench import GRAPHS, Bench, bench, names
@@ -118,7 +118,7 @@ def test_a_full_runner_claims_round_robin_and_loses_no_run(b: Bench) -> None:
 @within(bench)
 def test_the_next_run_of_another_pool_is_notified(b: Bench) -> None:
     other = uuid4()
-    b.runner.notify_next(eligibility.Next(other, "gpu"))
+    b.runner.notify_next(backlog.NextRun(other, "gpu"))
 
     assert b.notified == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]
 

@@ -18,7 +18,7 @@ from shared.errors import OutcomeUnknown, Unavailable
 from shared.eventlog.events import EXPIRED
 from shared.infra import redis
 from shared.infra.postgres import Driver, connection, driver
-from shared.runs import cancel, claims, end_event, signals, unsent_events
+from shared.runs import cancel, claims, end_event, signals
 from tests.support.greened import within
 from tests.support.log_records import logged_by
 from tests.support.runner_bench import Bench, bench, shared_hosts
@@ -307,14 +307,14 @@ def test_a_runner_says_whether_it_has_unsent_events_of_a_run(b: Bench) -> None:
     until(lambda: redis.broker().pubsub_numsub(redis.control_channel(owner))[0][1])
     run_id = b.start("sleeps", stream_mode=["custom"])
     b.wait_for_event(run_id, b"asleep")
-    assert unsent_events.may_have(owner, run_id)
+    assert end_event.may_have_unsent(owner, run_id)
 
     b.cancel(run_id, "interrupt")
     b.wait(run_id)
     until(lambda: not b.runner.executions)
-    assert not unsent_events.may_have(owner, run_id)
-    assert not unsent_events.may_have(owner, uuid4())
-    assert unsent_events.may_have("a runner that has gone", run_id)
+    assert not end_event.may_have_unsent(owner, run_id)
+    assert not end_event.may_have_unsent(owner, uuid4())
+    assert end_event.may_have_unsent("a runner that has gone", run_id)
 
 
 @within(bench)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from shared.deployments import limits
 from shared.infra.postgres import connection
-from shared.runs import eligibility, signals
+from shared.runs import backlog, signals
 from shared.runs.drafts import RunRequest
 from shared.threads import state
 from tests.support.creating import insert_run
@@ -116,7 +116,7 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(b: Bench) -> None:
     assert kept(b, row["thread_id"])["state"]["next"] == ["sleep"]
     assert last(found)["output"] == {"__error__": error}
     with connection() as conn:
-        assert eligibility.next_of(conn, b.deployment.id, row["thread_id"]) is None
+        assert backlog.next_of(conn, b.deployment.id, row["thread_id"]) is None
 
 
 # Runs that exceed their token budget

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
-from shared.runs import claims, eligibility
+from shared.runs import backlog, claims
 from tests.support import factories
 from tests.support.owning import change, claim, claimed, expire, finish, pending, release, row, store, terms
 
@@ -153,7 +153,7 @@ def test_the_clock_is_the_databases(deployment: DeploymentRef) -> None:
 
 def to_notify() -> list[UUID]:
     with connection() as conn:
-        return [found.run_id for found in eligibility.to_notify(conn)]
+        return [found.run_id for found in backlog.to_notify(conn)]
 
 
 def test_runs_nobody_was_notified_of_are_found(deployment: DeploymentRef) -> None:
@@ -199,5 +199,5 @@ def test_one_round_notifies_of_a_bounded_number(deployment: DeploymentRef) -> No
     for _ in range(5):
         pending(deployment)
     with connection() as conn:
-        assert len(eligibility.to_notify(conn, limit=3)) == 3
-        assert len(eligibility.to_notify(conn, limit=3)) == 2
+        assert len(backlog.to_notify(conn, limit=3)) == 3
+        assert len(backlog.to_notify(conn, limit=3)) == 2

@@ -20,7 +20,7 @@ from shared.runs import cancel, claims, read
 from shared.runs import create as creation
 from shared.runs.claims import Claimed, Terms
 from shared.runs.create import Created, RunRequest
-from shared.runs.record import show_new
+from shared.runs.read import show_new
 from shared.threads import records
 from tests.support import owning
 from tests.support.creating import insert_run

@@ -15,7 +15,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.next_revision import Change
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
-from shared.runs import claims, eligibility, queue_position
+from shared.runs import backlog, claims, queue_position
 from shared.runs import limits as run_limits
 from shared.runs.claims import Claimed, Terms
 from shared.runs.drafts import RunRequest
@@ -159,7 +159,7 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert [run.run_id for run, _ in found] == [other]
         assert run_limits.with_capacity(conn, [first, other]) == [ref.id]
     with connection() as conn:
-        assert [run.run_id for run in eligibility.to_notify(conn)] == []
+        assert [run.run_id for run in backlog.to_notify(conn)] == []
         assert [run.run_id for run in run_limits.to_notify(conn)] == [first], "as many as have room"
         assert run_limits.to_notify(conn) == [], "and it was just notified of"
         assert [run.run_id for run in run_limits.to_notify(conn, ref.id)] == [first], (
@@ -211,9 +211,9 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with driver() as conn:
         assert claims.claim(conn, pending, TERMS) == [], "the old pool's runners leave them alone"
     with connection() as conn:
-        assert [(run.run_id, run.pool) for run in eligibility.to_notify(conn)] == [(pending[0], "gpu")]
+        assert [(run.run_id, run.pool) for run in backlog.to_notify(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
-        assert eligibility.move_stragglers(conn) == 1
+        assert backlog.move_stragglers(conn) == 1
     with driver() as conn:
         taken = claims.claim(conn, [*running, *pending], Terms("g", 30, 3600, "gpu"))
     assert len(taken) == 2
@@ -229,7 +229,7 @@ def test_a_long_queue_moves_in_parts() -> None:
     assert sorted(row(id).pool for id in ids) == ["default", "gpu", "gpu"]
 
     with connection() as conn:
-        assert eligibility.move_stragglers(conn) == 1
+        assert backlog.move_stragglers(conn) == 1
     assert {row(id).pool for id in ids} == {"gpu"}
 
 

@@ -8,8 +8,8 @@ from sqlalchemy import text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs.backlog import NextRun
 from shared.runs.cancel import cancel_run
-from shared.runs.eligibility import Next
 from shared.runs.finish import Finish, ended_before, finish_runs, roll_back
 from shared.threads import records
 from tests.support.owning import change, claim, claimed, finish, give_back, pending, row, store, thread_of
@@ -57,7 +57,7 @@ def test_an_end_names_what_comes_next_in_the_thread(deployment: DeploymentRef) -
     second = pending(deployment, run.thread_id, pool="gpu")
     pending(deployment, run.thread_id)
 
-    assert finish(run) == {run.run_id: Next(second, "gpu")}
+    assert finish(run) == {run.run_id: NextRun(second, "gpu")}
     assert thread_of(run)["status"] == "busy"
 
 
@@ -102,7 +102,7 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
     behind = pending(deployment, first.thread_id)
     error = {"error": "UserRollback", "message": "rollback requested"}
     with connection() as conn:
-        assert roll_back(conn, run, error=error) == Next(behind, "default")
+        assert roll_back(conn, run, error=error) == NextRun(behind, "default")
     assert thread_of(run)["status"] == "busy"
 
     with connection() as conn:

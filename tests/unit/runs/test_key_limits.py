@@ -12,7 +12,7 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
-from shared.runs import claims, eligibility, limits
+from shared.runs import backlog, claims, limits
 from shared.runs.claims import Claimed, Terms
 from shared.runs.drafts import RunRequest
 from tests.support import factories
@@ -175,7 +175,7 @@ def test_as_many_are_notified_of_as_have_capacity(app: DeploymentRef) -> None:
     with connection() as conn:
         conn.execute(text("UPDATE run SET notified_at = NULL"))
     with connection() as conn:
-        assert eligibility.to_notify(conn) == []
+        assert backlog.to_notify(conn) == []
         assert {run.run_id for run in limits.to_notify(conn)} == set(made[:2])
         assert limits.to_notify(conn) == [], "they were just notified of"
         assert {run.run_id for run in limits.to_notify(conn, limited)} == set(made[:2])

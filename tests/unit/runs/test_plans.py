@@ -13,15 +13,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry, history
-from shared.runs import (
-    claims,
-    eligibility,
-    finish,
-    limits,
-    nesting,
-    read,
-)
-from shared.runs import search as run_search
+from shared.runs import backlog, claims, finish, limits, nesting, read
+from shared.runs import read as run_search
 from shared.runs.claims import Terms
 from shared.runs.drafts import RunRequest
 from shared.runs.finish import Finish
@@ -234,10 +227,10 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
         conn.execute(text(WAIT), {"deployment_id": deployment.id, "is_rung": is_rung})
     refresh_statistics()
     cases: dict[str, tuple[Work, int]] = {
-        "pools": (eligibility.pools, 10),
-        "runs that nobody heard of": (lambda conn: eligibility.to_notify(conn, limit=200), 1_500),
+        "pools": (backlog.pools, 10),
+        "runs that nobody heard of": (lambda conn: backlog.to_notify(conn, limit=200), 1_500),
         "runs under a limit that nobody heard of": (limits.to_notify, 20),
-        "runs that missed a move": (eligibility.move_stragglers, 10),
+        "runs that missed a move": (backlog.move_stragglers, 10),
         "leases and pauses that no clock of now gave": (
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),
             10,
@@ -272,7 +265,7 @@ def refresh_statistics() -> None:
     with connection() as conn:
         conn.execute(text("SELECT pg_stat_force_next_flush()"))
     with connection() as conn:
-        assert eligibility.refresh_statistics(conn, pause_seconds=0)
+        assert backlog.refresh_statistics(conn, pause_seconds=0)
 
 
 def claim(depth: int) -> Work:

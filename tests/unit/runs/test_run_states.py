@@ -20,7 +20,7 @@ from sqlalchemy import text
 from shared.errors import Conflict, Fenced, NotFound
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import cancel, claims, eligibility, finish
+from shared.runs import backlog, cancel, claims, finish
 from shared.runs.claims import Claimed, Terms
 from shared.runs.drafts import RunRequest
 from shared.runs.finish import Finish
@@ -239,7 +239,7 @@ class Runs(RuleBasedStateMachine):
     def notify_again(self) -> None:
         with connection() as conn:
             conn.execute(text("UPDATE run SET notified_at = NULL"))
-            found = {item.run_id for item in eligibility.to_notify(conn)}
+            found = {item.run_id for item in backlog.to_notify(conn)}
         heads = {ids[0] for ids in map(self.live_of, self.threads) if ids}
         assert found == {id for id in heads if self.model[id].status == "pending"}
 

@@ -11,8 +11,8 @@ import pytest
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import read, search
-from shared.runs.record import RUN
+from shared.runs import read
+from shared.runs.read import RUN
 from tests.support import factories
 from tests.support.owning import claimed, finish
 
@@ -42,7 +42,7 @@ def waits_for(deployment: DeploymentRef, thread_id: UUID) -> dict[UUID, str | No
     every = {"status": [str(status) for status in RunStatus], "thread_id": thread_id}
     with connection() as conn:
         of_thread = read.list_of_thread(conn, deployment.id, thread_id, limit=9, offset=0)
-        found, _ = search.search(conn, deployment.id, every, limit=9, offset=0)
+        found, _ = read.search(conn, deployment.id, every, limit=9, offset=0)
         each = [read.get(conn, deployment.id, row["run_id"]) for row in of_thread]
     records = [
         {row["run_id"]: RUN.show(row).get("waits_for") for row in rows} for rows in (of_thread, found, each)

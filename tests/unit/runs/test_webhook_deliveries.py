@@ -18,7 +18,7 @@ from shared.infra import egress, encryption
 from shared.infra.postgres import connection, dumps
 from shared.removal import deletion
 from shared.runs import read, webhook_records, webhooks
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from tests.support import factories
 from tests.support.hooked import SERVICE, claimed, finish, loses_its_deployment, outbox, pending
 from tests.support.receiver import Receiver, receiving

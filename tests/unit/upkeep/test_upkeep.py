@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import leadership
+from shared import fleet
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.eventlog import events
@@ -211,7 +211,7 @@ def test_two_rounds_at_once_end_a_run_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A leader that was frozen within a step and its successor both act: the rows decide, not the lease."""
-    monkeypatch.setattr(leadership, "LEASE_SECONDS", 0)
+    monkeypatch.setattr(fleet, "LEASE_SECONDS", 0)
     ids = [abandoned(deployment, "deaths = 2") for _ in range(5)]
     rounds = [
         threading.Thread(target=Upkeep(dataclasses.replace(settings, worker=name)).tick)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from shared.errors import Denied, Unavailable
-from shared.user_code.known_users import KnownUsers
-from shared.user_code.users import User, user_of
+from shared.user_code.users import KnownUsers, User, user_of
 from tests.support import user_code
 from tests.support.waiting import wait_until
 

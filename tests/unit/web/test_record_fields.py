@@ -12,7 +12,7 @@ from shared.access import api_keys, organizations
 from shared.crons import records as crons
 from shared.deployments.records import DEPLOYMENT, PREVIEW, REVISION
 from shared.records import Record
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.threads import records as threads
 
 PROJECT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.records import (
     JsonSchema,
 )
-from shared.runs import cancel, eligibility, visibility
+from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
@@ -90,7 +90,7 @@ def cancel_run(thread_id: UUID, run_id: UUID) -> Response | tuple[str, int]:
             stopped = cancel.cancel_run(
                 conn, deployment().id, thread_id, run_id, action=query["action"], reason=reason
             )
-            next_run = eligibility.next_of(conn, deployment().id, thread_id)
+            next_run = backlog.next_of(conn, deployment().id, thread_id)
         publish_cancels([stopped], settings().event_retention_seconds)
         notify_next(next_run)
         if not query["wait"]:
@@ -158,12 +158,12 @@ def _cancel_of_thread(
 ) -> bool:
     reason = f"{action} requested via POST /runs/cancel"
     with connection() as conn:
-        if visibility.is_hidden(conn, deployment().id, thread_id, visible, lock=True):
+        if filters.is_thread_hidden(conn, deployment().id, thread_id, visible, lock=True):
             return False
         stopped = cancel.cancel_runs(
             conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
         )
-        next_run = eligibility.next_of(conn, deployment().id, thread_id)
+        next_run = backlog.next_of(conn, deployment().id, thread_id)
     publish_cancels(stopped, settings().event_retention_seconds)
     if stopped:
         notify_next(next_run)

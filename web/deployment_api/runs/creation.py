@@ -12,7 +12,7 @@ from shared.access.idempotency import HEADER
 from shared.runs import creation, nesting
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
-from shared.runs.record import show_new
+from shared.runs.read import show_new
 from shared.user_code.authorization import Granted
 from web.deployment_api.runs.locations import run_path
 from web.gate.authorization import allow_all

@@ -17,7 +17,7 @@ from shared.eventlog import follow
 from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
-from shared.runs import cancel, create, eligibility, end_event, read
+from shared.runs import backlog, cancel, create, end_event, read
 from shared.runs.end_event import FAILED
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
@@ -148,7 +148,7 @@ class RunFollower:
                 stopped = cancel.cancel_run(
                     conn, self.deployment_id, self.thread_id, self.run_id, reason=reason
                 )
-                next_run = eligibility.next_of(conn, self.deployment_id, self.thread_id)
+                next_run = backlog.next_of(conn, self.deployment_id, self.thread_id)
         except NotFound:
             return  # the run had ended
         except Unavailable as error:

@@ -15,8 +15,8 @@ from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import create, end_event, read, signals, visibility
-from shared.runs.record import THREAD_METADATA
+from shared.runs import create, end_event, read, signals
+from shared.runs.read import THREAD_METADATA
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from shared.user_code.filters import Filter
@@ -116,7 +116,7 @@ def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: b
     if not filter:
         return True
     if is_gone:  # the thread is gone, too
-        return visibility.is_let_through(conn, row["kwargs"].get(THREAD_METADATA) or {}, filter)
+        return filters.matches(conn, row["kwargs"].get(THREAD_METADATA) or {}, filter)
     return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
 
 

@@ -11,9 +11,10 @@ from sqlalchemy import Connection, RowMapping
 from shared.infra.replica import read
 from shared.models import RunStatus
 from shared.records import listed
-from shared.runs import queue_position, retry, search, visibility
+from shared.runs import queue_position, retry
 from shared.runs.drafts import RunRequest
-from shared.runs.record import RUN
+from shared.runs.read import RUN, search
+from shared.user_code import filters
 from web.deployment_api.crons import Moment
 from web.deployment_api.paging import PAGE_HEADERS, page
 from web.deployment_api.runs import creation
@@ -85,13 +86,13 @@ def search_runs() -> Response:
     )
 
     def found(conn: Connection) -> tuple[list[RowMapping], int, dict[UUID, dict[str, Any]]]:
-        rows, total = search.search(
+        rows, total = search(
             conn,
             deployment().id,
             body,
             limit=limit,
             offset=offset,
-            visible=visibility.of_visible_threads(asked.filter, "run", changed(asked)),
+            visible=filters.of_visible_threads(asked.filter, "run", changed(asked)),
         )
         return rows, total, queue_position.of_many(conn, deployment().id, rows)
 

@@ -20,9 +20,9 @@ from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import Reader, hub
 from shared.infra.postgres import connection
 from shared.records import listed, selection
-from shared.runs import cancel, eligibility, queue_position, read, visibility
+from shared.runs import backlog, cancel, queue_position, read
 from shared.runs.drafts import RunRequest
-from shared.runs.record import RUN
+from shared.runs.read import RUN
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from shared.user_code import filters
@@ -222,7 +222,7 @@ def list_runs(thread_id: UUID) -> Response:
     )
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, of_thread.filter)
-        if visibility.is_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
+        if filters.is_thread_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
             raise records.missing(thread_id)
         rows = read.list_of_thread(
             conn,
@@ -268,7 +268,7 @@ def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
         error = NotFound("Run not found")
         filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=error)
         stopped = cancel.delete_run(conn, deployment().id, thread_id, run_id)
-        next_run = eligibility.next_of(conn, deployment().id, thread_id) if stopped else None
+        next_run = backlog.next_of(conn, deployment().id, thread_id) if stopped else None
     if stopped is not None:
         publish_cancels([stopped], settings().event_retention_seconds)
     notify_next(next_run)

@@ -17,7 +17,7 @@ from shared.records import OBJECT
 from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.drafts import RunRequest
-from shared.runs.record import STRATEGIES
+from shared.runs.read import STRATEGIES
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,

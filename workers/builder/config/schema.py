@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 from marshmallow import ValidationError, post_load, pre_load
 
-from shared.deployments import env_names, javascript
+from shared.deployments import project_rules
 from shared.errors import misspelt
 from shared.infra import egress
 from shared.runs.webhooks import TEMPLATE
@@ -55,7 +55,7 @@ class EntryPoint(Value):
         module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
         if not module or not attribute:
             raise ValidationError(f'{value!r} must have the form "./file.py:attribute"')
-        if reason := javascript.refusal(module, self.kind):
+        if reason := project_rules.javascript_refusal(module, self.kind):
             raise ValidationError(reason)
         if module.endswith(".py") and not names_file(module):
             raise ValidationError(f"write './{module}:{attribute}' for a file; {module!r} names a module")
@@ -446,7 +446,7 @@ class Env(Value):
         values = {
             name: item if isinstance(item, str) else orjson.dumps(item).decode() for name, item in env.items()
         }
-        if names := env_names.refused(values):
+        if names := project_rules.refused_variables(values):
             raise ValidationError(f"these names cannot be set by a deployment: {', '.join(sorted(names))}")
         return values
 
@@ -516,8 +516,9 @@ class LanggraphJson(Section):
 
     @pre_load
     def prepare(self, config: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
-        if "graphs" not in config and (key := misspelt("graphs", config)):
-            raise ValidationError({key: "unknown key. Did you mean graphs?"})
+        for key in ("graphs",) if config.get("source") else ("graphs", "dependencies"):
+            if key not in config and (similar := misspelt(key, config)):
+                raise ValidationError({similar: f"unknown key. Did you mean {key}?"})
         if config.get("source") is not None and config.get("dependencies"):
             reason = "must be empty when there is a source: uv.lock says what is installed"
             raise ValidationError({"dependencies": reason})

@@ -16,7 +16,7 @@ from shared.errors import Conflict, NotFound, TooMany, Unavailable
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES
-from shared.runs import a2a_tasks, cancel, eligibility
+from shared.runs import a2a_tasks, backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
@@ -134,7 +134,7 @@ def cancel_task(asked: AgentCall) -> Response:
                 stopped = cancel.cancel_run(
                     conn, deployment().id, id.thread_id, id.run_id, reason="cancelled by its A2A client"
                 )
-                next_run = eligibility.next_of(conn, deployment().id, id.thread_id)
+                next_run = backlog.next_of(conn, deployment().id, id.thread_id)
         except NotFound:
             raise RpcError(TASK_NOT_CANCELABLE, "The task has ended already") from None
         publish_cancels([stopped], settings().event_retention_seconds)

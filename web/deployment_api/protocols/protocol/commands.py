@@ -16,11 +16,12 @@ from flask import Response, jsonify
 
 from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
 from shared.infra.postgres import connection
-from shared.protocol import position, resume, stream, tree
-from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
+from shared.protocol import events, lifecycle, resume, stream
+from shared.protocol.lifecycle import NoSuchRun
+from shared.protocol.resume import NoSuchInterrupt, NotStoredYet
 from shared.runs.create import Created
 from shared.runs.drafts import RunRequest
-from shared.runs.record import PROTOCOL, STRATEGIES
+from shared.runs.read import PROTOCOL, STRATEGIES
 from shared.user_code import filters
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
 from web.deployment_api.protocols.protocol import answers
@@ -272,16 +273,16 @@ def _wait_for_end(run_id: UUID) -> None:
 
 
 def _before(created: Created) -> int:
-    return position.seq(created.row["created_seq"])
+    return events.event_number(created.row["created_seq"])
 
 
 def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
     def found() -> CommandDone:
         asked = allow("threads", "read", thread_id=thread_id)
         with connection() as conn:
-            unknown = NoSuchRun("Run not found") if params.get("run_id") else resume.no_run(thread_id)
+            unknown = NoSuchRun("Run not found") if params.get("run_id") else lifecycle.no_run(thread_id)
             filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=unknown)
-            root = tree.of_run(conn, deployment().id, thread_id, params.get("run_id"))
+            root = lifecycle.tree_of_run(conn, deployment().id, thread_id, params.get("run_id"))
             return CommandDone({"tree": root}, stream.newest(conn, deployment().id, thread_id))
 
     return found

@@ -24,8 +24,8 @@ from shared.infra.postgres import connection, dumps
 from shared.protocol import stream, watching
 from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import Joined, ProtocolStream
-from shared.runs import visibility
 from shared.threads import records
+from shared.user_code import filters
 from shared.user_code.filters import Filter
 from web.deployment_api.protocols.protocol import answers
 from web.deployment_api.protocols.protocol.commands import ProtocolCommand, carry_out
@@ -94,7 +94,7 @@ def _require_visible(thread_id: UUID) -> Filter | None:
     if caller().may(MAKES_THREADS) and not visible:
         return visible
     with connection() as conn:
-        if visibility.is_hidden(conn, deployment().id, thread_id, visible):
+        if filters.is_thread_hidden(conn, deployment().id, thread_id, visible):
             raise records.missing(thread_id)
         if not caller().may(MAKES_THREADS):
             records.require(conn, deployment().id, thread_id)
@@ -364,7 +364,7 @@ class Session:
 
     def _newest(self) -> int:
         with connection() as conn:
-            if visibility.is_hidden(conn, self._deployment_id, self._thread_id, self._visible):
+            if filters.is_thread_hidden(conn, self._deployment_id, self._thread_id, self._visible):
                 return 0  # another user has created the thread that this client waits for
             return stream.newest(conn, self._deployment_id, self._thread_id)
 

@@ -1,4 +1,7 @@
-"""Names of environment variables: which of them a deployment may set."""
+"""Rules for a project that the command line checks before an upload, and the service again.
+
+They are about names of environment variables and about JavaScript.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ RESERVED = frozenset(
     DD_TRACE_REDIS_ENABLED LANGSMITH_DEPLOYMENT_NAME LANGGRAPH_CLOUD_LICENSE_KEY
     """.split()
 )
+JAVASCRIPT_SUFFIXES = (".ts", ".mts", ".cts", ".tsx", ".js", ".mjs", ".cjs", ".jsx")
 
 
 def is_name(name: str) -> bool:
@@ -38,6 +42,13 @@ def is_forbidden(name: str) -> bool:
     return FORBIDDEN.fullmatch(name.upper()) is not None
 
 
-def refused(names: Iterable[str]) -> list[str]:
+def refused_variables(names: Iterable[str]) -> list[str]:
     """Return the names that a deployment may not set."""
     return [name for name in names if not is_name(name) or is_forbidden(name) or name in RESERVED]
+
+
+def javascript_refusal(module: str, kind: str) -> str | None:
+    """Return an error text if the file is JavaScript, else None. `kind` names the kind of object in it for the text."""
+    if not module.endswith(JAVASCRIPT_SUFFIXES):
+        return None
+    return f"{module!r} is a JavaScript {kind}, which this server does not run: it runs Python only"

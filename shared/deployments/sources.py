@@ -1,12 +1,13 @@
-"""Source archives, stored in PostgreSQL under their SHA-256 so that any builder or runner can fetch them.
+"""Sources of revisions: uploaded archives, and the URLs and refs of git repositories.
 
-An upload accepts one archive. Its URL contains a token, which is the only authorization. An archive is kept as long as
+Archives are stored in PostgreSQL under their SHA-256 so that any builder or runner can fetch them. An upload accepts one archive. Its URL contains a token, which is the only authorization. An archive is kept as long as
 a revision or an unexpired upload refers to it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,13 +16,26 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.errors import Conflict, NotFound
+from shared.errors import AddressRefused, Conflict, Invalid, NotFound
+from shared.infra import egress
 from shared.infra.postgres import patience
+from shared.sql import statement
 
 CHUNK_BYTES = 1024 * 1024
 UPLOAD_SECONDS = 3600
-SAME_UPLOAD_SECONDS = 66.0  # waits for an upload of the same bytes: more than keep()'s statement_timeout
+SAME_UPLOAD_SECONDS = (
+    66.0  # waits for an upload of the same bytes: more than store_archive()'s statement_timeout
+)
 KEPT_SECONDS = 3600  # for archives without a reference: a PATCH may soon name one
+REMOVED_AT_ONCE = 5
+_REMOVE_UNUSED = statement("deployments.remove_unused_archives")
+
+BRANCHES, TAGS = "refs/heads/", "refs/tags/"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+# Names that git allows and that have no special meaning to a shell, an option parser or git's revision syntax.
+REF = re.compile(r"(?!.*(\.\.|//|@\{|/\.|\.lock(/|$)))[A-Za-z0-9_][A-Za-z0-9_./@+#=,-]{0,254}(?<![/.])")
+URL_LOC = ("body", "source_config", "repo_url")
+REF_LOC = ("body", "source_revision_config", "repo_ref")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +78,15 @@ def find_upload(conn: Connection, token: str) -> str:
     return str(row.object_path)
 
 
-def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
+def store_upload(conn: Connection, object_path: str, path: Path, digest: str) -> None:
     """Store the file's bytes under their digest and mark the upload as used. Raises Conflict if it was used before."""
-    keep(conn, path, digest)
+    store_archive(conn, path, digest)
     filled = text("UPDATE upload SET digest = :digest WHERE object_path = :path AND digest IS NULL")
     if conn.execute(filled, {"digest": digest, "path": object_path}).rowcount != 1:
         raise Conflict("This upload URL has been used. Create a new one.")
 
 
-def keep(conn: Connection, path: Path, digest: str) -> None:
+def store_archive(conn: Connection, path: Path, digest: str) -> None:
     """Store the file's bytes under their digest. The caller must insert its reference in the same transaction."""
     # Another upload of the same bytes may be in progress. Waiting for it may take longer than for other locks.
     conn.execute(
@@ -91,7 +105,7 @@ def keep(conn: Connection, path: Path, digest: str) -> None:
                 conn.execute(insert, {"digest": digest, "n": n, "data": data})
 
 
-def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
+def archive_chunks(conn: Connection, digest: str) -> Iterator[bytes]:
     """Yield an archive's bytes in chunks of CHUNK_BYTES. Raises NotFound."""
     query = text("SELECT data FROM archive_chunk WHERE digest = :digest AND n = :n")
     n = 0
@@ -102,24 +116,34 @@ def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
         raise NotFound("the source archive does not exist any longer")
 
 
-def exists(conn: Connection, digest: str) -> bool:
+def archive_exists(conn: Connection, digest: str) -> bool:
     """Whether the archive's bytes are stored."""
     query = text("SELECT EXISTS (SELECT FROM archive_chunk WHERE digest = :digest)")
     return bool(conn.execute(query, {"digest": digest}).scalar_one())
 
 
-REMOVE = text("""
-DELETE FROM archive WHERE digest IN (
-    SELECT digest FROM archive a WHERE created_at < now() - make_interval(secs => :kept)
-      AND NOT EXISTS (SELECT FROM revision WHERE archive_digest = a.digest)
-      AND NOT EXISTS (SELECT FROM upload WHERE digest = a.digest AND expires_at > now())
-    LIMIT :limit)
-  AND created_at < now() - make_interval(secs => :kept)  -- asked again of a row that was just put anew
-""")
-REMOVED_AT_ONCE = 5
-
-
-def remove_unused(conn: Connection) -> int:
+def remove_unused_archives(conn: Connection) -> int:
     """Remove expired uploads and some unreferenced archives. Returns the number of removed archives."""
     conn.execute(text("DELETE FROM upload WHERE expires_at < now()"))
-    return conn.execute(REMOVE, {"kept": KEPT_SECONDS, "limit": REMOVED_AT_ONCE}).rowcount
+    return _REMOVE_UNUSED.count(conn, kept_seconds=KEPT_SECONDS, limit=REMOVED_AT_ONCE)
+
+
+def check_url(url: str) -> None:
+    """Raise Invalid (400) for a URL that the egress rules do not allow."""
+    try:
+        egress.check_url(url)
+    except AddressRefused as error:
+        raise Invalid(f"repo_url: {error.message}", loc=URL_LOC, status=400) from error
+
+
+def check_ref(ref: str) -> None:
+    """Raise Invalid (400) unless the ref is a branch, `refs/tags/…` or a commit."""
+    if not REF.fullmatch(ref):
+        raise Invalid("repo_ref must be a branch, refs/tags/<tag> or a commit", loc=REF_LOC, status=400)
+
+
+def full_ref(ref: str | None) -> str:
+    """Return the ref to fetch from a repository: HEAD, a full ref or a commit."""
+    if not ref:
+        return "HEAD"
+    return ref if COMMIT.fullmatch(ref) or ref.startswith("refs/") else f"{BRANCHES}{ref}"

@@ -14,20 +14,21 @@ from sqlalchemy import Connection, text
 
 from shared.deployments.limits import move_waiting
 from shared.infra.arrays import texts
+from shared.infra.postgres import Driver, query
 from shared.sql import statement
 
 _NOTIFY = statement("backlog.notify")
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextRun:
     """A pending run that runners are to be notified of, such as the next run of a thread after one has ended."""
 
     run_id: UUID
     pool: str
 
 
-def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | None:
+def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> NextRun | None:
     """Return the oldest pending run of a thread, or None."""
     row = conn.execute(
         text(
@@ -36,7 +37,7 @@ def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | No
         ),
         {"deployment_id": deployment_id, "thread_id": thread_id},
     ).one_or_none()
-    return None if row is None else Next(row.run_id, row.pool)
+    return None if row is None else NextRun(row.run_id, row.pool)
 
 
 def pools(conn: Connection) -> list[str]:
@@ -45,13 +46,13 @@ def pools(conn: Connection) -> list[str]:
     return list(conn.execute(query).scalars())
 
 
-def to_notify(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[Next]:
+def to_notify(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[NextRun]:
     """Mark eligible runs whose last notification had no effect as notified again, and return them.
 
     Skips the runs of `full_pools`.
     """
     rows = _NOTIFY.rows(conn, full_pools=texts(list(full_pools)), limit=limit)
-    return [Next(row["run_id"], row["pool"]) for row in rows]
+    return [NextRun(row["run_id"], row["pool"]) for row in rows]
 
 
 def move_stragglers(conn: Connection) -> int:
@@ -87,3 +88,13 @@ def refresh_statistics(conn: Connection, *, pause_seconds: float = 60.0) -> bool
         conn.execute(COARSELY)
         conn.execute(text("ANALYZE run"))
     return is_outdated
+
+
+def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
+    """Return the number of a deployment's pending runs, counted up to `most`."""
+    statement = (
+        "SELECT count(*) AS n FROM (SELECT FROM run WHERE deployment_id = %(deployment_id)s"
+        " AND status = 'pending' LIMIT %(most)s) AS waiting"
+    )
+    row = query(conn, statement, {"deployment_id": deployment_id, "most": most}).fetchone()
+    return 0 if row is None else row["n"]
