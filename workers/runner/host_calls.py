@@ -46,7 +46,7 @@ from workers.graph_host import frames
 from workers.runner import host_requests
 from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
-from workers.runner.quarantine import OPEN
+from workers.runner.quarantine import DEFAULT_GROUP
 from workers.runner.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class HostCalls:
         return {
             host.revision_id
             for host in self._hosts.all()
-            if host.group == OPEN and host.is_healthy and not host.is_retiring
+            if host.group == DEFAULT_GROUP and host.is_healthy and not host.is_retiring
         }
 
     def _wake(self) -> None:

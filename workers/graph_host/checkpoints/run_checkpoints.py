@@ -157,7 +157,7 @@ def list_question(
         "before": addressed_by(before).get("checkpoint_id"),
         "filter": filter or {},
         "limit": PAGE if limit is None else min(limit, PAGE),
-        "wanted": limit,
+        "remaining": limit,
     }
 
 
@@ -179,10 +179,10 @@ def next_page(question: dict[str, Any], parts: Sequence[bytes]) -> dict[str, Any
     """Return the question for the next page; None if there is none or the limit is reached."""
     head = Storage.head(parts)
     items = head["items"]
-    remaining = question["wanted"]
+    remaining = question["remaining"]
     if remaining is not None:
         remaining -= len(items)
     if not items or not head["more"] or remaining == 0:
         return None
     limit = PAGE if remaining is None else min(remaining, PAGE)
-    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "wanted": remaining}
+    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "remaining": remaining}
