@@ -35,12 +35,11 @@ from shared.runs import limits as run_limits
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
 from workers.celery_app import PASS_ON_SECONDS
-from workers.runner.budgets import Budgets
 from workers.runner.claiming import AT_ONCE, UNNOTIFIED_SECONDS, ClaimedRuns, Claims, LimitedQueue
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writers
-from workers.runner.execution import Execution, Services
+from workers.runner.execution import Budgets, Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
