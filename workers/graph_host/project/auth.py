@@ -28,7 +28,7 @@ from uuid import UUID
 import orjson
 from langgraph_sdk import Auth
 
-from ..loader import LoadFailed, Modules, load_object
+from ..loader import LoadFailed, Modules, load_object, parameters_of
 from .loopback import acting_for
 from .request import NAMES, Facts
 from .users import document_of, user_of
@@ -164,21 +164,15 @@ def load(location: str, modules: Modules) -> ProjectAuth:
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters to pass. Raises LoadFailed for a parameter without default and with an unknown name."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise LoadFailed(f"{KEY}: the function of @auth.authenticate has no readable signature") from error
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    where = f"{KEY}: the function of @auth.authenticate"
+    parameters = parameters_of(where, function)
     for parameter in parameters:
-        if parameter.kind not in variadic and parameter.name not in NAMES and parameter.default is EMPTY:
+        if parameter.name not in NAMES and parameter.default is EMPTY:
             known = ", ".join(sorted(NAMES))
             raise LoadFailed(
-                f"{KEY}: the function of @auth.authenticate wants '{parameter.name}', which nobody gives: {known} are"
-                " known, others need a default"
+                f"{where} wants '{parameter.name}', which nobody gives: {known} are known, others need a default"
             )
-    return [
-        parameter for parameter in parameters if parameter.name in NAMES and parameter.kind not in variadic
-    ]
+    return [parameter for parameter in parameters if parameter.name in NAMES]
 
 
 def _handlers(auth: Auth) -> dict[tuple[str, str], Callable[..., Any]]:
