@@ -5,40 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-from flask import Flask, Response
-from flask.json.provider import JSONProvider
+from flask import Flask
 from werkzeug.routing import BaseConverter, Map, Rule
 
-from shared.infra.postgres import LARGE
-from shared.infra.system import let_others_run
 from shared.settings import Settings
 from web import control_plane, deployment_api
-from web.deployment_api.user_app import app_proxy
+from web.deployment_api.user_app import proxy
 from web.gate import gate
 from web.gate.addresses import Addresses
 from web.http import errors, sse
 from web.http.request_bodies import Bodies
+from web.http.responses import Orjson
 from web.ops import api_document, console, docs, health
 
-JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 DEPLOYMENT_MOUNT = "/d/<deployment>"
-
-
-class Orjson(JSONProvider):
-    """JSON provider based on orjson: compact UTF-8, with support for UUIDs, datetimes and dataclasses."""
-
-    def dumps(self, obj: Any, **kwargs: Any) -> str:
-        return orjson.dumps(obj, option=JSON_OPTIONS).decode()
-
-    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        return orjson.loads(s)
-
-    def response(self, *args: Any, **kwargs: Any) -> Response:
-        body = orjson.dumps(self._prepare_response_obj(args, kwargs), option=JSON_OPTIONS)
-        if len(body) > LARGE:
-            let_others_run()
-        return Response(body, mimetype="application/json")
 
 
 # Words with a route of their own at a place where another route has an id.
@@ -95,7 +75,7 @@ def create_app(settings: Settings) -> Flask:
         most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
 
-    gate.register(app, serve_app=app_proxy.serve)
+    gate.register(app, serve_app=proxy.serve)
     health.start(app)
     errors.register(app)
 

@@ -95,14 +95,14 @@ def _start(server: embedded.Server, lock: int) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        _await(server, process)
+        _wait_until_ready(server, process)
         yield server.url
     finally:
         process.send_signal(server.stop_signal)
         process.wait()
 
 
-def _await(server: embedded.Server, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_ready(server: embedded.Server, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + SERVER_SECONDS
     while not server.is_ready(process.pid):
         if process.poll() is not None:

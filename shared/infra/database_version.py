@@ -2,6 +2,8 @@
 
 A release works with its own version and every newer one: a migration first expands the schema, and a later one removes
 what no release uses (docs/upgrading.md). With an older version some statements would fail, so a process does not start.
+
+Importing this module loads neither SQLAlchemy nor the driver: the fork server and the command line load it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ log = logging.getLogger(__name__)
 FIRST = "0100"  # version of the first release; migrations begin there
 VERSIONS = Path(__file__).parents[1] / "migrations" / "versions"
 PAUSE_SECONDS, MENTION_SECONDS = 1.0, 30.0
-
 
 ENCODING = "UTF8"
 CREATE_ANEW = f"Create the database anew: CREATE DATABASE name ENCODING '{ENCODING}' TEMPLATE template0."

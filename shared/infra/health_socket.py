@@ -26,7 +26,7 @@ SUFFIX = ".socket"
 LONGEST_NAME = f".builder-{2**22}{SUFFIX}"
 ANSWER_BYTES = 1000
 SEND_SECONDS = 1.0
-RETRY_SECONDS = 0.1
+ACCEPT_PAUSE_SECONDS = 0.1
 
 
 class NoHealthAnswer(Exception):
@@ -77,7 +77,7 @@ class HealthSocket:
                 peer, _ = listener.accept()
             except OSError as error:  # no descriptor is free: clients wait meanwhile
                 log.warning("the health socket cannot accept a connection: %s", error)
-                threading.Event().wait(RETRY_SECONDS)
+                threading.Event().wait(ACCEPT_PAUSE_SECONDS)
                 continue
             with peer, suppress(OSError):
                 peer.settimeout(SEND_SECONDS)

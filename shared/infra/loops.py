@@ -12,6 +12,8 @@ from shared.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS = (0.05, 1.0)  # the usual first and longest pause of loops that retry
+
 
 def forever(
     step: Callable[[], object],

@@ -34,7 +34,7 @@ WEB_POOL, WORKER_POOL, POOLS = 8, 4, 2
 MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "builder": WORKER_POOL * POOLS}
 
 CHECK_SECONDS = 1.0  # timeout of the liveness check of a pooled connection; after it a new one is opened
-RETRY_SECONDS = 1.0  # after a connection attempt that timed out, further attempts fail at once for this long
+HUNG_SECONDS = 1.0  # after a connection attempt that timed out, further attempts fail at once for this long
 CLOCK_SECONDS = 60.0  # then the database's time is read again: its clock may have been set
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _install_listeners(engine: Engine) -> None:
 
     A server that hangs accepts connections and never answers. Callers waiting for the pool would try one after the
     other, each for the full timeout. After one attempt has timed out, further attempts therefore fail at once for
-    `RETRY_SECONDS`.
+    `HUNG_SECONDS`.
     """
     hung_until = 0.0
 
@@ -237,7 +237,7 @@ def _install_listeners(engine: Engine) -> None:
         try:
             return dialect.connect(*arguments, **parameters)
         except psycopg.errors.ConnectionTimeout:
-            hung_until = time.monotonic() + RETRY_SECONDS
+            hung_until = time.monotonic() + HUNG_SECONDS
             raise
 
     @event.listens_for(engine, "connect")

@@ -15,12 +15,11 @@ from typing import Any, Generic, TypeVar
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from shared.infra.loops import forever
+from shared.infra.loops import RETRY_SECONDS, forever
 
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 6.0  # without an answer to a PING for this long, the connection is dead
-RETRY_SECONDS = (0.05, 1.0)
 
 T = TypeVar("T")
 

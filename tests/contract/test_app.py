@@ -15,7 +15,7 @@ from shared.user_code import loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support import user_code
 from tests.support.played_app import BODY, CLOSE, END, Side, Stage, serve
-from web.deployment_api.user_app import app_failures
+from web.deployment_api.user_app import waiting
 from web.gate import limits
 from web.gate.deployments import forget as forget_deployments
 
@@ -389,7 +389,7 @@ def test_an_answer_with_an_impossible_head_is_none(
         with subtests.test(status=status, headers=headers):
             played(lambda side, status=status, headers=headers: side.answer(b"x", status, headers), "GET /x")
             response = api.client.get("/d/chat/x")
-            assert (response.status_code, response.json) == (502, {"detail": app_failures.NO_ANSWER})
+            assert (response.status_code, response.json) == (502, {"detail": waiting.NO_ANSWER})
 
 
 def test_a_body_of_another_length_than_said_is_cut_off(played: Played, api: Api) -> None:

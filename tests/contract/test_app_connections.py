@@ -24,7 +24,7 @@ from tests.support.app_routes import ROUTES
 from tests.support.played_app import serve
 from tests.support.waiting import wait_until
 from tests.support.web_process import started as web_process
-from web.deployment_api.user_app import app_failures
+from web.deployment_api.user_app import waiting
 
 WAIT_SECONDS = 20.0  # upper limit for data that is certain to arrive
 
@@ -197,7 +197,7 @@ def test_what_an_app_did_not_read_is_no_next_request(raw: socket.socket, name: s
 
 
 def test_a_dead_host_or_an_answer_that_would_split_ends_one_request(raw: socket.socket, name: str) -> None:
-    for path, detail in (("dies", app_failures.DIED), ("split", app_failures.NO_ANSWER)):
+    for path, detail in (("dies", waiting.DIED), ("split", waiting.NO_ANSWER)):
         ask(raw, f"GET /d/{name}/{path}")
         status, body = answered(raw)
         assert (status, json.loads(body)) == (502, {"detail": detail})

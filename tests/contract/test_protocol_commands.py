@@ -16,10 +16,11 @@ from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.protocol import resume
+from shared.runs import creation
 from tests.contract.conftest import Api, Notifications
 from tests.support.acting import act
 from tests.support.protocol import Host, command, replay, started
-from web.deployment_api.protocols.protocol import commands
+from web.deployment_api.protocols import v2_commands
 
 RUN = 1 << 26
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
@@ -130,9 +131,7 @@ def test_a_busy_thread_does_as_the_strategy_says(api: Api) -> None:
 def test_a_run_whose_creation_got_no_answer_is_found(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from web.deployment_api.runs import routes
-
-    real = routes.connection
+    real = creation.connection
 
     class Lost:
         def __enter__(self) -> Any:
@@ -143,7 +142,7 @@ def test_a_run_whose_creation_got_no_answer_is_found(
             self._inner.__exit__(*error)
             raise OutcomeUnknown("lost")
 
-    monkeypatch.setattr(routes, "connection", Lost)
+    monkeypatch.setattr(creation, "connection", Lost)
     assert started(api, thread_id)["meta"] == {"applied_through_seq": RUN}
 
 
@@ -298,7 +297,7 @@ def test_an_answer_waits_until_the_end_of_the_run_that_asked_is_stored(
 
 
 def test_an_answer_does_not_wait_for_ever(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "STORED_SECONDS", 0.05)
+    monkeypatch.setattr(v2_commands, "STORED_SECONDS", 0.05)
     Host(started(api, thread_id)["result"]["run_id"]).publish(q="?")
     refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
 
@@ -309,7 +308,7 @@ def test_an_answer_to_what_was_not_asked_is_refused_at_once(
     def names(*_: Any) -> Any:
         raise ConnectionError
 
-    monkeypatch.setattr(commands, "_wait_for_end", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(v2_commands, "_wait_for_end", lambda _: pytest.fail("it waits"))
     host = Host(started(api, thread_id)["result"]["run_id"])
     host.publish(r=1)
     refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")

@@ -20,7 +20,7 @@ from shared.user_code.users import user_of
 from tests.contract.conftest import Api, Users
 from tests.contract.statements import execute
 from tests.support import user_code
-from web.deployment_api.protocols.protocol.socket import Session
+from web.deployment_api.protocols.v2_socket import Session
 from web.gate.context import Authorization, RequestContext, publish
 from web.gate.deployments import by_id
 from web.gate.deployments import forget as forget_deployments

@@ -11,8 +11,8 @@ from flask import Flask
 
 from shared import errors as domain
 from shared.errors import Conflict, Invalid, NotFound, RunyardError, TooMany, Unavailable
-from web.app import Orjson
 from web.http import errors
+from web.http.responses import Orjson
 from web.schemas.validation import SchemaViolation, Violation
 
 CLASSES = [kind for _, kind in inspect.getmembers(domain, inspect.isclass) if issubclass(kind, RunyardError)]

@@ -7,16 +7,14 @@ from flask import Blueprint
 from web.control_plane import (
     authentication,
     deployments,
+    figures,
     integrations,
     logs,
-    me,
-    metrics,
     organizations,
     providers,
     revisions,
     traffic,
     uploads,
-    usage,
     workers,
 )
 
@@ -28,13 +26,11 @@ for resource in (
     uploads.bp,
     logs.bp,
     integrations.bp,
-    me.bp,
     organizations.bp,
     providers.bp,
     authentication.bp,
     workers.bp,
-    metrics.bp,
-    usage.bp,
+    figures.bp,
 ):
     bp.register_blueprint(resource)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, jsonify
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from shared.access import api_keys
 from shared.deployments import deployments, revision_events, shares, traffic
@@ -17,15 +17,9 @@ from shared.errors import Invalid, NotFound
 from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
-from shared.records import (
-    ID,
-    TEXT,
-    listed,
-    record,
-)
+from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
 from shared.runs import signals
-from web.control_plane.records import deployment_record, page, page_schema
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     NAME,
@@ -44,10 +38,11 @@ from web.control_plane.sources import (
     refuse_unsupported,
     require_repository,
 )
-from web.gate.context import caller, settings
+from web.gate.addresses import deployment_address
+from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
 from web.gate.idempotency import once
-from web.http.conditional import conditional, tagged
+from web.http.responses import conditional, resource_page, resource_page_schema, with_etag
 from web.schemas.fields import (
     MAX_OFFSET,
     JsonObject,
@@ -195,7 +190,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
     "GET /v2/deployments",
     "List deployments, newest first",
     role="read",
-    answer=page_schema(DEPLOYMENT.schema),
+    answer=resource_page_schema(DEPLOYMENT.schema),
     query=DeploymentSearch,
 )
 def list_deployments() -> Response:
@@ -205,7 +200,7 @@ def list_deployments() -> Response:
     query.pop("remote_reconciled", None)  # accepted and ignored: this service reconciles nothing
     with connection() as conn:
         rows = deployments.search(conn, caller().organization_id, filters=query, limit=limit, offset=offset)
-    return page([deployment_record(row) for row in rows], offset=offset)
+    return resource_page([deployment_record(row) for row in rows], offset=offset)
 
 
 @bp.operation(
@@ -245,7 +240,7 @@ def get_deployment(deployment_id: UUID) -> Response:
     """
     with connection() as conn:
         row = deployments.get(conn, caller().organization_id, deployment_id)
-    return conditional(tagged(deployment_record(row)))
+    return conditional(with_etag(deployment_record(row)))
 
 
 @bp.operation(
@@ -338,3 +333,11 @@ def _stop_runs(deployment_id: UUID) -> None:
         if not stopped:
             return
         signals.publish_cancels(stopped, settings().event_retention_seconds)
+
+
+def deployment_record(row: RowMapping) -> dict[str, Any]:
+    """Return a deployment's record, with its URL as `custom_url` once a revision serves."""
+    serves = row["active_revision_id"] is not None
+    address = deployment_address(settings(), base_url(), row["name"], row["mount_prefix"])
+    custom_url = address if serves else None
+    return {**DEPLOYMENT.show(row), "source_config": {**row["source_config"], "custom_url": custom_url}}

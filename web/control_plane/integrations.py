@@ -18,8 +18,8 @@ from shared.records import (
     listed,
     record,
 )
-from web.control_plane.records import page
 from web.gate.context import caller
+from web.http.responses import resource_page
 from web.schemas.fields import MAX_OFFSET, QueryInteger, Schema
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
@@ -43,7 +43,7 @@ class ListenerSearch(Schema):
     query=ListenerSearch,
 )
 def list_listeners() -> Response:
-    return page([], offset=load_query(ListenerSearch)["offset"])
+    return resource_page([], offset=load_query(ListenerSearch)["offset"])
 
 
 @bp.operation("POST /v2/listeners", "Create a listener (not supported)", role="deploy", status=400)

@@ -1,4 +1,4 @@
-"""Organizations and their API keys: who may use this installation, and for what."""
+"""Organizations, their API keys, and the caller: who may use this installation, and for what."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from uuid import UUID
 
 from flask import Response, jsonify
 
+from shared import __version__
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
 from shared.deployments import revision_events
 from shared.errors import Invalid
 from shared.infra.postgres import connection, database_time
-from shared.records import (
-    TEXT,
-    record,
-)
-from web.control_plane.records import page, page_schema
+from shared.records import BOOLEAN, ID, TEXT, one_of, or_null, record
 from web.control_plane.sources import MAX_TOKENS
-from web.gate.context import caller, settings
+from web.gate.context import caller, credentials, settings
 from web.gate.idempotency import once
+from web.http.responses import resource_page, resource_page_schema
 from web.schemas.fields import MAX_OFFSET, OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query
@@ -83,7 +81,7 @@ class KeyPatch(Schema):
     "GET /v2/organizations",
     "List organizations, oldest first",
     role="read",
-    answer=page_schema(organizations.RECORD.schema),
+    answer=resource_page_schema(organizations.RECORD.schema),
     query=Listing,
 )
 def list_organizations() -> Response:
@@ -92,7 +90,7 @@ def list_organizations() -> Response:
     only = None if caller().may(OPERATOR) else caller().organization_id
     with connection() as conn:
         rows = organizations.list_all(conn, only=only, **query)
-    return page([dict(row) for row in rows], offset=query["offset"])
+    return resource_page([dict(row) for row in rows], offset=query["offset"])
 
 
 @bp.operation(
@@ -166,7 +164,7 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
     "GET /v2/keys",
     "List the organization's API keys, newest first",
     role="admin",
-    answer=page_schema(api_keys.RECORD.schema),
+    answer=resource_page_schema(api_keys.RECORD.schema),
     query=Listing,
 )
 def list_keys() -> Response:
@@ -174,7 +172,7 @@ def list_keys() -> Response:
     query = load_query(Listing)
     with connection() as conn:
         rows = api_keys.list_of(conn, caller().organization_id, **query)
-    return page([api_keys.RECORD.show(row) for row in rows], offset=query["offset"])
+    return resource_page([api_keys.RECORD.show(row) for row in rows], offset=query["offset"])
 
 
 @bp.operation(
@@ -268,3 +266,33 @@ def revoke_key(key_id: str) -> tuple[str, int]:
     with connection() as conn:
         api_keys.revoke(conn, caller().organization_id, key_id)
     return "", 204
+
+
+ME = record(
+    "Me",
+    role=one_of(*api_keys.ROLES),
+    organization=record(id=ID, name=TEXT),
+    key=or_null(record(id=TEXT, name=TEXT)),
+    version=TEXT,
+    dev=BOOLEAN,
+)
+
+
+@bp.operation("GET /v2/me", "Get the caller and its role", role="read", answer=ME)
+def get_me() -> Response:
+    """Return the caller. `organization` is the one that the request acts in.
+
+    `key` is null for a developer at their own machine.
+    """
+    who = caller()
+    key = None
+    if credentials().presented_key:
+        with connection() as conn:
+            key = {"id": who.key_id, "name": api_keys.name_of(conn, who.key_id)}
+    return jsonify(
+        role=who.role,
+        organization={"id": who.organization_id, "name": who.organization_name},
+        key=key,
+        version=__version__,
+        dev=settings().dev_deployment is not None,
+    )

@@ -17,13 +17,12 @@ from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
-from web.control_plane.records import deployment_record, page, page_schema
+from web.control_plane.deployments import MAX_PAGE, asked_by, change_of, deployment_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.http import sse
-from web.http.conditional import conditional, is_held, tagged
+from web.http.responses import conditional, matches_etag, resource_page, resource_page_schema, with_etag
 from web.schemas.fields import MAX_OFFSET, OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query
@@ -61,7 +60,7 @@ def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> R
     "GET /v2/deployments/<deployment_id>/revisions",
     "List a deployment's revisions, newest first",
     role="read",
-    answer=page_schema(REVISION.schema),
+    answer=resource_page_schema(REVISION.schema),
     query=RevisionSearch,
     errors=(404,),
 )
@@ -76,7 +75,7 @@ def list_revisions(deployment_id: UUID) -> Response:
             limit=min(query["limit"], MAX_PAGE),
             offset=query["offset"],
         )
-    return page([REVISION.show(row) for row in rows], offset=query["offset"])
+    return resource_page([REVISION.show(row) for row in rows], offset=query["offset"])
 
 
 @bp.operation(
@@ -136,13 +135,13 @@ def get_revision(deployment_id: UUID, revision_id: UUID) -> Response:
             row = look()
             if not _is_awaited(row):
                 break
-    return conditional(tagged(REVISION.show(row)))
+    return conditional(with_etag(REVISION.show(row)))
 
 
 def _is_awaited(row: Row) -> bool:
     """Return whether a waiting caller must keep waiting: the row is neither new to it nor, without an ETag, ended."""
     if request.if_none_match:
-        return is_held(tagged(REVISION.show(row)))
+        return matches_etag(with_etag(REVISION.show(row)))
     return row["status"] not in REVISION_ENDS
 
 

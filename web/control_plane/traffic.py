@@ -14,10 +14,11 @@ from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
 from shared.infra.postgres import connection
-from web.control_plane.records import deployment_record, page, page_schema
+from web.control_plane.deployments import deployment_record
 from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
+from web.http.responses import resource_page, resource_page_schema
 from web.schemas.fields import Schema, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
@@ -83,7 +84,7 @@ def abort_split(deployment_id: UUID) -> Response:
     "GET /v2/deployments/<deployment_id>/previews",
     "List a deployment's previews",
     role="read",
-    answer=page_schema(PREVIEW.schema),
+    answer=resource_page_schema(PREVIEW.schema),
     errors=(404,),
 )
 def list_previews(deployment_id: UUID) -> Response:
@@ -91,7 +92,7 @@ def list_previews(deployment_id: UUID) -> Response:
     with connection() as conn:
         rows = traffic.previews(conn, caller().organization_id, deployment_id)
         name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
-    return page([_preview_record(row, name) for row in rows], offset=0)
+    return resource_page([_preview_record(row, name) for row in rows], offset=0)
 
 
 @bp.operation(

@@ -28,9 +28,8 @@ from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api.paging import PAGE_HEADERS, page, selected
-from web.gate.authorization import allow, allow_all, changed
-from web.gate.context import deployment, settings
+from web.gate.context import allow, allow_all, changed, deployment, settings
+from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas.fields import (
     MAX_OFFSET,
     Field,
@@ -366,7 +365,7 @@ def search_assistants() -> Response:
         return rows, assistants.count(conn, deployment(), **body)
 
     rows, total = read(search)
-    records = selected([assistants.RECORD.show(row) for row in rows], select)
+    records = select_fields([assistants.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 

@@ -34,10 +34,18 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.paging import PAGE_HEADERS, page, selected
 from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
-from web.gate.authorization import allow, allow_all, changed
-from web.gate.context import deployment, settings, unasked, user, user_document
+from web.gate.context import (
+    allow,
+    allow_all,
+    changed,
+    deployment,
+    settings,
+    unchecked_deployment,
+    user,
+    user_document,
+)
+from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas.fields import (
     MAX_OFFSET,
     Field,
@@ -247,7 +255,7 @@ def _is_default(assistant_id: UUID) -> bool:
     if user() is None:
         return True
     with connection() as conn:
-        return assistant_id in map(assistants.default_id, assistants.graph_ids(conn, unasked()))
+        return assistant_id in map(assistants.default_id, assistants.graph_ids(conn, unchecked_deployment()))
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -339,7 +347,7 @@ def search_crons() -> Response:
         return rows, crons.count(conn, deployment().id, visible=visible, **body)
 
     rows, total = read(search)
-    records = selected([crons.RECORD.show(row) for row in rows], select)
+    records = select_fields([crons.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 

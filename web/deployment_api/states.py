@@ -47,8 +47,7 @@ from web.deployment_api.runs.run_request import (
     CheckpointMap,
     checkpoint_named,
 )
-from web.gate.authorization import allow, allow_all, changed
-from web.gate.context import deployment, user_document
+from web.gate.context import allow, allow_all, changed, deployment, user_document
 from web.schemas.fields import (
     Field,
     Filter,

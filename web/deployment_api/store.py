@@ -21,8 +21,7 @@ from shared.records import (
 )
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
-from web.gate.authorization import allow
-from web.gate.context import deployment, unasked, user
+from web.gate.context import allow, deployment, unchecked_deployment, user
 from web.schemas.fields import (
     MAX_OFFSET,
     Field,
@@ -185,13 +184,15 @@ def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> di
     if user() is None:
         return sent
     if "namespace" not in asked.value:  # the call would otherwise cover the whole store
-        authorization.fail(unasked(), "a store handler returned no namespace")
+        authorization.fail(unchecked_deployment(), "a store handler returned no namespace")
     left = {name: asked.value.get(name) for name in schema._declared_fields}
     body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
     labels = body.get("namespace") or []
     store.check_labels(labels, loc=("body", "namespace"))
     if labels.count(ANY_LABEL) > (sent.get("namespace") or []).count(ANY_LABEL):
-        authorization.fail(unasked(), f"a store handler added a wildcard to the namespace {labels}")
+        authorization.fail(
+            unchecked_deployment(), f"a store handler added a wildcard to the namespace {labels}"
+        )
     nulls = {name: None for name, value in sent.items() if value is None and name not in body}
     return {**body, **nulls}
 

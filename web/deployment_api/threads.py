@@ -1,7 +1,10 @@
-"""Threads: create, read, change, delete, search, count; copy, prune, storage."""
+"""Threads: create, read, change, delete, search, count; copy, prune, storage; the stream of a thread's runs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
 from operator import itemgetter
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
@@ -13,19 +16,15 @@ from uuid_utils.compat import uuid7
 from shared import thread_copies, thread_stream
 from shared.access.idempotency import HEADER
 from shared.errors import Conflict, Invalid, NotFound, RunyardError
+from shared.eventlog.events import EXPIRED
+from shared.eventlog.hub import hub
 from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
-from shared.records import (
-    COUNT,
-    ID,
-    listed,
-    mapped,
-    record,
-    selection,
-)
+from shared.records import COUNT, ID, listed, mapped, record, selection
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
+from shared.thread_stream import MODES, RUN_MODES, StreamPosition, ThreadEvent, ThreadStream
 from shared.threads import records
 from shared.threads.records import TTL_STRATEGIES
 from shared.user_code import filters
@@ -33,13 +32,13 @@ from shared.user_code.authorization import Ask
 from web.deployment_api import states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.crons import Moment
-from web.deployment_api.extract import extracted, parse
-from web.deployment_api.paging import PAGE_HEADERS, page, selected
+from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
-from web.gate.authorization import allow, allow_all, changed
-from web.gate.context import deployment, settings
+from web.gate.context import allow, allow_all, changed, deployment, settings
 from web.gate.idempotency import Repeated, once
+from web.http import sse
+from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas.fields import (
     MAX_OFFSET,
     Filter,
@@ -341,7 +340,7 @@ def get_storage(thread_id: UUID) -> Response:
 def search_threads() -> Response:
     """Search threads. `since` and `until` bound the time at which a thread was last updated."""
     body = load(ThreadSearch)
-    select, paths = body.pop("select", None), parse(body.pop("extract", {}))
+    select, paths = body.pop("select", None), parse_paths(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
@@ -353,10 +352,11 @@ def search_threads() -> Response:
 
     rows, total = read(search)
     found = [records.RECORD.show(row) for row in rows]
-    shown = selected(found, select)
+    shown = select_fields(found, select)
     if paths:
         shown = [
-            {**own, "extracted": extracted(record, paths)} for own, record in zip(shown, found, strict=True)
+            {**own, "extracted": extract_values(record, paths)}
+            for own, record in zip(shown, found, strict=True)
         ]
     return page(shown, offset=paging["offset"], limit=paging["limit"], total=total)
 
@@ -381,3 +381,108 @@ def count_threads() -> Response:
     body = load(ThreadFilter)
     _allow_search(body, limit=0, offset=0)
     return jsonify(read(records.count, deployment().id, **body))
+
+
+MAX_PATHS = 10
+ROOTS = ("values", "metadata", "config", "interrupts")
+ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+STEP = re.compile(r"\.([^.\[\]]+)|\[(-?\d{1,9})\]")
+
+Path = list[str | int]
+
+
+def parse_paths(paths: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the steps of each path, by alias. Raises Invalid."""
+    if len(paths) > MAX_PATHS:
+        raise Invalid(f"extract: at most {MAX_PATHS} paths", loc=("body", "extract"))
+    return {alias: _parse_path(alias, path) for alias, path in paths.items()}
+
+
+def _parse_path(alias: str, path: Any) -> Path:
+    loc = ("body", "extract", alias)
+    if not ALIAS.match(alias):
+        raise Invalid(f"extract: the alias {alias!r} is not an identifier", loc=loc)
+    if not isinstance(path, str):
+        raise Invalid(f"extract: the path of {alias!r} must be a string", loc=loc, kind="string_type")
+    root = next((root for root in ROOTS if re.match(rf"{root}(?=[.\[]|\Z)", path)), None)
+    if root is None:
+        raise Invalid(f"extract: the path {path!r} must begin with one of {', '.join(ROOTS)}", loc=loc)
+    steps: Path = [root]
+    at = len(root)
+    while at < len(path):
+        step = STEP.match(path, at)
+        if step is None:
+            raise Invalid(f"extract: the path {path!r} is invalid from position {at} on", loc=loc)
+        name, index = step.groups()
+        steps.append(name if index is None else int(index))
+        at = step.end()
+    return steps
+
+
+def extract_values(record: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the value at each path, by alias; None for a path that leads nowhere."""
+    return {alias: _value_at(record, path) for alias, path in paths.items()}
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            if isinstance(step, int) != isinstance(value, list):
+                return None
+            value = value[step]
+        except (LookupError, TypeError):
+            return None
+    return value
+
+
+class ThreadStreamQuery(Schema):
+    stream_mode = QueryList(OneOf(*MODES))
+
+
+@bp.operation(
+    "GET /threads/<thread_id>/stream",
+    "Stream all runs of a thread, one after the other",
+    role="read",
+    long=True,
+    query=ThreadStreamQuery,
+    sse=True,
+    errors=(404,),
+)
+def follow_thread(thread_id: UUID) -> Response:
+    """Stream until the client disconnects. The mode `run_modes` sends the events and the end of each run, `lifecycle`
+    only the beginning and the end, and `state_update` the thread's state after each change."""
+    asked = allow("threads", "read", thread_id=thread_id)
+    if asked.filter:
+        with connection() as conn:
+            filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+    stream = ThreadStream(
+        deployment().id,
+        thread_id,
+        modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
+        position=StreamPosition.parse(request.headers.get("Last-Event-ID")),
+        filter_of=lambda kwargs: stream_filter.of_creator(kwargs, None),
+        retention_seconds=settings().event_retention_seconds,
+    )
+    heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
+    with ExitStack() as stack:
+        wake_ups = stack.enter_context(hub().reader(thread_id, at=thread_stream.channel(thread_id)))
+        stream.open()
+        body = _stream_body(stream.batches(wake_ups, heartbeat.quiet_seconds), heartbeat)
+        stack.callback(body.close)
+        return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
+
+
+def _stream_body(batches: Iterator[list[ThreadEvent]], heartbeat: sse.HeartbeatTimer) -> Generator[bytes]:
+    heartbeat.send_headers_first()
+    for batch in batches:
+        out = [_encode_event(event) for event in batch]
+        if heartbeat.take_due():
+            out.append(sse.HEARTBEAT)
+        if heartbeat.take_headers() or out:
+            yield b"".join(out)
+
+
+def _encode_event(event: ThreadEvent) -> bytes:
+    if event.name == EXPIRED.name:
+        return sse.HISTORY_EXPIRED
+    return sse.encode_parts(event.name, event.data, event.id.encode())

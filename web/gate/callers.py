@@ -6,7 +6,7 @@ an operator's key acts for the organization named there. A key's role limits wha
 keys, and `operator` administers the installation itself. Each route declares the role it needs (web/schemas/operations.py).
 
 A deployment with its own `auth` identifies its callers. Its users need no key, and have the rights of the role `run`
-within the limits of its handlers (web/gate/authorization.py). The platform's own tools call such a
+within the limits of its handlers (web/gate/context.py). The platform's own tools call such a
 deployment with a key and the STUDIO header. The deployment's own code uses a token from the service.
 
 A valid key always passes, even from an address with many failures. Behind a proxy all callers share one address, and

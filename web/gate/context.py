@@ -1,18 +1,31 @@
-"""The context of the current request, which the gate creates and views read."""
+"""The context of the current request, which the gate creates and views read, and calls to its authorization.
+
+`deployment` raises before the first such call, if the deployment has `auth`. A route that forgets to authorize
+therefore fails instead of serving the request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
-from flask import current_app, g, request
+from flask import Flask, current_app, g, request
 
 from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
+from shared.errors import Forbidden, NotFound
+from shared.infra import logs
+from shared.infra.json_text import document_holds_nul
+from shared.infra.postgres import dumps
 from shared.infra.trace_context import Context
 from shared.settings import Settings
+from shared.user_code import authorization
+from shared.user_code.authorization import Ask, Granted
 from shared.user_code.users import User
+from web.gate import deployments
 from web.gate.addresses import RequestAddress
 from web.gate.credentials import Credentials
 
@@ -100,7 +113,7 @@ def user_document() -> Mapping[str, Any] | None:
     return None if account is None else account.document
 
 
-def authorization() -> Authorization:
+def authorization_state() -> Authorization:
     """Return the state of the request's authorization. Only for routes of the deployment API."""
     current = context().authorization
     if current is None:
@@ -113,15 +126,15 @@ def deployment() -> DeploymentRef:
 
     Raises RuntimeError if the deployment has its own authorization and the route did not call it first.
     """
-    return authorization().deployment
+    return authorization_state().deployment
 
 
-def unasked() -> DeploymentRef:
+def unchecked_deployment() -> DeploymentRef:
     """Return the deployment before authorization.
 
     Only for lookups that determine what to authorize: the caller must not learn their result before that.
     """
-    return authorization().unchecked_deployment
+    return authorization_state().unchecked_deployment
 
 
 def request_id() -> str:
@@ -157,3 +170,102 @@ def base_url() -> str:
     known = settings()
     is_named = known.url != known.local_url
     return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"
+
+
+MAX_CHANGED = 256 * 1024
+
+
+def allow(resource: str, action: str, /, **value: Any) -> Granted:
+    """Authorize one action. Raises Denied."""
+    return allow_all([Ask(resource, action, value)])[0]
+
+
+def allow_all(asks: Sequence[Ask]) -> list[Granted]:
+    """Authorize several actions in one call. Returns a grant for each, in order. Raises Denied if one is denied."""
+    state, account = authorization_state(), user()
+    deployment = state.unchecked_deployment
+    if deployment.user_code.auth is None:
+        granted = [Granted(ask.value) for ask in asks]
+    elif account is None:
+        raise RuntimeError("the request has no user to authorize")
+    else:
+        granted = authorization.authorize(deployment, account, asks)
+    state.is_asked = True
+    return granted
+
+
+def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
+    """Return an object of the granted value, as the handler left it; `{}` if it is missing.
+
+    Raises Denied (500) for an object that can be neither stored nor searched for.
+    """
+    value = granted.value.get(name)
+    if value is None:
+        return {}
+    if user() is None:
+        return value  # without authorization, no handler has changed it
+    written = dumps(value)
+    if not isinstance(value, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
+        authorization.fail(
+            unchecked_deployment(),
+            f"a handler returned {name} that is not an object, is too large, or contains NUL",
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class SocketContext:
+    """The context of the request that opened a socket, kept for the commands that arrive over the socket.
+
+    It does not keep the DeploymentRef: thousands of idle sockets would each keep a parsed `http` section.
+    """
+
+    app: Flask
+    caller: Caller
+    user: User | None
+    request_id: str
+    deployment_id: UUID
+    deployment_name: str
+    run_headers: dict[str, str]
+
+    @classmethod
+    def of_request(cls) -> SocketContext:
+        """Return the socket context of the current request."""
+        opening, serving = context(), deployment()
+        return cls(
+            app=current_app._get_current_object(),  # type: ignore[attr-defined]
+            caller=caller(),
+            user=opening.user,
+            request_id=opening.request_id,
+            deployment_id=serving.id,
+            deployment_name=serving.address_name,
+            run_headers=opening.run_headers,
+        )
+
+    @contextmanager
+    def activate(self) -> Iterator[None]:
+        """Make this the context of the current greenlet, to handle a message. It has no deployment yet."""
+        with self.app.app_context(), logs.bound(request_id=self.request_id):
+            publish(
+                RequestContext(
+                    request_id=self.request_id,
+                    caller=self.caller,
+                    user=self.user,
+                    run_headers=self.run_headers,
+                )
+            )
+            yield
+
+    def resolve_deployment(self) -> None:
+        """Look the deployment up again, for one command within `activate`.
+
+        Raises NotFound if it is gone, and Forbidden if the name now means another deployment, or if authorization was
+        switched on or off.
+        """
+        serving = deployments.of_organization(self.caller.organization_id, self.deployment_name)
+        if serving is None:
+            raise NotFound("Not Found")
+        has_auth = serving.user_code.auth is not None
+        if serving.id != self.deployment_id or has_auth != (self.user is not None):
+            raise Forbidden("The deployment or its authorization has changed: connect again")
+        publish(replace(context(), authorization=Authorization(serving)))

@@ -16,7 +16,7 @@ from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import set_patience
 from shared.user_code.users import User
-from web.gate import addresses, callers, deployments, limits, observation, request_metrics, routing
+from web.gate import addresses, callers, deployments, limits, observation, routing
 from web.gate.addresses import RequestAddress
 from web.gate.context import Authorization, RequestContext, publish, settings
 from web.gate.credentials import Credentials
@@ -38,7 +38,7 @@ def register(app: Flask, *, serve_app: ServeApp) -> None:
 
 def start(app: Flask) -> None:
     """Start counting requests, streams and failures, from zero."""
-    request_metrics.start(app)
+    observation.start_traffic(app)
     limits.start(app)
 
 

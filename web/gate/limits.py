@@ -24,7 +24,6 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import TooMany, Unavailable
 from shared.settings import Settings
 from web.gate.addresses import client_network
-from web.gate.request_metrics import Traffic
 from web.http import sse
 
 MAX_KEYS = 10_000
@@ -170,8 +169,7 @@ def start(app: Flask) -> None:
     """Start counting, with full buckets, no open streams and no failures. Needs the request metrics."""
     settings: Settings = app.config["SETTINGS"]
     app.extensions["runyard_buckets"] = Buckets(settings.requests_per_second, settings.requests_burst)
-    traffic: Traffic = app.extensions["runyard_traffic"]
-    app.extensions["runyard_streams"] = Streams(settings, traffic.open_streams)
+    app.extensions["runyard_streams"] = Streams(settings, app.extensions["runyard_traffic"].open_streams)
     start_failures(app)
 
 

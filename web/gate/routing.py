@@ -1,12 +1,17 @@
 """Routing of a request, before its caller is known: to a route of the project's app or to a built-in one.
 
 This module applies the `http` section of a langgraph.json to the router: its `mount_prefix`, the interfaces that it
-disables, and the app, whose routes take precedence over the built-in ones.
+disables, and the app, whose routes take precedence over the built-in ones. The build has stored the app's routes, and
+this module matches them by Starlette's rules. Built-in routes therefore work without user code and while no host is
+running.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from flask import Response, current_app, request
 from flask.globals import request_ctx
@@ -14,7 +19,8 @@ from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotF
 from werkzeug.routing import MapAdapter, RequestRedirect, Rule
 
 from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
-from web.gate import app_routes, deployments
+from shared.deployments.user_code import App, Route
+from web.gate import deployments
 from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX, NOWHERE, RequestAddress
 from web.gate.context import settings
 from web.gate.credentials import Credentials
@@ -201,7 +207,7 @@ def _matches_app(deployment: DeploymentRef, path: str, is_websocket: bool) -> bo
     app, revision_id = deployment.user_code.app, deployment.active_revision_id
     if app is None or revision_id is None:
         return False
-    return app_routes.of_revision(revision_id, app).match(request.method, path, is_websocket=is_websocket)
+    return routes_of_revision(revision_id, app).match(request.method, path, is_websocket=is_websocket)
 
 
 def _is_for_app(deployment: DeploymentRef, address: RequestAddress, *, is_disabled: bool) -> bool:
@@ -209,15 +215,112 @@ def _is_for_app(deployment: DeploymentRef, address: RequestAddress, *, is_disabl
     app, revision_id = deployment.user_code.app, deployment.active_revision_id
     if app is None or revision_id is None:
         return False
-    if (
-        not deployment.http.get("disable_meta")
-        and address.path in app_routes.OWN_HEALTH | app_routes.OWN_PAGES
-    ):
+    if not deployment.http.get("disable_meta") and address.path in HEALTH_PATHS | PAGE_PATHS:
         return False
     if _matches_app(deployment, address.path, address.is_websocket):
         return True
     is_unknown = is_disabled or isinstance(request.routing_exception, NotFound)
-    routes = app_routes.of_revision(revision_id, app)
+    routes = routes_of_revision(revision_id, app)
     return is_unknown and routes.matches_other_method_or_slash(
         address.path, is_websocket=address.is_websocket
     )
+
+
+CACHED_APPS = 256
+HTTP, WEBSOCKET, MOUNT = "http", "websocket", "mount"
+CONVERTERS = {
+    "str": "[^/]+",
+    "path": ".*",
+    "int": "[0-9]+",
+    "float": r"[0-9]+(?:\.[0-9]+)?",
+    "uuid": "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}",
+}
+PARAMETER = re.compile(r"\{([a-zA-Z_]\w*)(?::([a-zA-Z_]\w*))?\}")
+
+ANY_PATHS = ("/x", "/x/y", "/x/y/z")
+
+# Paths that the service answers even if the app has such a route. `disable_meta` leaves them to the app.
+HEALTH_PATHS = frozenset({"/ok"})
+PAGE_PATHS = frozenset({"/docs", "/openapi.json"})
+
+
+@dataclass(frozen=True, slots=True)
+class _CompiledRoute:
+    pattern: re.Pattern[str]
+    methods: frozenset[str]  # empty: every method
+    kind: str
+    is_for_all: bool = False  # matches every path, and therefore comes after the built-in routes
+
+    def takes(self, method: str, is_websocket: bool) -> bool:
+        if self.kind == MOUNT:
+            return True
+        if is_websocket:
+            return self.kind == WEBSOCKET
+        return self.kind == HTTP and (not self.methods or method in self.methods)
+
+    def is_kind_of(self, is_websocket: bool) -> bool:
+        return self.kind == MOUNT or (self.kind == WEBSOCKET) == is_websocket
+
+
+class Routes:
+    """The routes of one app.
+
+    A route that matches every path comes after the built-in routes, since it would hide all of them.
+    """
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = [_compile(route) for route in routes]
+
+    def match(self, method: str, path: str, *, is_websocket: bool) -> bool:
+        """Return whether the app has a route for exactly this request, apart from routes that match every path."""
+        return any(
+            one.takes(method, is_websocket) and not one.is_for_all and one.pattern.fullmatch(path)
+            for one in self._routes
+        )
+
+    def matches_other_method_or_slash(self, path: str, *, is_websocket: bool) -> bool:
+        """Return whether the app answers a path that no built-in route matches.
+
+        It does if one of its routes matches every path, or matches this path with another method or with a trailing
+        slash more or less. The app then answers with a 405 or a redirect.
+        """
+        turned = path.rstrip("/") if path.endswith("/") else path + "/"
+        return any(
+            one.is_kind_of(is_websocket) and (one.pattern.fullmatch(path) or one.pattern.fullmatch(turned))
+            for one in self._routes
+        )
+
+
+def routes_of_revision(revision_id: UUID, app: App) -> Routes:
+    """Return the routes of a revision's app. They never change and are cached."""
+    known = _cached_routes.get(revision_id)
+    if known is None:
+        if len(_cached_routes) >= CACHED_APPS:
+            _cached_routes.clear()
+        known = _cached_routes[revision_id] = Routes(app.routes)
+    return known
+
+
+_cached_routes: dict[UUID, Routes] = {}
+
+
+def _compile(route: Route) -> _CompiledRoute:
+    pattern = _path_pattern(route)
+    is_for_all = all(pattern.fullmatch(path) for path in ANY_PATHS)
+    return _CompiledRoute(pattern, _allowed_methods(route), route.kind, is_for_all)
+
+
+def _allowed_methods(route: Route) -> frozenset[str]:
+    methods = frozenset(method.upper() for method in route.methods)
+    return methods | {"HEAD"} if "GET" in methods else methods
+
+
+def _path_pattern(route: Route) -> re.Pattern[str]:
+    """Compile a path as Starlette reads it. A custom converter of the app matches one segment of the path."""
+    path = route.path.rstrip("/") + "/{path:path}" if route.kind == MOUNT else route.path
+    pattern, at = "", 0
+    for parameter in PARAMETER.finditer(path):
+        pattern += re.escape(path[at : parameter.start()])
+        pattern += CONVERTERS.get(parameter[2] or "str", CONVERTERS["str"])
+        at = parameter.end()
+    return re.compile(pattern + re.escape(path[at:]), re.DOTALL)

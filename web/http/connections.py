@@ -7,6 +7,7 @@ many idle connections are opened, and from however many addresses.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from collections import Counter
@@ -17,6 +18,22 @@ from typing import Any
 
 import gevent
 from gevent.pool import Group
+
+
+class LastChunk(bytes):
+    """The last chunk of a response. The end of the response is sent with it, not in a packet of its own."""
+
+
+class HandedOver(ConnectionResetError):
+    """Raised by a response that takes over the connection, after duplicating its descriptor.
+
+    The server closes its own descriptor without a log line, then calls `serve` in a new greenlet.
+    """
+
+    def __init__(self, serve: Callable[[], None]) -> None:
+        super().__init__(errno.ECONNRESET, "the connection was upgraded")
+        self.serve = serve
+
 
 # Called with an error when the worker shuts down, after the time for responses to end by themselves.
 shutdown_hooks: list[Callable[[Exception], None]] = []

@@ -39,8 +39,7 @@ from shared.errors import (
     Unauthenticated,
     Unavailable,
 )
-from web.http.headers import REQUEST_ID_KEY
-from web.http.origin_headers import FOR_PROXIES, OF_ORIGIN
+from web.http.headers import FOR_PROXIES, OF_ORIGIN, REQUEST_ID_KEY
 from web.schemas.validation import SchemaViolation, Violation
 
 log = logging.getLogger(__name__)

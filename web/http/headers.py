@@ -6,16 +6,36 @@ CORS is for the deployment API. Any origin may call it, since a key authorizes r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid4
 
+import orjson
 from flask import Response, request
 
 from shared.deployments.deployments import PATH_PREFIX
-from web.http import cors
-from web.http.cors import Cors
+
+# Headers that apply to the whole origin, not to the one response: they would affect the console.
+OF_ORIGIN = frozenset(
+    {
+        "accept-ch", "alt-svc", "clear-site-data", "critical-ch", "nel", "origin-agent-cluster", "public-key-pins",
+        "public-key-pins-report-only", "report-to", "reporting-endpoints", "sec-session-challenge",
+        "sec-session-registration", "secure-session-challenge", "secure-session-registration",
+        "service-worker-allowed", "set-login", "strict-transport-security", "use-as-dictionary",
+    }
+)  # fmt: skip
+# Headers that a proxy in front of the service obeys: it would send a file or page of its own instead.
+FOR_PROXIES = frozenset(
+    {
+        "x-accel-charset", "x-accel-expires", "x-accel-limit-rate", "x-accel-redirect", "x-lighttpd-send-file",
+        "x-reproxy-url", "x-sendfile",
+    }
+)  # fmt: skip
+
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +65,7 @@ def is_preflight() -> bool:
 
 def preflight(http: Mapping[str, Any]) -> Response:
     """Answer a preflight request for a deployment whose langgraph.json has this `http` section."""
-    rules = cors.of_http(http)
+    rules = cors_rules(http)
     if rules is not None:
         return rules.preflight()
     response = Response("OK", mimetype="text/plain")
@@ -70,7 +90,7 @@ def finish(response: Response, request_id: str, http: Mapping[str, Any]) -> None
     if response.status_code == HTTPStatus.NO_CONTENT:
         headers.pop("Content-Type", None)  # there is no content
     if request.path.startswith(PATH_PREFIX):
-        _set_cors(response, cors.of_http(http))
+        _set_cors(response, cors_rules(http))
         if http.get("logging_headers"):  # the log context adds the selected headers
             log.info("%s %s %d", request.method, request.path, response.status_code)
 
@@ -85,3 +105,105 @@ def _set_cors(response: Response, rules: Cors | None) -> None:
     if "Origin" in request.headers:
         response.headers["Access-Control-Allow-Origin"] = "*"
         response.headers["Access-Control-Expose-Headers"] = EXPOSED
+
+
+ANY = "*"
+ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+ALWAYS_ALLOWED = ("Accept", "Accept-Language", "Content-Language", "Content-Type")  # need no permission
+MAX_AGE_SECONDS = 600
+CACHED_RULES = 256
+MAX_ORIGIN = 300  # a scheme, a host name of at most 253 characters, and a port
+CORS_PREFIX = "access-control-"
+
+
+@dataclass(frozen=True)
+class Cors:
+    """The rules of an `http.cors`."""
+
+    origins: frozenset[str]
+    origin_regex: re.Pattern[str] | None
+    methods: Sequence[str]
+    headers: Sequence[str]  # in the case in which they are configured
+    credentials: bool
+    exposed: Sequence[str]
+    max_age: int
+
+    def allows(self, origin: str) -> bool:
+        if ANY in self.origins or origin in self.origins:
+            return True
+        if (
+            self.origin_regex is None or len(origin) > MAX_ORIGIN
+        ):  # the time to match grows with its third power
+            return False
+        return self.origin_regex.fullmatch(origin) is not None
+
+    def preflight(self) -> Response:
+        """Return the response to a browser's preflight request."""
+        origin = request.headers.get("Origin", "")
+        asked = request.headers.get("Access-Control-Request-Headers", "")
+        names = [name.strip().lower() for name in asked.split(",") if name.strip()]
+        refused = [
+            *([] if self.allows(origin) else ["origin"]),
+            *([] if request.headers["Access-Control-Request-Method"] in self.methods else ["method"]),
+            *([] if self._takes(names) else ["headers"]),
+        ]
+        response = Response("OK", mimetype="text/plain")
+        if refused:
+            response = Response(f"Disallowed CORS {', '.join(refused)}", status=400, mimetype="text/plain")
+        self._say_origin(response, origin)
+        response.headers["Access-Control-Allow-Methods"] = ", ".join(self.methods)
+        response.headers["Access-Control-Max-Age"] = str(self.max_age)
+        if ANY in self.headers and asked:
+            response.headers["Access-Control-Allow-Headers"] = asked
+        elif ANY not in self.headers:
+            response.headers["Access-Control-Allow-Headers"] = ", ".join(self.headers)
+        if request.headers.get("Access-Control-Request-Private-Network"):
+            response.headers["Access-Control-Allow-Private-Network"] = "true"
+        return response
+
+    def mark(self, response: Response) -> None:
+        """Set the headers of a response that tell whether pages of the caller's origin may read it."""
+        for name in [name for name, _ in response.headers if name.lower().startswith(CORS_PREFIX)]:
+            del response.headers[name]
+        origin = request.headers.get("Origin")
+        if origin is None:
+            response.headers.add("Vary", "Origin")
+            return
+        self._say_origin(response, origin)
+        if self.exposed:
+            response.headers["Access-Control-Expose-Headers"] = ", ".join(self.exposed)
+
+    def _takes(self, names: Sequence[str]) -> bool:
+        known = {name.lower() for name in self.headers}
+        return ANY in known or known.issuperset(names)
+
+    def _say_origin(self, response: Response, origin: str) -> None:
+        response.headers.add("Vary", "Origin")
+        if not self.allows(origin):
+            return
+        is_for_all = ANY in self.origins and not self.credentials
+        response.headers["Access-Control-Allow-Origin"] = ANY if is_for_all else origin
+        if self.credentials:
+            response.headers["Access-Control-Allow-Credentials"] = "true"
+
+
+def cors_rules(http: Mapping[str, Any]) -> Cors | None:
+    """Return the CORS rules of a langgraph.json's `http`. None if it has none: the service's own rules apply."""
+    settings = http.get("cors")
+    return None if settings is None else _parse_cors(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS))
+
+
+@lru_cache(CACHED_RULES)
+def _parse_cors(stored: bytes) -> Cors:
+    settings = orjson.loads(stored)
+    methods = settings.get("allow_methods") or ("GET",)
+    pattern = settings.get("allow_origin_regex")
+    return Cors(
+        origins=frozenset(settings.get("allow_origins") or ()),
+        origin_regex=re.compile(pattern) if pattern else None,
+        methods=ALL_METHODS if ANY in methods else tuple(methods),
+        headers=sorted({*(settings.get("allow_headers") or ()), *ALWAYS_ALLOWED}),
+        credentials=bool(settings.get("allow_credentials")),
+        exposed=tuple(settings.get("expose_headers") or ()),
+        max_age=settings.get("max_age", MAX_AGE_SECONDS),
+    )

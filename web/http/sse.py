@@ -19,8 +19,8 @@ from flask import Response, request
 
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import Stopping
-from web.http.chunks import LastChunk
 from web.http.client_watch import ClientWatch
+from web.http.connections import LastChunk
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"

@@ -31,8 +31,8 @@ from shared.eventlog.hub import Stopping
 from shared.infra.system import let_others_run
 from web.http import sse
 from web.http.client_watch import is_readable
+from web.http.connections import HandedOver
 from web.http.errors import answer
-from web.http.upgrade import HandedOver
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,8 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from shared.infra import logs
 from shared.settings import Settings
-from web.http.chunks import LastChunk
-from web.http.connections import Connections, shutdown_hooks
+from web.http.connections import Connections, HandedOver, LastChunk, shutdown_hooks
 from web.http.request_bodies import CLOSE
-from web.http.upgrade import HandedOver
 
 # Timeout of one read or write on a client socket. Streams write at every heartbeat, so it also finds stalled readers.
 SOCKET_SECONDS = 300.0

@@ -6,7 +6,7 @@ Under the name of a deployment that does not exist they answer 404.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,9 +14,7 @@ from uuid import UUID
 from cachetools import TTLCache
 from flask import Flask, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from shared import __version__, fleet
 from shared.access.api_keys import OPERATOR, Caller
@@ -29,9 +27,16 @@ from shared.models import RunStatus
 from shared.records import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.gate.callers import identify_if_known
 from web.gate.context import address, context, credentials, settings
-from web.gate.request_metrics import Traffic
-from web.ops import console, run_metrics, server_metrics
-from web.ops.run_metrics import RunMetrics
+from web.gate.observation import Traffic
+from web.ops import console
+from web.ops.collectors import (
+    QueueFigure,
+    QueueMetrics,
+    RunMetrics,
+    queue_figures,
+    server_metrics,
+    visible_totals,
+)
 from web.schemas.fields import OneOf, QueryBoolean, Schema
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
@@ -170,7 +175,7 @@ def get_metrics() -> Response:
     """
     asked = load_query(MetricsQuery)
     found = _deployment()
-    figures, counted = _figures(found.id if found is not None else None)
+    figures, counted = _queue_and_worker_figures(found.id if found is not None else None)
     traffic: Traffic = current_app.extensions["runyard_traffic"]
     if asked["format"] == "json":
         return jsonify(
@@ -179,45 +184,16 @@ def get_metrics() -> Response:
             api=traffic.totals(),
         )
     registry = CollectorRegistry()
-    registry.register(Figures(figures, counted))
+    registry.register(QueueMetrics(figures, counted))
     registry.register(traffic)
     caller = _caller_if_known()
-    registry.register(RunMetrics(run_metrics.seen(caller, found.id if found is not None else None)))
+    registry.register(RunMetrics(visible_totals(caller, found.id if found is not None else None)))
     if caller is not None and caller.may(OPERATOR):
-        registry.register(server_metrics.seen())
+        registry.register(server_metrics())
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 
-@dataclass(frozen=True)
-class QueueFigure:
-    """Runs of one pool in one status, and how long they have been in it. Waiting time begins when a run is due."""
-
-    pool: str
-    status: str
-    runs: int
-    oldest_seconds: float
-    median_seconds: float
-    oldest_unblocked_seconds: float  # among runs that are the first of their thread
-
-
-# The window function follows the order of the index ix_run_live, so that no sort is needed however many runs wait.
-QUEUE = text("""
-SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
-    coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
-    coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
-FROM (
-    SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
-        CASE WHEN status = 'running' OR waiting_since(run.not_before, run.created_at) <= now() THEN CAST(extract(epoch FROM
-            now() - CASE status WHEN 'running' THEN started_at ELSE waiting_since(run.not_before, run.created_at) END
-        ) AS double precision) END AS seconds
-    FROM run WHERE is_live(status)
-        AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
-) AS live
-GROUP BY pool, status ORDER BY pool, status
-""")
-
-
-def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[dict[str, Any]]]:
+def _queue_and_worker_figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[dict[str, Any]]]:
     """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
     known = current_app.extensions["runyard_figures"]
     figures = known.get(deployment_id)
@@ -225,68 +201,6 @@ def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[dict[s
         with connection() as conn:
             figures = known[deployment_id] = queue_figures(conn, deployment_id), fleet.counted(conn)
     return figures
-
-
-def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[QueueFigure]:
-    """Return the figures of pending and running runs by pool."""
-    rows = conn.execute(QUEUE, {"deployment_id": deployment_id}).mappings()
-    return [QueueFigure(**row) for row in rows]
-
-
-WORKER_FIGURES = (
-    ("workers", "workers", "Number of runners and builders"),
-    ("worker_slots", "slots", "Number of runs or builds that the workers can execute at a time"),
-    ("worker_running", "running", "Number of runs or builds that the workers execute now"),
-    ("worker_available", "available", "Number of further runs or builds that the workers could start now"),
-    ("graph_hosts", "hosts", "Number of graph hosts of the workers"),
-    ("runs_ended_a_minute", "ended", "Number of runs that ended within the last minute"),
-)
-
-
-RUN_FIGURES = (
-    ("runs", "runs", "Number of runs that have not ended"),
-    (
-        "oldest_run_seconds",
-        "oldest_seconds",
-        "Seconds that the oldest run has been pending since it was due, or running",
-    ),
-    (
-        "median_run_seconds",
-        "median_seconds",
-        "Median of the seconds that runs have been pending since they were due, or running",
-    ),
-    (
-        "oldest_unblocked_run_seconds",
-        "oldest_unblocked_seconds",
-        "Like runyard_oldest_run_seconds, of runs without an earlier live run on their thread",
-    ),
-)
-
-
-class Figures(Collector):
-    """The figures as Prometheus gauges. They come from database rows, so every process returns the same."""
-
-    def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row]) -> None:
-        self.figures = figures
-        self.counted = counted
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        yield from self._of_runs()
-        yield from self._of_workers()
-
-    def _of_workers(self) -> Iterator[GaugeMetricFamily]:
-        for name, column, what in WORKER_FIGURES:
-            family = GaugeMetricFamily(f"runyard_{name}", what, labels=("kind", "pool", "state"))
-            for row in self.counted:
-                family.add_metric((row["kind"], row["pool"] or "", row["state"]), row[column])
-            yield family
-
-    def _of_runs(self) -> Iterator[GaugeMetricFamily]:
-        for name, field, what in RUN_FIGURES:
-            family = GaugeMetricFamily(f"runyard_{name}", what, labels=("pool", "status"))
-            for figure in self.figures:
-                family.add_metric((figure.pool, figure.status), getattr(figure, field))
-            yield family
 
 
 def _totals(figures: Sequence[QueueFigure]) -> dict[str, Any]:

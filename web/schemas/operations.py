@@ -18,6 +18,9 @@ from flask import Blueprint, current_app, request
 from web.schemas.fields import Schema
 from web.schemas.validation import uuid_path
 
+SSE = "text/event-stream"
+
+
 View = TypeVar("View", bound=Callable[..., Any])
 Role = Literal["open", "read", "run", "deploy", "admin", "operator"]
 IdText = Annotated[str, UUID]  # type of a path parameter: a UUID that the view parses itself
@@ -67,7 +70,7 @@ class Operation:
     status: int = 200  # the status of success, or of the refusal if the route always refuses
     also: tuple[int, ...] = ()  # other statuses with the same body
     empty: tuple[int, ...] = ()  # other statuses, without a body
-    headers: tuple[str, ...] = ()  # response headers, described in web/schemas/openapi_responses.py
+    headers: tuple[str, ...] = ()  # response headers, described in web/schemas/openapi.py
     errors: tuple[int, ...] = ()
     refusals: Mapping[int, dict[str, Any]] = field(default_factory=dict)  # bodies of a special form
     sse: bool = False  # responds with server-sent events

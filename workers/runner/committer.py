@@ -21,7 +21,7 @@ from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
 
 from shared.errors import Fenced, RunyardError, Unavailable
-from shared.infra.loops import forever
+from shared.infra.loops import RETRY_SECONDS, forever
 from shared.infra.postgres import Driver, driver
 from shared.runs import claims, finish
 from shared.runs.backlog import NextRun
@@ -32,7 +32,6 @@ from shared.threads.checkpoints import Write
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.02  # longest delay of a checkpoint that no run waits for, to commit it with others
-RETRY_SECONDS = (0.05, 1.0)  # the first and the longest pause while the database is unreachable
 
 
 class CommitOwner(Protocol):

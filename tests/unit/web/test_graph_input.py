@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from web.deployment_api.protocols.graph_input import misfits, takes_messages
+from web.deployment_api.protocols.conversation import misfits, takes_messages
 
 DEFINITIONS = {
     "Messages": {"type": "array"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from web.http.chunks import LastChunk
+from web.http.connections import LastChunk
 from web.http.worker import Response
 
 

@@ -10,13 +10,13 @@ from langgraph_sdk.stream.subscription import namespace_matches
 from marshmallow import ValidationError
 
 from shared.protocol.events import Failure, ProtocolEvent
-from web.deployment_api.protocols.protocol.subscription import (
+from web.deployment_api.protocols.v2_events import (
     MOST_BYTES,
     REMEMBERED,
     Subscribed,
     Subscription,
-    encoded,
-    failed,
+    encode_event,
+    encode_failure,
 )
 
 
@@ -94,7 +94,7 @@ def test_who_wants_content_does_not_only_wait() -> None:
 
 def test_an_event_is_one_line_of_json_and_a_failure_has_no_id() -> None:
     whole = ProtocolEvent(7, 'a"|b', "custom", ("a",), "n", b'{"namespace":["a"],"data":{"x":"\\n"}}')
-    line = encoded(whole)
+    line = encode_event(whole)
     assert b"\n" not in line
     assert orjson.loads(line) == {
         "type": "event",
@@ -105,4 +105,4 @@ def test_an_event_is_one_line_of_json_and_a_failure_has_no_id() -> None:
     }
 
     expected = {"type": "error", "id": None, "error": "no_such_run", "message": "it is gone"}
-    assert orjson.loads(failed(Failure("no_such_run", "it is gone"))) == expected
+    assert orjson.loads(encode_failure(Failure("no_such_run", "it is gone"))) == expected

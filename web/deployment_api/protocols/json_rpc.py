@@ -18,8 +18,7 @@ from shared.infra.postgres import dumps
 from shared.records import JsonSchema, record
 from web.http import sse
 from web.schemas.fields import Field, JsonObject, OneOf, Rule, Schema, StrictString
-from web.schemas.openapi_responses import SSE
-from web.schemas.operations import JSON
+from web.schemas.operations import JSON, SSE
 from web.schemas.validation import SchemaViolation, checked, parse_body, raw_body
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602

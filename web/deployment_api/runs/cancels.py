@@ -1,4 +1,4 @@
-"""Cancelling runs: one, or several at once."""
+"""Cancelling runs, one or several at once, and deleting one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.records import (
-    JsonSchema,
-)
+from shared.records import JsonSchema
 from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from shared.user_code.filters import Filter
-from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import run_path
-from web.gate.authorization import allow
-from web.gate.context import deployment, settings
-from web.schemas.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
+from web.deployment_api.runs.follower import (
+    RunFollower,
+    run_path,
+)
+from web.gate.context import allow, deployment, settings
+from web.schemas.fields import (
+    ListOf,
+    OneOf,
+    QueryBoolean,
+    Schema,
+    StrictString,
+    UuidField,
+)
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load, load_query
 
@@ -168,3 +174,20 @@ def _cancel_of_thread(
     if stopped:
         notify_next(next_run)
     return bool(stopped)
+
+
+@bp.operation(
+    "DELETE /threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
+)
+def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
+    """Delete a run. A pending or running run is cancelled first."""
+    asked = allow("threads", "delete", run_id=run_id, thread_id=thread_id)
+    with connection() as conn:
+        error = NotFound("Run not found")
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=error)
+        stopped = cancel.delete_run(conn, deployment().id, thread_id, run_id)
+        next_run = backlog.next_of(conn, deployment().id, thread_id) if stopped else None
+    if stopped is not None:
+        publish_cancels([stopped], settings().event_retention_seconds)
+    notify_next(next_run)
+    return "", 204

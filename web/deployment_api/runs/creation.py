@@ -14,9 +14,16 @@ from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
 from shared.runs.read import show_new
 from shared.user_code.authorization import Granted
-from web.deployment_api.runs.locations import run_path
-from web.gate.authorization import allow_all
-from web.gate.context import caller, request_id, settings, trace, unasked, user_document
+from web.deployment_api.runs.follower import run_path
+from web.gate.context import (
+    allow_all,
+    caller,
+    request_id,
+    settings,
+    trace,
+    unchecked_deployment,
+    user_document,
+)
 from web.gate.idempotency import once
 from web.schemas.validation import uuid_header
 
@@ -76,7 +83,7 @@ def _creator() -> Creator:
 
     Clients in graph hosts send commands over HTTP. A command on a WebSocket names no calling run.
     """
-    deployment, limits, place = unasked(), settings(), trace()
+    deployment, limits, place = unchecked_deployment(), settings(), trace()
     return Creator(
         deployment,
         user=user_document(),

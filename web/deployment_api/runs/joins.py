@@ -21,11 +21,9 @@ from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from shared.user_code.filters import Filter
 from web.deployment_api.runs import stream_filter
-from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, stream_headers
+from web.deployment_api.runs.follower import FOLLOWED_HEADERS, OUTPUT, RunFollower, stream_headers
 from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
-from web.gate.authorization import allow_all
-from web.gate.context import caller, deployment, unasked, user
+from web.gate.context import allow_all, caller, deployment, unchecked_deployment, user
 from web.http import sse
 from web.schemas.fields import QueryBoolean, QueryList, Schema, StrictString
 from web.schemas.operations import RouteGroup
@@ -107,7 +105,7 @@ def _thread_of(run_id: UUID) -> UUID | None:
         return None
     with connection() as conn:
         try:
-            return _row(conn, unasked().id, None, run_id)[0]["thread_id"]
+            return _row(conn, unchecked_deployment().id, None, run_id)[0]["thread_id"]
         except NotFound:
             return None
 

@@ -25,7 +25,7 @@ from web.deployment_api.assistants import (
     refuse_two_configurations,
 )
 from web.deployment_api.runs import stream_filter
-from web.gate.context import run_headers, settings, unasked
+from web.gate.context import run_headers, settings, unchecked_deployment
 from web.schemas.fields import (
     AnyJson,
     Field,
@@ -246,11 +246,11 @@ def check_webhooks(named: Iterable[str | None]) -> None:
     """
     urls = {url for url in named if url is not None}
     if urls:
-        if unasked().http.get("disable_webhooks"):
+        if unchecked_deployment().http.get("disable_webhooks"):
             raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
         with connection() as conn:
-            rules = webhooks.rules_of(conn, unasked().active_revision_id)
-        own = partial(webhooks.own_url, settings().url, unasked().address_name)
+            rules = webhooks.rules_of(conn, unchecked_deployment().active_revision_id)
+        own = partial(webhooks.own_url, settings().url, unchecked_deployment().address_name)
         for url in urls:
             webhooks.check(url, rules, own=own)
 

@@ -10,9 +10,8 @@ from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
-from web.deployment_api.paging import PAGE_HEADERS, page
-from web.gate.authorization import allow, changed
-from web.gate.context import deployment, unasked, user
+from web.gate.context import allow, changed, deployment, unchecked_deployment, user
+from web.http.responses import PAGE_HEADERS, page
 from web.schemas.fields import MAX_OFFSET, OneOf, Schema, StrictInteger, UuidField
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
@@ -82,4 +81,4 @@ def _thread_of(delivery_id: UUID) -> UUID | None:
     if user() is None:
         return None
     with connection() as conn:
-        return webhook_records.thread_of(conn, unasked().id, delivery_id)
+        return webhook_records.thread_of(conn, unchecked_deployment().id, delivery_id)

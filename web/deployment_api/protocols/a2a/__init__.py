@@ -20,10 +20,9 @@ from shared.records import OBJECT
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.a2a import methods
-from web.deployment_api.protocols.a2a.cards import card
-from web.deployment_api.protocols.a2a.following import AgentCall
-from web.deployment_api.protocols.a2a.ids import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
-from web.deployment_api.protocols.a2a.shapes import Version03, Version1
+from web.deployment_api.protocols.a2a.follow import AgentCall
+from web.deployment_api.protocols.a2a.shapes import Version03, Version1, card
+from web.deployment_api.protocols.a2a.tasks import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
 from web.deployment_api.protocols.json_rpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -31,10 +30,9 @@ from web.deployment_api.protocols.json_rpc import (
     Call,
     RpcError,
 )
-from web.gate.context import unasked
+from web.gate.context import unchecked_deployment
 from web.schemas.fields import Schema, StrictString
-from web.schemas.openapi_responses import SSE
-from web.schemas.operations import JSON, RouteGroup
+from web.schemas.operations import JSON, SSE, RouteGroup
 from web.schemas.validation import load_query
 
 bp = RouteGroup("a2a", section="MCP and A2A", switches=("disable_a2a",))
@@ -107,7 +105,7 @@ class CardQuery(Schema):
 def _agent(assistant: str) -> Row:
     """Return an assistant. Raises NotFound. Before authorization, the caller must not learn the result."""
     with connection() as conn:
-        return agents.agent(conn, unasked(), assistant)
+        return agents.agent(conn, unchecked_deployment(), assistant)
 
 
 def _readable_agent(assistant: str) -> Row:

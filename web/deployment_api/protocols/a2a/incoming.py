@@ -20,14 +20,19 @@ from shared.runs.a2a_tasks import KEY
 from shared.runs.drafts import RunRequest
 from shared.threads import records
 from web.deployment_api.assistants import METADATA_BYTES
-from web.deployment_api.protocols import messages
-from web.deployment_api.protocols.a2a.ids import (
+from web.deployment_api.protocols.a2a.tasks import (
     CONTENT_NOT_SUPPORTED,
     PUSH_NOT_SUPPORTED,
     TaskId,
     unknown_task,
 )
-from web.deployment_api.protocols.graph_input import MESSAGES, fields, takes_messages, user_message
+from web.deployment_api.protocols.conversation import (
+    MESSAGES,
+    input_fields,
+    messages_of,
+    takes_messages,
+    user_message,
+)
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.gate.context import run_headers
 from web.schemas.fields import (
@@ -179,7 +184,7 @@ def _waits(thread: Mapping[str, Any]) -> bool:
 
 def _newest_message(thread: Mapping[str, Any]) -> Any:
     """Return the id of the last message before the answer. The answer itself has no id."""
-    found = messages.of_values(thread["values"])
+    found = messages_of(thread["values"])
     return found[-1].get("id") if found else None
 
 
@@ -187,7 +192,7 @@ def _input(schema: Any, text: str | None, data: dict[str, Any] | None, message_i
     if text is None:
         return data or {}
     if not takes_messages(schema):
-        known = ", ".join(fields(schema)) or "none that are known"
+        known = ", ".join(input_fields(schema)) or "none that are known"
         raise RpcError(
             INVALID_PARAMS,
             f"message.parts: this agent takes no text, since its input has no messages. Its fields: {known}."

@@ -22,16 +22,18 @@ from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.a2a import tasks
-from web.deployment_api.protocols.a2a.cards import CONTEXT, SCOPE_HEADER, SCOPES, card
-from web.deployment_api.protocols.a2a.following import AgentCall, Follower
-from web.deployment_api.protocols.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, TaskId
+from web.deployment_api.protocols.a2a.follow import AgentCall, Follower
 from web.deployment_api.protocols.a2a.incoming import Send, run_request
-from web.deployment_api.protocols.a2a.shapes import STATES
-from web.deployment_api.protocols.a2a.tasks import ShownHistory
+from web.deployment_api.protocols.a2a.shapes import CONTEXT, SCOPE_HEADER, SCOPES, STATES, card
+from web.deployment_api.protocols.a2a.tasks import (
+    TASK_NOT_CANCELABLE,
+    UNSUPPORTED_OPERATION,
+    ShownHistory,
+    TaskId,
+)
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
-from web.gate.authorization import allow, changed
-from web.gate.context import deployment, settings
+from web.gate.context import allow, changed, deployment, settings
 from web.gate.observation import take_slot
 from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
 

@@ -1,23 +1,54 @@
-"""Runs as A2A tasks: their state, their artifacts, and the messages of the thread that belong to them."""
+"""Runs as A2A tasks: their ids, their state, their artifacts, and the messages of the thread that belong to them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
 
+from shared.errors import NotFound
 from shared.eventlog.events import Event
 from shared.infra.postgres import Row, dumps, loads
 from shared.models import RunStatus
 from shared.runs import a2a_tasks, end_event
 from shared.runs.a2a_tasks import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from web.deployment_api.protocols import messages
-from web.deployment_api.protocols.a2a.cards import CONTEXT
-from web.deployment_api.protocols.a2a.cards import TASK as TASK_ALONE
-from web.deployment_api.protocols.a2a.ids import TaskId
-from web.deployment_api.protocols.a2a.shapes import AGENT, USER, Artifact, Message, Part, Task
+from web.deployment_api.protocols.a2a.shapes import AGENT, CONTEXT, USER, Artifact, Message, Part, Task
+from web.deployment_api.protocols.a2a.shapes import TASK as TASK_ALONE
+from web.deployment_api.protocols.conversation import is_from_agent, is_from_user, messages_of, text_of
+
+TASK_NOT_FOUND, TASK_NOT_CANCELABLE, PUSH_NOT_SUPPORTED = -32001, -32002, -32003
+UNSUPPORTED_OPERATION, CONTENT_NOT_SUPPORTED, VERSION_NOT_SUPPORTED = -32004, -32005, -32009
+
+FORM = re.compile(r"([0-9a-fA-F-]{36}):([0-9a-fA-F-]{36})")
+
+
+def unknown_task() -> NotFound:
+    return NotFound("Task not found")
+
+
+@dataclass(frozen=True)
+class TaskId:
+    thread_id: UUID
+    run_id: UUID
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Parse the id of a task. Raises NotFound for a text that cannot be one."""
+        match = FORM.fullmatch(text)
+        try:
+            if match is not None:
+                return cls(UUID(match[1]), UUID(match[2]))
+        except ValueError:
+            pass
+        raise unknown_task()
+
+    def __str__(self) -> str:
+        return f"{self.thread_id}:{self.run_id}"
+
 
 RESPONSE, QUESTION = "Assistant Response", "Interrupt"
 INTERRUPTS = "__interrupt__"
@@ -56,7 +87,7 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -
 def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
     """Return a task from its row, which includes the values and interrupts of the thread."""
     id = str(TaskId(row["thread_id"], row["run_id"]))
-    listed = messages.of_values(row["values"])
+    listed = messages_of(row["values"])
     own = _own(row, listed)
     interrupts = [item for items in (row["interrupts"] or {}).values() for item in items]
     return Task(
@@ -99,23 +130,23 @@ def _own(row: Row, listed: Listed) -> Listed:
         start = ids.index(origin["after"]) + 1
     else:
         return []
-    persons = (at for at in range(start + 1, len(listed)) if messages.is_persons(listed[at]))
+    persons = (at for at in range(start + 1, len(listed)) if is_from_user(listed[at]))
     return listed[start : next(persons, len(listed))]
 
 
 def _sent(row: Row) -> Listed:
     """Return the message that started a task. The thread's values do not contain it before the task ends."""
-    return messages.of_values(row["input"])
+    return messages_of(row["input"])
 
 
 def _is_said(message: Mapping[str, Any]) -> bool:
     found = dict(message)
-    return bool(messages.is_persons(found) or (messages.is_agents(found) and messages.text_of(found)))
+    return bool(is_from_user(found) or (is_from_agent(found) and text_of(found)))
 
 
 def _message(message: dict[str, Any], at: int) -> Message:
-    role = USER if messages.is_persons(message) else AGENT
-    parts = [{"text": messages.text_of(message)}]
+    role = USER if is_from_user(message) else AGENT
+    parts = [{"text": text_of(message)}]
     return Message(id=str(message.get("id") or f"message-{at}"), role=role, parts=parts)
 
 
@@ -141,8 +172,8 @@ def _artifacts(row: Row, own: Listed, interrupts: Listed) -> Sequence[Artifact]:
 
 def _response(row: Row, own: Listed) -> list[Part]:
     """Return the last text of the assistant, or the values that it returned if they are not a conversation."""
-    listed = own or (messages.of_values(row["values"]) if row["is_newest"] else [])
-    said = next((messages.text_of(m) for m in reversed(listed) if messages.is_agents(m)), "")
+    listed = own or (messages_of(row["values"]) if row["is_newest"] else [])
+    said = next((text_of(m) for m in reversed(listed) if is_from_agent(m)), "")
     if said:
         return [{"text": said}]
     values = row["values"] if row["is_newest"] else None

@@ -1,17 +1,30 @@
-"""Subscriptions to a thread's events, and the JSON of events. Independent of HTTP and Flask."""
+"""Events of a thread by protocol v2: a client's subscription, and its stream of server-sent events.
+
+`shared/protocol/` determines which events a thread has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
+from uuid import UUID
 
+from flask import Response
 from marshmallow import ValidationError
 
+from shared import thread_stream
+from shared.eventlog.hub import hub
 from shared.infra.postgres import dumps
-from shared.protocol.events import Failure, ProtocolEvent
+from shared.protocol.events import Failure, Item, Note, ProtocolEvent
+from shared.protocol.stream import ProtocolStream
+from web.gate.context import allow, caller, deployment, settings
+from web.http import sse
 from web.schemas.fields import ListOf, Rule, Schema, StrictInteger, StrictString
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import SchemaViolation, load
 
 CHANNELS = (
     "values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom",
@@ -53,7 +66,7 @@ class Subscribed(Schema):
 
 
 @lru_cache(256)
-def _the_same(channels: frozenset[str]) -> frozenset[str]:
+def _interned(channels: frozenset[str]) -> frozenset[str]:
     """Return one shared set for all subscriptions with these channels: most clients choose the same ones."""
     return channels
 
@@ -71,7 +84,7 @@ class Subscription:
     @classmethod
     def of(cls, checked: Mapping[str, Any]) -> Subscription:
         """Create a subscription from the validated fields of `Subscribed`."""
-        return cls(**{**checked, "channels": _the_same(frozenset(checked["channels"]))})
+        return cls(**{**checked, "channels": _interned(frozenset(checked["channels"]))})
 
     @property
     def waits(self) -> bool:
@@ -117,13 +130,92 @@ def _begins_with(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
     )
 
 
-def encoded(event: ProtocolEvent) -> bytes:
+def encode_event(event: ProtocolEvent) -> bytes:
     """Return an event as one line of JSON, with its parameters as the graph host encoded them."""
     head = {"type": "event", "event_id": event.id, "seq": event.seq, "method": event.method}
     return dumps(head).encode()[:-1] + b',"params":' + event.params + b"}"
 
 
-def failed(failure: Failure) -> bytes:
+def encode_failure(failure: Failure) -> bytes:
     """Return the message that a client gets just before its stream is closed."""
     said = {"type": "error", "id": None, "error": failure.code, "message": failure.message}
     return dumps(said).encode()
+
+
+bp = RouteGroup(
+    "protocol_events",
+    section="Protocol v2",
+    switches=("disable_threads", "disable_runs"),
+)
+
+MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that does not exist yet
+
+
+@bp.operation(
+    "POST /threads/<thread_id>/stream/events",
+    "Stream a thread's events in protocol v2",
+    role="read",
+    long=True,
+    body=Subscribed,
+    sse=True,
+    errors=(400, 404),
+)
+def stream_events(thread_id: UUID) -> Response:
+    """Stream the events of all runs of the thread, one after the other, until the client disconnects.
+
+    A thread that does not exist yet is waited for, if the key has the role `run`.
+    """
+    subscription = Subscription.of(_load_subscription())
+    asked = allow("threads", "read", thread_id=thread_id)
+    stream = ProtocolStream(
+        deployment().id,
+        thread_id,
+        since=subscription.since,
+        waits=subscription.waits,
+        awaits=caller().may(MAKES_THREADS),
+        filter=asked.filter,
+    )
+    heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
+    with ExitStack() as stack:
+        wake_ups = stack.enter_context(hub().reader(thread_id, at=thread_stream.channel(thread_id)))
+        stream.open()
+        body = _body(stream.batches(wake_ups, heartbeat.quiet_seconds), subscription, heartbeat)
+        stack.callback(body.close)
+        return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
+
+
+def _load_subscription() -> dict[str, object]:
+    """Return the validated body. Raises SchemaViolation, with status 400 instead of 422 for invalid channels."""
+    try:
+        return load(Subscribed)
+    except SchemaViolation as error:
+        if any(violation.loc[1:2] == ("channels",) for violation in error.violations):
+            error.status = 400
+        raise
+
+
+def _body(
+    batches: Iterator[list[Item]], subscription: Subscription, heartbeat: sse.HeartbeatTimer
+) -> Generator[bytes]:
+    heartbeat.send_headers_first()
+    for batch in batches:
+        out = [_frame(item, subscription) for item in batch]
+        if heartbeat.take_due():
+            out.append(sse.HEARTBEAT)
+        frames = b"".join(out)
+        if heartbeat.take_headers() or frames:
+            yield frames
+
+
+def _frame(item: Item, subscription: Subscription) -> bytes:
+    if isinstance(item, Note):
+        return sse.comment(item.text)
+    if isinstance(item, Failure):
+        return sse.encode_parts("error", encode_failure(item), b"")
+    if not subscription.wants(item):
+        return b""
+    return item.form("sse", _sse)
+
+
+def _sse(event: ProtocolEvent) -> bytes:
+    return sse.encode_parts(event.method, encode_event(event), b"%d" % event.seq)

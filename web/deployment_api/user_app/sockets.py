@@ -16,11 +16,10 @@ from wsproto.frame_protocol import CloseReason
 from shared.hosts import exchanges
 from shared.hosts.exchanges import BODY, BYTES, CLOSE, END, FAILED, HEAD, MOST_BYTES, TEXT, Exchange, Lost
 from shared.infra.postgres import dumps
-from web.deployment_api.user_app import app_answers, app_requests
-from web.deployment_api.user_app.app_answers import BadAnswer
-from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered
-from web.deployment_api.user_app.app_waiting import Waiting
-from web.gate.context import address, settings, unasked
+from web.deployment_api.user_app import heads
+from web.deployment_api.user_app.heads import BadAnswer, answer_headers, read_head
+from web.deployment_api.user_app.waiting import ANSWER_SECONDS, RAISED, Waiting, translated_failures
+from web.gate.context import address, settings, unchecked_deployment
 from web.http import sse, websocket
 from web.http.client_watch import ClientWatch
 from web.http.errors import answer
@@ -50,15 +49,15 @@ class _Socket:
 
     def __init__(self, opening: websocket.Opening, held: ExitStack) -> None:
         self._address, self._opening, self._held = address(), opening, held
-        self._name = unasked().name
+        self._name = unchecked_deployment().name
         self._waiting = Waiting()
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
         self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
         held.callback(self._watch.stop)
 
     def response(self) -> Response:
-        opened = exchanges.open_exchange(app_requests.host_call(self._address, unasked()))
-        with answered(self._name):
+        opened = exchanges.open_exchange(heads.host_call(self._address, unchecked_deployment()))
+        with translated_failures(self._name):
             exchange = self._held.enter_context(opened)
             self._watch.start()
             return self._taken_or_refused(exchange)
@@ -85,7 +84,7 @@ class _Socket:
         subprotocol = head.get("subprotocol")
         if subprotocol is not None and subprotocol not in self._opening.subprotocols:
             raise BadAnswer("it chose a subprotocol that was not offered")
-        headers = list(app_answers.passed_on(head.get("headers") or [], self._address))
+        headers = list(answer_headers(head.get("headers") or [], self._address))
         connection, opened = self._opening.accept(subprotocol, headers)
         self._watch.stop()
         client = request.environ[websocket.GATEWAY_SOCKET]
@@ -95,7 +94,7 @@ class _Socket:
 
     def _refused(self, exchange: Exchange, data: bytes) -> Response:
         """Return the app's own answer to a handshake that it does not accept."""
-        head = app_answers.read_head(data, self._address)
+        head = read_head(data, self._address)
         body = b""
         for kind, piece in exchange.parts(timeout_seconds=ANSWER_SECONDS):
             if kind != BODY:

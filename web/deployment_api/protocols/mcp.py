@@ -1,7 +1,12 @@
-"""A tool call: a run without a thread, which is deleted at its end and cancelled if the client disconnects.
+"""The Model Context Protocol at a deployment's address: assistants are tools, and a tool call is a run.
 
-The result is JSON, preceded by line feeds while the run is in progress. A client that requests progress notifications
-gets the result as the last event of a stream.
+The transport is Streamable HTTP without sessions: each request holds one call and gets the answer to it. Only a tool
+call costs more than a database query. Its run has no thread, is deleted at its end, and is cancelled if the client
+disconnects. The result is JSON, preceded by line feeds while the run is in progress. A client that requests progress
+notifications gets the result as the last event of a stream.
+
+`mcp_tools` determines which assistants a caller may see. `initialize` returns only the server's name and version, so it
+needs no authorization.
 """
 
 from __future__ import annotations
@@ -10,11 +15,12 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from flask import Response
 from sqlalchemy import Connection
 
+from shared import __version__
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused
 from shared.eventlog.events import Event
@@ -23,16 +29,106 @@ from shared.infra.postgres import Row, dumps, loads
 from shared.models import RunStatus
 from shared.runs import create, end_event
 from shared.runs.drafts import RunRequest
-from web.deployment_api.protocols import json_rpc, messages
-from web.deployment_api.protocols.graph_input import takes_messages
-from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, Call, RpcError
-from web.deployment_api.protocols.mcp import tools
+from web.deployment_api.protocols import json_rpc, mcp_tools
+from web.deployment_api.protocols.conversation import messages_of, takes_messages, text_of
+from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, METHOD_NOT_FOUND, Call, RpcError
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import RunFollower
-from web.gate.context import run_headers
+from web.gate.context import run_headers, unchecked_deployment
 from web.gate.observation import take_slot
 from web.http import sse
 from web.schemas.fields import AnyJson, JsonObject, Schema, StrictString
+from web.schemas.operations import JSON, SSE, RouteGroup
+
+bp = RouteGroup("mcp", section="MCP and A2A", switches=("disable_mcp",))
+
+NEWEST = "2025-11-25"  # version of the protocol
+
+
+class McpCall(json_rpc.JsonRpcCall):
+    example: ClassVar[dict[str, Any]] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+
+
+class Initialize(Schema):
+    protocolVersion = StrictString(max_length=64, load_default=NEWEST, allow_none=True)
+
+
+class ToolsList(Schema):
+    cursor = StrictString(allow_none=True)
+
+
+@bp.operation(
+    "POST /mcp",
+    "Call a method of the Model Context Protocol",
+    role="run",
+    body=McpCall,
+    answer=json_rpc.ANSWER,
+    media=(JSON, SSE),
+    also=(400,),
+    empty=(202,),
+    errors=(404, 409),
+    strict_slashes=False,
+)
+def call_method() -> Response:
+    """Call `initialize`, `ping`, `tools/list` or `tools/call`. Each tool is an assistant."""
+    if not json_rpc.accepts(JSON, SSE):
+        error = RpcError(json_rpc.INVALID_REQUEST, f"The Accept header must name {JSON} or {SSE}")
+        return json_rpc.answer(json_rpc.failure(None, error), 400)
+    try:
+        call = json_rpc.read()
+    except RpcError as error:
+        status = 200 if error.code == json_rpc.INVALID_PARAMS else 400
+        return json_rpc.answer(json_rpc.failure(error.id, error), status)
+    if call.id is None:
+        return Response(status=202)
+    try:
+        return _answered(call)
+    except RpcError as error:
+        return json_rpc.answer(json_rpc.failure(call.id, error))
+
+
+@bp.operation(
+    "DELETE /mcp",
+    "End a session of the Model Context Protocol (not supported)",
+    role="read",
+    status=404,
+    strict_slashes=False,
+)
+def end_session() -> Response:
+    raise NotFound("Not Found")
+
+
+def _answered(call: Call) -> Response:
+    if call.method == "tools/call":
+        return call_tool(call)
+    method = METHODS.get(call.method)
+    if method is None:
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+    return json_rpc.answer(json_rpc.result(call.id, method(call)))
+
+
+def _initialize(call: Call) -> dict[str, Any]:
+    return {
+        "protocolVersion": call.read(Initialize)["protocolVersion"] or NEWEST,
+        "capabilities": {"tools": {"listChanged": False}},
+        "serverInfo": {"name": unchecked_deployment().name, "version": __version__},
+    }
+
+
+def _ping(call: Call) -> dict[str, Any]:
+    return {}
+
+
+def _list_tools(call: Call) -> dict[str, Any]:
+    return mcp_tools.page(call.read(ToolsList).get("cursor"))
+
+
+METHODS: dict[str, Callable[[Call], dict[str, Any]]] = {
+    "initialize": _initialize,
+    "ping": _ping,
+    "tools/list": _list_tools,
+}
+
 
 PROGRESS_SECONDS = 0.5  # minimum time between two progress notifications
 METADATA = {"mcp": True}
@@ -47,7 +143,7 @@ class ToolCall(Schema):
 def call_tool(call: Call) -> Response:
     """Run an assistant and answer with its output. Raises RpcError."""
     fields = call.read(ToolCall)
-    tool = tools.named(fields["name"])
+    tool = mcp_tools.find(fields["name"])
     token = _progress_token(fields.get("meta")) if json_rpc.accepts_stream() else None
     run_request = _run_request(tool, fields, modes=() if token is None else ("updates",))
     take_slot()
@@ -57,14 +153,14 @@ def call_tool(call: Call) -> Response:
             created = create_run(run_request)
         except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {fields['name']}") from error
-        except tools.ArgumentsMisfit as misfit:
-            return json_rpc.answer(json_rpc.result(call.id, _failed(str(misfit))))
+        except mcp_tools.ArgumentsMisfit as misfit:
+            return json_rpc.answer(json_rpc.result(call.id, _tool_error(str(misfit))))
         assert tool is not None  # no run is created without a tool
         follower = RunFollower(created.run_id, created.thread_id, cancels=True)
         batches = follower.batches(reader, after=0, end_alone=True)
 
         def result(last: Event | None) -> bytes:
-            return json_rpc.result(call.id, _result(follower, tool, last))
+            return json_rpc.result(call.id, _tool_result(follower, tool, last))
 
         if token is None:
             body = sse.waiting(batches, follower.heartbeat, result)
@@ -87,8 +183,8 @@ def _run_request(tool: Row | None, fields: Mapping[str, Any], *, modes: Sequence
     if tool is None:
         return replace(request, rule=RefusedCall(NotFound()))
     try:
-        return replace(request, input=tools.graph_input(tool["input_schema"], fields["arguments"] or {}))
-    except tools.ArgumentsMisfit as misfit:
+        return replace(request, input=mcp_tools.graph_input(tool["input_schema"], fields["arguments"] or {}))
+    except mcp_tools.ArgumentsMisfit as misfit:
         return replace(request, rule=RefusedCall(misfit))
 
 
@@ -141,27 +237,27 @@ def _progress(token: str | int, count: int) -> bytes:
     return dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).encode()
 
 
-def _result(follower: RunFollower, tool: Row, last: Event | None) -> dict[str, Any]:
+def _tool_result(follower: RunFollower, tool: Row, last: Event | None) -> dict[str, Any]:
     """Return the result of a tool for a run that has ended."""
     if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
-        return _failed("The run was cancelled")
+        return _tool_error("The run was cancelled")
     output = follower.output(last)
     values = loads(output)
     error = values.get("__error__") if isinstance(values, dict) else None
     if error is not None:
-        return _failed(f"{error.get('error')}: {error.get('message')}")
+        return _tool_error(f"{error.get('error')}: {error.get('message')}")
     said = _last_text(values) if takes_messages(tool["input_schema"]) else ""
-    return {"content": [_text(text) for text in (said, output.decode()) if text], "isError": False}
+    return {"content": [_text_content(text) for text in (said, output.decode()) if text], "isError": False}
 
 
 def _last_text(values: Any) -> str:
-    found = messages.of_values(values)
-    return messages.text_of(found[-1]) if found else ""
+    found = messages_of(values)
+    return text_of(found[-1]) if found else ""
 
 
-def _failed(reason: str) -> dict[str, Any]:
-    return {"content": [_text(reason)], "isError": True}
+def _tool_error(reason: str) -> dict[str, Any]:
+    return {"content": [_text_content(reason)], "isError": True}
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text_content(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}

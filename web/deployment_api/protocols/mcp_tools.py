@@ -13,10 +13,15 @@ from shared.errors import Denied, Refused
 from shared.infra.postgres import Row, connection
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api.protocols.graph_input import MESSAGES, fields, misfits, takes_messages, user_message
+from web.deployment_api.protocols.conversation import (
+    MESSAGES,
+    input_fields,
+    misfits,
+    takes_messages,
+    user_message,
+)
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.gate.authorization import allow, allow_all, changed
-from web.gate.context import deployment, unasked, user
+from web.gate.context import allow, allow_all, changed, deployment, unchecked_deployment, user
 
 PAGE = 100
 ANNOTATIONS = {
@@ -41,7 +46,7 @@ def page(cursor: str | None) -> dict[str, Any]:
             metadata=changed(asked),
             filter=asked.filter,
         )
-    shown: dict[str, Any] = {"tools": [_shown(row) for row in _readable(found[:PAGE])]}
+    shown: dict[str, Any] = {"tools": [_describe(row) for row in _readable(found[:PAGE])]}
     if len(found) > PAGE:
         shown["nextCursor"] = str(offset + PAGE)
     return shown
@@ -84,14 +89,14 @@ def _offset(cursor: str | None) -> int:
     return int(cursor)
 
 
-def named(name: str) -> Row | None:
+def find(name: str) -> Row | None:
     """Return the assistant of a tool, or None. Before authorization, the caller must not learn the result."""
     with connection() as conn:
-        found = agents.tools(conn, unasked(), name=name)
+        found = agents.tools(conn, unchecked_deployment(), name=name)
     return found[0] if found else None
 
 
-def _shown(row: Row) -> dict[str, Any]:
+def _describe(row: Row) -> dict[str, Any]:
     return {
         "name": row["name"],
         "title": row["title"],
@@ -108,7 +113,7 @@ def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         return shown
     required = schema.get("required")
     others = [name for name in required if name != MESSAGES] if isinstance(required, list) else []
-    shown["properties"] = {**fields(schema), MESSAGES: TEXT}
+    shown["properties"] = {**input_fields(schema), MESSAGES: TEXT}
     shown["required"] = [MESSAGES, *others]
     definitions = shown.pop("$defs", None)
     if definitions and b'"$ref"' in orjson.dumps(shown):

@@ -1,7 +1,8 @@
-"""The input of a graph by its JSON Schema: whether the graph takes a conversation, and whether an input fits.
+"""Conversations in the states and inputs of graphs: messages, their authors and texts, and whether an input fits.
 
-Only the names and types of the top-level fields are checked. Validation against the rest of a project's schema could
-take arbitrarily long, and the graph validates its input itself.
+A graph's JSON Schema tells whether it takes a conversation. Only the names and types of the top-level fields are
+checked. Validation against the rest of a project's schema could take arbitrarily long, and the graph validates its
+input itself.
 """
 
 from __future__ import annotations
@@ -9,11 +10,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+PERSONS = frozenset({"human", "user", "HumanMessageChunk"})
+AGENTS = frozenset({"ai", "assistant", "AIMessageChunk"})
+
+
+def messages_of(values: Any) -> list[dict[str, Any]]:
+    """Return the messages of a state, or an empty list if the state is not a conversation."""
+    found = values.get("messages") if isinstance(values, dict) else None
+    return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
+
+
+def is_from_user(message: dict[str, Any]) -> bool:
+    return _author(message) in PERSONS
+
+
+def is_from_agent(message: dict[str, Any]) -> bool:
+    return _author(message) in AGENTS
+
+
+def _author(message: dict[str, Any]) -> str:
+    return str(message.get("type") or message.get("role"))
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """Return the text of a message, joined if it consists of content blocks."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(filter(None, map(_block_text, blocks)))
+
+
+def _block_text(block: Any) -> str:
+    if isinstance(block, str):
+        return block
+    text = block.get("text") if isinstance(block, dict) else None
+    return text if isinstance(text, str) else ""
+
+
 JsonSchema = Mapping[str, Any]
 
 MESSAGES = "messages"
 MOST_PARTS = 100  # references and alternatives followed per field
-TYPES: dict[str, Any] = {
+JSON_TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
     "number": (int, float),
@@ -24,7 +63,7 @@ TYPES: dict[str, Any] = {
 }
 
 
-def fields(schema: JsonSchema | None) -> JsonSchema:
+def input_fields(schema: JsonSchema | None) -> JsonSchema:
     """Return the schemas of the input's fields, by name."""
     found = schema.get("properties") if isinstance(schema, dict) else None
     return found if isinstance(found, dict) else {}
@@ -32,9 +71,9 @@ def fields(schema: JsonSchema | None) -> JsonSchema:
 
 def takes_messages(schema: JsonSchema | None) -> bool:
     """Whether the graph takes a conversation: a list of messages."""
-    if MESSAGES not in fields(schema):
+    if MESSAGES not in input_fields(schema):
         return False
-    types = _types(schema or {}, fields(schema)[MESSAGES])
+    types = _allowed_types(schema or {}, input_fields(schema)[MESSAGES])
     return not types or "array" in types
 
 
@@ -50,21 +89,21 @@ def misfits(schema: JsonSchema, given: Mapping[str, Any]) -> list[str]:
     missing = [f"{name}: this field is required" for name in names if name not in given]
     wrong = [
         f"{name}: must be {' or '.join(types)}"
-        for name, field in fields(schema).items()
-        if name in given and (types := _types(schema, field)) and not _is_of(given[name], types)
+        for name, field in input_fields(schema).items()
+        if name in given and (types := _allowed_types(schema, field)) and not _has_type(given[name], types)
     ]
     return missing + wrong
 
 
-def _is_of(value: Any, types: list[str]) -> bool:
+def _has_type(value: Any, types: list[str]) -> bool:
     if isinstance(value, bool):
         return "boolean" in types
     if isinstance(value, float) and value.is_integer() and "integer" in types:
         return True
-    return any(isinstance(value, TYPES[type]) for type in types)
+    return any(isinstance(value, JSON_TYPES[type]) for type in types)
 
 
-def _types(root: JsonSchema, schema: Any) -> list[str]:
+def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
     """Return the types that a schema allows.
 
     An empty list means any type, an unclear schema, or one with more than MOST_PARTS parts.
@@ -80,17 +119,17 @@ def _types(root: JsonSchema, schema: Any) -> list[str]:
         kind, alternatives = part.get("type"), part.get("anyOf") or part.get("oneOf")
         if kind is not None:
             kinds = kind if isinstance(kind, list) else [kind]
-            if not all(isinstance(kind, str) and kind in TYPES for kind in kinds):
+            if not all(isinstance(kind, str) and kind in JSON_TYPES for kind in kinds):
                 return []
             found += kinds
         elif isinstance(alternatives, list):
             parts = [*alternatives[:MOST_PARTS], *parts]
         else:
-            parts = [_referred(root, part.get("$ref")), *parts]
+            parts = [_definition(root, part.get("$ref")), *parts]
     return []
 
 
-def _referred(root: JsonSchema, reference: Any) -> Any:
+def _definition(root: JsonSchema, reference: Any) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#/$defs/"):
         return None
     definitions = root.get("$defs")

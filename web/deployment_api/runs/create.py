@@ -1,4 +1,4 @@
-"""Runs, with or without a thread: create, wait, stream, read, delete.
+"""Routes that create runs, with or without a thread: in the background, wait, stream, retry.
 
 A route that follows a new run subscribes to the run's channel before it inserts the row. It cannot miss an event, and
 need not read the event log first. A creation that is repeated under its `Idempotency-Key` creates nothing: it returns
@@ -14,23 +14,20 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from flask import Response, jsonify
+from flask import Response
 
-from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import Reader, hub
-from shared.infra.postgres import connection
-from shared.records import listed, selection
-from shared.runs import backlog, cancel, queue_position, read
+from shared.runs import retry
 from shared.runs.drafts import RunRequest
 from shared.runs.read import RUN
-from shared.runs.signals import notify_next, publish_cancels
-from shared.threads import records
-from shared.user_code import filters
-from shared.user_code.authorization import Ask
-from web.deployment_api.paging import selected
 from web.deployment_api.runs import creation, stream_filter
-from web.deployment_api.runs.follower import RunFollower
-from web.deployment_api.runs.locations import FOLLOWED_HEADERS, OUTPUT, RUN_HEADERS, stream_headers
+from web.deployment_api.runs.follower import (
+    FOLLOWED_HEADERS,
+    OUTPUT,
+    RUN_HEADERS,
+    RunFollower,
+    stream_headers,
+)
 from web.deployment_api.runs.run_request import (
     MAX_BATCH,
     CreateQuery,
@@ -39,22 +36,16 @@ from web.deployment_api.runs.run_request import (
     read_run_requests,
     requested_namespaces,
 )
-from web.gate.authorization import allow, allow_all, changed
-from web.gate.context import deployment, settings
 from web.gate.idempotency import REPLAYED, Repeated
 from web.http import sse
-from web.schemas.fields import QueryInteger, QueryList, Schema, StrictString
+from web.schemas.fields import (
+    Schema,
+    StrictBoolean,
+)
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import SchemaViolation, load_query
+from web.schemas.validation import load
 
 bp = RouteGroup("runs", section="Runs", switches=("disable_runs",))
-
-
-class ListQuery(Schema):
-    limit = QueryInteger(minimum=1, maximum=1000, load_default=10)
-    offset = QueryInteger(minimum=0, load_default=0)
-    status = StrictString()
-    select = QueryList(StrictString())
 
 
 CREATES: dict[str, Any] = {
@@ -198,78 +189,27 @@ def _first_answer(repeated: Repeated) -> dict[str, Any]:
     return orjson.loads(repeated.response.get_data())
 
 
-@bp.operation(
-    "GET /threads/<thread_id>/runs",
-    "List a thread's runs, newest first",
-    role="read",
-    slow=True,
-    query=ListQuery,
-    answer=listed(selection(RUN.schema)),
-    errors=(400, 404),
-)
-def list_runs(thread_id: UUID) -> Response:
-    query = _list_query()
-    select = query.get("select")
-    unknown = [name for name in select or () if name not in RUN.selectable]
-    if unknown:
-        expected = ", ".join(map(repr, RUN.selectable))
-        raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
-    of_thread, of_search = allow_all(
-        [
-            Ask("threads", "read", {"thread_id": thread_id}),
-            Ask("threads", "search", {"thread_id": thread_id, "metadata": {}}),
-        ]
-    )
-    with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, of_thread.filter)
-        if filters.is_thread_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
-            raise records.missing(thread_id)
-        rows = read.list_of_thread(
-            conn,
-            deployment().id,
-            thread_id,
-            limit=query["limit"],
-            offset=query["offset"],
-            status=query.get("status"),
-        )
-        shown = queue_position.shown(conn, deployment().id, rows)
-    return jsonify(selected(shown, select))
-
-
-def _list_query() -> dict[str, Any]:
-    """Return the validated query. Raises Invalid, with status 400 instead of 422 for a number that cannot be read."""
-    try:
-        return load_query(ListQuery)
-    except SchemaViolation as error:
-        if error.violations[0].kind != "int_parsing":
-            raise
-        raise Invalid(error.message, loc=error.loc, kind=error.kind, status=400) from error
+class Retry(Schema):
+    force = StrictBoolean(load_default=False)
 
 
 @bp.operation(
-    "GET /threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
+    "POST /threads/<thread_id>/runs/<run_id>/retry",
+    "Retry a failed run from its last checkpoint",
+    role="run",
+    answer=RUN.schema,
+    headers=RUN_HEADERS,
+    body=Retry,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
 )
-def get_run(thread_id: UUID, run_id: UUID) -> Response:
-    """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
-    asked = allow("threads", "read", thread_id=thread_id)
-    with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=NotFound("Not Found"))
-        row = read.get(conn, deployment().id, run_id, thread_id=thread_id)
-        return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
+def retry_run(thread_id: UUID, run_id: UUID) -> Response:
+    """Create a run with the configuration of the failed one, on the revision that the deployment serves now.
 
-
-@bp.operation(
-    "DELETE /threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
-)
-def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
-    """Delete a run. A pending or running run is cancelled first."""
-    asked = allow("threads", "delete", run_id=run_id, thread_id=thread_id)
-    with connection() as conn:
-        error = NotFound("Run not found")
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=error)
-        stopped = cancel.delete_run(conn, deployment().id, thread_id, run_id)
-        next_run = backlog.next_of(conn, deployment().id, thread_id) if stopped else None
-    if stopped is not None:
-        publish_cancels([stopped], settings().event_retention_seconds)
-    notify_next(next_run)
-    return "", 204
+    If the failed run has no checkpoint, the new run starts over from its input. Returns 409 while the thread is busy.
+    Also returns 409 if the thread has moved on since the failed run, unless `force` is true: the new run then forks the
+    thread from the failed run's last checkpoint.
+    """
+    rule = retry.RetryRun(run_id, force=load(Retry)["force"])
+    run_request = RunRequest(assistant_id="", thread_id=thread_id, rule=rule)
+    return creation.respond_with_new([run_request], creation.run_renderer(thread_id))

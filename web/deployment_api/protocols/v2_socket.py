@@ -27,14 +27,16 @@ from shared.protocol.stream import Joined, ProtocolStream
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.filters import Filter
-from web.deployment_api.protocols.protocol import answers
-from web.deployment_api.protocols.protocol.commands import ProtocolCommand, carry_out
-from web.deployment_api.protocols.protocol.events import MAKES_THREADS
-from web.deployment_api.protocols.protocol.subscription import Subscribed, Subscription, encoded, failed
+from web.deployment_api.protocols.v2_commands import ProtocolCommand, carry_out, error_answer, success_answer
+from web.deployment_api.protocols.v2_events import (
+    MAKES_THREADS,
+    Subscribed,
+    Subscription,
+    encode_event,
+    encode_failure,
+)
 from web.gate import limits
-from web.gate.authorization import allow
-from web.gate.context import caller, deployment, settings
-from web.gate.sockets import SocketContext
+from web.gate.context import SocketContext, allow, caller, deployment, settings
 from web.http import sse, websocket
 from web.http.errors import status_of
 from web.http.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
@@ -270,11 +272,11 @@ class Session:
         replay, self._replay = self._replay, None
         if replay is not None:
             result = {"subscription_id": replay.id, "replayed_events": replay.count}
-            yield text_frame(_encoded(answers.success(replay.command_id, result, replay.through)))
+            yield text_frame(_encoded(success_answer(replay.command_id, result, replay.through)))
 
     def _fail(self, failure: Failure) -> None:
         """Send a failure as the last message, then close the socket. Raises Closed."""
-        self._socket.send(failed(failure))
+        self._socket.send(encode_failure(failure))
         self._socket.close(CloseReason.INTERNAL_ERROR, failure.message)
         raise Closed
 
@@ -296,7 +298,7 @@ class Session:
             command = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
         except Invalid as error:
             id = sent.get("id") if isinstance(sent, dict) else None
-            return answers.refused(id, "invalid_argument", error.message)
+            return error_answer(id, "invalid_argument", error.message)
         try:
             if too_many is not None:
                 raise too_many
@@ -321,7 +323,7 @@ class Session:
             return self._unsubscribe(id, params)
         if not caller().may(COMMANDS):
             message = f"This needs the role {COMMANDS}: the API key has the role {caller().role}"
-            return self._numbered(answers.refused(id, "permission_denied", message))
+            return self._numbered(error_answer(id, "permission_denied", message))
         answer = carry_out(str(self._thread_id), command)
         return answer if answer["type"] == "success" else self._numbered(answer)
 
@@ -329,12 +331,12 @@ class Session:
         try:
             subscription = Subscription.of(checked(Subscribed, params, "params"))
         except Invalid as error:
-            return self._numbered(answers.refused(id, "invalid_argument", error.message))
+            return self._numbered(error_answer(id, "invalid_argument", error.message))
         if len(self._live) + len(self._asked) >= MOST_SUBSCRIPTIONS:
             message = (
                 f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
             )
-            return self._numbered(answers.refused(id, "invalid_argument", message))
+            return self._numbered(error_answer(id, "invalid_argument", message))
         self._asked.append((id, subscription))
         self._wake()
         return None
@@ -343,7 +345,7 @@ class Session:
         try:
             subscription_id = checked(Unsubscribed, params, "params")["subscription_id"]
         except Invalid as error:
-            return self._numbered(answers.refused(id, "invalid_argument", error.message))
+            return self._numbered(error_answer(id, "invalid_argument", error.message))
         if self._replay is not None and subscription_id == self._replay.id:
             return self._unknown(id, subscription_id)  # the client has not received this id yet
         if self._live.pop(subscription_id, None) is None:
@@ -353,7 +355,7 @@ class Session:
 
     def _unknown(self, id: int, subscription_id: str) -> Mapping[str, Any]:
         message = f"Unknown subscription '{subscription_id[:100]}'"
-        return self._numbered(answers.refused(id, "no_such_subscription", message))
+        return self._numbered(error_answer(id, "no_such_subscription", message))
 
     def _numbered(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Add the number of the thread's newest event to an answer, unless the database is unavailable."""
@@ -373,7 +375,7 @@ class Session:
 
 
 def _frame(event: ProtocolEvent) -> bytes:
-    return text_frame(encoded(event))
+    return text_frame(encode_event(event))
 
 
 def _encoded(answer: Mapping[str, Any]) -> bytes:
@@ -384,4 +386,4 @@ def _refusal(id: int, error: RunyardError) -> dict[str, Any]:
     """Return an error as an answer, with its HTTP status. An unexpected error is not described to the client."""
     status = status_of(error)
     is_told = isinstance(error, Refused | Unavailable)
-    return answers.refused(id, "unknown_error", f"{status}: {error.message}" if is_told else FAILED.message)
+    return error_answer(id, "unknown_error", f"{status}: {error.message}" if is_told else FAILED.message)

@@ -1,6 +1,7 @@
-"""Protocol commands over HTTP: the parameters, the result and the error codes of each.
+"""Commands of protocol v2 over HTTP: the parameters, the result, the answers and the error codes of each.
 
 A refused command is answered with status 200 and an error code. Only a body that is not a command is a 400.
+`shared/protocol/` determines what a command does to a thread.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from shared.infra.postgres import connection
 from shared.protocol import events, lifecycle, resume, stream
 from shared.protocol.lifecycle import NoSuchRun
 from shared.protocol.resume import NoSuchInterrupt, NotStoredYet
+from shared.records import ANYTHING, COUNT, OBJECT, TEXT, one_of, record
 from shared.runs.create import Created
 from shared.runs.drafts import RunRequest
 from shared.runs.read import PROTOCOL, STRATEGIES
 from shared.user_code import filters
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
-from web.deployment_api.protocols.protocol import answers
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.run_request import Goto, Update, of_command
-from web.gate.authorization import allow
-from web.gate.context import deployment
+from web.gate.context import allow, deployment
 from web.http.errors import status_of
 from web.schemas.fields import (
     AnyJson,
@@ -42,9 +42,38 @@ from web.schemas.fields import (
     StrictString,
     UuidField,
 )
+from web.schemas.openapi import ERROR
 from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.operations import IdText, RouteGroup
 from web.schemas.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
+
+ERROR_CODES = (
+    "invalid_argument", "unknown_command", "unknown_error", "no_such_run", "no_such_subscription",
+    "no_such_namespace", "no_such_interrupt", "no_such_checkpoint", "permission_denied", "not_supported",
+)  # fmt: skip
+
+SUCCESS = record(
+    "CommandSuccess",
+    type=one_of("success"),
+    id={"type": "integer"},
+    result=OBJECT,
+    meta=record(applied_through_seq=COUNT),
+)
+REFUSED = record(
+    "CommandRefusal", type=one_of("error"), id=ANYTHING, error=one_of(*ERROR_CODES), message=TEXT
+)
+ANSWER: dict[str, Any] = {"anyOf": [SUCCESS, REFUSED]}
+NO_COMMAND: dict[str, Any] = {"anyOf": [REFUSED, ERROR]}
+
+
+def success_answer(id: int, result: Mapping[str, Any], through: int) -> dict[str, Any]:
+    """Return a success. `through` is the number of the thread's newest event before those that the command causes."""
+    return {"type": "success", "id": id, "result": result, "meta": {"applied_through_seq": through}}
+
+
+def error_answer(id: Any, code: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "id": id, "error": code, "message": message}
+
 
 bp = RouteGroup(
     "protocol_commands",
@@ -128,9 +157,9 @@ class CommandRefused(Exception):
     "Execute a command of protocol v2",
     role="run",
     body=ProtocolCommand,
-    answer=answers.ANSWER,
+    answer=ANSWER,
     errors=(400,),
-    refusals={400: answers.NO_COMMAND},
+    refusals={400: NO_COMMAND},
 )
 def command(thread_id: IdText) -> Response:
     """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
@@ -138,7 +167,7 @@ def command(thread_id: IdText) -> Response:
     try:
         fields = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
     except Invalid as error:
-        response = jsonify(answers.refused(_id(sent), "invalid_argument", error.message))
+        response = jsonify(error_answer(_id(sent), "invalid_argument", error.message))
         response.status_code = 400
         return response
     return jsonify(carry_out(thread_id, fields))
@@ -163,8 +192,8 @@ def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
     try:
         done = _done(thread_id, command["method"], command.get("params", {}))
     except CommandRefused as refusal:
-        return answers.refused(command["id"], refusal.code, refusal.message)
-    return answers.success(command["id"], done.result, done.through)
+        return error_answer(command["id"], refusal.code, refusal.message)
+    return success_answer(command["id"], done.result, done.through)
 
 
 def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone:
@@ -201,7 +230,7 @@ def _denial(error: Denied) -> Exception:
     return CommandRefused(code, error.message)
 
 
-CODES: dict[type[Refused], str] = {
+CODE_OF_ERROR: dict[type[Refused], str] = {
     NoSuchRun: "no_such_run",
     NoSuchInterrupt: "no_such_interrupt",
     Forbidden: "permission_denied",
@@ -213,7 +242,7 @@ def _refusal(error: Refused) -> CommandRefused:
 
     A refusal without a code of its own becomes `unknown_error`, with the HTTP status that it has elsewhere.
     """
-    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
+    code = next((code for kind, code in CODE_OF_ERROR.items() if isinstance(error, kind)), None)
     if code is not None:
         return CommandRefused(code, error.message)
     status = 422 if isinstance(error, NotFound) else status_of(error)

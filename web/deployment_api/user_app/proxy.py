@@ -22,11 +22,10 @@ from werkzeug.wsgi import get_content_length
 from shared.errors import Forbidden
 from shared.hosts import exchanges
 from shared.hosts.exchanges import BODY, CLOSE, END, FAILED, HEAD, Exchange, Lost
-from web.deployment_api.user_app import app_requests, app_sockets
-from web.deployment_api.user_app.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
-from web.deployment_api.user_app.app_failures import ANSWER_SECONDS, RAISED, answered
-from web.deployment_api.user_app.app_waiting import Part, Waiting
-from web.gate.context import address, settings, unasked
+from web.deployment_api.user_app import heads, sockets
+from web.deployment_api.user_app.heads import AnswerHead, AppResponse, BadAnswer, read_head
+from web.deployment_api.user_app.waiting import ANSWER_SECONDS, RAISED, Part, Waiting, translated_failures
+from web.gate.context import address, settings, unchecked_deployment
 from web.gate.observation import take_slot
 from web.http import sse
 from web.http.client_watch import ClientWatch
@@ -55,7 +54,7 @@ def serve() -> Response:
     _refuse_script_of_console()
     take_slot()
     if address().is_websocket:
-        return app_sockets.answer_socket()
+        return sockets.answer_socket()
     _refuse_large_body()
     with ExitStack() as held:
         return _Request(held).response()
@@ -85,7 +84,7 @@ class _Request:
     """The current request in the app. `held` is released at the end of the answer, or if the request fails before."""
 
     def __init__(self, held: ExitStack) -> None:
-        self._address, self._deployment, self._held = address(), unasked(), held
+        self._address, self._deployment, self._held = address(), unchecked_deployment(), held
         self._waiting = Waiting()
         self._most_bytes = current_app.config["MAX_CONTENT_LENGTH"]
         self._is_head = request.method == "HEAD"
@@ -96,8 +95,8 @@ class _Request:
     def response(self) -> Response:
         deployment = self._deployment
         body = _short_body()
-        opened = exchanges.open_exchange(app_requests.host_call(self._address, deployment))
-        with answered(deployment.name):
+        opened = exchanges.open_exchange(heads.host_call(self._address, deployment))
+        with translated_failures(deployment.name):
             exchange = self._held.enter_context(opened)
             self._send(exchange, body)
             head_or_refusal = self._head(exchange)

@@ -1,0 +1,190 @@
+"""Reading runs: list a thread's, get one, search the whole deployment's, and count its queue."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from flask import Response, jsonify
+from sqlalchemy import Connection, RowMapping
+
+from shared.errors import Invalid, NotFound
+from shared.infra import replica
+from shared.infra.postgres import connection
+from shared.models import RunStatus
+from shared.records import COUNT, COUNT_OR_NULL, TEXT, listed, record, selection
+from shared.runs import queue_position, read
+from shared.runs.read import RUN
+from shared.threads import records
+from shared.user_code import filters
+from shared.user_code.authorization import Ask
+from web.deployment_api.crons import Moment
+from web.gate.context import allow, allow_all, changed, deployment
+from web.http.responses import PAGE_HEADERS, page, select_fields
+from web.schemas.fields import (
+    MAX_OFFSET,
+    Filter,
+    ItemOrList,
+    OneOf,
+    QueryInteger,
+    QueryList,
+    Schema,
+    StrictInteger,
+    StrictString,
+    UuidField,
+)
+from web.schemas.operations import RouteGroup
+from web.schemas.validation import SchemaViolation, load, load_query
+
+bp = RouteGroup("run_reads", section="Runs", switches=("disable_runs",))
+
+
+class Search(Schema):
+    status = ItemOrList(OneOf(*RunStatus), allow_none=True)
+    metadata = Filter()
+    graph_id = StrictString(min_length=1, max_length=255, allow_none=True)
+    since = Moment(allow_none=True)
+    until = Moment(allow_none=True)
+    assistant_id = UuidField(allow_none=True)
+    thread_id = UuidField(allow_none=True)
+    error = StrictString(min_length=1, max_length=255, allow_none=True)
+    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+
+
+@bp.operation(
+    "POST /runs/search",
+    "Search runs, by default those that failed, timed out or were cancelled",
+    role="read",
+    slow=True,
+    answer=listed(RUN.search_schema),
+    headers=PAGE_HEADERS,
+    body=Search,
+)
+def search_runs() -> Response:
+    """Search runs. `error` selects runs by the class of their error. Pending runs have a `queue`.
+
+    If `status` selects only unsuccessful runs, they are sorted by their end, latest first, and `since` and `until`
+    bound the end. Otherwise runs are sorted by their creation, newest first, `since` and `until` bound the creation,
+    and X-Pagination-Total counts up to 10,000.
+    """
+    body = {name: value for name, value in load(Search).items() if value not in (None, [], {})}
+    limit, offset = body.pop("limit"), body.pop("offset")
+    thread = {"thread_id": body["thread_id"]} if body.get("thread_id") else {}
+    asked = allow(
+        "threads",
+        "search",
+        metadata={},
+        values={},
+        status=body.get("status"),
+        limit=limit,
+        offset=offset,
+        **thread,
+    )
+
+    def found(conn: Connection) -> tuple[list[RowMapping], int, dict[UUID, dict[str, Any]]]:
+        rows, total = read.search(
+            conn,
+            deployment().id,
+            body,
+            limit=limit,
+            offset=offset,
+            visible=filters.of_visible_threads(asked.filter, "run", changed(asked)),
+        )
+        return rows, total, queue_position.of_many(conn, deployment().id, rows)
+
+    rows, total, waits = replica.read(found)
+    return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
+
+
+def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
+    queue = waits.get(row["run_id"])
+    return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
+
+
+class ListQuery(Schema):
+    limit = QueryInteger(minimum=1, maximum=1000, load_default=10)
+    offset = QueryInteger(minimum=0, load_default=0)
+    status = StrictString()
+    select = QueryList(StrictString())
+
+
+@bp.operation(
+    "GET /threads/<thread_id>/runs",
+    "List a thread's runs, newest first",
+    role="read",
+    slow=True,
+    query=ListQuery,
+    answer=listed(selection(RUN.schema)),
+    errors=(400, 404),
+)
+def list_runs(thread_id: UUID) -> Response:
+    query = _list_query()
+    select = query.get("select")
+    unknown = [name for name in select or () if name not in RUN.selectable]
+    if unknown:
+        expected = ", ".join(map(repr, RUN.selectable))
+        raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
+    of_thread, of_search = allow_all(
+        [
+            Ask("threads", "read", {"thread_id": thread_id}),
+            Ask("threads", "search", {"thread_id": thread_id, "metadata": {}}),
+        ]
+    )
+    with connection() as conn:
+        filters.require_thread(conn, deployment().id, thread_id, of_thread.filter)
+        if filters.is_thread_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
+            raise records.missing(thread_id)
+        rows = read.list_of_thread(
+            conn,
+            deployment().id,
+            thread_id,
+            limit=query["limit"],
+            offset=query["offset"],
+            status=query.get("status"),
+        )
+        shown = queue_position.shown(conn, deployment().id, rows)
+    return jsonify(select_fields(shown, select))
+
+
+def _list_query() -> dict[str, Any]:
+    """Return the validated query. Raises Invalid, with status 400 instead of 422 for a number that cannot be read."""
+    try:
+        return load_query(ListQuery)
+    except SchemaViolation as error:
+        if error.violations[0].kind != "int_parsing":
+            raise
+        raise Invalid(error.message, loc=error.loc, kind=error.kind, status=400) from error
+
+
+@bp.operation(
+    "GET /threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
+)
+def get_run(thread_id: UUID, run_id: UUID) -> Response:
+    """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
+    asked = allow("threads", "read", thread_id=thread_id)
+    with connection() as conn:
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=NotFound("Not Found"))
+        row = read.get(conn, deployment().id, run_id, thread_id=thread_id)
+        return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
+
+
+queue_bp = RouteGroup("queue", section="Service", switches=("disable_runs",))
+
+QUEUE = record(
+    "Queue",
+    pending=COUNT,
+    running=COUNT,
+    oldest_wait_seconds={"type": "number", "minimum": 0},
+    waiting=listed(record(reason=TEXT, runs=COUNT, oldest_wait_seconds={"type": "number", "minimum": 0})),
+    max_concurrent_runs=COUNT_OR_NULL,
+    pool=record(name=TEXT, runners=COUNT, slots=COUNT, running=COUNT),
+)
+
+
+@queue_bp.operation("GET /queue", "Count waiting runs by the reason they wait", role="read", answer=QUEUE)
+def show_queue() -> Response:
+    """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
+    asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
+    with connection() as conn:
+        return jsonify(queue_position.of_deployment(conn, deployment(), asked.filter, changed(asked)))
