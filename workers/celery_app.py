@@ -10,15 +10,14 @@ from kombu.entity import Exchange, Queue
 from shared.infra import broker
 
 celery = Celery("runyard")
+# Pause before a message that arrives during a drain is sent again: until this process's consumer has stopped, which
+# would receive it again.
+PASS_ON_SECONDS = 0.2
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)  # only the first has an effect
 
 
 def configure(
-    redis_url: str,
-    *,
-    pool: str = "default",
-    tells_events: bool = False,
-    app: Celery = celery,
+    redis_url: str, *, pool: str = "default", tells_events: bool = False, app: Celery = celery
 ) -> Celery:
     """Configure a Celery app, by default the process's own, for the broker. Comments give the reason for each value.
 

@@ -33,9 +33,7 @@ ORDER BY number DESC LIMIT 3
 -- Of the deployments of these builds: the builds that serve, are in progress or have live runs, and the newest ones.
 WITH near AS (
     SELECT r.id, r.status, r.number, coalesce(r.build_id, r.id) AS build_id, d.id AS deployment_id,
-        (r.id = d.active_revision_id
-            OR d.traffic @> jsonb_build_array(jsonb_build_object('revision_id', CAST(r.id AS text)))
-            OR EXISTS (SELECT FROM preview WHERE preview.revision_id = r.id)) IS TRUE AS serves
+        takes_traffic(r.id, d.active_revision_id, d.traffic) AS serves
     FROM revision r JOIN deployment d ON d.id = r.deployment_id
     WHERE d.deleted_at IS NULL AND d.id IN (
         SELECT deployment_id FROM revision WHERE id = ANY(:ids) OR build_id = ANY(:ids))

@@ -35,7 +35,7 @@ from workers.runner import ending
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host import Host, HostCommand
 from workers.runner.host_pool import NEVER, HostPool, PreparedHost
-from workers.runner.quarantine import OPEN, Group
+from workers.runner.quarantine import DEFAULT_GROUP, Group
 from workers.runner.runner import Runner
 
 KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
@@ -65,7 +65,7 @@ class SharedHosts(HostPool):
     REVISION = uuid4()
 
     def acquire(
-        self, revision_id: UUID, group: Group = OPEN, *, depth: int = 0, unless: AsyncResult = NEVER
+        self, revision_id: UUID, group: Group = DEFAULT_GROUP, *, depth: int = 0, unless: AsyncResult = NEVER
     ) -> Host:
         return super().acquire(self.REVISION, group, depth=depth, unless=unless)
 
@@ -172,7 +172,9 @@ class Bench:
             redis.client().publish(redis.control_channel(stopped.owner or ""), message)
 
     def hosts(self) -> list[int]:
-        return [host.pid for host in self.runner.hosts.all() if host.died is None and host.group == OPEN]
+        return [
+            host.pid for host in self.runner.hosts.all() if host.died is None and host.group == DEFAULT_GROUP
+        ]
 
 
 @contextmanager

@@ -195,8 +195,7 @@ class Scene:
                 pool=self.settings.pool,
                 document={"op": op, **fields},
                 timeout_seconds=seconds,
-                start_seconds=start_seconds,
-                **limits,
+                **{"start_seconds": start_seconds, **limits},
             )
         )
 

@@ -36,11 +36,11 @@ from workers.builder.config.fields import refused
 from workers.builder.environments import Environment
 from workers.builder.inspection import Inspected
 from workers.builder.publish import Configs
+from workers.celery_app import PASS_ON_SECONDS
 from workers.runner.event_writer import Writers
 
 log = logging.getLogger(__name__)
 
-PASS_ON_SECONDS = 0.2
 FRAME = '  File "'  # the beginning of a traceback line that names a file
 NOTICE_SECONDS = 3.0  # longest interval of renewals, so that an interrupted build stops soon
 
@@ -61,7 +61,7 @@ class Builder:
 
     def build(self, revision_id: UUID) -> None:
         """Claim, build and deploy a revision. Returns at once if another builder has claimed it."""
-        if self.is_drained:  # the message reached this builder before its consumer had stopped
+        if self.is_drained:
             gevent.sleep(PASS_ON_SECONDS)
             broker.enqueue_build(revision_id)
             return

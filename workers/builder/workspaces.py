@@ -149,7 +149,7 @@ def remove(settings: Settings, build_id: UUID) -> bool:
                 workspace.root.rename(trash)
             workspace.use.unlink(missing_ok=True)
         workspace.lock.unlink(missing_ok=True)
-    delete(trash)
+    disk.remove(trash)
     return True
 
 
@@ -158,11 +158,6 @@ def _locked_anew(path: Path) -> Iterator[bool]:
     """Try to lock a file for the block. Yields whether the lock was free."""
     with open(path, "a", opener=open_private) as file:
         yield _lock(file, fcntl.LOCK_EX)
-
-
-def delete(path: Path) -> None:
-    """Remove a folder in another process, since removing thousands of files would block all greenlets."""
-    disk.remove(path)
 
 
 def remove_unneeded(settings: Settings) -> int:
@@ -174,7 +169,7 @@ def remove_unneeded(settings: Settings) -> int:
     names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
     for name in names:
         if name.startswith(TRASH):
-            delete(parent / name)
+            disk.remove(parent / name)
     ids = {id for name in names if (id := _uuid(name.partition(".")[0])) is not None}
     if not ids:
         return 0

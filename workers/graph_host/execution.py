@@ -117,11 +117,7 @@ class Execution:
             storage=MemoryStorage()
             if is_temporary
             else Storage(self._connection, self._id, str(spec["thread_id"])),
-            metadata={
-                "user_id": "",
-                **configured(configurable),
-                **self._metadata,
-            },
+            metadata={"user_id": "", **configured(configurable), **self._metadata},
             waits=spec.get("durability") == "sync" and not is_temporary,
             is_fresh=is_temporary or bool(spec.get("fresh")) or bool(stored and newest is None),
             newest=newest,

@@ -255,7 +255,7 @@ def _inspect_factory(entry: LoadedGraph, factory: Callable[..., Any]) -> None:
     """Find the factory's parameters for the config and the runtime. Raises LoadFailed."""
     where = f"graph '{entry.graph_id}': the factory"
     hints = _hints(factory)
-    for parameter in _parameters(where, factory):
+    for parameter in parameters_of(where, factory):
         annotation = hints.get(parameter.name, parameter.annotation)
         if _is_runtime(annotation):
             if entry.runtime_parameter is not None:
@@ -275,9 +275,10 @@ def _inspect_factory(entry: LoadedGraph, factory: Callable[..., Any]) -> None:
     entry.factory = factory
 
 
-def _parameters(where: str, factory: Callable[..., Any]) -> list[inspect.Parameter]:
+def parameters_of(where: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function of the project, without variadic ones. Raises LoadFailed."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise LoadFailed(f"{where} has no readable signature") from error
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -128,16 +128,28 @@ async def read_state(graph: Pregel, thread_id: str) -> StateSnapshot:
 
 def state_record(snapshot: StateSnapshot, thread_id: str) -> dict[str, Any]:
     """Return a state record without its values."""
-    checkpoint = coordinates(snapshot.config)
-    parent = coordinates(snapshot.parent_config)
     return {
+        **empty_record(coordinates(snapshot.config), coordinates(snapshot.parent_config)),
         "next": list(snapshot.next),
         "tasks": [_task_record(task, thread_id) for task in snapshot.tasks],
         "metadata": snapshot.metadata,
         "created_at": snapshot.created_at,
+        "interrupts": [interrupt_record(item) for item in snapshot.interrupts],
+    }
+
+
+def empty_record(
+    checkpoint: Mapping[str, Any] | None, parent: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a state record with nothing but its place."""
+    return {
+        "next": [],
+        "tasks": [],
+        "metadata": None,
+        "created_at": None,
         "checkpoint": checkpoint,
         "parent_checkpoint": parent,
-        "interrupts": [interrupt_record(item) for item in snapshot.interrupts],
+        "interrupts": [],
         "checkpoint_id": checkpoint["checkpoint_id"] if checkpoint else None,
         "parent_checkpoint_id": parent["checkpoint_id"] if parent else None,
     }
@@ -170,19 +182,10 @@ def _is_stored(graph: Pregel, channel: str, stored: Any, streamed: Any) -> bool:
 
 def finished_state(thread_id: str, saved: Saved) -> dict[str, Any]:
     """Return the state record of a finished run from its last checkpoint, without asking LangGraph."""
-    id, parent_id = saved.checkpoint["id"], saved.parent_id
     place = {"thread_id": thread_id, "checkpoint_ns": ""}
-    return {
-        "next": [],
-        "tasks": [],
-        "metadata": saved.metadata,
-        "created_at": saved.checkpoint["ts"],
-        "checkpoint": {"checkpoint_id": id, **place},
-        "parent_checkpoint": {"checkpoint_id": parent_id, **place} if parent_id else None,
-        "interrupts": [],
-        "checkpoint_id": id,
-        "parent_checkpoint_id": parent_id,
-    }
+    parent = {"checkpoint_id": saved.parent_id, **place} if saved.parent_id else None
+    record = empty_record({"checkpoint_id": saved.checkpoint["id"], **place}, parent)
+    return {**record, "metadata": saved.metadata, "created_at": saved.checkpoint["ts"]}
 
 
 def _task_record(task: PregelTask, thread_id: str) -> dict[str, Any]:
@@ -190,7 +193,9 @@ def _task_record(task: PregelTask, thread_id: str) -> dict[str, Any]:
         "id": task.id,
         "name": task.name,
         "path": list(task.path),
-        "error": None if task.error is None else _error_text(task.error),
+        "error": None
+        if task.error is None
+        else masked(task.error if isinstance(task.error, str) else text_of(task.error, repr)),
         "interrupts": [interrupt_record(item) for item in task.interrupts],
         "checkpoint": _subgraph_place(task.state, thread_id),
         "state": None,
@@ -220,10 +225,6 @@ def interrupts_by_task(tasks: tuple[PregelTask, ...]) -> dict[str, list[dict[str
 
 def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
     return {"id": interrupt.id, "value": interrupt.value}
-
-
-def _error_text(error: Any) -> str:
-    return masked(error if isinstance(error, str) else text_of(error, repr))
 
 
 class UsageCounter(BaseCallbackHandler):

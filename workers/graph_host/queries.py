@@ -30,7 +30,7 @@ from .checkpoints.storage import Overlay
 from .connection import Connection
 from .inputs import command_of, query_config
 from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
-from .outcome import interrupts_by_task, read_state, state_record
+from .outcome import empty_record, interrupts_by_task, read_state, state_record
 from .output import current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
@@ -213,16 +213,5 @@ def _is_unknown_subgraph(error: ValueError) -> bool:
 
 def empty_state(thread_id: str, address: dict[str, Any]) -> dict[str, Any]:
     """Return an empty state for an address that has no state."""
-    checkpoint_id = address.get("checkpoint_id")
-    return {
-        "values": {},
-        "next": [],
-        "tasks": [],
-        "metadata": None,
-        "created_at": None,
-        "checkpoint": {"checkpoint_ns": "", **address, "thread_id": thread_id} if checkpoint_id else None,
-        "parent_checkpoint": None,
-        "interrupts": [],
-        "checkpoint_id": checkpoint_id,
-        "parent_checkpoint_id": None,
-    }
+    place = {"checkpoint_ns": "", **address, "thread_id": thread_id} if address.get("checkpoint_id") else None
+    return {"values": {}, **empty_record(place)}

@@ -194,7 +194,10 @@ def changed_since(folder: Path, at: float) -> list[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of user code. Logs a warning if files cannot be removed."""
+    """Remove a folder of user code. Logs a warning if files cannot be removed.
+
+    Another process removes it, because the removal of thousands of files would block all greenlets.
+    """
     _clear(["rm", "-rf", "--", str(folder)], folder)
 
 

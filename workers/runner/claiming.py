@@ -137,11 +137,7 @@ class Claims:
         with self.slots.reserved(most, 0):
             claimed = self._query(
                 lambda conn: claims.claim_waiting(
-                    conn,
-                    self._pool,
-                    self._terms,
-                    limit=min(most, AT_ONCE),
-                    waited_seconds=UNNOTIFIED_SECONDS,
+                    conn, self._pool, self._terms, limit=min(most, AT_ONCE), waited_seconds=UNNOTIFIED_SECONDS
                 )
             )
             queues = self._limited_queues(waited_seconds=UNNOTIFIED_SECONDS)

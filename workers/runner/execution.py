@@ -6,6 +6,8 @@ how the attempt ends, the end is committed, and the last event is written.
 Frames flow from the host to the run's log or to the committer, which get checkpoints undecoded. Answers flow back. A
 host that never began the run is replaced by another.
 
+A runner reads all token budgets once per second. A run whose deployment and key have no budget therefore costs no query.
+
 An attempt whose lease is lost is dropped at once, and its later writes are refused (conditions in
 `shared/runs/claims.py`).
 """
@@ -25,9 +27,11 @@ from gevent.event import AsyncResult
 from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
+from shared.figures import budgets
+from shared.figures.budgets import Account, Budget
 from shared.figures.usage import MOST_TOKENS
 from shared.infra import broker
-from shared.infra.postgres import connection, dumps
+from shared.infra.postgres import connection, driver, dumps
 from shared.runs import claims, create, end_event, finish
 from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Stored
@@ -37,7 +41,6 @@ from workers import run_trace
 from workers.graph_host import frames
 from workers.run_trace import RunTrace
 from workers.runner import ending, host_requests, quarantine
-from workers.runner.budgets import Budgets
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.ending import Drop, End, Ending, GiveBack, HostOutcome, RollBack, Stop
@@ -413,10 +416,10 @@ class HostedRun:
     def _count_tokens(self, used: int) -> None:
         """Record that the run has used `used` tokens in total, and stop it if that exceeds a budget."""
         tokens, self._used = max(used - self._used, 0), max(used, self._used)
-        budgets = self._services.budgets
-        self._stop_over_budget(budgets.over(self.run, used))
-        if tokens and budgets.counts_days_of(self.run):
-            gevent.spawn(lambda: self._stop_over_budget(budgets.spend(self.run, tokens)))
+        token_budgets = self._services.budgets
+        self._stop_over_budget(token_budgets.over(self.run, used))
+        if tokens and token_budgets.counts_days_of(self.run):
+            gevent.spawn(lambda: self._stop_over_budget(token_budgets.spend(self.run, tokens)))
 
     def _stop_over_budget(self, reason: str | None) -> None:
         if reason is not None and not self._outcome.ready():
@@ -474,3 +477,59 @@ def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:
     config = spec.get("config") or {}
     configurable = {**(config.get("configurable") or {}), **trace.place.entries}
     return {**spec, "traced": True, "config": {**config, "configurable": configurable}}
+
+
+class Budgets:
+    """The runner's copy of all token budgets of deployments and keys, and the tokens used of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[Account, Budget] = {}
+
+    def learn(self) -> None:
+        """Read all budgets and the tokens used of them today."""
+        with driver() as conn:
+            self._known = budgets.listed(conn)
+
+    def refusal(self, run: Claimed) -> str | None:
+        """Return the reason why a run must not begin; None if it may."""
+        for account, budget in self._of(run):
+            if budget.is_used_up and budget.max_tokens_per_day is not None:
+                return budgets.exceeded(account, budget.max_tokens_per_day)
+        return None
+
+    def over(self, run: Claimed, used: int) -> str | None:
+        """Return the reason why a run that has used so many tokens must stop; None if it may continue."""
+        for account, budget in self._of(run):
+            if budget.max_run_tokens is not None and used > budget.max_run_tokens:
+                return budgets.exceeded_by_run(account, budget.max_run_tokens, used)
+        return None
+
+    def counts_days_of(self, run: Claimed) -> bool:
+        """Whether the tokens of this run count towards a daily budget."""
+        return any(budget.max_tokens_per_day is not None for _, budget in self._of(run))
+
+    def spend(self, run: Claimed, tokens: int) -> str | None:
+        """Add the tokens that a run has used to its daily budgets.
+
+        Returns the reason why the run must stop, or None if it may continue. An unreachable database stops no run.
+        """
+        reason = None
+        for account, budget in self._of(run):
+            most = budget.max_tokens_per_day
+            if most is None:
+                continue
+            try:
+                with driver() as conn:
+                    spent = budgets.spend(conn, account, tokens)
+            except Unavailable:
+                continue
+            self._known[account] = Budget(most, budget.max_run_tokens, spent)
+            if spent > most:
+                reason = reason or budgets.exceeded(account, most)
+        return reason
+
+    def _of(self, run: Claimed) -> list[tuple[Account, Budget]]:
+        if not self._known:
+            return []
+        accounts = budgets.accounts(run.deployment_id, run.key_id)
+        return [(account, self._known[account]) for account in accounts if account in self._known]

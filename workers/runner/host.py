@@ -31,7 +31,7 @@ from workers.graph_host import frames
 from workers.isolation import bubblewrap, disk, sandbox, usage
 from workers.isolation.cgroups import ControlGroup
 from workers.runner.host_health import HostHealth
-from workers.runner.quarantine import OPEN, Group
+from workers.runner.quarantine import DEFAULT_GROUP, Group
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Host:
         settings: Settings,
         output: Output,
         *,
-        group: Group = OPEN,
+        group: Group = DEFAULT_GROUP,
         owner: HostOwner | None = None,
     ) -> None:
         """Start the process. Raises HostUnusable. Without an owner, requests to the deployment are ignored."""
@@ -276,11 +276,7 @@ class Host:
                 self.send(frames.STOP, frames.NOBODY, b"")
             except HostDied:
                 return
-            gevent.spawn(self._end_after, TERM_SECONDS)
-
-    def _end_after(self, seconds: float) -> None:
-        gevent.sleep(seconds)
-        self.kill("did not stop")
+            gevent.spawn_later(TERM_SECONDS, self.kill, "did not stop")
 
     def kill(self, reason: str) -> None:
         """Kill the process and everything it started. Calls `host_died` of each occupant."""

@@ -41,23 +41,20 @@ from shared.infra.loops import forever
 from shared.infra.postgres import connection, dumps
 from shared.settings import Settings
 from shared.threads import state
+from workers.celery_app import PASS_ON_SECONDS
 from workers.graph_host import frames
 from workers.runner import host_requests
 from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
-from workers.runner.quarantine import OPEN
+from workers.runner.quarantine import DEFAULT_GROUP
 from workers.runner.relay import Relay
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # how long to wait on the lists before reading again which revisions have hosts
 # Most calls of one revision at the same time, so that a host that hangs leaves capacity for other revisions.
-AT_ONCE = {
-    CALLS: 256,
-    EXCHANGES: 1000,
-}
+AT_ONCE = {CALLS: 256, EXCHANGES: 1000}
 LONG_SECONDS = 0.25  # a call that takes longer is monitored by heartbeats
-PASS_ON_SECONDS = 0.2
 UPDATE_TRIES = 3  # of an update whose thread changes before it is stored
 
 
@@ -73,7 +70,12 @@ class HostCalls:
         self._wake_list = f"{redis.PREFIX}hosts:wake:{settings.worker}"
         hosts.on_ready = self._wake
         self._listener = gevent.spawn(
-            forever, self._listen, 0, what="listening for calls", retry=(0.1, 1.0), until=self._is_over
+            forever,
+            self._listen,
+            0,
+            what="listening for calls",
+            retry=(0.1, 1.0),
+            until=lambda: self._is_draining,
         )
 
     # starting hosts
@@ -84,7 +86,7 @@ class HostCalls:
             self._group.spawn(self._pass_on if self._is_draining else self._prepare, revision_id)
 
     def _pass_on(self, revision_id: UUID) -> None:
-        gevent.sleep(PASS_ON_SECONDS)  # until this process's consumer has stopped; it would receive it again
+        gevent.sleep(PASS_ON_SECONDS)
         broker.enqueue_host(self._settings.pool, revision_id)
 
     def _prepare(self, revision_id: UUID) -> None:
@@ -126,7 +128,7 @@ class HostCalls:
         return {
             host.revision_id
             for host in self._hosts.all()
-            if host.group == OPEN and host.is_healthy and not host.is_retiring
+            if host.group == DEFAULT_GROUP and host.is_healthy and not host.is_retiring
         }
 
     def _wake(self) -> None:
@@ -177,9 +179,6 @@ class HostCalls:
             channel.send(pending.caller, REFUSED, calls.refusal("failed", "internal error"))
 
     # ending
-
-    def _is_over(self) -> bool:
-        return self._is_draining
 
     def drain(self) -> None:
         """Take no new calls."""

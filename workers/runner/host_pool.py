@@ -31,7 +31,7 @@ from shared.infra.loops import forever
 from shared.settings import Settings
 from workers.runner.host import Host, HostCommand, Output
 from workers.runner.host_requests import Loopbacks
-from workers.runner.quarantine import ALONE, OPEN, Group, reserved
+from workers.runner.quarantine import ALONE, DEFAULT_GROUP, Group, reserved
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _Hosts:
 
 
 class PreparedHost(NamedTuple):
-    """What a host of a revision is started with."""
+    """The command, output and limits of a host to start."""
 
     command: HostCommand
     output: Output
@@ -103,7 +103,7 @@ class HostPool:
     # choosing
 
     def acquire(
-        self, revision_id: UUID, group: Group = OPEN, *, depth: int = 0, unless: AsyncResult = NEVER
+        self, revision_id: UUID, group: Group = DEFAULT_GROUP, *, depth: int = 0, unless: AsyncResult = NEVER
     ) -> Host:
         """Return the least busy healthy host of a revision for runs of this group and depth. Starts one if needed.
 
@@ -167,7 +167,7 @@ class HostPool:
 
     def _needs_another_host(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
         return (
-            group == OPEN
+            group == DEFAULT_GROUP
             and hosts.start is None
             and len(hosts.ready) < self._most(revision_id)
             and all(host.occupants and _is_busy(host) for host in hosts.ready)
@@ -199,14 +199,14 @@ class HostPool:
     def _request(self, revision_id: UUID, group: Group) -> _Start:
         start = self._hosts(revision_id, group).start = _Start(revision_id, group)
         self._queue.append(start)
-        if OPEN < group < (ALONE, 0) and self._has_slot(group):
+        if DEFAULT_GROUP < group < (ALONE, 0) and self._has_slot(group):
             self._take_idle(start)
         self._advance()
         return start
 
     def _take_idle(self, start: _Start) -> None:
         """Use an idle open host of the revision for this start, which saves starting a process."""
-        idle = next(filter(self._is_idle, self._hosts(start.revision_id, OPEN).ready), None)
+        idle = next(filter(self._is_idle, self._hosts(start.revision_id, DEFAULT_GROUP).ready), None)
         if idle is not None and idle.is_healthy:
             self._forget(idle)
             idle.group = start.group
@@ -291,7 +291,7 @@ class HostPool:
     def host_changed(self, host: Host) -> None:
         if host.died is not None:
             self._forget(host)
-        elif self._is_idle(host) and (host.group != OPEN or host.is_retiring or host.is_unfit):
+        elif self._is_idle(host) and (host.group != DEFAULT_GROUP or host.is_retiring or host.is_unfit):
             self._evict(host, "is not needed any more")
         if self._queue:
             self._advance()
@@ -324,7 +324,7 @@ class HostPool:
                 self._limits.pop(revision_id, None)
             kept = 0 if changed.is_deleted else self._most(revision_id)
             why = "its deployment is gone" if changed.is_deleted else "its deployment may have fewer"
-            open_to_all = [host for host in hosts if host.group == OPEN]
+            open_to_all = [host for host in hosts if host.group == DEFAULT_GROUP]
             idle = [host for host in open_to_all if self._is_idle(host)]
             for host in idle[: max(len(open_to_all) - kept, 0)]:
                 self._evict(host, why)
@@ -366,7 +366,7 @@ class HostPool:
             self._evict(host, "was idle")
 
     def _idle_seconds(self, host: Host) -> float:
-        if host.group != OPEN:
+        if host.group != DEFAULT_GROUP:
             return EXPECTED_SECONDS
         if self._settings.host_idle_seconds:
             return self._settings.host_idle_seconds

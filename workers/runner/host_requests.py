@@ -39,12 +39,11 @@ from shared.user_code import loopback
 from workers.graph_host import frames
 from workers.runner.host import Host
 
+log = logging.getLogger(__name__)
+
 _ADDRESS = statement("builds.address")
 
-READS = ("get_tuple", "list", "ancestors")
-
-
-log = logging.getLogger(__name__)
+READS = ("get_tuple", "list", "ancestors")  # lookups that a call may make
 AT_ONCE = 512  # concurrent requests of one host, including waits for nested runs; more are refused
 MOST = 1024  # … including refused ones; a host that opens more does not read the refusals, and is killed
 WINDOW = 16  # parts in flight without a credit, in each direction

@@ -21,12 +21,12 @@ ALONE = 12
 FEW = 4
 
 Group = tuple[int, int]  # the level, and the part of the runs at this level
-OPEN: Group = (0, 0)  # runs under which no host died
+DEFAULT_GROUP: Group = (0, 0)  # runs under which no host died
 
 
 def reserved(group: Group, depth: int) -> Group:
     """Return the group of the reserved host for nested runs of this group and depth. Its level is `-depth`."""
-    return -depth, 0 if group == OPEN else (group[1] << 8) + group[0]
+    return -depth, 0 if group == DEFAULT_GROUP else (group[1] << 8) + group[0]
 
 
 def group(run_id: UUID, level: int) -> Group:

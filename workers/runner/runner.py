@@ -34,12 +34,12 @@ from shared.runs import backlog, claims, end_event
 from shared.runs import limits as run_limits
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
-from workers.runner.budgets import Budgets
+from workers.celery_app import PASS_ON_SECONDS
 from workers.runner.claiming import AT_ONCE, UNNOTIFIED_SECONDS, ClaimedRuns, Claims, LimitedQueue
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writers
-from workers.runner.execution import Execution, Services
+from workers.runner.execution import Budgets, Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
@@ -50,7 +50,6 @@ RETRY_SECONDS = 1.0  # longest pause before a loop repeats a step that failed be
 NESTED_SECONDS = 1.0  # longest interval between two searches for waiting nested runs
 NESTED_PAUSE_SECONDS = 0.02  # shortest interval: notifications that arrive together cause one search
 WARM_AT_START = 2
-PASS_ON_SECONDS = 0.2  # until this process's consumer has stopped; it would receive the notification again
 MAX_ENDED = 100_000  # ends remembered for the count of the last minute
 CLOSE_SECONDS = 5.0  # time to hand over runs when the process exits
 LOCKED_SECONDS = 0.05  # pause before the lease of a run whose row was locked is renewed again

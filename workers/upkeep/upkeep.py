@@ -34,14 +34,7 @@ from shared.infra import broker
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import (
-    backlog,
-    claims,
-    end_event,
-    finish,
-    limits,
-    webhooks,
-)
+from shared.runs import backlog, claims, end_event, finish, limits, webhooks
 from shared.runs.create import Created
 from shared.runs.finish import Finish
 from shared.settings import Settings

@@ -284,7 +284,7 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
         assert index.asked == seen + 1
         assert len([line for line in said if toolchain.UNSATISFIED in line]) == 1
 
-        wanted, output = world.tmp_path / "wanted.in", world.tmp_path / "pylock.toml"
+        wanted, output = world.tmp_path / "requirements.in", world.tmp_path / "pylock.toml"
         confined = StepSandbox(settings, folder=world.tmp_path, cache=settings.cache_dir / "own")
         installer = Installer(confined, toolchain.find_interpreter(settings, None))
         for version in ("2", "3"):

@@ -19,7 +19,7 @@ from shared.models import RunStatus, ThreadStatus
 from shared.runs.claims import Claimed
 from workers.runner import ending, quarantine
 from workers.runner.ending import Drop, End, Ending, GiveBack, HostOutcome, RollBack, Stop
-from workers.runner.quarantine import ALONE, OPEN
+from workers.runner.quarantine import ALONE
 
 ID = UUID(int=1)
 BROKEN = {"error": "ValueError", "message": "no"}
@@ -253,7 +253,7 @@ def test_of_two_hundred_one_is_found_within_a_few_deaths() -> None:
 def test_after_one_death_runs_go_on_together_where_no_other_run_is(together: int) -> None:
     runs = [UUID(int=n) for n in range(together)]
     (group,) = {quarantine.group(run, quarantine.after(0, together)) for run in runs}
-    assert group != OPEN
+    assert group != quarantine.DEFAULT_GROUP
 
 
 def test_who_died_alone_stays_alone() -> None:

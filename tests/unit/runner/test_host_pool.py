@@ -17,13 +17,13 @@ from tests.support.waiting import until
 from workers.runner import host_health, host_pool, quarantine
 from workers.runner.host import Host
 from workers.runner.host_pool import AcquireCancelled
-from workers.runner.quarantine import ALONE, OPEN
+from workers.runner.quarantine import ALONE, DEFAULT_GROUP
 
 
 @within(stage, hosts_per_revision=2)
 def test_the_least_busy_host_is_chosen(s: Stage) -> None:
     first = s.acquire()
-    s.pool._request(s.revision, OPEN).done.get()
+    s.pool._request(s.revision, DEFAULT_GROUP).done.get()
     Occupant().enter(first)
     second = s.acquire()
     assert second is not first
@@ -138,7 +138,7 @@ def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s
         host = s.acquire(group=quarantine.group(uuid4(), ALONE))
         occupant = Occupant().enter(host)
         used.append(host)
-        assert len([host for host in s.pool.all() if host.group != OPEN]) <= 2
+        assert len([host for host in s.pool.all() if host.group != DEFAULT_GROUP]) <= 2
         until(lambda: occupant.frames)
         host.leave(occupant.id)
         return occupant
@@ -297,7 +297,7 @@ def test_a_nested_run_needs_no_slot_that_runs_above_it_hold(s: Stage) -> None:
     assert not second.ready()
     first.leave(in_first.id)
     until(second.ready)
-    assert second.get().group == quarantine.reserved(OPEN, 1)
+    assert second.get().group == quarantine.reserved(DEFAULT_GROUP, 1)
 
 
 @greened

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import host_health, host_pool
 from workers.runner.host_pool import HostPool, PreparedHost
-from workers.runner.quarantine import OPEN
+from workers.runner.quarantine import DEFAULT_GROUP
 
 
 @within(bench)
@@ -54,7 +54,7 @@ def test_runs_whose_host_died_go_on_together_and_count_no_death(b: Bench) -> Non
     hosts = set(b.hosts())
     for pid in hosts:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: len([host for host in b.runner.hosts.all() if host.group != OPEN]) == 1)
+    until(lambda: len([host for host in b.runner.hosts.all() if host.group != DEFAULT_GROUP]) == 1)
     for run_id in ids:
         b.wait(run_id)
 

@@ -24,6 +24,8 @@ OBJECT = "must be an object"
 # Remarks about keys that are accepted but have no effect: a level of the build log, and a text.
 IGNORED = ("INFO", "has no meaning here and is ignored")
 NOT_DONE = ("WARNING", "is not done here and is ignored")  # the author may miss the effect
+
+# Limits of a regular expression that is matched quickly, and its tokens.
 MAX_REPEATS = 3
 FEW = 4  # maximum repetitions of a group that contains a repetition, and of that inner repetition
 TOKEN = re.compile(
@@ -62,10 +64,7 @@ class Value(fields.Field[Any]):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            required=required,
-            allow_none=nullable and not required,
-            metadata={"remark": remark},
-            **kwargs,
+            required=required, allow_none=nullable and not required, metadata={"remark": remark}, **kwargs
         )
         self.error = error
         self.accepts = accepts
@@ -109,12 +108,7 @@ def one_of(*choices: str, error: str = "", **kwargs: Any) -> Value:
 
 
 def array(
-    error: str,
-    accepts: Callable[[Any], bool],
-    *,
-    least: int = 0,
-    most: float = math.inf,
-    **kwargs: Any,
+    error: str, accepts: Callable[[Any], bool], *, least: int = 0, most: float = math.inf, **kwargs: Any
 ) -> Value:
     """An array of `least` to `most` items, each approved by `accepts`."""
     return Value(
@@ -220,7 +214,7 @@ def remarks(section: Section, config: Mapping[str, Any], path: str = "") -> Iter
 
 
 @dataclass
-class Group:
+class PatternGroup:
     """The part of a pattern in a pair of parentheses, with all parts inside."""
 
     repeats: list[float] = field(default_factory=list)  # the highest number of times of each repetition
@@ -243,8 +237,8 @@ def why_not_quick(pattern: str) -> str | None:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is no regular expression: {error}"
-    groups = [Group()]
-    last = Group()  # the operand of a repetition
+    groups = [PatternGroup()]
+    last = PatternGroup()  # the operand of a repetition
     for token in TOKEN.finditer(pattern):
         match token.lastgroup:
             case "reference":
@@ -252,7 +246,7 @@ def why_not_quick(pattern: str) -> str | None:
             case "unknown" | "unknown_group":
                 return "it has a construct that cannot be checked: the flag x, or an unknown kind of group"
             case "opening":
-                groups.append(Group())
+                groups.append(PatternGroup())
             case "closing":
                 last = groups.pop()
                 groups[-1].repeats += last.repeats
@@ -265,7 +259,7 @@ def why_not_quick(pattern: str) -> str | None:
                     return "it repeats a group that repeats or chooses, which can take very long to match"
                 groups[-1].repeats.append(most)
             case "atom":
-                last = Group()
+                last = PatternGroup()
             case _:
                 pass
     if sum(most > FEW for most in groups[0].repeats) > MAX_REPEATS:

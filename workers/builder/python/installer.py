@@ -158,7 +158,7 @@ def inputs_of(project: Path, manifest: Manifest, interpreter: Interpreter, archi
 
 def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_line: WriteLine) -> Path:
     """Resolve the inputs. Returns the path of the lock file with the exact versions. Raises BuildFailed."""
-    listed, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
+    listed, output = workspace.root / "requirements.in", workspace.root / "pylock.toml"
     local = inputs.manifest.packages if inputs.manifest.locked is None else ()
     packages = [f"--editable {workspace.project / path}" for path in local]
     lines = (*BASE_REQUIREMENTS, *inputs.manifest.requirements, *packages)

@@ -159,6 +159,6 @@ def _by_deployment(settings: Settings) -> dict[str, Path]:
 def _remove(folders: Iterable[Path]) -> int:
     removed = 0
     for path in folders:
-        workspaces.delete(path)
+        disk.remove(path)
         removed += 1
     return removed

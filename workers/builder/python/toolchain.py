@@ -183,8 +183,7 @@ def find_interpreter(settings: Settings, version: str | None) -> Interpreter:
     path = _installed(version, settings.passed_on.get("PATH", ""))
     if path is None:
         raise BuildFailed(
-            "configuration",
-            f"python_version: {version} is not installed on this server, which has {HERE}",
+            "configuration", f"python_version: {version} is not installed on this server, which has {HERE}"
         )
     return Interpreter(path, version)
 

@@ -15,11 +15,7 @@ from .storage import MemoryStorage, Records, Storage
 
 PAGE = 50
 # Entries of a config that address a checkpoint.
-CHECKPOINT_KEYS = (
-    "checkpoint_id",
-    "checkpoint_ns",
-    "checkpoint_map",
-)
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 # Entries of `configurable` with the user's record. Checkpoints do not store them, nor those that LangGraph excludes.
 PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})
@@ -161,7 +157,7 @@ def list_question(
         "before": addressed_by(before).get("checkpoint_id"),
         "filter": filter or {},
         "limit": PAGE if limit is None else min(limit, PAGE),
-        "wanted": limit,
+        "remaining": limit,
     }
 
 
@@ -183,10 +179,10 @@ def next_page(question: dict[str, Any], parts: Sequence[bytes]) -> dict[str, Any
     """Return the question for the next page; None if there is none or the limit is reached."""
     head = Storage.head(parts)
     items = head["items"]
-    remaining = question["wanted"]
+    remaining = question["remaining"]
     if remaining is not None:
         remaining -= len(items)
     if not items or not head["more"] or remaining == 0:
         return None
     limit = PAGE if remaining is None else min(remaining, PAGE)
-    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "wanted": remaining}
+    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "remaining": remaining}

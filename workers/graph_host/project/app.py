@@ -53,10 +53,11 @@ class App:
         exchange = self._exchanges.begin(id)
         kind = SocketCall if head["type"] == "websocket" else HttpCall
         call = kind(exchange, head)
-        task = self._exchanges.connection.loop.create_task(call.run(self.app, dict(self._lifespan.state)))
+        loop = self._exchanges.connection.loop
+        task = loop.create_task(call.run(self.app, dict(self._lifespan.state)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        exchange.on_close = lambda: self._give_up_later(task)
+        exchange.on_close = lambda: loop.call_later(GIVE_UP_SECONDS, task.cancel)
 
     async def stop(self) -> None:
         """End the requests in progress, at most END_SECONDS, and leave the lifespan, at most LEAVE_SECONDS."""
@@ -66,9 +67,6 @@ class App:
             for task in late:
                 task.cancel()
         await self._lifespan.leave(LEAVE_SECONDS)
-
-    def _give_up_later(self, task: asyncio.Task[None]) -> None:
-        self._exchanges.connection.loop.call_later(GIVE_UP_SECONDS, task.cancel)
 
 
 def load(location: str, modules: Modules) -> Any:
@@ -134,11 +132,7 @@ class Lifespan:
             log.error("http.app: its lifespan failed at the end", exc_info=self._error)
 
     async def _run(self) -> None:
-        scope = {
-            "type": "lifespan",
-            "asgi": {"version": "3.0", "spec_version": "2.0"},
-            "state": self.state,
-        }
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         try:
             await self._app(scope, self._inbox.get, self._send)
         except BaseException as error:  # any exception of the app

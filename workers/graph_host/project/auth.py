@@ -28,7 +28,7 @@ from uuid import UUID
 import orjson
 from langgraph_sdk import Auth
 
-from ..loader import LoadFailed, Modules, load_object
+from ..loader import LoadFailed, Modules, load_object, parameters_of
 from .loopback import acting_for
 from .request import NAMES, Facts
 from .users import document_of, user_of
@@ -164,21 +164,15 @@ def load(location: str, modules: Modules) -> ProjectAuth:
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters to pass. Raises LoadFailed for a parameter without default and with an unknown name."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise LoadFailed(f"{KEY}: the function of @auth.authenticate has no readable signature") from error
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    where = f"{KEY}: the function of @auth.authenticate"
+    parameters = parameters_of(where, function)
     for parameter in parameters:
-        if parameter.kind not in variadic and parameter.name not in NAMES and parameter.default is EMPTY:
+        if parameter.name not in NAMES and parameter.default is EMPTY:
             known = ", ".join(sorted(NAMES))
             raise LoadFailed(
-                f"{KEY}: the function of @auth.authenticate wants '{parameter.name}', which nobody gives: {known} are"
-                " known, others need a default"
+                f"{where} wants '{parameter.name}', which nobody gives: {known} are known, others need a default"
             )
-    return [
-        parameter for parameter in parameters if parameter.name in NAMES and parameter.kind not in variadic
-    ]
+    return [parameter for parameter in parameters if parameter.name in NAMES]
 
 
 def _handlers(auth: Auth) -> dict[tuple[str, str], Callable[..., Any]]:
@@ -250,12 +244,8 @@ def _raise_refusal(error: Exception) -> None:
     status: Any = getattr(error, "status_code", None)
     if isinstance(status, int) and 400 <= status <= 599:
         detail: Any = getattr(error, "detail", None)
-        text = detail if isinstance(detail, str) else _as_text(detail)
+        text = detail if isinstance(detail, str) else orjson.dumps(detail, default=repr).decode()
         raise Denial(int(status), text, _headers(getattr(error, "headers", None))) from None
-
-
-def _as_text(detail: Any) -> str:
-    return orjson.dumps(detail, default=repr).decode()
 
 
 def _headers(headers: Any) -> dict[str, str]:

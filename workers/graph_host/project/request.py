@@ -63,7 +63,11 @@ class Facts:
     def query_params(self) -> Mapping[str, str]:
         datastructures = _starlette("datastructures")
         query = self._request.get("query") or ""
-        return datastructures.QueryParams(query) if datastructures else MultiDict(_parsed(query))
+        return (
+            datastructures.QueryParams(query)
+            if datastructures
+            else MultiDict(parse_qsl(query, keep_blank_values=True))
+        )
 
     @cached_property
     def request(self) -> Any:
@@ -148,10 +152,15 @@ class Url(str):
         return getattr(urlsplit(self), name)
 
 
+async def _no_body(*_: Any) -> NoReturn:
+    raise RuntimeError("authenticate is asked before the body of the request is read")
+
+
 class Request:
     """The request for projects without Starlette. Has the most used attributes of Starlette's Request."""
 
     path_params: Mapping[str, str] = {}
+    body = json = form = stream = _no_body
 
     def __init__(self, facts: Facts) -> None:
         self.scope = facts.scope
@@ -167,22 +176,6 @@ class Request:
     def cookies(self) -> dict[str, str]:
         cookies = SimpleCookie(self.headers.get("cookie", ""))
         return {name: morsel.value for name, morsel in cookies.items()}
-
-    async def body(self) -> NoReturn:
-        await _no_body()
-
-    async def json(self) -> NoReturn:
-        await _no_body()
-
-    async def form(self) -> NoReturn:
-        await _no_body()
-
-    async def stream(self) -> NoReturn:
-        await _no_body()
-
-
-async def _no_body() -> NoReturn:
-    raise RuntimeError("authenticate is asked before the body of the request is read")
 
 
 def _starlette_request(requests: Any, facts: Facts) -> Any:
@@ -213,7 +206,3 @@ def _starlette(name: str) -> Any:
         return importlib.import_module(f"starlette.{name}")
     except ImportError:
         return None
-
-
-def _parsed(query: str) -> list[tuple[str, str]]:
-    return parse_qsl(query, keep_blank_values=True)

@@ -160,12 +160,8 @@ def _entries(returned: Any) -> Document:
     if isinstance(returned, str):
         return {"identity": returned}
     if isinstance(returned, Mapping):
-        return {**returned} if all(isinstance(name, str) for name in returned) else _named(returned)
+        return {name: value for name, value in returned.items() if isinstance(name, str)}
     return dict(_attributes(returned))
-
-
-def _named(returned: Mapping[Any, Any]) -> Document:
-    return {name: value for name, value in returned.items() if isinstance(name, str)}
 
 
 def _attributes(user: Any) -> Iterator[tuple[str, Any]]:

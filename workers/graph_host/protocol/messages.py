@@ -327,14 +327,7 @@ def _whole(state: Block) -> Block:
     id, name, raw = state.get("id"), state.get("name"), state.get("args") or "{}"
     args = _parsed(raw)
     if args is None:
-        return {
-            "type": "invalid_tool_call",
-            "id": id,
-            "name": name,
-            "args": raw,
-            "error": UNREADABLE,
-            **rest,
-        }
+        return {"type": "invalid_tool_call", "id": id, "name": name, "args": raw, "error": UNREADABLE, **rest}
     return {"type": CALLS[type_], "id": id or "", "name": name or "", "args": args, **rest}
 
 
