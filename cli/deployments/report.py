@@ -200,5 +200,5 @@ class Stopwatch:
         return time.monotonic() - self._started
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return self.limit_seconds - self.seconds

@@ -315,10 +315,10 @@ def _keys(settings: Settings, url: str, database: Database) -> Finding:
             return bad
         if database.schema != needed():
             return ok(name, f"{_origin(settings)}; tried when the schema is this code's")
-        return _tried(settings, url)
+        return _try_keys(settings, url)
 
 
-def _tried(settings: Settings, url: str) -> Finding:
+def _try_keys(settings: Settings, url: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
     from cli.machine import local  # imported here: it loads SQLAlchemy

@@ -70,7 +70,7 @@ def _secrets(url: str) -> set[str]:
 
     A driver may take a part of a password that holds an unescaped @ or / for the host name and quote it in an error.
     """
-    found = {value for name, value in parse_qsl(urlsplit(url).query) if "password" in name.lower()}
-    if written := re.search(r"://[^:@/]*:(.*)@", url):
-        found |= {written[1], unquote(written[1]), *re.split(r"[@:/?#]", written[1])}
-    return {secret for secret in found if len(secret) >= SHORTEST_MASKED}
+    secrets = {value for name, value in parse_qsl(urlsplit(url).query) if "password" in name.lower()}
+    if match := re.search(r"://[^:@/]*:(.*)@", url):
+        secrets |= {match[1], unquote(match[1]), *re.split(r"[@:/?#]", match[1])}
+    return {secret for secret in secrets if len(secret) >= SHORTEST_MASKED}

@@ -120,7 +120,7 @@ def _running_runs(client: Client, deployment: Mapping[str, Any]) -> list[dict[st
 def draw(answer: Mapping[str, Any], now: datetime | None = None) -> Group:
     """Return the tables of one refresh."""
     now = now or datetime.now(UTC)
-    parts: list[Any] = [workers.pools_table(answer["pools"]), Text()]
+    parts: list[Any] = [table(answer["pools"], workers.POOLS), Text()]
     if answer["deployments"]:
         rows = sorted(answer["deployments"], key=lambda row: (-row["running"] - row["waiting"], row["name"]))
         parts.append(table(rows, DEPLOYMENTS))

@@ -12,7 +12,6 @@ from urllib.parse import quote
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 from typer import Option
 
@@ -176,7 +175,7 @@ def read(client: Client) -> dict[str, Any]:
 
 def draw(answer: Mapping[str, Any]) -> Group:
     """Return the tables of one refresh."""
-    parts: list[Any] = [pools_table(answer["pools"]), Text()]
+    parts: list[Any] = [table(answer["pools"], POOLS), Text()]
     if answer["workers"]:
         parts.append(table(answer["workers"], WORKERS))
     else:
@@ -185,11 +184,6 @@ def draw(answer: Mapping[str, Any]) -> Group:
     if hosts:
         parts += [Text(), table(hosts, HOSTS)]
     return Group(*parts)
-
-
-def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the pools with their runners and waiting runs."""
-    return table(pools, POOLS)
 
 
 def _runners(pool: Mapping[str, Any]) -> Text:

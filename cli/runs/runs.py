@@ -14,6 +14,7 @@ from cli.client.names import (
     RUN_STATUSES,
     UNSUCCESSFUL_RUNS,
     is_part,
+    only_match,
     run_state,
     run_state_style,
     with_part,
@@ -156,12 +157,9 @@ def _find_run(api: Client, text: str, thread: str | None) -> Row:
     rows = with_part(searched, text, key="run_id")
     if not rows and not thread:
         rows = with_part(_search(api, limit=SEARCHED), text, key="run_id")
-    if len(rows) > 1:
-        raise BadUsage(f"{len(rows)} runs have an id with {text!r}: give more of it.")
-    if not rows:
-        where = "in that thread" if thread else "among the newest: name its thread with --thread"
-        raise CommandFailed(f"There is no run {text!r} {where}. `runyard runs list` shows the newest.")
-    return rows[0]
+    where = "in that thread" if thread else "among the newest: name its thread with --thread"
+    missing = f"There is no run {text!r} {where}. `runyard runs list` shows the newest."
+    return only_match(rows, text, "runs", missing)
 
 
 def _path(row: Row) -> str:

@@ -9,10 +9,9 @@ from rich.text import Text
 from typer import Option
 
 from cli.client.client import Client
-from cli.client.names import is_id, is_part, run_style, with_part
+from cli.client.names import is_id, is_part, only_match, run_style, with_part
 from cli.commands import Yes, command, delete_record, new_app
 from cli.deployments.target import Limit, Target, Wide
-from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, as_text, console, id_column, printable, shortened, when
 from cli.runs.transcript import message_of
 
@@ -115,11 +114,8 @@ def find_thread_id(api: Client, text: str) -> str:
     if is_id(text):
         return text
     rows = with_part(_search(api, limit=SEARCHED), text, key="thread_id") if is_part(text) else []
-    if len(rows) > 1:
-        raise BadUsage(f"{len(rows)} threads have an id with {text!r}: give more of it.")
-    if not rows:
-        raise CommandFailed(f"There is no thread {text!r}. `runyard threads list` shows the newest.")
-    return rows[0]["thread_id"]
+    missing = f"There is no thread {text!r}. `runyard threads list` shows the newest."
+    return only_match(rows, text, "threads", missing)["thread_id"]
 
 
 def _search(api: Client, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:
