@@ -69,7 +69,8 @@ class Address:
     def announce(self) -> None:
         """Print the notice on stderr, so that the user sees which service a command changes or reads."""
         if self.notice and not is_quiet.get():
-            typer.echo(self.notice, err=True)
+            # The address may come from a file of an untrusted folder: a terminal must not execute control characters.
+            typer.echo("".join(sign if sign.isprintable() else "�" for sign in self.notice), err=True)
 
 
 def find_address(url: str | None, settings: Settings) -> Address:

@@ -354,7 +354,6 @@ def deploy(
         "--type",
         help="Label of a new deployment, which `list --wide` shows and the API filters by; it changes nothing else."
         " Default: dev.",
-        show_default=False,
     ),
     deployment_id: str | None = Option(
         None, help="Id of the deployment to update, instead of its name.", metavar="ID"
@@ -367,21 +366,18 @@ def deploy(
     ),
     git: str | None = Option(
         None,
-        "--git",
         help="Address of a repository to deploy instead of a directory. The service fetches it.",
         metavar="URL",
         rich_help_panel=GIT_PANEL,
     ),
     ref: str | None = Option(
         None,
-        "--ref",
         help="Branch, commit, or refs/tags/TAG. Default: the repository's default branch.",
         metavar="REF",
         rich_help_panel=GIT_PANEL,
     ),
     preview: str | None = Option(
         None,
-        "--preview",
         help="Deploy a preview of this name: a revision at its own address, without traffic of the deployment.",
         metavar="NAME",
     ),

@@ -22,8 +22,7 @@ from cli.output import Column, Output, id_column, printable, show_table, when
 SEARCHED = 100  # revisions that a rollback searches for an earlier DEPLOYED one
 
 Revision = Annotated[
-    str | None,
-    typer.Argument(help="Revision: v3, its id or the end of its id.", metavar="REVISION", show_default=False),
+    str | None, typer.Argument(help="Revision: v3, its id or the end of its id.", metavar="REVISION")
 ]
 
 

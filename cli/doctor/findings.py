@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -25,9 +25,6 @@ class Finding:
     state: State
     found: str
     advice: str = ""  # one sentence on what to do; empty if nothing is to be done
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def ok(name: str, found: str) -> Finding:

@@ -316,11 +316,7 @@ def _start_processes(
                 for number in range(1, procfile.children(settings.processes, line.name) + 1):
                     name = line.name if number == 1 else f"{line.name}.{number}"
                     program = SupervisedProgram(
-                        name,
-                        line.argv,
-                        line.environment(environment),
-                        PROJECT,
-                        command=line.command,
+                        name, line.argv, line.environment(environment), PROJECT, command=line.command
                     )
                     started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)

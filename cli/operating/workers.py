@@ -36,7 +36,6 @@ Worker = Annotated[
         help="Worker: HOST, HOST:PID, or the id that --json prints. HOST alone stands for all workers of that machine."
         " Default: the only runner.",
         metavar="WORKER",
-        show_default=False,
     ),
 ]
 
@@ -70,7 +69,7 @@ def drain(
     out: Output,
     worker: Worker = None,
     wait: float = Option(
-        0, "--wait", min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
+        0, min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
     ),
 ) -> None:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.

@@ -45,7 +45,6 @@ def run(
         None,
         help="Input of the run: JSON, or text that becomes a message; `-` reads it from stdin.",
         metavar="INPUT",
-        show_default=False,
     ),
     assistant: str | None = Option(
         None,
@@ -58,7 +57,7 @@ def run(
         None, "--thread", "-t", help="Thread to continue. Default: a new thread.", metavar="ID"
     ),
     resume: str | None = Option(
-        None, "--resume", help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
+        None, help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
     ),
     stream_mode: list[str] | None = Option(
         None,

@@ -30,18 +30,11 @@ app = new_app("List, show, cancel and retry runs of a deployment.")
 SEARCHED = 1000  # runs that are searched for a part of an id
 
 RunId = Annotated[
-    str | None,
-    typer.Argument(help="Run: its id or the end of its id. Required.", metavar="RUN", show_default=False),
+    str | None, typer.Argument(help="Run: its id or the end of its id. Required.", metavar="RUN")
 ]
 Thread = Annotated[
     str | None,
-    typer.Option(
-        "--thread",
-        "-t",
-        help="Thread of the run: its id or the end of its id.",
-        metavar="ID",
-        show_default=False,
-    ),
+    typer.Option("--thread", "-t", help="Thread of the run: its id or the end of its id.", metavar="ID"),
 ]
 Status = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 Row = dict[str, Any]
@@ -53,7 +46,7 @@ def list_runs(
     target: Target,
     out: Output,
     thread: Thread = None,
-    status: Status | None = Option(None, help="Only runs of this status.", show_default=False),
+    status: Status | None = Option(None, help="Only runs of this status."),
     limit: Limit = 20,
     wide: Wide = False,
 ) -> None:
@@ -119,9 +112,7 @@ def retry(
     out: Output,
     run: RunId = None,
     force: bool = Option(
-        False,
-        "--force",
-        help="Fork the thread at the run's last checkpoint if the thread has changed since.",
+        False, "--force", help="Fork the thread at the run's last checkpoint if the thread has changed since."
     ),
     thread: Thread = None,
 ) -> None:

@@ -27,10 +27,7 @@ SELECTED = [
 ]  # not the values, which may be large
 
 ThreadId = Annotated[
-    str | None,
-    typer.Argument(
-        help="Thread: its id or the end of its id. Required.", metavar="THREAD", show_default=False
-    ),
+    str | None, typer.Argument(help="Thread: its id or the end of its id. Required.", metavar="THREAD")
 ]
 
 
@@ -40,7 +37,7 @@ def list_threads(
     target: Target,
     out: Output,
     status: Literal["idle", "busy", "interrupted", "error"] | None = Option(
-        None, help="Only threads of this status.", show_default=False
+        None, help="Only threads of this status."
     ),
     limit: Limit = 20,
     wide: Wide = False,
@@ -77,11 +74,7 @@ def show(target: Target, out: Output, thread: ThreadId = None) -> None:
 @app.command("history")
 @command
 def history(
-    target: Target,
-    out: Output,
-    thread: ThreadId = None,
-    limit: Limit = 10,
-    wide: Wide = False,
+    target: Target, out: Output, thread: ThreadId = None, limit: Limit = 10, wide: Wide = False
 ) -> None:
     """List the checkpoints of a thread, newest first."""
     with target.api_and(thread, "THREAD") as (api, text):
