@@ -69,8 +69,7 @@ class Address:
     def announce(self) -> None:
         """Print the notice on stderr, so that the user sees which service a command changes or reads."""
         if self.notice and not is_quiet.get():
-            # The address may come from a file of an untrusted folder: a terminal must not execute control characters.
-            typer.echo("".join(sign if sign.isprintable() else "�" for sign in self.notice), err=True)
+            typer.echo(self.notice, err=True)
 
 
 def find_address(url: str | None, settings: Settings) -> Address:
@@ -235,7 +234,12 @@ def find_tenant(org: str | None, local: Mapping[str, str] | None = None) -> str 
 
 
 def _read_kept(settings: Settings, name: str) -> str | None:
+    """Return the content of a file that `runyard up` writes; None if there is none, or with control characters.
+
+    The folder may be untrusted, and a terminal would execute control characters in a notice or an error.
+    """
     try:
-        return (settings.data_dir / name).read_text().strip() or None
-    except OSError:
+        text = (settings.data_dir / name).read_text().strip()
+    except (OSError, UnicodeDecodeError):
         return None
+    return text if text and text.isprintable() else None

@@ -170,7 +170,7 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
         for chunk in chunks:
             count += 1
             print_line(
-                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {_shorten(_essence(chunk.event, chunk.data))}"
+                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {_essence(chunk.event, chunk.data)}"
             )
             failed = chunk.data if chunk.event == "error" else failed
     except httpx.HTTPError as error:
@@ -181,13 +181,11 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
 
 
 def _essence(event: str, data: Any) -> str:
-    """Return the text of a message, or the JSON of another event."""
+    """Return the text of a message, or the JSON of another event, shortened to LINE."""
     if event.startswith("messages") and isinstance(data, list) and data:
-        return repr(data[0].get("content", ""))
-    return json.dumps(data, ensure_ascii=False)
-
-
-def _shorten(text: str) -> str:
+        text = repr(data[0].get("content", ""))
+    else:
+        text = json.dumps(data, ensure_ascii=False)
     return text if len(text) <= LINE else text[: LINE - 1] + "…"
 
 
