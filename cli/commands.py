@@ -65,8 +65,7 @@ Directory = Annotated[
     ),
 ]
 ConfigFile = Annotated[
-    str,
-    typer.Option("--config", "-c", help="Configuration file, relative to the directory.", metavar="FILE"),
+    str, typer.Option("--config", "-c", help="Configuration file, relative to the directory.", metavar="FILE")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Answer every confirmation with yes.")]
 

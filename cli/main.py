@@ -38,12 +38,7 @@ def completion(
 
 # The commands by the panel of the help page, each a function or a group.
 PANELS: dict[str, dict[str, Any]] = {
-    "Run the service": {
-        "up": serve.up,
-        "dev": dev.dev,
-        "demo": serve.demo,
-        "process": serve.process,
-    },
+    "Run the service": {"up": serve.up, "dev": dev.dev, "demo": serve.demo, "process": serve.process},
     "Deploy": {
         "new": project.new,
         "deploy": deploy.deploy,
@@ -109,7 +104,6 @@ def about(
     ),
     context: str | None = Option(
         None,
-        "--context",
         help="Service that `runyard login` kept under this name (RUNYARD_CONTEXT); `local`: none of them.",
         metavar="CONTEXT",
         autocompletion=contexts.complete_name,

@@ -234,7 +234,12 @@ def find_tenant(org: str | None, local: Mapping[str, str] | None = None) -> str 
 
 
 def _read_kept(settings: Settings, name: str) -> str | None:
+    """Return the content of a file that `runyard up` writes; None if there is none, or with control characters.
+
+    The folder may be untrusted, and a terminal would execute control characters in a notice or an error.
+    """
     try:
-        return (settings.data_dir / name).read_text().strip() or None
-    except OSError:
+        text = (settings.data_dir / name).read_text().strip()
+    except (OSError, UnicodeDecodeError):
         return None
+    return text if text and text.isprintable() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +14,8 @@ from uuid import uuid4
 import httpx
 
 from cli.client.access import ApiKey
-from cli.client.names import PREVIEW_SIGN, is_id, is_part, with_part
-from cli.errors import BadUsage, CommandFailed
+from cli.client.names import PREVIEW_SIGN, is_id, is_part, only_match, with_part
+from cli.errors import CommandFailed
 
 PAGE = 100
 TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # 14 s in total: a restart of the service
@@ -82,7 +83,7 @@ class Client:
     # Deployments
 
     def deployments(self, **filters: str) -> Iterator[dict[str, Any]]:
-        """Yield all deployments that match the list filters, such as `name` and `name_contains`."""
+        """Return all deployments that match the list filters, such as `name` and `name_contains`."""
         return self.every("/v2/deployments", **filters)
 
     def find(self, name: str) -> dict[str, Any] | None:
@@ -101,13 +102,8 @@ class Client:
         if deployment is not None:
             return deployment
         rows = with_part(self.deployments(), name_or_id) if is_part(name_or_id) else []
-        if len(rows) > 1:
-            raise BadUsage(f"{len(rows)} deployments have an id with {name_or_id!r}: give more of it.")
-        if not rows:
-            raise CommandFailed(
-                f"There is no deployment {name_or_id!r} at {self.url}. {_how_to_list(name_or_id)}"
-            )
-        return rows[0]
+        missing = f"There is no deployment {name_or_id!r} at {self.url}. {_how_to_list(name_or_id)}"
+        return only_match(rows, name_or_id, "deployments", missing)
 
     def deployment(self, deployment_id: str) -> dict[str, Any]:
         return self.get(f"/v2/deployments/{deployment_id}")
@@ -123,16 +119,9 @@ class Client:
 
     # Revisions
 
-    def revisions(self, deployment_id: str, *, limit: int, **filters: str) -> Iterator[dict[str, Any]]:
-        """Yield up to `limit` revisions of a deployment, newest first."""
-        path, offset = f"/v2/deployments/{deployment_id}/revisions", 0
-        while limit > offset:
-            size = min(limit - offset, PAGE)
-            page = self.get(path, {**filters, "limit": size, "offset": offset})["resources"]
-            yield from page
-            if len(page) < size:
-                return
-            offset += size
+    def revisions(self, deployment_id: str, *, limit: float, **filters: str) -> Iterator[dict[str, Any]]:
+        """Return up to `limit` revisions of a deployment, newest first."""
+        return self.every(f"/v2/deployments/{deployment_id}/revisions", limit, **filters)
 
     def newest_revision(self, deployment_id: str) -> dict[str, Any]:
         for row in self.revisions(deployment_id, limit=1):
@@ -217,13 +206,14 @@ class Client:
 
     # HTTP
 
-    def every(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
-        """Yield all items of a list, page after page."""
+    def every(self, path: str, most: float = math.inf, /, **filters: str) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, page after page, up to `most`."""
         offset = 0
-        while True:
-            page = self.get(path, {**filters, "limit": PAGE, "offset": offset})["resources"]
+        while most > offset:
+            size = min(most - offset, PAGE)
+            page = self.get(path, {**filters, "limit": size, "offset": offset})["resources"]
             yield from page
-            if len(page) < PAGE:
+            if len(page) < size:
                 return
             offset += PAGE
 

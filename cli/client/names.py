@@ -9,10 +9,12 @@ and double the start time of a command. A test compares the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
+
+from cli.errors import BadUsage, CommandFailed
 
 SHORT = 8
 SHORTEST = 4
@@ -70,6 +72,15 @@ def with_part(rows: Iterable[dict[str, Any]], text: str, *, key: str = "id") -> 
     """Return the rows whose id begins or ends with the text. `key` is the id's field."""
     part = text.lower()
     return [row for row in rows if str(row[key]).startswith(part) or str(row[key]).endswith(part)]
+
+
+def only_match(rows: Sequence[dict[str, Any]], text: str, kind: str, missing: str) -> dict[str, Any]:
+    """Return the single row that a part of an id selected. Raises CommandFailed(`missing`), or BadUsage for several."""
+    if len(rows) > 1:
+        raise BadUsage(f"{len(rows)} {kind} have an id with {text!r}: give more of it.")
+    if not rows:
+        raise CommandFailed(missing)
+    return rows[0]
 
 
 def number_of(text: str) -> int | None:

@@ -6,10 +6,10 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -104,35 +104,20 @@ AWAITS_SOURCE = "CREATING"  # status of a deployment's first revision until its 
 RevisionConfig = Callable[[Client, str, Report], dict[str, Any]]
 
 
-class Source(Protocol):
-    """A source of a revision's files."""
+@dataclass(frozen=True)
+class ArchiveUpload:
+    """A source of a revision's files: a directory on this machine."""
 
-    @property
-    def kind(self) -> str:
-        """The control plane's name for this kind of source."""
-        ...
+    project: Project
+    kind: str = "internal_source"  # the control plane's name
 
     def config(self) -> dict[str, Any]:
         """Return the part that is stored with the deployment."""
-        ...
-
-    def prepared(self) -> AbstractContextManager[RevisionConfig]:
-        """Check and pack the source before anything is created or changed. Raises CommandFailed."""
-        ...
-
-
-@dataclass(frozen=True)
-class ArchiveUpload:
-    """A directory on this machine."""
-
-    project: Project
-    kind: str = "internal_source"
-
-    def config(self) -> dict[str, Any]:
         return {}
 
     @contextmanager
     def prepared(self) -> Iterator[RevisionConfig]:
+        """Check and pack the source before anything is created or changed. Raises CommandFailed."""
         with tempfile.TemporaryFile() as archive:
             size = self.project.write_archive(archive)
 
@@ -147,7 +132,7 @@ class ArchiveUpload:
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository that the service can reach."""
+    """A source of a revision's files: a git repository that the service can reach."""
 
     url: str
     ref: str | None
@@ -168,7 +153,7 @@ class DeployRequest:
     """The settings that `deploy` creates a deployment with or changes it to."""
 
     name: str
-    source: Source
+    source: ArchiveUpload | Repository
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     kind: str = "dev"
     deployment_id: str | None = None
@@ -369,7 +354,6 @@ def deploy(
         "--type",
         help="Label of a new deployment, which `list --wide` shows and the API filters by; it changes nothing else."
         " Default: dev.",
-        show_default=False,
     ),
     deployment_id: str | None = Option(
         None, help="Id of the deployment to update, instead of its name.", metavar="ID"
@@ -382,21 +366,18 @@ def deploy(
     ),
     git: str | None = Option(
         None,
-        "--git",
         help="Address of a repository to deploy instead of a directory. The service fetches it.",
         metavar="URL",
         rich_help_panel=GIT_PANEL,
     ),
     ref: str | None = Option(
         None,
-        "--ref",
         help="Branch, commit, or refs/tags/TAG. Default: the repository's default branch.",
         metavar="REF",
         rich_help_panel=GIT_PANEL,
     ),
     preview: str | None = Option(
         None,
-        "--preview",
         help="Deploy a preview of this name: a revision at its own address, without traffic of the deployment.",
         metavar="NAME",
     ),
@@ -423,7 +404,7 @@ def deploy(
         raise BadUsage("--preview leaves the deployment's pool and limits as they are.")
     project = None if git else Project.read(directory, config)
     variables = read_variables(project, env_file)
-    source: Source = ArchiveUpload(project) if project else Repository(str(git), ref, config)
+    source = ArchiveUpload(project) if project else Repository(str(git), ref, config)
     request = DeployRequest(
         name=deployment_name(name) if name else name_of(_default_name(project, git), variables),
         source=source,

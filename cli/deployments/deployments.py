@@ -103,17 +103,14 @@ def open_console(
     else:
         with service.open() as client:
             record = resolve_deployment(client, name)
-            result = {"name": record["name"], "url": _page_of(client.url, record)}
+            page = f"{client.url}/o/{record['tenant_id']}/host/deployments/{record['id']}"
+            result = {"name": record["name"], "url": page}
     if out.as_json:
         out.json(result)
         return
     typer.echo(result["url"])
     if not print_only and sys.stdout.isatty() and has_screen(os.environ):
         webbrowser.open(result["url"])
-
-
-def _page_of(url: str, record: Mapping[str, Any]) -> str:
-    return f"{url}/o/{record['tenant_id']}/host/deployments/{record['id']}"
 
 
 def has_screen(environment: Mapping[str, str], platform: str = sys.platform) -> bool:

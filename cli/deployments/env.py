@@ -47,11 +47,8 @@ def set_variables(
         None,
         help="Variable and value; VARIABLE=- reads the value from stdin, which keeps it out of the shell's history.",
         metavar="VARIABLE=VALUE…",
-        show_default=False,
     ),
-    env_file: Path | None = Option(
-        None, help="Also set the variables of this file.", metavar="FILE", show_default=False
-    ),
+    env_file: Path | None = Option(None, help="Also set the variables of this file.", metavar="FILE"),
     option: NameOption = None,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_SECONDS,
@@ -65,10 +62,7 @@ def set_variables(
     if name is not None and "=" in name:
         name, assignments = None, [name, *(assignments or [])]
     name = one_name(name, option)
-    changes: dict[str, str | None] = {
-        **(read_env(env_file) if env_file else {}),
-        **_parse(assignments or []),
-    }
+    changes: dict[str, str | None] = {**(read_env(env_file) if env_file else {}), **_parse(assignments or [])}
     if not changes:
         raise BadUsage("Say what to set: NAME=VALUE, or --env-file FILE.")
     with service.open() as client:
@@ -95,7 +89,6 @@ def unset_variables(
     names: list[str] = Argument(
         help="Deployment and names of variables. Without a deployment: variables of this directory's deployment.",
         metavar="[DEPLOYMENT] VARIABLE…",
-        show_default=False,
         autocompletion=complete_name,
     ),
     option: NameOption = None,

@@ -116,7 +116,7 @@ class RevisionFollower:
             headers["Last-Event-ID"] = self._last_event_id
         count = 0
         try:
-            timeout = httpx.Timeout(30, read=max(min(SILENCE_SECONDS, self._watch.left), 0.1))
+            timeout = httpx.Timeout(30, read=max(min(SILENCE_SECONDS, self._watch.seconds_left), 0.1))
             with self._client.stream(path, headers, timeout) as response:
                 if not response.is_success:
                     return False if response.status_code >= 500 or response.status_code == 429 else None
@@ -166,13 +166,13 @@ class RevisionFollower:
     def _pause(self) -> None:
         self.check_time()
         seconds = POLL_SECONDS if self._watch.seconds < SLOW_AFTER_SECONDS else SLOW_POLL_SECONDS
-        time.sleep(max(min(seconds, self._watch.left), 0))
+        time.sleep(max(min(seconds, self._watch.seconds_left), 0))
 
     # By both
 
     def check_time(self) -> None:
         """Raise TimedOut if the time limit has passed."""
-        if self._watch.left <= 0:
+        if self._watch.seconds_left <= 0:
             raise TimedOut(
                 f"The revision is still {self._status or 'on its way'} after {self._watch.limit_seconds:g} s.",
                 self.details(self._status),

@@ -40,9 +40,9 @@ def logs(
     ),
     follow: bool = Option(False, "--follow", "-f", help="Print new lines as they come, until Ctrl-C."),
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] | None = Option(
-        None, help="Only lines of this level and above.", case_sensitive=False, show_default=False
+        None, help="Only lines of this level and above.", case_sensitive=False
     ),
-    query: str | None = Option(None, "--query", help="Only lines that contain this text.", metavar="TEXT"),
+    query: str | None = Option(None, help="Only lines that contain this text.", metavar="TEXT"),
     since: str | None = Option(
         None,
         help="Only lines since this time: 2026-01-31T12:00:00, or an age such as 15m, 2h, 3d.",

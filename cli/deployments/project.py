@@ -135,21 +135,19 @@ class Project:
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Yield the project's regular files with their names in the archive. Raises CommandFailed."""
-        folders, root = self.folders(), self.root()
-        for folder in folders:
-            # Each directory has its own ignore files. A directory inside another one is therefore walked separately.
-            for path in files(folder, apart=[other for other in folders if other != folder]):
-                if path != self.env_file:
+        root = self.root()
+        for here, names in self.walk():
+            for path in (here / name for name in names):
+                is_secret = SECRET_FILES.fullmatch(path.name) or path == self.env_file
+                if not is_secret and not path.is_symlink() and path.is_file():
                     yield path.relative_to(root).as_posix(), path
 
-    def walked(self) -> list[Path]:
-        """Return all directories of the project that are not ignored. Raises CommandFailed."""
+    def walk(self) -> Iterator[tuple[Path, list[str]]]:
+        """Yield the project's directories with the names of their files, without ignored ones. Raises CommandFailed."""
         folders = self.folders()
-        return [
-            here
-            for folder in folders
-            for here, _ in walk(folder, apart=[other for other in folders if other != folder])
-        ]
+        for folder in folders:
+            # Each directory has its own ignore files. A directory inside another one is therefore walked separately.
+            yield from _walk(folder, apart=[other for other in folders if other != folder])
 
     def write_archive(self, file: BinaryIO) -> int:
         """Write the source as a gzip-compressed tar. Returns its size in bytes. Raises CommandFailed."""
@@ -211,16 +209,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
         raise CommandFailed(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def files(folder: Path, *, apart: list[Path]) -> Iterator[Path]:
-    """Yield the regular files below a directory in order. Omits ignored files and the directories in `apart`."""
-    for here, names in walk(folder, apart=apart):
-        for name in names:
-            path = here / name
-            if not (SECRET_FILES.fullmatch(name) or path.is_symlink()) and path.is_file():
-                yield path
-
-
-def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]:
+def _walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]:
     """Yield each directory that is not ignored, with the names of its files that are not ignored."""
     spec = ignored(folder)
     for parent, subfolders, names in os.walk(folder):
@@ -306,10 +295,7 @@ def kept_paths(data_dir: Path, name: str) -> Callable[[str], str]:
 @command
 def new(
     directory: Path | None = Argument(
-        None,
-        help="Directory to create. It may exist if it is empty.",
-        metavar="DIRECTORY",
-        show_default=False,
+        None, help="Directory to create. It may exist if it is empty.", metavar="DIRECTORY"
     ),
     template: str = Option(
         TEMPLATE, "--template", "-t", help="Template to copy; --list prints them.", metavar="NAME"

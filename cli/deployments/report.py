@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.status import Status
@@ -134,10 +134,6 @@ class Terminal(Report):
 class JsonReport(Report):
     """Reports one JSON object per line: `note`, `step`, `upload_progress`, `status_change`, `log` or `result`."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
-        self._sent_percent = -1
-
     def note(self, text: str) -> None:
         self._write("note", message=text)
 
@@ -152,12 +148,13 @@ class JsonReport(Report):
 
     @contextmanager
     def upload(self, size: int) -> Iterator[Sent]:
-        self._sent_percent = -1
+        sent_percent = -1
 
         def sent(done: int) -> None:
+            nonlocal sent_percent
             percent = 100 * done // max(size, 1)
-            if percent // 10 != self._sent_percent // 10:
-                self._sent_percent = percent
+            if percent // 10 != sent_percent // 10:
+                sent_percent = percent
                 self._write("upload_progress", bytes=done, size_bytes=size, percent=percent)
 
         yield sent
@@ -170,8 +167,7 @@ class JsonReport(Report):
         return True
 
     def _write(self, event: str, **data: Any) -> None:
-        self._out.write(json_text({"event": event, **data}) + "\n")
-        self._out.flush()
+        typer.echo(json_text({"event": event, **data}))
 
 
 def choose_report(*, as_json: bool, is_quiet: bool = False) -> Report:
@@ -200,5 +196,5 @@ class Stopwatch:
         return time.monotonic() - self._started
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return self.limit_seconds - self.seconds

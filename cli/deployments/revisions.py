@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -9,21 +10,19 @@ from rich.text import Text
 from typer import Option
 
 from cli.client.client import Client
-from cli.client.names import REVISION_ENDS, is_id, number_of, revision_style, version, with_part
+from cli.client.names import REVISION_ENDS, is_id, number_of, only_match, revision_style, version, with_part
 from cli.commands import JSON_EVENTS_HELP, command
 from cli.deployments.deploy import NoWait, Timeout, follow_to_end
 from cli.deployments.following import WAIT_SECONDS
 from cli.deployments.report import choose_report
 from cli.deployments.target import Name, Wide, resolve_deployment
-from cli.errors import BadUsage, CommandFailed
+from cli.errors import CommandFailed
 from cli.output import Column, Output, id_column, printable, show_table, when
 
 SEARCHED = 100  # revisions that a rollback searches for an earlier DEPLOYED one
-ALL = 100_000
 
 Revision = Annotated[
-    str | None,
-    typer.Argument(help="Revision: v3, its id or the end of its id.", metavar="REVISION", show_default=False),
+    str | None, typer.Argument(help="Revision: v3, its id or the end of its id.", metavar="REVISION")
 ]
 
 
@@ -101,16 +100,13 @@ def find_revision(client: Client, deployment: dict[str, Any], text: str) -> dict
     if is_id(text):
         return client.revision(deployment["id"], text)
     number = number_of(text)
-    rows = list(client.revisions(deployment["id"], limit=ALL))
-    if number is not None:
-        rows = [row for row in rows if row.get("number") == number]
-    else:
+    rows = list(client.revisions(deployment["id"], limit=math.inf))
+    if number is None:
         rows = with_part(rows, text)
-    if len(rows) > 1:
-        raise BadUsage(f"{len(rows)} revisions have an id with {text!r}: give more of it.")
-    if not rows:
-        raise CommandFailed(f"There is no revision {text!r}. `runyard revisions` shows those there are.")
-    return rows[0]
+    else:
+        rows = [row for row in rows if row.get("number") == number]
+    missing = f"There is no revision {text!r}. `runyard revisions` shows those there are."
+    return only_match(rows, text, "revisions", missing)
 
 
 def _label(row: dict[str, Any]) -> str:

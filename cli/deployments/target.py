@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.client import contexts
+from cli.client import access, contexts
 from cli.client.client import Client
 from cli.client.names import PREVIEW_SIGN, address_in, served_at
 from cli.commands import Service
@@ -43,6 +43,7 @@ def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _find_names(ctx: typer.Context, incomplete: str, names: list[str]) -> None:
     try:
+        access.is_quiet.set(True)
         contexts.requested.set(ctx.find_root().params.get("context"))
         options = {name: ctx.params.get(name) for name in ("url", "api_key", "org")}
         with Service(**options).open() as client:
@@ -54,7 +55,7 @@ def _find_names(ctx: typer.Context, incomplete: str, names: list[str]) -> None:
 
 
 def _name_argument(help: str) -> Any:
-    return typer.Argument(help=help, metavar="DEPLOYMENT", show_default=False, autocompletion=complete_name)
+    return typer.Argument(help=help, metavar="DEPLOYMENT", autocompletion=complete_name)
 
 
 Name = Annotated[str | None, _name_argument(f"{NAME_FORMS}. {HERE}")]
@@ -66,8 +67,7 @@ NameOrConsole = Annotated[str | None, _name_argument(f"{NAME_FORMS}. Default: th
 NameOption = Annotated[str | None, typer.Option("--name", "-n", hidden=True)]  # for older scripts
 
 Wide = Annotated[
-    bool,
-    typer.Option("--wide", "-w", help="Print full ids and more columns. Default on a wide terminal."),
+    bool, typer.Option("--wide", "-w", help="Print full ids and more columns. Default on a wide terminal.")
 ]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Largest number of rows.", metavar="N")]
 

@@ -31,7 +31,6 @@ def traffic(
         None,
         help="Revisions and their percentages, v4=10. The active revision gets the rest.",
         metavar="REVISION=PERCENT…",
-        show_default=False,
     ),
 ) -> None:
     """Show how new runs are split over revisions, or change the split: `runyard traffic chat v4=10`.
@@ -68,9 +67,7 @@ def promote(
     out: Output,
     name: Name = None,
     revision: Revision = None,
-    preview: str | None = Option(
-        None, "--preview", help="Promote the revision of this preview.", metavar="NAME"
-    ),
+    preview: str | None = Option(None, help="Promote the revision of this preview.", metavar="NAME"),
 ) -> None:
     """Send all new runs to one deployed revision. Default: the other revision of a split between two.
 
@@ -113,9 +110,7 @@ def previews(
     client: Client,
     out: Output,
     name: Name = None,
-    delete: str | None = Option(
-        None, "--delete", help="Delete this preview and its address.", metavar="PREVIEW"
-    ),
+    delete: str | None = Option(None, help="Delete this preview and its address.", metavar="PREVIEW"),
     if_exists: bool = Option(
         False, "--if-exists", help="With --delete: succeed if the preview or the deployment does not exist."
     ),

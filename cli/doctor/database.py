@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,14 +85,14 @@ def check(settings: Settings) -> Iterator[Finding]:
         running = (settings.data_dir / "postgres" / "postmaster.pid").exists()
         if not running:
             yield _not_started(settings)
-            yield from _keys_without_database(settings)
+            yield _keys_without_database(settings)
             return
         url, where = embedded.postgres_url(settings.data_dir), "PostgreSQL (embedded)"
     try:
         database = _read_state(url, is_embedded=settings.database_url is None)
     except CannotLook as error:
         yield error.finding
-        yield from _keys_without_database(settings)
+        yield _keys_without_database(settings)
         return
     started = settings.processes
     if settings.database_url is None:
@@ -301,14 +300,12 @@ def _workers(database: Database) -> Iterator[Finding]:
 # Keys
 
 
-def _keys_without_database(settings: Settings) -> Iterator[Finding]:
-    with _configured(settings) as bad:
-        if bad is not None:
-            yield bad
-        elif _has_keys(settings):
-            yield ok("encryption keys", f"{_origin(settings)}; nothing can be read to try them")
-        else:
-            yield ok("encryption keys", "none yet: `runyard up` makes one, other processes need one set")
+def _keys_without_database(settings: Settings) -> Finding:
+    if bad := _configure(settings):
+        return bad
+    if _has_keys(settings):
+        return ok("encryption keys", f"{_origin(settings)}; nothing can be read to try them")
+    return ok("encryption keys", "none yet: `runyard up` makes one, other processes need one set")
 
 
 def _keys(settings: Settings, url: str, database: Database) -> Finding:
@@ -316,15 +313,14 @@ def _keys(settings: Settings, url: str, database: Database) -> Finding:
     if not _has_keys(settings):
         advice = "Set RUNYARD_ENCRYPTION_KEYS as the other processes have it (`runyard encryption new-key`)."
         return warning(name, "none: `runyard up` would make one, no other process starts without", advice)
-    with _configured(settings) as bad:
-        if bad is not None:
-            return bad
-        if database.schema != needed():
-            return ok(name, f"{_origin(settings)}; tried when the schema is this code's")
-        return _tried(settings, url)
+    if bad := _configure(settings):
+        return bad
+    if database.schema != needed():
+        return ok(name, f"{_origin(settings)}; tried when the schema is this code's")
+    return _try_keys(settings, url)
 
 
-def _tried(settings: Settings, url: str) -> Finding:
+def _try_keys(settings: Settings, url: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
     from cli.machine import local  # imported here: it loads SQLAlchemy
@@ -355,18 +351,16 @@ def _tried(settings: Settings, url: str) -> Finding:
     return ok(name, f"{_origin(settings)}; they read what is stored ({counts.total()} values)")
 
 
-@contextmanager
-def _configured(settings: Settings) -> Iterator[Finding | None]:
-    """Configure the encryption keys. Yields a finding if they are invalid, else None."""
+def _configure(settings: Settings) -> Finding | None:
+    """Configure the encryption keys. Returns a finding if they are invalid."""
     from shared.infra import encryption
 
-    advice = "`runyard encryption new-key` shows how one looks; keep those that were in use."
     try:
         encryption.configure(settings.encryption_keys or _kept(settings))
     except (BadSetting, OSError) as error:
-        yield fails("encryption keys", str(error), advice)
-        return
-    yield None
+        advice = "`runyard encryption new-key` shows how one looks; keep those that were in use."
+        return fails("encryption keys", str(error), advice)
+    return None
 
 
 def _has_keys(settings: Settings) -> bool:

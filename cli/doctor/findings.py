@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -25,9 +25,6 @@ class Finding:
     state: State
     found: str
     advice: str = ""  # one sentence on what to do; empty if nothing is to be done
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def ok(name: str, found: str) -> Finding:
@@ -70,7 +67,7 @@ def _secrets(url: str) -> set[str]:
 
     A driver may take a part of a password that holds an unescaped @ or / for the host name and quote it in an error.
     """
-    found = {value for name, value in parse_qsl(urlsplit(url).query) if "password" in name.lower()}
-    if written := re.search(r"://[^:@/]*:(.*)@", url):
-        found |= {written[1], unquote(written[1]), *re.split(r"[@:/?#]", written[1])}
-    return {secret for secret in found if len(secret) >= SHORTEST_MASKED}
+    secrets = {value for name, value in parse_qsl(urlsplit(url).query) if "password" in name.lower()}
+    if match := re.search(r"://[^:@/]*:(.*)@", url):
+        secrets |= {match[1], unquote(match[1]), *re.split(r"[@:/?#]", match[1])}
+    return {secret for secret in secrets if len(secret) >= SHORTEST_MASKED}

@@ -68,7 +68,7 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
     """Check that the data directory is writable, closed to other users, and has free space."""
     name, folder = "data directory", settings.data_dir
     try:
-        there = nearest(folder)
+        existing = nearest(folder)
     except OSError as error:
         yield fails(
             name,
@@ -76,22 +76,22 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
             "Run as the user of the service, open the folders above it, or choose another one with RUNYARD_DATA_DIR.",
         )
         return
-    if not there.is_dir():
-        yield fails(name, f"{there} is no directory", "Choose another one with RUNYARD_DATA_DIR.")
+    if not existing.is_dir():
+        yield fails(name, f"{existing} is no directory", "Choose another one with RUNYARD_DATA_DIR.")
         return
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         yield fails(
             name,
             f"{folder} cannot be written by this user",
             "Change its owner, or choose another one with RUNYARD_DATA_DIR.",
         )
-    elif there != folder:
+    elif existing != folder:
         yield ok(name, f"{folder}, made by the first start")
     elif (mode := stat.S_IMODE(folder.stat().st_mode)) & 0o066:
         yield warning(name, f"{folder} is open to others ({mode:04o})", f"chmod 700 {folder}")
     else:
         yield ok(name, f"{folder} ({mode:04o})")
-    yield disk(there)
+    yield disk(existing)
     yield key_files(folder)
 
 
@@ -118,21 +118,21 @@ def disk(folder: Path) -> Finding:
 
 def key_files(folder: Path) -> Finding:
     """Check that the key files are readable by this user and closed to others."""
-    there = [path for name in SECRET_FILES if (path := folder / name).exists()]
-    unreadable = [path.name for path in there if not os.access(path, os.R_OK)]
+    existing = [path for name in SECRET_FILES if (path := folder / name).exists()]
+    unreadable = [path.name for path in existing if not os.access(path, os.R_OK)]
     if unreadable:
         return fails(
             "key files",
             f"this user cannot read {', '.join(unreadable)}",
             "Run as the user who started the service, or give the files to this one.",
         )
-    opened = [path for path in there if path.stat().st_mode & 0o077]
+    opened = [path for path in existing if path.stat().st_mode & 0o077]
     if opened:
         names = ", ".join(path.name for path in opened)
         return warning(
             "key files", f"others may open {names}", f"chmod 600 {' '.join(str(path) for path in opened)}"
         )
-    return ok("key files", f"{len(there)}, their owner's alone" if there else "none yet")
+    return ok("key files", f"{len(existing)}, their owner's alone" if existing else "none yet")
 
 
 # The port

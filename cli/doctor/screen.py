@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 import typer
 from rich.table import Table
@@ -91,7 +92,7 @@ def is_well(findings: Sequence[Finding]) -> bool:
 
 def as_document(findings: Sequence[Finding]) -> dict[str, object]:
     """Return the findings as the JSON that `--json` prints."""
-    return {"ok": is_well(findings), "checks": [finding.as_dict() for finding in findings]}
+    return {"ok": is_well(findings), "checks": [asdict(finding) for finding in findings]}
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -70,9 +70,7 @@ def dev(
         metavar="FILE",
     ),
     no_reload: bool = Option(False, "--no-reload", help="Do not deploy again when a file changes."),
-    n_jobs_per_worker: int | None = Option(
-        None, min=1, help="Runs at the same time.", metavar="N", show_default=False
-    ),
+    n_jobs_per_worker: int | None = Option(None, min=1, help="Runs at the same time.", metavar="N"),
     studio: bool = Option(
         False, "--studio", help="Accept requests of Studio's pages on this machine without a key."
     ),
@@ -85,9 +83,7 @@ def dev(
         False, "--no-browser", help="No effect: no browser is opened anyway.", rich_help_panel=PEER
     ),
     allow_blocking: bool = Option(False, "--allow-blocking", help=BLOCKING, rich_help_panel=PEER),
-    debug_port: int | None = Option(
-        None, help=DEBUGGING, metavar="PORT", rich_help_panel=PEER, show_default=False
-    ),
+    debug_port: int | None = Option(None, help=DEBUGGING, metavar="PORT", rich_help_panel=PEER),
     wait_for_client: bool = Option(False, "--wait-for-client", help=DEBUGGING, rich_help_panel=PEER),
 ) -> None:
     """Serve one project at the root of a port, and deploy it again when a file changes.
@@ -391,7 +387,7 @@ def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
 
 def _folders(project: Project) -> list[Path]:
     try:
-        folders = set(project.walked())
+        folders = {folder for folder, _ in project.walk()}
     except CommandFailed:
         folders = set()
     return sorted(

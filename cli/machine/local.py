@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,20 +45,16 @@ def create_key(
         return api_keys.create(conn, organization_id, name=name, role=role, lifetime=lifetime)
 
 
-def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]) -> Counter[str]:
+def rotate(
+    settings: Settings, print_counts: Callable[[str, Counter[str]], None] = lambda column, counts: None
+) -> Counter[str]:
     """Re-encrypt all stored secrets with the first key. Returns counts by outcome.
 
-    Raises CommandFailed and BadSetting.
+    `print_counts` is called after each column. Raises CommandFailed and BadSetting.
     """
     encryption.configure(encryption_keys(settings))
     with connected(settings):
         return key_rotation.rotate(print_counts)
-
-
-def remaining(settings: Settings) -> Counter[str]:
-    """Re-encrypt the values that were written with an older key during the first pass. Returns counts by outcome."""
-    with connected(settings):
-        return key_rotation.rotate()
 
 
 def encryption_keys(settings: Settings) -> tuple[str, ...]:
@@ -74,30 +69,21 @@ def encryption_keys(settings: Settings) -> tuple[str, ...]:
     return embedded.read_keys(path)
 
 
-def add_first(settings: Settings) -> Path:
-    """Prepend a new key to the current ones in the data directory. Returns the file, which is replaced atomically."""
-    return keep_keys(settings, [new_key(), *encryption_keys(settings)])
-
-
 def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
     """Write these keys to the data directory. Returns the file, which is replaced atomically."""
     path = embedded.key_file(settings.data_dir)
-    written = path.with_name(path.name + ".new")
+    draft = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        written.unlink(missing_ok=True)
-        with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(",".join(keys) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        written.rename(path)
+        draft.rename(path)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written: {error.strerror}.") from error
+        raise CommandFailed(f"{path} cannot be draft: {error.strerror}.") from error
     return path
-
-
-def new_key() -> str:
-    return base64.urlsafe_b64encode(os.urandom(32)).decode()
 
 
 def _embedded_url(settings: Settings) -> str:

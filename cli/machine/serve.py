@@ -83,9 +83,7 @@ def demo(
 
 @command(needs_server=True)
 def process(
-    name: str = Argument(
-        help="Process: release, web, runner, builder or beat.", metavar="PROCESS", show_default=False
-    ),
+    name: str = Argument(help="Process: release, web, runner, builder or beat.", metavar="PROCESS"),
 ) -> None:
     """Execute one process of the service, for containers, systemd and Kubernetes.
 
@@ -103,14 +101,10 @@ def process(
 
 @command
 def health_command(
-    kind: str = Argument(
-        help="Process: web, runner, builder or beat; or database.", metavar="PROCESS", show_default=False
-    ),
+    kind: str = Argument(help="Process: web, runner, builder or beat; or database.", metavar="PROCESS"),
     ready: bool = Option(False, "--ready", help="Check readiness for work instead of liveness."),
-    pid: int | None = Option(
-        None, "--pid", help="Check only the process with this id.", metavar="PID", show_default=False
-    ),
-    wait: float = Option(0, "--wait", help="Seconds to repeat a failed check.", min=0, metavar="SECONDS"),
+    pid: int | None = Option(None, help="Check only the process with this id.", metavar="PID"),
+    wait: float = Option(0, help="Seconds to repeat a failed check.", min=0, metavar="SECONDS"),
 ) -> None:
     """Check liveness or readiness of this machine's processes. Exit code 1: a check failed or no process was found.
 
@@ -176,7 +170,7 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
         for chunk in chunks:
             count += 1
             print_line(
-                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {_shorten(_essence(chunk.event, chunk.data))}"
+                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {_essence(chunk.event, chunk.data)}"
             )
             failed = chunk.data if chunk.event == "error" else failed
     except httpx.HTTPError as error:
@@ -187,13 +181,11 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
 
 
 def _essence(event: str, data: Any) -> str:
-    """Return the text of a message, or the JSON of another event."""
+    """Return the text of a message, or the JSON of another event, shortened to LINE."""
     if event.startswith("messages") and isinstance(data, list) and data:
-        return repr(data[0].get("content", ""))
-    return json.dumps(data, ensure_ascii=False)
-
-
-def _shorten(text: str) -> str:
+        text = repr(data[0].get("content", ""))
+    else:
+        text = json.dumps(data, ensure_ascii=False)
     return text if len(text) <= LINE else text[: LINE - 1] + "…"
 
 

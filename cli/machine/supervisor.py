@@ -104,7 +104,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self.fork: Fork = lambda program: None  # None: the supervisor starts the program itself
-        self._stop_asked = 0
+        self._stop_requests = 0
 
     @contextlib.contextmanager
     def handling_signals(self) -> Iterator[None]:
@@ -128,11 +128,11 @@ class Supervisor:
             os.close(wakeup_write)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self._stop_asked += 1
+        self._stop_requests += 1
 
     @property
-    def is_asked_to_stop(self) -> bool:
-        return self._stop_asked > 0
+    def is_stop_requested(self) -> bool:
+        return self._stop_requests > 0
 
     def ask_to_stop(self) -> None:
         """Request a stop by sending SIGTERM to this process. May be called from another thread."""
@@ -152,7 +152,7 @@ class Supervisor:
         """
         child = self.start(program, restarts=False)
         try:
-            while child.process is not None and not self.is_asked_to_stop:
+            while child.process is not None and not self.is_stop_requested:
                 self.serve(0.05)
         finally:
             self.stop([child], grace_seconds=GRACE_SECONDS)
@@ -168,7 +168,7 @@ class Supervisor:
         """
         deadline = time.monotonic() + seconds
         while not condition():
-            if self.is_asked_to_stop or time.monotonic() > deadline:
+            if self.is_stop_requested or time.monotonic() > deadline:
                 return False
             if needs is not None and needs.deaths >= 3:
                 raise Died(
@@ -277,24 +277,24 @@ class Supervisor:
 
         A second stop request, such as a second Ctrl-C, ends the wait.
         """
-        chosen = list(self._children if children is None else children)
-        patience = max(self._stop_asked, 1)
-        for child in chosen:
+        stopped = list(self._children if children is None else children)
+        patience = max(self._stop_requests, 1)
+        for child in stopped:
             child.starts_at, child.restarts = None, False
             if child.process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child.process.pid, child.program.stop_signal)
         deadline = time.monotonic() + grace_seconds
         while (
-            any(child.process for child in chosen)
+            any(child.process for child in stopped)
             and time.monotonic() < deadline
-            and self._stop_asked <= patience
+            and self._stop_requests <= patience
         ):
             self.serve(0.05)
-        for child in chosen:
+        for child in stopped:
             if child.process is not None:
                 _signal_group(child.process.pid, signal.SIGKILL)
-        while any(child.process for child in chosen):
+        while any(child.process for child in stopped):
             self.serve(0.05)
 
 

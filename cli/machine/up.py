@@ -44,7 +44,8 @@ OnReady = Callable[[Settings], int | None]
 class OncePerMachine:
     """Shows the output of processes. A log line about the machine, which each process repeats, is shown once.
 
-    Valkey's advice on kernel settings is hidden: it concerns servers whose data fill the machine's memory.
+    Valkey's advice on kernel settings is hidden: it concerns servers whose data fill the machine's memory. So is its
+    report of an ordinary end.
     """
 
     def __init__(self, show: Show) -> None:
@@ -52,7 +53,7 @@ class OncePerMachine:
         self._shown: set[str] = set()
 
     def __call__(self, name: str, line: str) -> None:
-        if name == embedded.VALKEY and embedded.KERNEL_ADVICE.search(line):
+        if name == embedded.VALKEY and embedded.UNIMPORTANT.search(line):
             return
         _, is_of_machine, text = line.partition(OF_MACHINE)
         if is_of_machine:
@@ -92,19 +93,19 @@ def _serve(settings: Settings, lines: Lines, on_ready: OnReady, supervisor: Supe
         forks = start_fork_server(settings, supervisor)
         settings = _start_servers(settings, supervisor, servers, lock)
         environment = environment_of(settings)
-        if not supervisor.is_asked_to_stop:
+        if not supervisor.is_stop_requested:
             _migrate(settings, supervisor, environment, lines)
         if forks is not None:
             supervisor.wait_until(forks.has_settled, seconds=READY_SECONDS)
         _start_processes(settings, supervisor, environment, processes)
         if forks is not None:
             forks.close()
-        if supervisor.is_asked_to_stop:
+        if supervisor.is_stop_requested:
             return 0
         address_file.write_text(settings.url + "\n")
         visitor = _Visitor(on_ready, settings, supervisor)
         visitor.start()
-        while not supervisor.is_asked_to_stop:
+        while not supervisor.is_stop_requested:
             supervisor.serve()
         return visitor.exit_code or 0
     finally:
@@ -235,7 +236,7 @@ def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child)
         )
     except Died as died:
         raise CannotStart(f"{died}. Its last lines are above.") from died
-    if not ready and not supervisor.is_asked_to_stop:
+    if not ready and not supervisor.is_stop_requested:
         raise CannotStart(f"{server.name} did not become ready within {SERVER_SECONDS:g} s.")
 
 
@@ -257,7 +258,7 @@ def _migrate(
     code = supervisor.run(
         SupervisedProgram(release.name, release.argv, release.environment(environment), PROJECT)
     )
-    if code != 0 and not supervisor.is_asked_to_stop:
+    if code != 0 and not supervisor.is_stop_requested:
         raise CannotStart(f"The database could not be prepared: {release.command!r} {describe_exit(code)}.")
 
 
@@ -311,19 +312,15 @@ def _start_processes(
     answers = _answers(settings)
     for is_first in (True, False):
         for line in lines:
-            if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
+            if (line.name in FIRST) is is_first and not supervisor.is_stop_requested:
                 for number in range(1, procfile.children(settings.processes, line.name) + 1):
                     name = line.name if number == 1 else f"{line.name}.{number}"
                     program = SupervisedProgram(
-                        name,
-                        line.argv,
-                        line.environment(environment),
-                        PROJECT,
-                        command=line.command,
+                        name, line.argv, line.environment(environment), PROJECT, command=line.command
                     )
                     started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
-        if not ready and not supervisor.is_asked_to_stop:
+        if not ready and not supervisor.is_stop_requested:
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 

@@ -21,17 +21,18 @@ app = new_app("Create, list and rotate the keys that encrypt secrets.")
 def new_key() -> None:
     """Create an encryption key, first in secret.key; with RUNYARD_ENCRYPTION_KEYS it is printed."""
     from cli.machine import local  # imports the whole database layer, which few commands need
+    from shared.infra import encryption
 
     environment = settings()
     if environment.encryption_keys or not embedded.key_file(environment.data_dir).is_file():
-        typer.echo(local.new_key())
+        typer.echo(encryption.new_key())
         typer.echo(
             "Put it at the end of RUNYARD_ENCRYPTION_KEYS of every process and restart them; then at the"
             " beginning, and restart them again; then call `runyard encryption rotate`.",
             err=True,
         )
         return
-    path = local.add_first(environment)
+    path = local.keep_keys(environment, [encryption.new_key(), *local.encryption_keys(environment)])
     typer.echo(f"Put a new key first in {path}. Restart `runyard up`, then call `runyard encryption rotate`.")
 
 
@@ -64,10 +65,10 @@ def rotate(out: Output, yes: Yes = False) -> None:
             typer.echo(f"{column}: {_describe(counts)}")
 
     totals = local.rotate(environment, print_counts)
-    late = local.remaining(environment)
+    second_pass = local.rotate(environment)  # values written with an older key during the first pass
     if out.as_json:
         out.json({name: totals[name] for name in ("rotated", "current", "unreadable")})
-    if late["rotated"] or late["changed"]:
+    if second_pass["rotated"] or second_pass["changed"]:
         raise CommandFailed(
             "While this ran, something was written with an older key: a process of the service does not have"
             " the new one first. Restart it, and call this again."

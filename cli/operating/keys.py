@@ -117,7 +117,7 @@ def update(
     service: Service,
     out: Output,
     key_id: KeyId,
-    name: str | None = Option(None, help="New name.", metavar="TEXT", show_default=False),
+    name: str | None = Option(None, help="New name.", metavar="TEXT"),
     role: str | None = Option(None, help=f"New role: {RIGHTS}.", metavar="ROLE"),
     days: int | None = Option(
         None, min=0, max=3650, help="Days from now until the key expires; 0: it does not expire.", metavar="N"

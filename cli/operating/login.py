@@ -21,10 +21,7 @@ from cli.output import Column, Output, printable
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="Context. Default: the selected one.",
-        metavar="CONTEXT",
-        show_default=False,
-        autocompletion=contexts.complete_name,
+        help="Context. Default: the selected one.", metavar="CONTEXT", autocompletion=contexts.complete_name
     ),
 ]
 
@@ -34,17 +31,10 @@ def login(
     out: Output,
     url: str = Argument(help="Address of the service, https://runyard.example.com.", metavar="URL"),
     name: str | None = Option(
-        None,
-        "--name",
-        help="Name of the context. Default: host and path of URL.",
-        metavar="CONTEXT",
-        show_default=False,
+        None, help="Name of the context. Default: host and path of URL.", metavar="CONTEXT"
     ),
     api_key: str | None = Option(
-        None,
-        "--api-key",
-        help="API key; `-` reads it from stdin. Default: a prompt without echo.",
-        metavar="KEY",
+        None, help="API key; `-` reads it from stdin. Default: a prompt without echo.", metavar="KEY"
     ),
 ) -> None:
     """Check an API key against a service and keep both as a context, which becomes the current one.
@@ -143,7 +133,6 @@ def list_contexts(
     out: Output,
     use: str | None = Option(
         None,
-        "--use",
         help=f"Make this context the current one; `{LOCAL}`: none, commands use the service of `runyard up`.",
         metavar="CONTEXT",
         autocompletion=contexts.complete_name,

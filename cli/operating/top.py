@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -79,17 +79,14 @@ def keys() -> Iterator[Any]:
 def read(client: Client) -> dict[str, Any]:
     """Return the pools, deployments and running runs to show. Raises CommandFailed."""
     deployments = client.get("/v2/metrics/overview", {"window": "hour"})["deployments"]
+    running = (each for each in deployments if each["running"])
+    busiest = sorted(running, key=lambda each: -each["running"])[:BUSIEST]
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "pools": client.get("/v2/workers")["pools"],
         "deployments": deployments,
-        "runs": [run for each in _busiest(deployments) for run in _running_runs(client, each)],
+        "runs": [run for each in busiest for run in _running_runs(client, each)],
     }
-
-
-def _busiest(deployments: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    running = [each for each in deployments if each["running"]]
-    return sorted(running, key=lambda each: -each["running"])[:BUSIEST]
 
 
 def _running_runs(client: Client, deployment: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -120,7 +117,7 @@ def _running_runs(client: Client, deployment: Mapping[str, Any]) -> list[dict[st
 def draw(answer: Mapping[str, Any], now: datetime | None = None) -> Group:
     """Return the tables of one refresh."""
     now = now or datetime.now(UTC)
-    parts: list[Any] = [workers.pools_table(answer["pools"]), Text()]
+    parts: list[Any] = [table(answer["pools"], workers.POOLS), Text()]
     if answer["deployments"]:
         rows = sorted(answer["deployments"], key=lambda row: (-row["running"] - row["waiting"], row["name"]))
         parts.append(table(rows, DEPLOYMENTS))

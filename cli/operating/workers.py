@@ -12,7 +12,6 @@ from urllib.parse import quote
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 from typer import Option
 
@@ -37,7 +36,6 @@ Worker = Annotated[
         help="Worker: HOST, HOST:PID, or the id that --json prints. HOST alone stands for all workers of that machine."
         " Default: the only runner.",
         metavar="WORKER",
-        show_default=False,
     ),
 ]
 
@@ -71,7 +69,7 @@ def drain(
     out: Output,
     worker: Worker = None,
     wait: float = Option(
-        0, "--wait", min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
+        0, min=0, help="Seconds to wait until its runs have ended; then exit 3.", metavar="SECONDS"
     ),
 ) -> None:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.
@@ -176,7 +174,7 @@ def read(client: Client) -> dict[str, Any]:
 
 def draw(answer: Mapping[str, Any]) -> Group:
     """Return the tables of one refresh."""
-    parts: list[Any] = [pools_table(answer["pools"]), Text()]
+    parts: list[Any] = [table(answer["pools"], POOLS), Text()]
     if answer["workers"]:
         parts.append(table(answer["workers"], WORKERS))
     else:
@@ -185,11 +183,6 @@ def draw(answer: Mapping[str, Any]) -> Group:
     if hosts:
         parts += [Text(), table(hosts, HOSTS)]
     return Group(*parts)
-
-
-def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the pools with their runners and waiting runs."""
-    return table(pools, POOLS)
 
 
 def _runners(pool: Mapping[str, Any]) -> Text:

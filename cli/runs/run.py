@@ -25,6 +25,7 @@ from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.output import Output, as_text, console, json_text, printable
 from cli.runs.transcript import Transcript, error_text
 
+RESULT_FIELDS = ("thread_id", "run_id", "status", "error", "interrupts")  # of a run, that `--json` prints
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
 WAIT_SECONDS = 2.0  # time without an event after which the command prints why the run waits
 NOTE_SECONDS = 5.0
@@ -44,7 +45,6 @@ def run(
         None,
         help="Input of the run: JSON, or text that becomes a message; `-` reads it from stdin.",
         metavar="INPUT",
-        show_default=False,
     ),
     assistant: str | None = Option(
         None,
@@ -57,7 +57,7 @@ def run(
         None, "--thread", "-t", help="Thread to continue. Default: a new thread.", metavar="ID"
     ),
     resume: str | None = Option(
-        None, "--resume", help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
+        None, help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
     ),
     stream_mode: list[str] | None = Option(
         None,
@@ -94,7 +94,7 @@ def run(
         raise CommandFailed(_refusal(error, address)) from error
     transcript.finish()
     if out.as_json:
-        _json_line("result", result.record)
+        _json_line("result", {name: getattr(result, name) for name in RESULT_FIELDS})
     elif result.interrupts:
         for interrupt in result.interrupts:
             notes.print("It waits for an answer:", style="yellow")
@@ -179,18 +179,8 @@ class RunResult:
     status: str
     error: str | None
     interrupts: list[dict[str, Any]]
-    was_cancelled: bool = False
-    lacks_field: bool = False
-
-    @property
-    def record(self) -> dict[str, Any]:
-        return {
-            "thread_id": self.thread_id,
-            "run_id": self.run_id,
-            "status": self.status,
-            "error": self.error,
-            "interrupts": self.interrupts,
-        }
+    was_cancelled: bool
+    lacks_field: bool
 
 
 def execute(
@@ -243,16 +233,9 @@ def execute(
             wait.join(NOTE_SECONDS)  # a note that is being printed must come before the result
     run: Any = client.runs.get(thread_id, run_ids[0]) if run_ids else {"status": "error"}
     interrupts = [] if was_cancelled else _interrupts(client.threads.get(thread_id))
+    lacks_field = _lacks_field(client, assistant, request.body, error)
     run_id = run_ids[0] if run_ids else None
-    return RunResult(
-        thread_id,
-        run_id,
-        run["status"],
-        error,
-        interrupts,
-        was_cancelled=was_cancelled,
-        lacks_field=_lacks_field(client, assistant, request.body, error),
-    )
+    return RunResult(thread_id, run_id, run["status"], error, interrupts, was_cancelled, lacks_field)
 
 
 def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str], None]) -> None:

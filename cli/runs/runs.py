@@ -14,6 +14,7 @@ from cli.client.names import (
     RUN_STATUSES,
     UNSUCCESSFUL_RUNS,
     is_part,
+    only_match,
     run_state,
     run_state_style,
     with_part,
@@ -29,18 +30,11 @@ app = new_app("List, show, cancel and retry runs of a deployment.")
 SEARCHED = 1000  # runs that are searched for a part of an id
 
 RunId = Annotated[
-    str | None,
-    typer.Argument(help="Run: its id or the end of its id. Required.", metavar="RUN", show_default=False),
+    str | None, typer.Argument(help="Run: its id or the end of its id. Required.", metavar="RUN")
 ]
 Thread = Annotated[
     str | None,
-    typer.Option(
-        "--thread",
-        "-t",
-        help="Thread of the run: its id or the end of its id.",
-        metavar="ID",
-        show_default=False,
-    ),
+    typer.Option("--thread", "-t", help="Thread of the run: its id or the end of its id.", metavar="ID"),
 ]
 Status = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 Row = dict[str, Any]
@@ -52,7 +46,7 @@ def list_runs(
     target: Target,
     out: Output,
     thread: Thread = None,
-    status: Status | None = Option(None, help="Only runs of this status.", show_default=False),
+    status: Status | None = Option(None, help="Only runs of this status."),
     limit: Limit = 20,
     wide: Wide = False,
 ) -> None:
@@ -118,9 +112,7 @@ def retry(
     out: Output,
     run: RunId = None,
     force: bool = Option(
-        False,
-        "--force",
-        help="Fork the thread at the run's last checkpoint if the thread has changed since.",
+        False, "--force", help="Fork the thread at the run's last checkpoint if the thread has changed since."
     ),
     thread: Thread = None,
 ) -> None:
@@ -156,12 +148,9 @@ def _find_run(api: Client, text: str, thread: str | None) -> Row:
     rows = with_part(searched, text, key="run_id")
     if not rows and not thread:
         rows = with_part(_search(api, limit=SEARCHED), text, key="run_id")
-    if len(rows) > 1:
-        raise BadUsage(f"{len(rows)} runs have an id with {text!r}: give more of it.")
-    if not rows:
-        where = "in that thread" if thread else "among the newest: name its thread with --thread"
-        raise CommandFailed(f"There is no run {text!r} {where}. `runyard runs list` shows the newest.")
-    return rows[0]
+    where = "in that thread" if thread else "among the newest: name its thread with --thread"
+    missing = f"There is no run {text!r} {where}. `runyard runs list` shows the newest."
+    return only_match(rows, text, "runs", missing)
 
 
 def _path(row: Row) -> str:

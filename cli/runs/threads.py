@@ -9,10 +9,9 @@ from rich.text import Text
 from typer import Option
 
 from cli.client.client import Client
-from cli.client.names import is_id, is_part, run_style, with_part
+from cli.client.names import is_id, is_part, only_match, run_style, with_part
 from cli.commands import Yes, command, delete_record, new_app
 from cli.deployments.target import Limit, Target, Wide
-from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, as_text, console, id_column, printable, shortened, when
 from cli.runs.transcript import message_of
 
@@ -28,10 +27,7 @@ SELECTED = [
 ]  # not the values, which may be large
 
 ThreadId = Annotated[
-    str | None,
-    typer.Argument(
-        help="Thread: its id or the end of its id. Required.", metavar="THREAD", show_default=False
-    ),
+    str | None, typer.Argument(help="Thread: its id or the end of its id. Required.", metavar="THREAD")
 ]
 
 
@@ -41,7 +37,7 @@ def list_threads(
     target: Target,
     out: Output,
     status: Literal["idle", "busy", "interrupted", "error"] | None = Option(
-        None, help="Only threads of this status.", show_default=False
+        None, help="Only threads of this status."
     ),
     limit: Limit = 20,
     wide: Wide = False,
@@ -78,11 +74,7 @@ def show(target: Target, out: Output, thread: ThreadId = None) -> None:
 @app.command("history")
 @command
 def history(
-    target: Target,
-    out: Output,
-    thread: ThreadId = None,
-    limit: Limit = 10,
-    wide: Wide = False,
+    target: Target, out: Output, thread: ThreadId = None, limit: Limit = 10, wide: Wide = False
 ) -> None:
     """List the checkpoints of a thread, newest first."""
     with target.api_and(thread, "THREAD") as (api, text):
@@ -115,11 +107,8 @@ def find_thread_id(api: Client, text: str) -> str:
     if is_id(text):
         return text
     rows = with_part(_search(api, limit=SEARCHED), text, key="thread_id") if is_part(text) else []
-    if len(rows) > 1:
-        raise BadUsage(f"{len(rows)} threads have an id with {text!r}: give more of it.")
-    if not rows:
-        raise CommandFailed(f"There is no thread {text!r}. `runyard threads list` shows the newest.")
-    return rows[0]["thread_id"]
+    missing = f"There is no thread {text!r}. `runyard threads list` shows the newest."
+    return only_match(rows, text, "threads", missing)["thread_id"]
 
 
 def _search(api: Client, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:

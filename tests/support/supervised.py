@@ -99,7 +99,7 @@ def main(grace_seconds: float, commands: list[str]) -> None:
         if forks is not None:
             forks.close()
             lines.say("forked all")
-        while not supervisor.is_asked_to_stop:
+        while not supervisor.is_stop_requested:
             supervisor.serve()
         supervisor.stop(grace_seconds=grace_seconds)
     lines.say("left cleanly")

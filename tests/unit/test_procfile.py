@@ -141,7 +141,7 @@ def test_what_processes_say_of_the_machine_they_share_is_shown_once(line: str) -
     assert shown == ["runner", "runner", "builder"]
 
 
-def test_valkey_s_advice_on_the_kernel_is_left_out_and_its_errors_are_shown() -> None:
+def test_valkey_s_advice_on_the_kernel_and_its_ordinary_end_are_left_out_and_its_errors_are_shown() -> None:
     shown: list[tuple[str, str]] = []
     show = up.OncePerMachine(lambda name, line: shown.append((name, line)))
     at = "7:M 24 Nov 2026 19:28:03.919 # "
@@ -149,9 +149,11 @@ def test_valkey_s_advice_on_the_kernel_is_left_out_and_its_errors_are_shown() ->
     for name in ("valkey", "runner"):
         show(name, f"{at}WARNING Memory overcommit must be enabled! Without it, a background save may fail.")
         show(name, f"{at}WARNING You have Transparent Huge Pages (THP) support enabled in your kernel.")
+        show(name, "7:signal-handler (1795660632) Received SIGTERM scheduling shutdown...")
+        show(name, f"{at}Valkey is now ready to exit, bye bye...")
         show(name, f"{at}MISCONF Errors writing to the AOF file: No space left on device")
 
-    assert [name for name, _ in shown] == ["valkey", "runner", "runner", "runner"]
+    assert [name for name, _ in shown] == ["valkey", *["runner"] * 5]
 
 
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:

@@ -325,6 +325,13 @@ def test_the_default_address_is_named_like_any_other() -> None:
     assert address.notice.startswith("Using the default address, http://127.0.0.1:8123. ")
 
 
+def test_an_address_with_control_characters_in_a_file_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for content in (b"http://127.0.0.1:1\x1b[2J", b"\xff"):
+        (tmp_path / "data" / "url").write_bytes(content)
+        assert find_address(None, Settings.from_env(os.environ)).url == "http://127.0.0.1:8123"
+
+
 def test_an_organization_is_given_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_tenant(None) is None
     monkeypatch.setenv("LANGSMITH_TENANT_ID", "process")
