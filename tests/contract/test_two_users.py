@@ -228,7 +228,7 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
                 request_id="1",
                 caller=Caller(chat.organization_id, "", "user:1", "run"),
                 user=user_of(user_code.user("bob")),
-                authorization=Authorization(serving, is_asked=True),
+                authorization=Authorization(serving, is_authorized=True),
                 run_headers={},
             )
         )

@@ -7,12 +7,7 @@ from flask import Response, jsonify
 from shared import fleet
 from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
-from shared.records import (
-    COUNT,
-    TEXT,
-    listed,
-    record,
-)
+from shared.records import COUNT, TEXT, listed, record
 from web.gate.context import caller
 from web.schemas.operations import RouteGroup
 
@@ -44,9 +39,9 @@ def list_workers() -> Response:
     """List workers and pools. An organization sees the graph hosts of its own deployments, an operator all hosts."""
     who = caller()
     with connection() as conn:
-        found = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
+        rows = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
         pools = fleet.pools(conn)
-    return jsonify(workers=[fleet.RECORD.show(row) for row in found], pools=pools)
+    return jsonify(workers=[fleet.RECORD.show(row) for row in rows], pools=pools)
 
 
 @bp.operation(

@@ -35,7 +35,7 @@ class Authorization:
     """Whether a request has called the authorization of its deployment."""
 
     unchecked_deployment: DeploymentRef
-    is_asked: bool = False
+    is_authorized: bool = False
 
     @property
     def deployment(self) -> DeploymentRef:
@@ -43,7 +43,7 @@ class Authorization:
 
         A route can therefore not skip the authorization by mistake.
         """
-        if self.unchecked_deployment.user_code.auth is not None and not self.is_asked:
+        if self.unchecked_deployment.user_code.auth is not None and not self.is_authorized:
             raise RuntimeError("the route has not called the deployment's authorization")
         return self.unchecked_deployment
 
@@ -190,7 +190,7 @@ def allow_all(asks: Sequence[Ask]) -> list[Granted]:
         raise RuntimeError("the request has no user to authorize")
     else:
         granted = authorization.authorize(deployment, account, asks)
-    state.is_asked = True
+    state.is_authorized = True
     return granted
 
 

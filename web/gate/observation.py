@@ -82,8 +82,8 @@ class Traffic(Collector):
         if SHARED_FOLDER in os.environ:
             yield from _collect_from_all()
             return
-        for own in (self._requests, self._seconds, self.open_streams):
-            yield from own.collect()
+        for metric in (self._requests, self._seconds, self.open_streams):
+            yield from metric.collect()
 
     def totals(self) -> dict[str, Any]:
         """Return the sums over all routes. The mean is None before the first response."""

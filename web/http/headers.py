@@ -140,8 +140,8 @@ class Cors:
     def preflight(self) -> Response:
         """Return the response to a browser's preflight request."""
         origin = request.headers.get("Origin", "")
-        asked = request.headers.get("Access-Control-Request-Headers", "")
-        names = [name.strip().lower() for name in asked.split(",") if name.strip()]
+        requested = request.headers.get("Access-Control-Request-Headers", "")
+        names = [name.strip().lower() for name in requested.split(",") if name.strip()]
         refused = [
             *([] if self.allows(origin) else ["origin"]),
             *([] if request.headers["Access-Control-Request-Method"] in self.methods else ["method"]),
@@ -153,8 +153,8 @@ class Cors:
         self._say_origin(response, origin)
         response.headers["Access-Control-Allow-Methods"] = ", ".join(self.methods)
         response.headers["Access-Control-Max-Age"] = str(self.max_age)
-        if ANY in self.headers and asked:
-            response.headers["Access-Control-Allow-Headers"] = asked
+        if ANY in self.headers and requested:
+            response.headers["Access-Control-Allow-Headers"] = requested
         elif ANY not in self.headers:
             response.headers["Access-Control-Allow-Headers"] = ", ".join(self.headers)
         if request.headers.get("Access-Control-Request-Private-Network"):

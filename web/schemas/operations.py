@@ -16,7 +16,7 @@ from uuid import UUID
 from flask import Blueprint, current_app, request
 
 from web.schemas.fields import Schema
-from web.schemas.validation import uuid_path
+from web.schemas.validation import load, load_query, uuid_path
 
 SSE = "text/event-stream"
 
@@ -104,7 +104,8 @@ class RouteGroup(Blueprint):
     ) -> Callable[[View], View]:
         """Register a route, such as `GET PATCH /threads/<thread_id>`, or several. The other keywords are of Operation.
 
-        Path parameters that the view annotates as `UUID` are parsed. `websocket` also accepts WebSocket handshakes.
+        Path parameters that the view annotates as `UUID` are parsed. A view with a parameter `query` or `body` gets the
+        validated query string or body. `websocket` also accepts WebSocket handshakes.
         """
 
         def register(view: View) -> View:
@@ -144,7 +145,9 @@ class RouteGroup(Blueprint):
         parsed = [name for name, kind in hints.items() if kind in (UUID, UUID | None)]
         ids = frozenset([*parsed, *(name for name, kind in hints.items() if kind == IdText)])
         operation = Operation(group=self, ids=ids, **more)
-        call = _parsing(view, parsed, fixed or {}, operation.id_message)
+        call = _loading(
+            view, operation, parsed, fixed or {}, loads_query="query" in hints, loads_body="body" in hints
+        )
         call.__operation__ = operation  # type: ignore[attr-defined]
         for each in (route,) if isinstance(route, str) else route:
             *methods, path = each.split(" ")
@@ -153,16 +156,29 @@ class RouteGroup(Blueprint):
                 self.add_url_rule(path, endpoint, call, websocket=True)
 
 
-def _parsing(
-    view: Callable[..., Any], ids: list[str], fixed: Mapping[str, Any], message: str | None
+def _loading(
+    view: Callable[..., Any],
+    operation: Operation,
+    ids: list[str],
+    fixed: Mapping[str, Any],
+    *,
+    loads_query: bool,
+    loads_body: bool,
 ) -> Callable[..., Any]:
-    """Return the view with `fixed` arguments, and with its `ids` parsed from the path. Raises Invalid."""
+    """Return the view with `fixed` arguments, its `ids` parsed from the path, and its `query` and `body` loaded.
+
+    Raises Invalid.
+    """
 
     @wraps(view)
     def call(**values: Any) -> Any:
         for name in ids:
             if name in values:
-                values[name] = uuid_path(values[name], name, message=message)
+                values[name] = uuid_path(values[name], name, message=operation.id_message)
+        if loads_query and operation.query is not None:
+            values["query"] = load_query(operation.query)
+        if loads_body and operation.body is not None:
+            values["body"] = load(operation.body)
         return view(**values, **fixed)
 
     return call

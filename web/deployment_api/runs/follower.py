@@ -106,14 +106,14 @@ class RunFollower:
         holds: AbstractContextManager[Any],
         *,
         after: int | None,
-        says: Callable[[Event | None], bytes] | None = None,
+        render: Callable[[Event | None], bytes] | None = None,
     ) -> Response:
         """Return a response that sends line feeds until the run has ended, then its output.
 
         `says` makes another body from the last event of the log.
         """
         batches = self.batches(reader, after=after, end_alone=True)
-        body = sse.waiting(batches, self.heartbeat, says or self.output)
+        body = sse.waiting(batches, self.heartbeat, render or self.output)
         headers = join_headers(self.thread_id, self.run_id)
         return sse.late_json(self.stream(body, holds, may_end_early=False), headers)
 
@@ -148,9 +148,9 @@ class RunFollower:
         except NotFound:
             if not logged:
                 raise sse.cut_off("the run and its event log were deleted") from None
-        return dumps(self._values_left()).encode()
+        return dumps(self._thread_values()).encode()
 
-    def _values_left(self) -> Any:
+    def _thread_values(self) -> Any:
         """Return the output of a run that was rolled back before it had values: the values of its thread, if any."""
         try:
             with connection() as conn:
