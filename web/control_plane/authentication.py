@@ -285,7 +285,6 @@ def wait_for_consent(auth_id: str, query: dict[str, Any]) -> Response:
 
 
 def outcome(authentication: Authentication) -> dict[str, Any]:
-    """Return the record of a consent request's outcome."""
     known = {"status": authentication.status, "token": authentication.token}
     return known if authentication.error is None else {**known, "error": authentication.error}
 
@@ -331,11 +330,10 @@ def token_exists(query: dict[str, Any]) -> Response:
 
 
 @bp.operation("DELETE /v2/auth/tokens/<token_id>", "Revoke a token", role="run", status=204, errors=(404,))
-def revoke_token(token_id: UUID) -> tuple[str, int]:
+def revoke_token(token_id: UUID) -> None:
     with connection() as conn:
         row = tokens.get(conn, caller().organization_id, token_id)
     tokens.revoke(caller().organization_id, [row])
-    return "", 204
 
 
 @bp.operation(

@@ -296,11 +296,10 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
     status=204,
     errors=(404,),
 )
-def delete_deployment(deployment_id: UUID) -> tuple[str, int]:
+def delete_deployment(deployment_id: UUID) -> None:
     """Delete a deployment. It leaves the lists and its name becomes free at once. Its runs are cancelled."""
     load_query(DeploymentDelete)
     _delete(deployment_id)
-    return "", 204
 
 
 def _delete(deployment_id: UUID) -> None:

@@ -145,7 +145,7 @@ def rename_organization(organization_id: UUID, body: dict[str, Any]) -> Response
     status=204,
     errors=(400, 404),
 )
-def delete_organization(organization_id: UUID) -> tuple[str, int]:
+def delete_organization(organization_id: UUID) -> None:
     """Delete an organization. Only for operators.
 
     Its keys stop working and its deployments stop at once. The remaining data is removed soon after.
@@ -154,7 +154,6 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
         moved = organizations.delete(conn, organization_id)
     api_keys.forget()
     logs.announce(moved)
-    return "", 204
 
 
 @bp.operation(
@@ -256,11 +255,10 @@ def change_key(key_id: str, body: dict[str, Any]) -> Response:
 
 
 @bp.operation("DELETE /v2/keys/<key_id>", "Revoke an API key", role="admin", status=204, errors=(404,))
-def revoke_key(key_id: str) -> tuple[str, int]:
+def revoke_key(key_id: str) -> None:
     """Revoke a key, which may be the key of this request. Within seconds it is refused, and its open streams end."""
     with connection() as conn:
         api_keys.revoke(conn, caller().organization_id, key_id)
-    return "", 204
 
 
 ME = record(

@@ -101,7 +101,6 @@ class McpDiscover(fields.Schema):
 
 
 def redirect_uri(provider_id: str) -> str:
-    """Return the redirect URI of a provider."""
     escaped = quote(provider_id, safe="")
     elsewhere = settings().oauth_redirect_url
     if elsewhere:

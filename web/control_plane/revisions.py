@@ -26,6 +26,7 @@ from web.http import sse
 from web.http.responses import conditional, matches_etag, resource_page, resource_page_schema, with_etag
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
+from web.schemas.validation import whole_number
 
 bp = RouteGroup("revisions", section="Revisions")
 
@@ -247,7 +248,5 @@ def _newest(id: UUID) -> int:
 
 def _position(last_event_id: str | None, reserved: int) -> int:
     """Return the event number to resume after. An id that no event of this revision can have means 0, the beginning."""
-    text = (last_event_id or "").strip()
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        return 0
-    return int(text) if int(text) <= reserved else 0
+    number = whole_number((last_event_id or "").strip())
+    return number if number is not None and number <= reserved else 0

@@ -101,13 +101,12 @@ def list_previews(deployment_id: UUID) -> Response:
     status=204,
     errors=(404,),
 )
-def delete_preview(deployment_id: UUID, name: str) -> tuple[str, int]:
+def delete_preview(deployment_id: UUID, name: str) -> None:
     """Delete a preview and its address, and stop its builds. Existing runs continue, and its threads are kept."""
     with connection() as conn:
         moved = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
     forget(deployment_id)
     logs.announce(moved)
-    return "", 204
 
 
 def _preview_record(row: RowMapping, deployment: str) -> dict[str, Any]:

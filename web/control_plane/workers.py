@@ -47,14 +47,13 @@ def list_workers() -> Response:
 @bp.operation(
     "POST /v2/workers/<worker_id>/drain", "Drain a worker", role="operator", status=202, errors=(404,)
 )
-def drain_worker(worker_id: str) -> tuple[str, int]:
+def drain_worker(worker_id: str) -> None:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.
 
     It is listed as draining at once, notices within five seconds, and stays drained until it is resumed or exits.
     """
     with connection() as conn:
         fleet.request_drain(conn, worker_id)
-    return "", 202
 
 
 @bp.operation(
@@ -64,8 +63,7 @@ def drain_worker(worker_id: str) -> tuple[str, int]:
     status=202,
     errors=(404, 409),
 )
-def resume_worker(worker_id: str) -> tuple[str, int]:
+def resume_worker(worker_id: str) -> None:
     """The worker takes new runs or builds again within five seconds. A worker that shuts down cannot be resumed."""
     with connection() as conn:
         fleet.resume(conn, worker_id)
-    return "", 202

@@ -284,7 +284,7 @@ def change_assistant(assistant_id: str, body: dict[str, Any]) -> Response:
     status=204,
     errors=(404,),
 )
-def delete_assistant(assistant_id: str) -> tuple[str, int]:
+def delete_assistant(assistant_id: str) -> None:
     key = _id_of(assistant_id)
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
     asks = [Ask("assistants", "delete", {"assistant_id": key})]
@@ -307,7 +307,6 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
         _cancel(thread_id, run_id)
     for thread_id in thread_ids:
         _delete_thread(thread_id)
-    return "", 204
 
 
 def _cancel(thread_id: UUID, run_id: UUID) -> None:

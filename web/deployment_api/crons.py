@@ -99,21 +99,19 @@ class CronContent(fields.Schema):
     durability = fields.OneOf("sync", "async", "exit", allow_none=True)
 
 
-class CronCreate(CronContent):
+class NewCron(CronContent):
     example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
 
     assistant_id = fields.StrictString(required=True, min_length=1)
     schedule = fields.StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
+
+
+class CronCreate(NewCron):
     on_run_completed = fields.OneOf("delete", "keep", allow_none=True)
 
 
-class ThreadCronCreate(CronContent):
-    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
-
-    assistant_id = fields.StrictString(required=True, min_length=1)
-    schedule = fields.StrictString(required=True, min_length=1)
-    end_time = EndTime(metadata=IN_THE_FUTURE)
+class ThreadCronCreate(NewCron):
     multitask_strategy = fields.OneOf(*STRATEGIES, allow_none=True)
 
 
@@ -157,7 +155,7 @@ def create_cron(body: dict[str, Any]) -> Response:
 
     A schedule that fires more often than every ten seconds is refused, unless the operator allows it.
     """
-    return _created(body, None)
+    return _create(body, None)
 
 
 @bp.operation(
@@ -169,10 +167,10 @@ def create_cron(body: dict[str, Any]) -> Response:
     errors=(400, 404, 409, 429),
 )
 def create_thread_cron(thread_id: UUID, body: dict[str, Any]) -> Response:
-    return _created(body, thread_id)
+    return _create(body, thread_id)
 
 
-def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
+def _create(body: dict[str, Any], thread_id: UUID | None) -> Response:
     _check(body)
     least, cron_id = settings().min_cron_seconds, uuid7()
     granted, of_threads, of_assistants = _allow_create(body, cron_id, thread_id)
@@ -290,12 +288,11 @@ def change_cron(cron_id: UUID, body: dict[str, Any]) -> Response:
 @bp.operation(
     "DELETE /runs/crons/<cron_id>", "Delete a cron, but not its runs", role="run", status=204, errors=(404,)
 )
-def delete_cron(cron_id: UUID) -> tuple[str, int]:
+def delete_cron(cron_id: UUID) -> None:
     granted = allow("crons", "delete", cron_id=cron_id)
     with connection() as conn:
         filters.require_cron(conn, deployment().id, cron_id, granted.filter, lock=True)
         crons.delete(conn, deployment().id, cron_id)
-    return "", 204
 
 
 @bp.operation(

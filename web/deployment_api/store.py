@@ -133,7 +133,7 @@ class NamespacePrefix(fields.Schema):
 @bp.operation(
     "PUT /store/items", "Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504)
 )
-def put_item(body: dict[str, Any]) -> tuple[str, int]:
+def put_item(body: dict[str, Any]) -> None:
     """Put an item, and replace the one under the same namespace and key. `ttl` is in minutes."""
     value = {name: body.get(name) for name in ("namespace", "key", "value", "index", "ttl")}
     body = _rewritten(ItemPut, body, allow("store", "put", **value))
@@ -153,7 +153,6 @@ def put_item(body: dict[str, Any]) -> tuple[str, int]:
             ttl_minutes=body.get("ttl", config.default_ttl),
             indexed=indexed,
         )
-    return "", 204
 
 
 def _rewritten(schema: type[fields.Schema], sent: dict[str, Any], granted: Granted) -> dict[str, Any]:
@@ -179,7 +178,6 @@ def _rewritten(schema: type[fields.Schema], sent: dict[str, Any], granted: Grant
 
 
 def _config() -> store.StoreConfig:
-    """Return the store configuration of the serving revision."""
     with connection() as conn:
         return store.config_of(conn, deployment().active_revision_id)
 
@@ -218,12 +216,11 @@ def get_item(query: dict[str, Any]) -> Response:
 
 
 @bp.operation("DELETE /store/items", "Delete a store item", role="run", body=ItemDelete, status=204)
-def delete_item(body: dict[str, Any]) -> tuple[str, int]:
+def delete_item(body: dict[str, Any]) -> None:
     item = {"namespace": body["namespace"], "key": body["key"]}
     body = _rewritten(ItemDelete, item, allow("store", "delete", **item))
     with connection() as conn:
         store.delete(conn, deployment().id, body["namespace"], body["key"])
-    return "", 204
 
 
 @bp.operation(

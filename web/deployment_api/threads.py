@@ -159,10 +159,10 @@ def create_thread(body: dict[str, Any]) -> Response:
                 expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
             return keep(jsonify(records.RECORD.show(row.record)))
-    return _built(row.record["thread_id"], [step["updates"] for step in supersteps])
+    return _apply_supersteps(row.record["thread_id"], [step["updates"] for step in supersteps])
 
 
-def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
+def _apply_supersteps(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
     """Apply supersteps to a new thread and return its record; delete the thread if they fail.
 
     Stores the response under the idempotency key only after the updates. When two requests with one key build threads
@@ -231,14 +231,13 @@ def change_thread(thread_id: UUID, body: dict[str, Any]) -> Response | tuple[str
     status=204,
     errors=(404,),
 )
-def delete_thread(thread_id: UUID) -> tuple[str, int]:
+def delete_thread(thread_id: UUID) -> None:
     granted = allow("threads", "delete", thread_id=thread_id)
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True)
         live = cancel.delete_thread(conn, deployment().id, thread_id)
     publish_cancels(live, settings().event_retention_seconds)
     thread_stream.notify(thread_id)
-    return "", 204
 
 
 @bp.operation(

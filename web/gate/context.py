@@ -142,7 +142,6 @@ def request_id() -> str:
 
 
 def trace() -> Context | None:
-    """Return the place of the request in a distributed trace."""
     return context().trace
 
 
@@ -230,7 +229,6 @@ class SocketContext:
 
     @classmethod
     def of_request(cls) -> SocketContext:
-        """Return the socket context of the current request."""
         opening, serving = context(), deployment()
         return cls(
             app=current_app._get_current_object(),  # type: ignore[attr-defined]

@@ -101,7 +101,6 @@ class Traffic(Collector):
 
 
 def start_traffic(app: Flask) -> None:
-    """Start counting, at zero."""
     app.extensions["runyard_traffic"] = Traffic()
 
 
@@ -177,7 +176,6 @@ class Observation:
 
 
 def begin() -> Observation:
-    """Begin to observe the current request."""
     g.observation = observed = Observation()
     request.environ[headers.REQUEST_ID_KEY] = observed.request_id
     return observed

@@ -138,7 +138,6 @@ class Cors:
         return self.origin_regex.fullmatch(origin) is not None
 
     def preflight(self) -> Response:
-        """Return the response to a browser's preflight request."""
         origin = request.headers.get("Origin", "")
         requested = request.headers.get("Access-Control-Request-Headers", "")
         names = [name.strip().lower() for name in requested.split(",") if name.strip()]

@@ -280,15 +280,7 @@ class WebSocket:
     # Receiving.
 
     @contextmanager
-    def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
-        """Receive text messages. Otherwise like `receiving_messages`, with the data of each message."""
-        with self.receiving_messages(lambda message: take(message.data), wake):
-            yield
-
-    @contextmanager
-    def receiving_messages(
-        self, take: Callable[[ClientMessage], None], wake: Callable[[], None]
-    ) -> Iterator[None]:
+    def receiving(self, take: Callable[[ClientMessage], None], wake: Callable[[], None]) -> Iterator[None]:
         """Call `take` with each message in order while entered, and `wake` when the socket is closed.
 
         Both are called in another greenlet. Nothing more is read before `take` returns.

@@ -97,7 +97,6 @@ def merge_project(built_in: Mapping[str, Any], deployment: DeploymentRef) -> Doc
 
 
 def without_disabled(document: Mapping[str, Any], is_off: Mapping[str, bool]) -> Document:
-    """Return the document without the disabled paths."""
     return {
         **document,
         "paths": {path: item for path, item in document["paths"].items() if not is_off.get(path)},

@@ -164,8 +164,6 @@ def visible_totals(caller: Caller | None, deployment_id: UUID | None) -> Visible
 
 
 class RunMetrics(Collector):
-    """The figures as Prometheus families."""
-
     def __init__(self, visible: VisibleTotals) -> None:
         self._visible = visible
 

@@ -7,7 +7,6 @@ Under the name of a deployment that does not exist they answer 404.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from sqlalchemy import RowMapping, text
 from shared import __version__, fleet
 from shared.access.api_keys import OPERATOR, Caller
 from shared.deployments import deployments
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound, Unavailable
 from shared.infra import schema
 from shared.infra.postgres import Row, connection
@@ -138,7 +138,9 @@ def get_info() -> Response:
             "revision_id": serving.active_revision_id,
             "host_revision_id": serving.active_revision_id,
         }
-        library = _pinned(serving.requirements, "langgraph")
+        with connection() as conn:
+            requirements = conn.execute(REQUIREMENTS, {"id": serving.active_revision_id}).scalar()
+        library = _pinned(requirements, "langgraph")
     return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=host, metadata=host)
 
 
@@ -225,16 +227,6 @@ def _capacity(counted: Sequence[Row]) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A deployment and its active revision."""
-
-    id: UUID
-    organization_id: UUID
-    active_revision_id: UUID | None
-    requirements: str | None
-
-
 REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
 
 
@@ -246,7 +238,7 @@ def _caller_if_known() -> Caller | None:
     )
 
 
-def _deployment() -> Serving | None:
+def _deployment() -> DeploymentRef | None:
     """Return the deployment at this address. None at the root, and for a caller without a key. Raises NotFound."""
     name = address().name
     caller = None if name is None else _caller_if_known()
@@ -254,10 +246,9 @@ def _deployment() -> Serving | None:
         return None
     with connection() as conn:
         deployment = deployments.resolve(conn, caller.organization_id, name)
-        if deployment is None:
-            raise NotFound()
-        requirements = conn.execute(REQUIREMENTS, {"id": deployment.active_revision_id}).scalar()
-    return Serving(deployment.id, deployment.organization_id, deployment.active_revision_id, requirements)
+    if deployment is None:
+        raise NotFound()
+    return deployment
 
 
 def _pinned(requirements: str | None, package: str) -> str | None:

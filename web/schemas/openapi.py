@@ -90,7 +90,6 @@ def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rul
 
 
 def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
-    """Yield `(path, rule)` for every route of the document."""
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
         if rule.websocket or of_view(app.view_functions[rule.endpoint]).group.section is None:
@@ -104,7 +103,6 @@ def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
 
 
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
-    """Return the description of one method of one path."""
     text = (view.__doc__ or "").strip()
     operation = of_view(view)
     is_open = operation.role == "open"

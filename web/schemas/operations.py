@@ -105,7 +105,8 @@ class RouteGroup(Blueprint):
         """Register a route, such as `GET PATCH /threads/<thread_id>`, or several. The other keywords are of Operation.
 
         Path parameters that the view annotates as `UUID` are parsed. A view with a parameter `query` or `body` gets the
-        validated query string or body. `websocket` also accepts WebSocket handshakes.
+        validated query string or body. A view that returns None responds without a body. `websocket` also accepts WebSocket
+        handshakes.
         """
 
         def register(view: View) -> View:
@@ -141,47 +142,32 @@ class RouteGroup(Blueprint):
         websocket: bool = False,
         **more: Any,
     ) -> None:
+        """Register the view with its path parameters parsed, its `query` and `body` loaded, and `fixed` arguments."""
         hints = get_type_hints(view, include_extras=True)
         parsed = [name for name, kind in hints.items() if kind in (UUID, UUID | None)]
         ids = frozenset([*parsed, *(name for name, kind in hints.items() if kind == IdText)])
         operation = Operation(group=self, ids=ids, **more)
-        call = _loading(
-            view, operation, parsed, fixed or {}, loads_query="query" in hints, loads_body="body" in hints
-        )
+        query = operation.query if "query" in hints else None
+        body = operation.body if "body" in hints else None
+
+        @wraps(view)
+        def call(**values: Any) -> Any:
+            for name in parsed:
+                if name in values:
+                    values[name] = uuid_path(values[name], name, message=operation.id_message)
+            if query is not None:
+                values["query"] = load_query(query)
+            if body is not None:
+                values["body"] = load(body)
+            response = view(**values, **(fixed or {}))
+            return response if response is not None else ("", operation.status)
+
         call.__operation__ = operation  # type: ignore[attr-defined]
         for each in (route,) if isinstance(route, str) else route:
             *methods, path = each.split(" ")
             self.add_url_rule(path, endpoint, call, methods=methods, strict_slashes=strict_slashes)
             if websocket:
                 self.add_url_rule(path, endpoint, call, websocket=True)
-
-
-def _loading(
-    view: Callable[..., Any],
-    operation: Operation,
-    ids: list[str],
-    fixed: Mapping[str, Any],
-    *,
-    loads_query: bool,
-    loads_body: bool,
-) -> Callable[..., Any]:
-    """Return the view with `fixed` arguments, its `ids` parsed from the path, and its `query` and `body` loaded.
-
-    Raises Invalid.
-    """
-
-    @wraps(view)
-    def call(**values: Any) -> Any:
-        for name in ids:
-            if name in values:
-                values[name] = uuid_path(values[name], name, message=operation.id_message)
-        if loads_query and operation.query is not None:
-            values["query"] = load_query(operation.query)
-        if loads_body and operation.body is not None:
-            values["body"] = load(operation.body)
-        return view(**values, **fixed)
-
-    return call
 
 
 def of_view(view: Callable[..., Any]) -> Operation:

@@ -22,6 +22,7 @@ from web.deployment_api.protocols.conversation import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.gate.context import allow, allow_all, changed, deployment, unchecked_deployment, user
+from web.schemas.validation import whole_number
 
 PAGE = 100
 ANNOTATIONS = {
@@ -82,11 +83,10 @@ def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
 
 
 def _offset(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 15:
+    offset = 0 if cursor is None else whole_number(cursor)
+    if offset is None:
         raise RpcError(INVALID_PARAMS, "cursor: must be a nextCursor from this server")
-    return int(cursor)
+    return offset
 
 
 def find(name: str) -> Row | None:

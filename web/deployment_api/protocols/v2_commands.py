@@ -176,7 +176,6 @@ def _id(sent: Any) -> Any:
 
 
 def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a validated command and return the answer to it."""
     try:
         done = _done(thread_id, command["method"], command.get("params", {}))
     except CommandRefused as refusal:

@@ -39,7 +39,7 @@ from web.gate import limits
 from web.gate.context import SocketContext, allow, caller, deployment, settings
 from web.http import sse, websocket
 from web.http.errors import status_of
-from web.http.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
+from web.http.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import checked, parse_body
@@ -212,7 +212,6 @@ class Session:
         return not self._replay and self._begin_next()
 
     def _begin_next(self) -> bool:
-        """Begin the next requested subscription. Returns False if there is none."""
         while self._requested:
             command_id, subscription = self._requested.pop(0)
             try:
@@ -282,10 +281,10 @@ class Session:
 
     # Commands.
 
-    def _take(self, message: bytes) -> None:
+    def _take(self, message: ClientMessage) -> None:
         """Handle a message of the client and send the answer to it."""
         with self._context.activate():
-            answer = self._handle(message)
+            answer = self._handle(message.data)
         if answer is not None:
             self._answer(answer)
 

@@ -123,7 +123,7 @@ def _reason(query: dict[str, Any], path: str) -> str:
     status=204,
     errors=(404,),
 )
-def cancel_many(body: dict[str, Any], query: dict[str, Any]) -> tuple[str, int]:
+def cancel_many(body: dict[str, Any], query: dict[str, Any]) -> None:
     """Cancel the named runs of a thread, or all runs of the deployment that have a status."""
     action = query["action"]
     body = {name: value for name, value in body.items() if value is not None}
@@ -142,7 +142,6 @@ def cancel_many(body: dict[str, Any], query: dict[str, Any]) -> tuple[str, int]:
     ]
     if not any(stopped):
         raise _nothing()
-    return "", 204
 
 
 def _cancel_of_thread(
@@ -169,7 +168,7 @@ def _cancel_of_thread(
 @bp.operation(
     "DELETE /threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
 )
-def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
+def delete_run(thread_id: UUID, run_id: UUID) -> None:
     """Delete a run. A pending or running run is cancelled first."""
     granted = allow("threads", "delete", run_id=run_id, thread_id=thread_id)
     with connection() as conn:
@@ -180,4 +179,3 @@ def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
     if stopped is not None:
         publish_cancels([stopped], settings().event_retention_seconds)
     notify_next(next_run)
-    return "", 204

@@ -22,6 +22,7 @@ from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
 from shared.records import JsonSchema
 from shared.runs import cancel, create, eligibility, end_event, read
+from shared.runs.cancel import Displaced
 from shared.runs.end_event import FAILED
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
@@ -174,18 +175,20 @@ class RunFollower:
         """Cancel the run because its client has disconnected (`on_disconnect=cancel`)."""
         reason = "client disconnected from the run stream (on_disconnect=cancel)"
         try:
-            with connection() as conn:
-                stopped = cancel.cancel_run(
-                    conn, self.deployment_id, self.thread_id, self.run_id, reason=reason
-                )
-                next_run = eligibility.next_of(conn, self.deployment_id, self.thread_id)
+            self.cancel_now(reason)
         except NotFound:
-            return  # the run had ended
+            pass  # the run had ended
         except Unavailable as error:
             log.warning("run %s: not cancelled after its client disconnected: %s", self.run_id, error)
-            return
+
+    def cancel_now(self, reason: str) -> Displaced:
+        """Cancel the run, and notify its owner and the owner of the thread's next run. Raises NotFound if it has ended."""
+        with connection() as conn:
+            stopped = cancel.cancel_run(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
+            next_run = eligibility.next_of(conn, self.deployment_id, self.thread_id)
         publish_cancels([stopped], self.settings.event_retention_seconds)
         notify_next(next_run)
+        return stopped
 
 
 def _shown(thread: Mapping[Any, Any]) -> Any:

@@ -27,6 +27,7 @@ from web.gate.context import allow_all, caller, deployment, unchecked_deployment
 from web.http import sse
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
+from web.schemas.validation import whole_number
 
 bp = RouteGroup("joins", section="Runs", switches=("disable_runs",))
 
@@ -183,6 +184,5 @@ def _position(last_event_id: str | None, row: Any) -> int | None:
         return None
     if text in ("-1", "0"):
         return 0
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        return None
-    return int(text) if int(text) <= row["seq_reserved"] else None
+    number = whole_number(text)
+    return number if number is not None and number <= row["seq_reserved"] else None

@@ -65,14 +65,13 @@ def search_webhooks(body: dict[str, Any]) -> Response:
     status=202,
     errors=(404,),
 )
-def retry_webhook(delivery_id: UUID) -> tuple[str, int]:
+def retry_webhook(delivery_id: UUID) -> None:
     """Deliver again at once, under the same id, whatever the status. Simultaneous retries cause one delivery."""
     granted = allow("threads", "update", thread_id=_thread_of(delivery_id), metadata={})
     with connection() as conn:
         webhook_records.make_again(
             conn, deployment().id, delivery_id, filter=granted.filter, metadata=changed(granted)
         )
-    return "", 202
 
 
 def _thread_of(delivery_id: UUID) -> UUID | None:

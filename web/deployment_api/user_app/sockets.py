@@ -40,25 +40,25 @@ def answer_socket() -> Response:
         opening = websocket.Opening(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
-    with ExitStack() as held:
-        return _Socket(opening, held).response()
+    with ExitStack() as resources:
+        return _Socket(opening, resources).response()
 
 
 class _Socket:
     """The socket of the current request in the app. Outlives the request once the app has accepted it."""
 
-    def __init__(self, opening: websocket.Opening, held: ExitStack) -> None:
-        self._address, self._opening, self._held = address(), opening, held
+    def __init__(self, opening: websocket.Opening, resources: ExitStack) -> None:
+        self._address, self._opening, self._resources = address(), opening, resources
         self._name = unchecked_deployment().name
         self._waiting = Waiting()
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
         self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
-        held.callback(self._watch.stop)
+        resources.callback(self._watch.stop)
 
     def response(self) -> Response:
         opened = exchanges.open_exchange(heads.host_call(self._address, unchecked_deployment()))
         with translated_failures(self._name):
-            exchange = self._held.enter_context(opened)
+            exchange = self._resources.enter_context(opened)
             self._watch.start()
             return self._accept_or_refuse(exchange)
 
@@ -90,7 +90,7 @@ class _Socket:
         client = request.environ[websocket.GATEWAY_SOCKET]
         socket = WebSocket(client, connection, opened, most_bytes=MOST_BYTES, takes_binary=True)
         steps = self._steps(exchange, socket)
-        return Upgraded(SocketStream(socket, steps, holds=self._held.pop_all()))
+        return Upgraded(SocketStream(socket, steps, holds=self._resources.pop_all()))
 
     def _refuse(self, exchange: Exchange, data: bytes) -> Response:
         """Return the app's own answer to a handshake that it does not accept."""
@@ -122,7 +122,7 @@ class _Socket:
                 self._waiting.end(lost)
                 raise Closed from lost
 
-        with socket.receiving_messages(take, lambda: self._waiting.end(Closed())):
+        with socket.receiving(take, lambda: self._waiting.end(Closed())):
             try:
                 yield from self._pass_on(exchange, socket)
             except Closed:

@@ -189,7 +189,6 @@ class Follower:
         return sse.late_json(self.run.stream(body, holds, may_end_early=False), {})
 
     def stream(self, reader: Reader, holds: ExitStack, task: Task) -> Response:
-        """Return a stream of the task and its updates."""
         timer = self.run.heartbeat = UpdateTimer(self.run.settings.heartbeat_seconds)
         body = updates(
             task,

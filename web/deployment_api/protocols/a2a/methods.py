@@ -16,8 +16,7 @@ from shared.errors import Conflict, NotFound, TooMany, Unavailable
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES
-from shared.runs import a2a_tasks, cancel, eligibility
-from shared.runs.signals import notify_next, publish_cancels
+from shared.runs import a2a_tasks
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
@@ -33,7 +32,7 @@ from web.deployment_api.protocols.a2a.tasks import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
-from web.gate.context import allow, changed, deployment, settings
+from web.gate.context import allow, changed, deployment
 from web.gate.observation import take_slot
 from web.schemas import fields
 
@@ -76,7 +75,6 @@ def send(agent_call: AgentCall) -> Response:
 
 
 def send_streaming(agent_call: AgentCall) -> Response:
-    """Create a task and stream it."""
     body = agent_call.call.read(Send)
     take_slot()
     run_id = uuid7()
@@ -133,15 +131,9 @@ def cancel_task(agent_call: AgentCall) -> Response:
         follower.row()
         before, _ = follower.run.extent()
         try:
-            with connection() as conn:
-                stopped = cancel.cancel_run(
-                    conn, deployment().id, id.thread_id, id.run_id, reason="cancelled by its A2A client"
-                )
-                next_run = eligibility.next_of(conn, deployment().id, id.thread_id)
+            stopped = follower.run.cancel_now("cancelled by its A2A client")
         except NotFound:
             raise RpcError(TASK_NOT_CANCELABLE, "The task has ended already") from None
-        publish_cancels([stopped], settings().event_retention_seconds)
-        notify_next(next_run)
         if stopped.is_over:
             return agent_call.answer(agent_call.shapes.task(follower.ended(None)))
         if not _may_wait():

@@ -152,7 +152,6 @@ KEY = {"location": "header", "name": "X-Api-Key"}
 
 
 def card(agent: Row) -> dict[str, Any]:
-    """Return the card of an assistant, for clients of either version."""
     name = agent["name"] or agent["graph_id"]
     description = agent["description"] or f"Runs the assistant {name!r}."
     schema = agent["input_schema"]
