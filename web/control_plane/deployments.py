@@ -42,7 +42,7 @@ from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
 from web.gate.idempotency import once
-from web.http.responses import conditional, resource_page, resource_page_schema, with_etag
+from web.http.responses import conditional, resource_page, resource_page_schema
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
@@ -227,7 +227,7 @@ def get_deployment(deployment_id: UUID) -> Response:
     """
     with connection() as conn:
         row = deployments.get(conn, caller().organization_id, deployment_id)
-    return conditional(with_etag(deployment_record(row)))
+    return conditional(deployment_record(row))
 
 
 @bp.operation(

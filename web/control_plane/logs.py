@@ -13,7 +13,7 @@ from shared.deployments import deployments, logs, polling
 from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.records import TEXT_OR_NULL, listed, record
-from web.control_plane.revisions import find_revision
+from web.control_plane.revisions import MAX_WAIT_SECONDS, find_revision
 from web.gate.context import caller
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -29,9 +29,6 @@ MAX_LINES = 1000
 # Many runners write one deployment's log, each with a short delay, so a line may be stored after lines with a later
 # time. A reader that continues from the newest line it has seen would miss it, so younger lines are not returned.
 SETTLED_SECONDS = 1.0
-
-
-MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies give up
 
 
 class LogRead(fields.Schema):

@@ -134,7 +134,7 @@ def get_revision(deployment_id: UUID, revision_id: UUID, query: dict[str, Any]) 
             row = look()
             if not _is_awaited(row):
                 break
-    return conditional(with_etag(REVISION.show(row)))
+    return conditional(REVISION.show(row))
 
 
 def _is_awaited(row: Row) -> bool:

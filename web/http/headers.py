@@ -19,6 +19,15 @@ from flask import Response, request
 
 from shared.deployments.deployments import PATH_PREFIX
 
+log = logging.getLogger(__name__)
+
+REQUEST_ID = "x-request-id"
+REQUEST_ID_KEY = "runyard.request_id"  # in the WSGI environment: the id of the current request
+EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
+METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+# User code may not set the headers below, neither in responses of an app nor in refusals of an `auth`.
 # Headers that apply to the whole origin, not to the one response: they would affect the console.
 OF_ORIGIN = frozenset(
     {
@@ -35,15 +44,6 @@ FOR_PROXIES = frozenset(
         "x-reproxy-url", "x-sendfile",
     }
 )  # fmt: skip
-
-
-log = logging.getLogger(__name__)
-
-REQUEST_ID = "x-request-id"
-REQUEST_ID_KEY = "runyard.request_id"  # in the WSGI environment: the id of the current request
-EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
-METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 class ForeignResponse(Response):

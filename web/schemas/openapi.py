@@ -41,7 +41,7 @@ from web.schemas.fields import (
     UuidField,
 )
 from web.schemas.openapi_examples import EXAMPLE
-from web.schemas.operations import JSON, SECTIONS, SSE, Operation, of_view
+from web.schemas.operations import CONTROL_PLANE, JSON, SECTIONS, SSE, Operation, of_view
 
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
@@ -235,8 +235,6 @@ def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
         array["description"] = "A repeated parameter, a JSON array, or values separated by commas."
     return array
 
-
-CONTROL_PLANE = ("/v1/", "/v2/")
 
 MEANINGS = {
     304: "The client has the current version of the record",

@@ -49,8 +49,12 @@ Section = Literal[
 SECTIONS: tuple[str, ...] = get_args(Section)
 
 JSON = "application/json"
+CONTROL_PLANE = ("/v1/", "/v2/")  # prefixes of its paths
 STATEMENT_SECONDS = 3.0  # after this time without a byte the database counts as hanging
 SLOW_SECONDS = 11.0  # longer than the database's own statement_timeout (web/wsgi.py), whose error says more
+
+
+NOTHING_FIXED: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +141,7 @@ class RouteGroup(Blueprint):
         endpoint: str,
         route: str | tuple[str, ...],
         *,
-        fixed: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] = NOTHING_FIXED,
         strict_slashes: bool | None = None,
         websocket: bool = False,
         **more: Any,
@@ -159,7 +163,7 @@ class RouteGroup(Blueprint):
                 values["query"] = load_query(query)
             if body is not None:
                 values["body"] = load(body)
-            response = view(**values, **(fixed or {}))
+            response = view(**values, **fixed)
             return response if response is not None else ("", operation.status)
 
         call.__operation__ = operation  # type: ignore[attr-defined]
