@@ -18,9 +18,6 @@ from flask import Blueprint, current_app, request
 from web.schemas.fields import Schema
 from web.schemas.validation import load, load_query, uuid_path
 
-SSE = "text/event-stream"
-
-
 View = TypeVar("View", bound=Callable[..., Any])
 Role = Literal["open", "read", "run", "deploy", "admin", "operator"]
 IdText = Annotated[str, UUID]  # type of a path parameter: a UUID that the view parses itself
@@ -48,12 +45,10 @@ Section = Literal[
 ]
 SECTIONS: tuple[str, ...] = get_args(Section)
 
-JSON = "application/json"
+JSON, SSE = "application/json", "text/event-stream"
 CONTROL_PLANE = ("/v1/", "/v2/")  # prefixes of its paths
 STATEMENT_SECONDS = 3.0  # after this time without a byte the database counts as hanging
 SLOW_SECONDS = 11.0  # longer than the database's own statement_timeout (web/wsgi.py), whose error says more
-
-
 NOTHING_FIXED: Mapping[str, Any] = {}
 
 
