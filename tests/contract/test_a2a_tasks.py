@@ -43,7 +43,7 @@ versions = pytest.mark.parametrize("version", VERSIONS)
 def test_a_stream_shows_what_becomes_of_a_task(
     api: Api, notifications: Notifications, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.deployment_api.protocols.a2a.streams.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("web.deployment_api.protocols.a2a.follow.UPDATE_SECONDS", 0.0)
     body = message(version)
     call = sent(api, notifications, body, STREAM[version])
     assert call.response.mimetype == "text/event-stream"
@@ -122,7 +122,7 @@ def test_texts_so_far_are_few_however_many_tokens_there_are(api: Api, notificati
 def test_a_new_attempt_begins_its_text_anew(
     api: Api, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.deployment_api.protocols.a2a.streams.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("web.deployment_api.protocols.a2a.follow.UPDATE_SECONDS", 0.0)
     body = text_message()
     call = sent(api, notifications, body, "SendStreamingMessage")
     actor = Actor(call.run_id)

@@ -429,7 +429,7 @@ def test_without_a_host_it_is_unavailable(played: Played, api: Api) -> None:
 def test_an_app_that_says_nothing_is_given_up(
     played: Played, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.deployment_api.user_app.app_proxy.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("web.deployment_api.user_app.proxy.ANSWER_SECONDS", 0.05)
     seen: list[bytes] = []
 
     def silent(side: Side) -> None:

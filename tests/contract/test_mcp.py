@@ -162,7 +162,7 @@ def test_tools_have_names_that_models_take(api: Api) -> None:
 
 
 def test_tools_come_in_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.deployment_api.protocols.mcp.tools.PAGE", 1)
+    monkeypatch.setattr("web.deployment_api.protocols.mcp_tools.PAGE", 1)
     first = result(api, "tools/list")
     assert [tool["name"] for tool in first["tools"]] == ["agent"]
     second = result(api, "tools/list", {"cursor": first["nextCursor"]})

@@ -24,6 +24,7 @@ from web.deployment_api.protocols.v2_socket import Session
 from web.gate.context import Authorization, RequestContext, publish
 from web.gate.deployments import by_id
 from web.gate.deployments import forget as forget_deployments
+from web.http.websocket import ClientMessage
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 
@@ -201,10 +202,10 @@ class PlayedSocket:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.take: Callable[[bytes], None] = lambda message: None
+        self.take: Callable[[ClientMessage], None] = lambda message: None
 
     @contextmanager
-    def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
+    def receiving(self, take: Callable[[ClientMessage], None], wake: Callable[[], None]) -> Iterator[None]:
         self.take = take
         yield
 
@@ -228,7 +229,7 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
                 request_id="1",
                 caller=Caller(chat.organization_id, "", "user:1", "run"),
                 user=user_of(user_code.user("bob")),
-                authorization=Authorization(serving, is_asked=True),
+                authorization=Authorization(serving, is_authorized=True),
                 run_headers={},
             )
         )
@@ -241,7 +242,7 @@ def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: U
     execute("UPDATE revision SET user_code = NULL WHERE id = :id", id=chat.active_revision_id)
     forget_deployments()
     start = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
-    socket.take(orjson.dumps(start))
+    socket.take(ClientMessage(orjson.dumps(start), is_text=True))
     steps.close()
     (answer,) = socket.sent
     assert (answer["type"], answer["message"][:4]) == ("error", "403:")

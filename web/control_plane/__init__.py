@@ -33,5 +33,3 @@ for resource in (
     figures.bp,
 ):
     bp.register_blueprint(resource)
-
-BLUEPRINTS = (bp,)

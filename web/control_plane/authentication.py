@@ -34,9 +34,9 @@ from shared.records import (
 from web.control_plane.providers import redirect_uri
 from web.gate.context import caller
 from web.http.errors import detail_of, status_of
-from web.schemas.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
+from web.schemas.validation import load_query
 
 bp = RouteGroup("authentication", section="Users' tokens")
 
@@ -68,55 +68,57 @@ REVOKED = record("RevokedTokens", message=TEXT, provider_id=TEXT)
 EXISTS = record("TokenExists", has_token=BOOLEAN)
 
 
-class Authenticate(Schema):
+class Authenticate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"provider": "acme", "scopes": ["mail.read"], "user_id": "ann"}
 
-    provider = StrictString(required=True)
-    scopes = ListOf(StrictString(max_length=1024, pattern=r"\S+"), required=True, max_items=MAX_SCOPES)
-    user_id = StrictString(max_length=1024, allow_none=True)
-    ls_user_id = StrictString(max_length=1024, allow_none=True)
-    agent_id = StrictString(max_length=1024, allow_none=True)
-    force_new = StrictBoolean(load_default=False)
-    token_id = UuidField(allow_none=True)
-    is_default = StrictBoolean(load_default=True)
-    use_agent_builder_public_oauth = StrictBoolean(load_default=False)
+    provider = fields.StrictString(required=True)
+    scopes = fields.ListOf(
+        fields.StrictString(max_length=1024, pattern=r"\S+"), required=True, max_items=MAX_SCOPES
+    )
+    user_id = fields.StrictString(max_length=1024, allow_none=True)
+    ls_user_id = fields.StrictString(max_length=1024, allow_none=True)
+    agent_id = fields.StrictString(max_length=1024, allow_none=True)
+    force_new = fields.StrictBoolean(load_default=False)
+    token_id = fields.UuidField(allow_none=True)
+    is_default = fields.StrictBoolean(load_default=True)
+    use_agent_builder_public_oauth = fields.StrictBoolean(load_default=False)
 
 
-class Callback(Schema):
+class Callback(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"code": "of the provider", "state": "as it was sent"}
 
-    code = StrictString(required=True, min_length=1, max_length=MAX_CODE_LENGTH)
-    state = StrictString(required=True, max_length=1024)
-    iss = StrictString(max_length=2048, allow_none=True)
+    code = fields.StrictString(required=True, min_length=1, max_length=MAX_CODE_LENGTH)
+    state = fields.StrictString(required=True, max_length=1024)
+    iss = fields.StrictString(max_length=2048, allow_none=True)
 
 
-class CallbackQuery(Schema):
-    code = StrictString(max_length=MAX_CODE_LENGTH)
-    state = StrictString(required=True, max_length=1024)
-    iss = StrictString(max_length=2048)
-    error = StrictString(max_length=1024)
-    error_description = StrictString()
+class CallbackQuery(fields.Schema):
+    code = fields.StrictString(max_length=MAX_CODE_LENGTH)
+    state = fields.StrictString(required=True, max_length=1024)
+    iss = fields.StrictString(max_length=2048)
+    error = fields.StrictString(max_length=1024)
+    error_description = fields.StrictString()
 
 
-class Wait(Schema):
-    timeout = QueryInteger(minimum=0, maximum=MAX_WAIT_SECONDS, load_default=30)
+class Wait(fields.Schema):
+    timeout = fields.QueryInteger(minimum=0, maximum=MAX_WAIT_SECONDS, load_default=30)
 
 
-class TokenSearch(Schema):
-    provider_id = StrictString()
-    user_id = StrictString()
+class TokenSearch(fields.Schema):
+    provider_id = fields.StrictString()
+    user_id = fields.StrictString()
 
 
-class TokenOf(Schema):
-    provider_id = StrictString(required=True)
-    user_id = StrictString()
+class TokenOf(fields.Schema):
+    provider_id = fields.StrictString(required=True)
+    user_id = fields.StrictString()
 
 
-class TokenMetadata(Schema):
+class TokenMetadata(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
 
-    provider_account_label = StrictString(max_length=1024, allow_none=True)
-    is_default = StrictBoolean(allow_none=True)
+    provider_account_label = fields.StrictString(max_length=1024, allow_none=True)
+    is_default = fields.StrictBoolean(allow_none=True)
 
 
 @bp.operation(
@@ -127,15 +129,14 @@ class TokenMetadata(Schema):
     body=Authenticate,
     errors=(404, 502, 503),
 )
-def authenticate() -> Response:
+def authenticate(body: dict[str, Any]) -> Response:
     """Return a user's token with the status `completed`, or request the user's consent with the status `pending`.
 
     If it is `pending`, send the user to `url`, and wait for `auth_id`. Without a user the token is the organization's
     own. `token_id` requests that exact token. If it has expired and cannot be refreshed, the status is `token_expired`.
     """
-    body = load(Authenticate)
     user_id = body.get("user_id") or body.get("ls_user_id") or str(caller().organization_id)
-    found = authorization.authenticate(
+    result = authorization.authenticate(
         caller().organization_id,
         body["provider"],
         TokenRequest(
@@ -150,10 +151,10 @@ def authenticate() -> Response:
     )
     return secret(
         jsonify(
-            status=found.status,
-            url=found.url,
-            auth_id=found.auth_id,
-            token=found.token,
+            status=result.status,
+            url=result.url,
+            auth_id=result.auth_id,
+            token=result.token,
             user_id=user_id,
             metadata=None,
         )
@@ -168,9 +169,8 @@ def authenticate() -> Response:
     body=Callback,
     errors=(400, 404, 502, 503),
 )
-def pass_callback(provider_id: str) -> Response:
+def pass_callback(provider_id: str, body: dict[str, Any]) -> Response:
     """Complete a user's consent. For front ends that receive the user's browser themselves."""
-    body = load(Callback)
     redirect = Redirect(state=body["state"], code=body["code"], issuer=body.get("iss"))
     auth_id = authorization.complete(caller().organization_id, provider_id, redirect)
     return jsonify(status=authorization.COMPLETED, provider_id=provider_id, auth_id=auth_id)
@@ -258,9 +258,9 @@ def secret(response: Response) -> Response:
     answer=OUTCOME,
     query=Wait,
 )
-def wait_for_consent(auth_id: str) -> Response:
+def wait_for_consent(auth_id: str, query: dict[str, Any]) -> Response:
     """Wait for the outcome of a consent request. After `timeout` seconds the answer has the status `timeout`."""
-    seconds = load_query(Wait)["timeout"]
+    seconds = query["timeout"]
     try:
         key = UUID(auth_id)
     except ValueError:
@@ -268,16 +268,14 @@ def wait_for_consent(auth_id: str) -> Response:
     return secret(jsonify(outcome(authorization.wait(caller().organization_id, key, seconds))))
 
 
-def outcome(found: Authentication) -> dict[str, Any]:
-    """Return the record of a consent request's outcome."""
-    known = {"status": found.status, "token": found.token}
-    return known if found.error is None else {**known, "error": found.error}
+def outcome(authentication: Authentication) -> dict[str, Any]:
+    known = {"status": authentication.status, "token": authentication.token}
+    return known if authentication.error is None else {**known, "error": authentication.error}
 
 
 @bp.operation("GET /v2/auth/tokens", "List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
-def list_tokens() -> Response:
+def list_tokens(query: dict[str, Any]) -> Response:
     """List the metadata of the organization's tokens, optionally of one provider or user."""
-    query = load_query(TokenSearch)
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
     return jsonify([tokens.RECORD.show(row) for row in rows])
@@ -286,9 +284,8 @@ def list_tokens() -> Response:
 @bp.operation(
     "DELETE /v2/auth/tokens", "Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf
 )
-def revoke_tokens() -> Response:
+def revoke_tokens(query: dict[str, Any]) -> Response:
     """Revoke the provider's tokens of the whole organization, or of one user."""
-    query = load_query(TokenOf)
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
     tokens.revoke(caller().organization_id, [row["id"] for row in rows])
@@ -303,18 +300,16 @@ def revoke_tokens() -> Response:
     answer=EXISTS,
     query=TokenOf,
 )
-def token_exists() -> Response:
-    query = load_query(TokenOf)
+def token_exists(query: dict[str, Any]) -> Response:
     with connection() as conn:
         return jsonify(has_token=bool(tokens.list_all(conn, caller().organization_id, **query)))
 
 
 @bp.operation("DELETE /v2/auth/tokens/<token_id>", "Revoke a token", role="run", status=204, errors=(404,))
-def revoke_token(token_id: UUID) -> tuple[str, int]:
+def revoke_token(token_id: UUID) -> None:
     with connection() as conn:
         tokens.get(conn, caller().organization_id, token_id)
     tokens.revoke(caller().organization_id, [token_id])
-    return "", 204
 
 
 @bp.operation(
@@ -325,9 +320,8 @@ def revoke_token(token_id: UUID) -> tuple[str, int]:
     body=TokenMetadata,
     errors=(404,),
 )
-def describe_token(token_id: UUID) -> Response:
+def describe_token(token_id: UUID, body: dict[str, Any]) -> Response:
     """Set the label of the account that a token is for, or whether it is the user's default token."""
-    body = load(TokenMetadata)
     changes = {}
     if "provider_account_label" in body:
         changes["account_label"] = body["provider_account_label"]

@@ -42,22 +42,10 @@ from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
 from web.gate.idempotency import once
-from web.http.responses import conditional, resource_page, resource_page_schema, with_etag
-from web.schemas.fields import (
-    MAX_OFFSET,
-    JsonObject,
-    ListOf,
-    Nested,
-    OneOf,
-    QueryBoolean,
-    QueryInteger,
-    QueryList,
-    Schema,
-    StrictString,
-    UuidField,
-)
+from web.http.responses import conditional, resource_page, resource_page_schema
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
+from web.schemas.validation import load_query
 
 bp = RouteGroup("deployments", section="Deployments")
 
@@ -68,39 +56,39 @@ MAX_PAGE = 100
 STOPS_AT_ONCE = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
-class DeploymentCreate(Schema):
+class DeploymentCreate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"name": "chat", "source": "internal_source"}
 
-    name = StrictString(
+    name = fields.StrictString(
         pattern=NAME,
         max_length=255,
         allow_none=True,
         metadata={"description": "Required without `agent`, not allowed with it"},
     )
-    agent = Nested(AgentIdentity, allow_none=True)
-    source = OneOf(
+    agent = fields.Nested(AgentIdentity, allow_none=True)
+    source = fields.OneOf(
         *SOURCES,
         required=True,
         metadata={
             "description": f"`{UPLOAD}` or `{REPOSITORY}`; this service does not support the other values"
         },
     )
-    source_config = Nested(SourceConfig, allow_none=True)
-    source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
-    secrets = ListOf(Nested(SecretItem), max_items=500, allow_none=True)
-    secret_references = ListOf(JsonObject(), allow_none=True, metadata=UNSUPPORTED)
-    pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
-    limits = Nested(Limits, allow_none=True)
+    source_config = fields.Nested(SourceConfig, allow_none=True)
+    source_revision_config = fields.Nested(SourceRevisionConfig, allow_none=True)
+    secrets = fields.ListOf(fields.Nested(SecretItem), max_items=500, allow_none=True)
+    secret_references = fields.ListOf(fields.JsonObject(), allow_none=True, metadata=UNSUPPORTED)
+    pool = fields.StrictString(pattern=POOL, max_length=63, allow_none=True)
+    limits = fields.Nested(Limits, allow_none=True)
 
 
 class DeploymentPatch(RevisionContent):
     example: ClassVar[dict[str, Any]] = {"display_name": "Chat"}
 
-    display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
-    pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
-    limits = Nested(Limits, allow_none=True)
-    traffic = ListOf(
-        Nested(TrafficShare),
+    display_name = fields.StrictString(min_length=1, max_length=1024, allow_none=True)
+    pool = fields.StrictString(pattern=POOL, max_length=63, allow_none=True)
+    limits = fields.Nested(Limits, allow_none=True)
+    traffic = fields.ListOf(
+        fields.Nested(TrafficShare),
         max_items=shares.MOST,
         allow_none=True,
         metadata={
@@ -109,27 +97,27 @@ class DeploymentPatch(RevisionContent):
     )
 
 
-class DeploymentSearch(Schema):
-    name = StrictString()
-    name_contains = StrictString()
-    status = OneOf(*map(str, DeploymentStatus))
+class DeploymentSearch(fields.Schema):
+    name = fields.StrictString()
+    name_contains = fields.StrictString()
+    status = fields.OneOf(*map(str, DeploymentStatus))
     deployment_type = DeploymentType()
-    deployment_ids = QueryList(UuidField(), max_items=1000)
-    image_version = StrictString()
-    tag_value_ids = StrictString()
-    agent_id = StrictString()
-    agent_environment = OneOf(*ENVIRONMENTS)
-    remote_reconciled = QueryBoolean()
-    limit = QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
-    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+    deployment_ids = fields.QueryList(fields.UuidField(), max_items=1000)
+    image_version = fields.StrictString()
+    tag_value_ids = fields.StrictString()
+    agent_id = fields.StrictString()
+    agent_environment = fields.OneOf(*ENVIRONMENTS)
+    remote_reconciled = fields.QueryBoolean()
+    limit = fields.QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
+    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
-class DeploymentDelete(Schema):
-    delete_tracing_project = QueryBoolean(load_default=False)
+class DeploymentDelete(fields.Schema):
+    delete_tracing_project = fields.QueryBoolean(load_default=False)
 
 
 class DeploymentsDelete(DeploymentDelete):
-    deployment_ids = QueryList(UuidField(), max_items=100, required=True)
+    deployment_ids = fields.QueryList(fields.UuidField(), max_items=100, required=True)
 
 
 @bp.operation(
@@ -142,13 +130,12 @@ class DeploymentsDelete(DeploymentDelete):
     errors=(400, 409),
     idempotent=True,
 )
-def create_deployment() -> Response:
+def create_deployment(body: dict[str, Any]) -> Response:
     """Create a deployment and its first revision. From a repository, the revision is built at once.
 
     Otherwise the revision waits for its source: request an upload URL, PUT an archive there, and send its `object_path`
     in a PATCH of the deployment.
     """
-    body = load(DeploymentCreate)
     _require_one_name(body)
     refuse_unsupported(body, source=body["source"])
     require_repository(body)
@@ -170,7 +157,7 @@ def create_deployment() -> Response:
             agent=body.get("agent"),
             pool=body.get("pool") or "default",
             limit_changes=body.get("limits"),
-            by=asked_by(conn),
+            by=caller_key(conn),
         )
         moved = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
@@ -193,9 +180,9 @@ def _require_one_name(body: dict[str, Any]) -> None:
     answer=resource_page_schema(DEPLOYMENT.schema),
     query=DeploymentSearch,
 )
-def list_deployments() -> Response:
+def list_deployments(query: dict[str, Any]) -> Response:
     """List the deployments that match every filter. Empty filters are ignored."""
-    query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
+    query = {name: value for name, value in query.items() if value != []}
     limit, offset = query.pop("limit"), query.pop("offset")
     query.pop("remote_reconciled", None)  # accepted and ignored: this service reconciles nothing
     with connection() as conn:
@@ -212,11 +199,11 @@ def list_deployments() -> Response:
     also=(207,),
     query=DeploymentsDelete,
 )
-def delete_deployments() -> tuple[Response, int]:
+def delete_deployments(query: dict[str, Any]) -> tuple[Response, int]:
     """Delete several deployments. Answers 200 if all were deleted, else 207: `failed` lists the others and why."""
     deleted: list[UUID] = []
     failed: list[dict[str, Any]] = []
-    for deployment_id in dict.fromkeys(load_query(DeploymentsDelete)["deployment_ids"]):
+    for deployment_id in dict.fromkeys(query["deployment_ids"]):
         try:
             _delete(deployment_id)
         except NotFound as error:
@@ -240,7 +227,7 @@ def get_deployment(deployment_id: UUID) -> Response:
     """
     with connection() as conn:
         row = deployments.get(conn, caller().organization_id, deployment_id)
-    return conditional(with_etag(deployment_record(row)))
+    return conditional(deployment_record(row))
 
 
 @bp.operation(
@@ -252,33 +239,32 @@ def get_deployment(deployment_id: UUID) -> Response:
     errors=(400, 404, 409),
     idempotent=True,
 )
-def change_deployment(deployment_id: UUID) -> Response:
+def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
     """Change a deployment. A source, its configuration, secrets or a resource_spec create a new revision.
 
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
     by thread, over deployed revisions. The percentages add up to 100.
     """
-    body = load(DeploymentPatch)
-    wanted = [Share(**share) for share in body.get("traffic") or ()]
+    new_split = [Share(**share) for share in body.get("traffic") or ()]
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, deployment_id, body)
         if body.get("traffic") is not None:
-            traffic.split(conn, caller().organization_id, deployment_id, wanted)
+            traffic.split(conn, caller().organization_id, deployment_id, new_split)
         _, moved = deployments.change(
-            conn, caller().organization_id, deployment_id, change, by=asked_by(conn)
+            conn, caller().organization_id, deployment_id, change, by=caller_key(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
     revision_events.announce(moved)
-    for share in wanted:
+    for share in new_split:
         if share.percent:
             calls.announce(share.revision_id, row["pool"])
     return response
 
 
-def asked_by(conn: Connection) -> dict[str, str]:
+def caller_key(conn: Connection) -> dict[str, str]:
     """Return the caller's key as stored with a revision. Its name stays known after the key is deleted."""
     key_id = caller().key_id
     return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
@@ -310,11 +296,10 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
     status=204,
     errors=(404,),
 )
-def delete_deployment(deployment_id: UUID) -> tuple[str, int]:
+def delete_deployment(deployment_id: UUID) -> None:
     """Delete a deployment. It leaves the lists and its name becomes free at once. Its runs are cancelled."""
     load_query(DeploymentDelete)
     _delete(deployment_id)
-    return "", 204
 
 
 def _delete(deployment_id: UUID) -> None:

@@ -32,9 +32,8 @@ from shared.records import (
     record,
 )
 from web.gate.context import caller
-from web.schemas.fields import DateField, OneOf, QueryList, Schema, StrictString, UuidField
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load_query
 
 bp = RouteGroup("figures", section="Figures")
 
@@ -66,13 +65,13 @@ IN_OVERVIEW = record(
 OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(IN_OVERVIEW))
 
 
-class OverviewQuery(Schema):
-    window = OneOf(*WINDOWS, load_default="hour")
+class OverviewQuery(fields.Schema):
+    window = fields.OneOf(*WINDOWS, load_default="hour")
 
 
 class SeriesQuery(OverviewQuery):
-    deployment_id = UuidField()
-    key_id = StrictString(max_length=255)
+    deployment_id = fields.UuidField()
+    key_id = fields.StrictString(max_length=255)
 
 
 @bp.operation(
@@ -84,21 +83,20 @@ class SeriesQuery(OverviewQuery):
     query=SeriesQuery,
     errors=(404,),
 )
-def get_series() -> Response:
+def get_series(query: dict[str, Any]) -> Response:
     """Return the figures of 60 minutes, 24 hours or 168 hours. The last point is the current, incomplete step.
 
     A run counts as created in the step of its creation. All its other figures belong to the step in which it ends:
     status, attempts, tokens, and the seconds for which it waited, for which it ran, and until its first token. Seconds
     are null if no run of the step has them.
     """
-    asked: dict[str, Any] = load_query(SeriesQuery)
-    window = WINDOWS[asked.pop("window")]
+    window = WINDOWS[query.pop("window")]
     organization_id = caller().organization_id
 
     def series(conn: Connection) -> Any:
-        if "deployment_id" in asked:
-            deployments.get(conn, organization_id, asked["deployment_id"])
-        return reading.series(conn, organization_id, window, **asked)
+        if "deployment_id" in query:
+            deployments.get(conn, organization_id, query["deployment_id"])
+        return reading.series(conn, organization_id, window, **query)
 
     return jsonify(read(series))
 
@@ -111,9 +109,9 @@ def get_series() -> Response:
     answer=OVERVIEW,
     query=OverviewQuery,
 )
-def get_overview() -> Response:
+def get_overview(query: dict[str, Any]) -> Response:
     """Return the figures of each deployment. `failed` counts errors and timeouts. GET /v2/workers returns the pools."""
-    window = WINDOWS[load_query(OverviewQuery)["window"]]
+    window = WINDOWS[query["window"]]
     return jsonify(read(reading.overview, caller().organization_id, window))
 
 
@@ -140,15 +138,15 @@ USAGE_ROW = record(
 USAGE = record("Usage", usage=listed(USAGE_ROW))
 
 
-class UsageSpan(Schema):
-    until = DateField()
-    by = QueryList(
-        OneOf(*DIMENSIONS), max_items=len(DIMENSIONS), load_default=lambda: ["deployment", "model"]
+class UsageSpan(fields.Schema):
+    until = fields.DateField()
+    by = fields.QueryList(
+        fields.OneOf(*DIMENSIONS), max_items=len(DIMENSIONS), load_default=lambda: ["deployment", "model"]
     )
-    format = OneOf("json", "csv", load_default="json")
+    format = fields.OneOf("json", "csv", load_default="json")
 
 
-UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
+UsageQuery = UsageSpan.from_dict({"from": fields.DateField()}, name="UsageQuery")
 
 
 @bp.operation(
@@ -160,22 +158,21 @@ UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
     query=UsageQuery,
     media=("application/json", "text/csv"),
 )
-def get_usage() -> Response:
+def get_usage(query: dict[str, Any]) -> Response:
     """Return the usage of runs that ended on the days (UTC) `from` to `until`, both inclusive.
 
     By default `until` is today and `from` 30 days earlier. `by` holds any of `day`, `key`, `deployment` and `model`;
     the answer has their columns. By model, `runs` counts the runs that called the model. The key is null for runs of
     crons and of users of a deployment's own authorization.
     """
-    asked: dict[str, Any] = load_query(UsageQuery)  # type: ignore[arg-type]
-    until = asked.get("until") or database_time().date()
-    since = asked.get("from") or until - min(DEFAULT_DAYS, until - date.min)
+    until = query.get("until") or database_time().date()
+    since = query.get("from") or until - min(DEFAULT_DAYS, until - date.min)
     if not timedelta(0) <= until - since <= MOST_DAYS:
         raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))
-    by = [name for name in DIMENSIONS if name in asked["by"]]
+    by = [name for name in DIMENSIONS if name in query["by"]]
     rows = read(usage.usage, caller().organization_id, since=since, until=until, by=by)
     rows = [{name: _as_text(value) for name, value in row.items()} for row in rows]
-    if asked["format"] == "json":
+    if query["format"] == "json":
         return jsonify(usage=rows)
     columns = [column for name in by for column in DIMENSIONS[name]]
     return Response(as_csv([*columns, *usage.COUNTS, "cost"], rows), content_type=CSV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import sleep
+from typing import Any
 from uuid import UUID
 
 from flask import Response, jsonify
@@ -11,16 +12,12 @@ from sqlalchemy import Connection, RowMapping
 from shared.deployments import deployments, logs, revision_events
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import (
-    TEXT_OR_NULL,
-    listed,
-    record,
-)
-from web.control_plane.revisions import find_revision
+from shared.records import TEXT_OR_NULL, listed, record
+from web.control_plane.revisions import MAX_WAIT_SECONDS, find_revision
 from web.gate.context import caller
-from web.schemas.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
+from web.schemas.validation import load
 
 bp = RouteGroup("logs", section="Logs")
 
@@ -34,25 +31,22 @@ MAX_LINES = 1000
 SETTLED_SECONDS = 1.0
 
 
-MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies give up
-
-
-class LogRead(Schema):
+class LogRead(fields.Schema):
     # A longer wait ends at the maximum, since clients repeat the request anyway.
-    wait = QueryInteger(minimum=0, load_default=0)
+    wait = fields.QueryInteger(minimum=0, load_default=0)
 
 
-class LogSearch(Schema):
-    order = OneOf("asc", "desc", allow_none=True)
+class LogSearch(fields.Schema):
+    order = fields.OneOf("asc", "desc", allow_none=True)
     # A larger limit returns a page of the maximum size, since clients send what their user typed.
-    limit = StrictInteger(minimum=1, allow_none=True)
-    offset = StrictString(max_length=1024, allow_none=True)
-    level = OneOf(*logs.LEVELS, allow_none=True)
-    query = StrictString(max_length=1024, allow_none=True)
-    text = StrictString(max_length=1024, allow_none=True)  # another name of `query`
-    run_id = UuidField(allow_none=True)
-    start_time = TimeField(allow_none=True)
-    end_time = TimeField(allow_none=True)
+    limit = fields.StrictInteger(minimum=1, allow_none=True)
+    offset = fields.StrictString(max_length=1024, allow_none=True)
+    level = fields.OneOf(*logs.LEVELS, allow_none=True)
+    query = fields.StrictString(max_length=1024, allow_none=True)
+    text = fields.StrictString(max_length=1024, allow_none=True)  # another name of `query`
+    run_id = fields.UuidField(allow_none=True)
+    start_time = fields.TimeField(allow_none=True)
+    end_time = fields.TimeField(allow_none=True)
 
 
 @bp.operation(
@@ -96,13 +90,13 @@ def search_revision_logs(deployment_id: UUID, revision_id: UUID) -> Response:
     body=LogSearch,
     errors=(404,),
 )
-def search_deployment_logs(deployment_id: UUID) -> Response:
+def search_deployment_logs(deployment_id: UUID, query: dict[str, Any]) -> Response:
     """Return lines of a deployment's log. `level` means that level and above.
 
     `text` (or `query`) is a part of a line, `run_id` the run that logged it. `wait` delays the answer by up to that
     many seconds, until a line matches.
     """
-    wait_seconds = min(load_query(LogRead)["wait"], MAX_WAIT_SECONDS)
+    wait_seconds = min(query["wait"], MAX_WAIT_SECONDS)
     with connection() as conn:
         deployments.require(conn, caller().organization_id, deployment_id)
     return _lines(deployment_id, None, logs.DEPLOY, wait_seconds=wait_seconds)
@@ -115,21 +109,21 @@ def _of_revision(deployment_id: UUID, revision_id: UUID, kind: str) -> Response:
 
 
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_seconds: int = 0) -> Response:
-    asked = {name: value for name, value in load(LogSearch).items() if value is not None}
-    asked["query"] = asked.pop("text", None) or asked.get("query")
-    asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
+    criteria = {name: value for name, value in load(LogSearch).items() if value is not None}
+    criteria["query"] = criteria.pop("text", None) or criteria.get("query")
+    criteria["limit"] = min(criteria.get("limit", DEFAULT_LINES), MAX_LINES)
     if kind == logs.DEPLOY:
-        asked["settled_seconds"] = SETTLED_SECONDS
+        criteria["settled_seconds"] = SETTLED_SECONDS
 
     def find(conn: Connection) -> tuple[list[RowMapping], str | None]:
-        return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
+        return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **criteria)
 
     def find_now() -> tuple[list[RowMapping], str | None]:
         with connection() as conn:
             return find(conn)
 
     is_search = (
-        asked.get("order", "desc") == "desc" and not wait_seconds
+        criteria.get("order", "desc") == "desc" and not wait_seconds
     )  # the replica may lag: a reader that follows the log would skip lines
     rows, next_offset = read(find) if is_search else find_now()
     if wait_seconds and not rows:

@@ -19,9 +19,8 @@ from web.control_plane.sources import MAX_TOKENS
 from web.gate.context import caller, credentials, settings
 from web.gate.idempotency import once
 from web.http.responses import resource_page, resource_page_schema
-from web.schemas.fields import MAX_OFFSET, OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
 
 bp = RouteGroup("organizations", section="Organizations and keys")
 
@@ -32,49 +31,49 @@ MAX_LIFETIME_DAYS = 3650
 MAX_RUNS = 1_000_000
 
 
-class OrganizationBody(Schema):
+class OrganizationBody(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"name": "Acme"}
 
-    name = StrictString(pattern=organizations.NAME, required=True)
+    name = fields.StrictString(pattern=organizations.NAME, required=True)
 
 
-class Listing(Schema):
-    limit = QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
-    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+class Listing(fields.Schema):
+    limit = fields.QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
+    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
-class KeyCreate(Schema):
+class KeyCreate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"name": "ci", "role": "deploy"}
 
-    name = StrictString(min_length=1, max_length=255, required=True)
-    role = OneOf(*ROLES, required=True)
-    expires_at = TimeField(allow_none=True, metadata={"description": "Must be in the future"})
-    lifetime_days = StrictInteger(
+    name = fields.StrictString(min_length=1, max_length=255, required=True)
+    role = fields.OneOf(*ROLES, required=True)
+    expires_at = fields.TimeField(allow_none=True, metadata={"description": "Must be in the future"})
+    lifetime_days = fields.StrictInteger(
         minimum=1,
         maximum=MAX_LIFETIME_DAYS,
         allow_none=True,
         metadata={"description": "Not allowed with `expires_at`"},
     )
-    max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
-    max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
-    max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_concurrent_runs = fields.StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
+    max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
-class KeyPatch(Schema):
+class KeyPatch(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"name": "ci"}
 
-    name = StrictString(min_length=1, max_length=255, allow_none=True)
-    role = OneOf(*ROLES, allow_none=True)
-    expires_at = TimeField(allow_none=True, metadata={"description": "In the future"})
-    lifetime_days = StrictInteger(
+    name = fields.StrictString(min_length=1, max_length=255, allow_none=True)
+    role = fields.OneOf(*ROLES, allow_none=True)
+    expires_at = fields.TimeField(allow_none=True, metadata={"description": "In the future"})
+    lifetime_days = fields.StrictInteger(
         minimum=0,
         maximum=MAX_LIFETIME_DAYS,
         allow_none=True,
         metadata={"description": "From now on; 0: the key does not expire. Not allowed with `expires_at`"},
     )
-    max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
-    max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
-    max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_concurrent_runs = fields.StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
+    max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
 @bp.operation(
@@ -84,9 +83,8 @@ class KeyPatch(Schema):
     answer=resource_page_schema(organizations.RECORD.schema),
     query=Listing,
 )
-def list_organizations() -> Response:
+def list_organizations(query: dict[str, Any]) -> Response:
     """List organizations. An operator sees all of them, other callers their own."""
-    query = load_query(Listing)
     only = None if caller().may(OPERATOR) else caller().organization_id
     with connection() as conn:
         rows = organizations.list_all(conn, only=only, **query)
@@ -103,9 +101,8 @@ def list_organizations() -> Response:
     status=201,
     errors=(409,),
 )
-def create_organization() -> Response:
+def create_organization(body: dict[str, Any]) -> Response:
     """Create an organization. Only for operators. POST /v2/keys with its name in X-Tenant-Id creates its first key."""
-    body = load(OrganizationBody)
     with connection() as conn:
         keep = once(conn)
         return keep(jsonify(dict(organizations.create(conn, body["name"]))), 201)
@@ -133,9 +130,8 @@ def get_organization(organization_id: UUID) -> Response:
     body=OrganizationBody,
     errors=(400, 404, 409),
 )
-def rename_organization(organization_id: UUID) -> Response:
+def rename_organization(organization_id: UUID, body: dict[str, Any]) -> Response:
     """Rename an organization. Only for operators."""
-    body = load(OrganizationBody)
     with connection() as conn:
         return jsonify(dict(organizations.rename(conn, organization_id, body["name"])))
 
@@ -148,7 +144,7 @@ def rename_organization(organization_id: UUID) -> Response:
     status=204,
     errors=(400, 404),
 )
-def delete_organization(organization_id: UUID) -> tuple[str, int]:
+def delete_organization(organization_id: UUID) -> None:
     """Delete an organization. Only for operators.
 
     Its keys stop working and its deployments stop at once. The remaining data is removed soon after.
@@ -157,7 +153,6 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
         moved = organizations.delete(conn, organization_id)
     api_keys.forget()
     revision_events.announce(moved)
-    return "", 204
 
 
 @bp.operation(
@@ -167,9 +162,8 @@ def delete_organization(organization_id: UUID) -> tuple[str, int]:
     answer=resource_page_schema(api_keys.RECORD.schema),
     query=Listing,
 )
-def list_keys() -> Response:
+def list_keys(query: dict[str, Any]) -> Response:
     """List the organization's keys. Revoked and expired keys stay in the list for a while."""
-    query = load_query(Listing)
     with connection() as conn:
         rows = api_keys.list_of(conn, caller().organization_id, **query)
     return resource_page([api_keys.RECORD.show(row) for row in rows], offset=query["offset"])
@@ -184,13 +178,12 @@ def list_keys() -> Response:
     body=KeyCreate,
     status=201,
 )
-def create_key() -> Response:
+def create_key(body: dict[str, Any]) -> Response:
     """Create an API key. Its secret, `key`, is returned only once. A key cannot create a key with more rights.
 
     `max_concurrent_runs` limits how many runs of the key run at once. 0 means no limit; if the field is missing, the
     service's setting applies. `max_tokens_per_day` (UTC) and `max_run_tokens` limit the tokens that these runs use.
     """
-    body = load(KeyCreate)
     most = body.get("max_concurrent_runs")
     if most is None:
         most = settings().max_concurrent_runs_per_key
@@ -242,7 +235,7 @@ def get_key(key_id: str) -> Response:
     body=KeyPatch,
     errors=(404, 409),
 )
-def change_key(key_id: str) -> Response:
+def change_key(key_id: str, body: dict[str, Any]) -> Response:
     """Change a key's name, role, expiry or limits. 0 removes a limit or the expiry.
 
     Token budgets also apply to running runs, other limits to new runs.
@@ -250,7 +243,7 @@ def change_key(key_id: str) -> Response:
     Role and expiry take effect within seconds. A key cannot change its own role or expiry, nor a key whose old or new
     role is above its own.
     """
-    body = {name: value for name, value in load(KeyPatch).items() if value is not None}
+    body = {name: value for name, value in body.items() if value is not None}
     if not body:
         raise Invalid("name, role, expires_at, lifetime_days or a limit must be given")
     if "expires_at" in body or "lifetime_days" in body:
@@ -261,11 +254,10 @@ def change_key(key_id: str) -> Response:
 
 
 @bp.operation("DELETE /v2/keys/<key_id>", "Revoke an API key", role="admin", status=204, errors=(404,))
-def revoke_key(key_id: str) -> tuple[str, int]:
+def revoke_key(key_id: str) -> None:
     """Revoke a key, which may be the key of this request. Within seconds it is refused, and its open streams end."""
     with connection() as conn:
         api_keys.revoke(conn, caller().organization_id, key_id)
-    return "", 204
 
 
 ME = record(

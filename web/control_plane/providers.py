@@ -13,9 +13,8 @@ from shared.oauth import discovery, providers
 from shared.records import TEXT, record
 from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
-from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictString
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load
 
 bp = RouteGroup("providers", section="OAuth providers")
 
@@ -26,11 +25,11 @@ PROVIDER = providers.RECORD.schema
 MESSAGE = record(message=TEXT)
 
 
-def _provider_id() -> StrictString:
-    return StrictString(required=True, min_length=1, max_length=255, pattern=PROVIDER_ID)
+def _provider_id() -> fields.StrictString:
+    return fields.StrictString(required=True, min_length=1, max_length=255, pattern=PROVIDER_ID)
 
 
-class ProviderCreate(Schema):
+class ProviderCreate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {
         "provider_id": "acme",
         "name": "Acme",
@@ -41,34 +40,36 @@ class ProviderCreate(Schema):
     }
 
     provider_id = _provider_id()
-    name = StrictString(required=True, min_length=1, max_length=255)
-    client_id = StrictString(required=True, min_length=1, max_length=1024)
-    client_secret = StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
-    auth_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
-    token_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
-    uses_pkce = StrictBoolean(load_default=False)
-    code_challenge_method = OneOf(
+    name = fields.StrictString(required=True, min_length=1, max_length=255)
+    client_id = fields.StrictString(required=True, min_length=1, max_length=1024)
+    client_secret = fields.StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
+    auth_url = fields.StrictString(required=True, max_length=MAX_URL_LENGTH)
+    token_url = fields.StrictString(required=True, max_length=MAX_URL_LENGTH)
+    uses_pkce = fields.StrictBoolean(load_default=False)
+    code_challenge_method = fields.OneOf(
         *providers.CHALLENGE_METHODS, load_default=providers.DEFAULT_CHALLENGE_METHOD
     )
-    provider_type = OneOf(*providers.TYPES, allow_none=True)
-    token_endpoint_auth_method = OneOf(*providers.AUTH_METHODS, load_default=providers.DEFAULT_AUTH_METHOD)
+    provider_type = fields.OneOf(*providers.TYPES, allow_none=True)
+    token_endpoint_auth_method = fields.OneOf(
+        *providers.AUTH_METHODS, load_default=providers.DEFAULT_AUTH_METHOD
+    )
 
 
-class ProviderPatch(Schema):
+class ProviderPatch(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"name": "Acme"}
 
-    name = StrictString(min_length=1, max_length=255, allow_none=True)
-    client_id = StrictString(min_length=1, max_length=1024, allow_none=True)
-    client_secret = StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
-    auth_url = StrictString(max_length=MAX_URL_LENGTH, allow_none=True)
-    token_url = StrictString(max_length=MAX_URL_LENGTH, allow_none=True)
-    uses_pkce = StrictBoolean(allow_none=True)
-    code_challenge_method = OneOf(*providers.CHALLENGE_METHODS, allow_none=True)
-    token_endpoint_auth_method = OneOf(*providers.AUTH_METHODS, allow_none=True)
-    provider_type = OneOf(*providers.TYPES, allow_none=True)
+    name = fields.StrictString(min_length=1, max_length=255, allow_none=True)
+    client_id = fields.StrictString(min_length=1, max_length=1024, allow_none=True)
+    client_secret = fields.StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
+    auth_url = fields.StrictString(max_length=MAX_URL_LENGTH, allow_none=True)
+    token_url = fields.StrictString(max_length=MAX_URL_LENGTH, allow_none=True)
+    uses_pkce = fields.StrictBoolean(allow_none=True)
+    code_challenge_method = fields.OneOf(*providers.CHALLENGE_METHODS, allow_none=True)
+    token_endpoint_auth_method = fields.OneOf(*providers.AUTH_METHODS, allow_none=True)
+    provider_type = fields.OneOf(*providers.TYPES, allow_none=True)
 
 
-class McpDiscover(Schema):
+class McpDiscover(fields.Schema):
     example: ClassVar[dict[str, Any]] = {
         "provider_id": "tools",
         "name": "Tools",
@@ -76,12 +77,11 @@ class McpDiscover(Schema):
     }
 
     provider_id = _provider_id()
-    name = StrictString(required=True, min_length=1, max_length=255)
-    mcp_server_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
+    name = fields.StrictString(required=True, min_length=1, max_length=255)
+    mcp_server_url = fields.StrictString(required=True, max_length=MAX_URL_LENGTH)
 
 
 def redirect_uri(provider_id: str) -> str:
-    """Return the redirect URI of a provider."""
     escaped = quote(provider_id, safe="")
     elsewhere = settings().oauth_redirect_url
     if elsewhere:
@@ -98,9 +98,8 @@ def redirect_uri(provider_id: str) -> str:
     idempotent=True,
     errors=(409, 503),
 )
-def create_provider() -> Response:
+def create_provider(body: dict[str, Any]) -> Response:
     """Create a provider. Register `/v2/auth/callback/{provider_id}` at the provider as the redirect URI."""
-    body = load(ProviderCreate)
     with connection() as conn:
         keep = once(conn)
         row = providers.create(conn, caller().organization_id, body)
@@ -116,19 +115,17 @@ def create_provider() -> Response:
     idempotent=True,
     errors=(409, 502, 503),
 )
-def discover_provider() -> Response:
+def discover_provider(body: dict[str, Any]) -> Response:
     """Discover the authorization server of an MCP server, and register this service there as a client."""
-    body = load(McpDiscover)
     organization_id = caller().organization_id
     with connection() as conn:
         once(conn)  # before any request to another server
         providers.require_free(conn, organization_id, body["provider_id"])
-    found = discovery.discover(body["mcp_server_url"], redirect_uri=redirect_uri(body["provider_id"]))
+    discovered = discovery.discover(body["mcp_server_url"], redirect_uri=redirect_uri(body["provider_id"]))
     with connection() as conn:
         keep = once(conn)
-        return keep(
-            jsonify(providers.RECORD.show(providers.create(conn, organization_id, {**body, **found})))
-        )
+        record = providers.RECORD.show(providers.create(conn, organization_id, {**body, **discovered}))
+        return keep(jsonify(record))
 
 
 @bp.operation(
@@ -161,9 +158,8 @@ def get_provider(provider_id: str) -> Response:
     body=ProviderPatch,
     errors=(404, 503),
 )
-def change_provider(provider_id: str) -> Response:
+def change_provider(provider_id: str, body: dict[str, Any]) -> Response:
     """Change a provider. Fields that are null stay unchanged."""
-    body = load(ProviderPatch)
     with connection() as conn:
         return jsonify(
             providers.RECORD.show(providers.change(conn, caller().organization_id, provider_id, body))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from flask import Response, jsonify, request
@@ -17,15 +18,15 @@ from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane.deployments import MAX_PAGE, asked_by, change_of, deployment_record
+from web.control_plane.deployments import MAX_PAGE, caller_key, change_of, deployment_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.http import sse
 from web.http.responses import conditional, matches_etag, resource_page, resource_page_schema, with_etag
-from web.schemas.fields import MAX_OFFSET, OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
+from web.schemas.validation import whole_number
 
 bp = RouteGroup("revisions", section="Revisions")
 
@@ -34,20 +35,20 @@ MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies gi
 
 
 class RevisionCreate(RevisionContent):
-    preview = StrictString(pattern=PREVIEW, max_length=MAX_PREVIEW, allow_none=True)
+    preview = fields.StrictString(pattern=PREVIEW, max_length=MAX_PREVIEW, allow_none=True)
 
 
-class RevisionRead(Schema):
+class RevisionRead(fields.Schema):
     # A longer wait ends at the maximum, since clients repeat the request anyway.
-    wait = QueryInteger(minimum=0, load_default=0)
+    wait = fields.QueryInteger(minimum=0, load_default=0)
 
 
-class RevisionSearch(Schema):
+class RevisionSearch(fields.Schema):
     # A larger limit returns a page of the maximum size, since clients send what their user typed.
-    limit = QueryInteger(minimum=1, load_default=20)
-    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    status = QueryList(OneOf(*map(str, RevisionStatus)), load_default=list)
-    remote_reconciled = QueryBoolean()
+    limit = fields.QueryInteger(minimum=1, load_default=20)
+    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+    status = fields.QueryList(fields.OneOf(*map(str, RevisionStatus)), load_default=list)
+    remote_reconciled = fields.QueryBoolean()
 
 
 def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
@@ -64,8 +65,7 @@ def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> R
     query=RevisionSearch,
     errors=(404,),
 )
-def list_revisions(deployment_id: UUID) -> Response:
-    query = load_query(RevisionSearch)
+def list_revisions(deployment_id: UUID, query: dict[str, Any]) -> Response:
     with connection() as conn:
         deployments.require(conn, caller().organization_id, deployment_id)
         rows = revisions.list_of(
@@ -88,23 +88,22 @@ def list_revisions(deployment_id: UUID) -> Response:
     errors=(400, 404, 409),
     idempotent=True,
 )
-def create_revision(deployment_id: UUID) -> Response:
+def create_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
     """Create a revision: a copy of the latest one with the changes in the body.
 
     A revision with a `preview` serves only the address of that preview.
     """
-    body = load(RevisionCreate)
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, deployment_id, body)
         organization_id, preview = caller().organization_id, body.get("preview")
         if preview:
             revision_id, moved = traffic.add_preview(
-                conn, organization_id, deployment_id, preview, change, by=asked_by(conn)
+                conn, organization_id, deployment_id, preview, change, by=caller_key(conn)
             )
         else:
             revision_id, moved = deployments.add_revision(
-                conn, organization_id, deployment_id, change, by=asked_by(conn)
+                conn, organization_id, deployment_id, change, by=caller_key(conn)
             )
         row = revisions.get(conn, deployment_id, revision_id)
         response = keep(jsonify(REVISION.show(row)), 201)
@@ -121,13 +120,13 @@ def create_revision(deployment_id: UUID) -> Response:
     query=RevisionRead,
     errors=(304, 404),
 )
-def get_revision(deployment_id: UUID, revision_id: UUID) -> Response:
+def get_revision(deployment_id: UUID, revision_id: UUID, query: dict[str, Any]) -> Response:
     """Return a revision. Answers 304 if If-None-Match holds the record's ETag.
 
     `wait` delays the answer by up to that many seconds, until the record differs from the ETag in If-None-Match.
     Without If-None-Match, it delays the answer until the revision has ended.
     """
-    wait_seconds = min(load_query(RevisionRead)["wait"], MAX_WAIT_SECONDS)
+    wait_seconds = min(query["wait"], MAX_WAIT_SECONDS)
     look = partial(revision_events.look, caller().organization_id, deployment_id, revision_id)
     row = look()
     if wait_seconds and _is_awaited(row):
@@ -135,7 +134,7 @@ def get_revision(deployment_id: UUID, revision_id: UUID) -> Response:
             row = look()
             if not _is_awaited(row):
                 break
-    return conditional(with_etag(REVISION.show(row)))
+    return conditional(REVISION.show(row))
 
 
 def _is_awaited(row: Row) -> bool:
@@ -158,7 +157,7 @@ def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     with connection() as conn:
         keep = once(conn)
         _, moved = deployments.redeploy(
-            conn, caller().organization_id, deployment_id, revision_id, by=asked_by(conn)
+            conn, caller().organization_id, deployment_id, revision_id, by=caller_key(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
@@ -210,8 +209,8 @@ def stream_revision(deployment_id: UUID, revision_id: UUID) -> Response:
         return _streamed(_stored_events(row, after), heartbeat, holds=nullcontext())
 
     def ended(_last: int) -> follow.RowEnd | None:
-        found = revision_events.last_events(id)
-        return None if found is None else follow.RowEnd(found)
+        last_events = revision_events.last_events(id)
+        return None if last_events is None else follow.RowEnd(last_events)
 
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id))
@@ -249,7 +248,5 @@ def _newest(id: UUID) -> int:
 
 def _position(last_event_id: str | None, reserved: int) -> int:
     """Return the event number to resume after. An id that no event of this revision can have means 0, the beginning."""
-    text = (last_event_id or "").strip()
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        return 0
-    return int(text) if int(text) <= reserved else 0
+    number = whole_number((last_event_id or "").strip())
+    return number if number is not None and number <= reserved else 0

@@ -15,19 +15,7 @@ from shared.deployments import project_rules, secrets, shares, sources
 from shared.deployments.next_revision import REPOSITORY
 from shared.deployments.records import ENVIRONMENTS, SOURCES
 from shared.errors import Invalid
-from web.schemas.fields import (
-    JsonObject,
-    ListOf,
-    Nested,
-    OneOf,
-    Rule,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictNumber,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 
 UPLOAD = "internal_source"
 RENAMED_TYPES = {"serverless": "dev_zero", "dedicated": "prod"}
@@ -45,7 +33,7 @@ FIXED = ("integration_id", "repo_url", "deployment_type", "custom_url", "templat
 UNSUPPORTED_CONFIG = ("listener_id", "listener_config", "install_command", "build_command")
 
 
-class DeploymentType(OneOf):
+class DeploymentType(fields.OneOf):
     """A deployment type. Its newer names are also accepted."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -56,18 +44,18 @@ class DeploymentType(OneOf):
         return RENAMED_TYPES.get(word, word)
 
 
-class SecretValue(StrictString):
+class SecretValue(fields.StrictString):
     """Text that fits into a process's environment."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
         if len(text.encode()) > project_rules.MAX_VALUE_BYTES:
             rule = f"must have at most {project_rules.MAX_VALUE_BYTES} bytes"
-            raise ValidationError([Rule(rule, "string_too_long")])
+            raise ValidationError([fields.Rule(rule, "string_too_long")])
         return text
 
 
-class Megabytes(StrictInteger):
+class Megabytes(fields.StrictInteger):
     """Memory of a graph host in megabytes, or 0. Below the minimum not even the graph library could be loaded."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -78,7 +66,7 @@ class Megabytes(StrictInteger):
         size = super()._deserialize(value, attr, data, **kwargs)
         if 0 < size < MIN_MEMORY_MB:
             rule = f"must be 0 or greater than or equal to {MIN_MEMORY_MB}"
-            raise ValidationError([Rule(rule, "greater_than_equal")])
+            raise ValidationError([fields.Rule(rule, "greater_than_equal")])
         return size
 
 
@@ -87,22 +75,22 @@ VARIABLE = {
 }
 
 
-class SecretItem(Schema):
-    name = StrictString(required=True, min_length=1, metadata=VARIABLE)
+class SecretItem(fields.Schema):
+    name = fields.StrictString(required=True, min_length=1, metadata=VARIABLE)
     value = SecretValue(required=True)
 
 
-class SecretChange(Schema):
-    name = StrictString(required=True, min_length=1, metadata=VARIABLE)
+class SecretChange(fields.Schema):
+    name = fields.StrictString(required=True, min_length=1, metadata=VARIABLE)
     value = SecretValue(required=True, allow_none=True)
 
 
 UNSUPPORTED = {"description": "Not supported by this service: leave it out"}
 
 
-class SourceConfig(Schema):
-    integration_id = StrictString(allow_none=True)
-    repo_url = StrictString(
+class SourceConfig(fields.Schema):
+    integration_id = fields.StrictString(allow_none=True)
+    repo_url = fields.StrictString(
         allow_none=True,
         metadata={
             "description": f"URL of a git repository. Required if `source` is `{REPOSITORY}`. Must begin with"
@@ -110,69 +98,71 @@ class SourceConfig(Schema):
         },
     )
     deployment_type = DeploymentType(allow_none=True)
-    build_on_push = StrictBoolean(
+    build_on_push = fields.StrictBoolean(
         allow_none=True, metadata={"description": "Must be false if `repo_ref` is a tag"}
     )
-    custom_url = StrictString(
+    custom_url = fields.StrictString(
         allow_none=True, metadata={"description": "Set by the service: leave it out of a new deployment"}
     )
-    resource_spec = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True)
-    listener_id = StrictString(allow_none=True, metadata=UNSUPPORTED)
-    listener_config = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True, metadata=UNSUPPORTED)
-    install_command = StrictString(allow_none=True, metadata=UNSUPPORTED)
-    build_command = StrictString(allow_none=True, metadata=UNSUPPORTED)
-    template_id = StrictString(allow_none=True)
+    resource_spec = fields.JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True)
+    listener_id = fields.StrictString(allow_none=True, metadata=UNSUPPORTED)
+    listener_config = fields.JsonObject(
+        allow_none=True, max_bytes=SPEC_BYTES, searchable=True, metadata=UNSUPPORTED
+    )
+    install_command = fields.StrictString(allow_none=True, metadata=UNSUPPORTED)
+    build_command = fields.StrictString(allow_none=True, metadata=UNSUPPORTED)
+    template_id = fields.StrictString(allow_none=True)
 
 
-class SourceRevisionConfig(Schema):
-    repo_ref = StrictString(
+class SourceRevisionConfig(fields.Schema):
+    repo_ref = fields.StrictString(
         allow_none=True,
         metadata={"description": f"A branch, `{sources.TAGS}TAG`, or the 40 hexadecimal digits of a commit"},
     )
-    langgraph_config_path = StrictString(min_length=1, max_length=1024, allow_none=True)
-    image_uri = StrictString(allow_none=True, metadata=UNSUPPORTED)
-    source_tarball_path = StrictString(
+    langgraph_config_path = fields.StrictString(min_length=1, max_length=1024, allow_none=True)
+    image_uri = fields.StrictString(allow_none=True, metadata=UNSUPPORTED)
+    source_tarball_path = fields.StrictString(
         min_length=1,
         allow_none=True,
         metadata={"description": "The `object_path` of an upload URL of this deployment"},
     )
 
 
-class AgentIdentity(Schema):
-    agent_id = StrictString(required=True, pattern=NAME, max_length=200)
-    environment = OneOf(*ENVIRONMENTS, required=True)
+class AgentIdentity(fields.Schema):
+    agent_id = fields.StrictString(required=True, pattern=NAME, max_length=200)
+    environment = fields.OneOf(*ENVIRONMENTS, required=True)
 
 
 MAX_TOKENS = 10**15
 
 
-class Limits(Schema):
+class Limits(fields.Schema):
     """Limits of a deployment. 0 means no limit of its own: the settings of the runners apply."""
 
-    max_concurrent_runs = StrictInteger(minimum=0, maximum=1_000_000, allow_none=True)
-    hosts_per_runner = StrictInteger(minimum=0, maximum=64, allow_none=True)
-    run_timeout_seconds = StrictNumber(minimum=0, maximum=MAX_TIMEOUT_SECONDS, allow_none=True)
+    max_concurrent_runs = fields.StrictInteger(minimum=0, maximum=1_000_000, allow_none=True)
+    hosts_per_runner = fields.StrictInteger(minimum=0, maximum=64, allow_none=True)
+    run_timeout_seconds = fields.StrictNumber(minimum=0, maximum=MAX_TIMEOUT_SECONDS, allow_none=True)
     memory_mb = Megabytes(allow_none=True)
-    max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
-    max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
-class TrafficShare(Schema):
-    revision_id = UuidField(required=True)
-    percent = StrictInteger(minimum=0, maximum=shares.WHOLE, required=True)
+class TrafficShare(fields.Schema):
+    revision_id = fields.UuidField(required=True)
+    percent = fields.StrictInteger(minimum=0, maximum=shares.WHOLE, required=True)
 
 
-class RevisionContent(Schema):
+class RevisionContent(fields.Schema):
     """Fields that a PATCH of a deployment and a new revision have in common."""
 
-    revision_source = OneOf(*SOURCES, allow_none=True)
-    source_config = Nested(SourceConfig, allow_none=True)
-    source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
-    secrets = ListOf(Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
+    revision_source = fields.OneOf(*SOURCES, allow_none=True)
+    source_config = fields.Nested(SourceConfig, allow_none=True)
+    source_revision_config = fields.Nested(SourceRevisionConfig, allow_none=True)
+    secrets = fields.ListOf(fields.Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
     # Changes of single secrets, for clients that do not know the other values. null removes a secret.
-    secret_changes = ListOf(Nested(SecretChange), max_items=MAX_SECRETS, allow_none=True)
-    secret_references = ListOf(JsonObject(), allow_none=True, metadata=UNSUPPORTED)
-    tracked_packages = ListOf(StrictString(max_length=1024), max_items=1000, allow_none=True)
+    secret_changes = fields.ListOf(fields.Nested(SecretChange), max_items=MAX_SECRETS, allow_none=True)
+    secret_references = fields.ListOf(fields.JsonObject(), allow_none=True, metadata=UNSUPPORTED)
+    tracked_packages = fields.ListOf(fields.StrictString(max_length=1024), max_items=1000, allow_none=True)
 
 
 def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:

@@ -19,17 +19,16 @@ from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
 from web.http.responses import resource_page, resource_page_schema
-from web.schemas.fields import Schema, UuidField
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load
 
 bp = RouteGroup("traffic", section="Revisions")
 
 
-class Promote(Schema):
+class Promote(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"revision_id": "0198c0de-0000-7000-8000-000000000000"}
 
-    revision_id = UuidField(required=True)
+    revision_id = fields.UuidField(required=True)
 
 
 @bp.operation(
@@ -40,13 +39,13 @@ class Promote(Schema):
     body=Promote,
     errors=(404, 409),
 )
-def promote_revision(deployment_id: UUID) -> Response:
+def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
     """Give all new runs to a revision that was deployed before, and end a split. Nothing is built.
 
     Before that, the request waits for a short time until a runner has started a process of the revision. The answer is
     a 409 if the process cannot be started. Repeating the request is safe.
     """
-    revision_id = load(Promote)["revision_id"]
+    revision_id = body["revision_id"]
     with connection() as conn:
         pool = deployments.get(conn, caller().organization_id, deployment_id)["pool"]
         traffic.require_deployed(conn, caller().organization_id, deployment_id, revision_id, "revision_id")
@@ -102,13 +101,12 @@ def list_previews(deployment_id: UUID) -> Response:
     status=204,
     errors=(404,),
 )
-def delete_preview(deployment_id: UUID, name: str) -> tuple[str, int]:
+def delete_preview(deployment_id: UUID, name: str) -> None:
     """Delete a preview and its address, and stop its builds. Existing runs continue, and its threads are kept."""
     with connection() as conn:
         moved = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
     forget(deployment_id)
     revision_events.announce(moved)
-    return "", 204
 
 
 def _preview_record(row: RowMapping, deployment: str) -> dict[str, Any]:

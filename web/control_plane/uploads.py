@@ -17,17 +17,11 @@ from flask import Response, jsonify, request
 from shared.deployments import deployments, sources
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
-from shared.records import (
-    COUNT,
-    TEXT,
-    mapped,
-    record,
-)
+from shared.records import COUNT, TEXT, mapped, record
 from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
-from web.schemas.fields import Schema, StrictBoolean
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load
 
 bp = RouteGroup("uploads", section="Deployments")
 
@@ -46,8 +40,8 @@ MEDIA_TYPE = "application/gzip"
 SHA256 = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
 
-class UploadUrl(Schema):
-    supports_upload_headers = StrictBoolean(load_default=False)
+class UploadUrl(fields.Schema):
+    supports_upload_headers = fields.StrictBoolean(load_default=False)
 
 
 @bp.operation(
@@ -59,12 +53,11 @@ class UploadUrl(Schema):
     errors=(404,),
     idempotent=True,
 )
-def create_upload_url(deployment_id: UUID) -> Response:
+def create_upload_url(deployment_id: UUID, body: dict[str, Any]) -> Response:
     """Return an upload URL. PUT a gzip tar to `upload_url` within an hour, without a key.
 
     Then send `object_path` in a PATCH of the deployment.
     """
-    body = load(UploadUrl)
     with connection() as conn:
         keep = once(conn)
         deployments.require(conn, caller().organization_id, deployment_id)

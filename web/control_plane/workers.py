@@ -7,12 +7,7 @@ from flask import Response, jsonify
 from shared import fleet
 from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
-from shared.records import (
-    COUNT,
-    TEXT,
-    listed,
-    record,
-)
+from shared.records import COUNT, TEXT, listed, record
 from web.gate.context import caller
 from web.schemas.operations import RouteGroup
 
@@ -44,22 +39,21 @@ def list_workers() -> Response:
     """List workers and pools. An organization sees the graph hosts of its own deployments, an operator all hosts."""
     who = caller()
     with connection() as conn:
-        found = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
+        rows = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
         pools = fleet.pools(conn)
-    return jsonify(workers=[fleet.RECORD.show(row) for row in found], pools=pools)
+    return jsonify(workers=[fleet.RECORD.show(row) for row in rows], pools=pools)
 
 
 @bp.operation(
     "POST /v2/workers/<worker_id>/drain", "Drain a worker", role="operator", status=202, errors=(404,)
 )
-def drain_worker(worker_id: str) -> tuple[str, int]:
+def drain_worker(worker_id: str) -> None:
     """Drain a worker: it takes no new runs or builds, and finishes those that it has.
 
     It is listed as draining at once, notices within five seconds, and stays drained until it is resumed or exits.
     """
     with connection() as conn:
         fleet.request_drain(conn, worker_id)
-    return "", 202
 
 
 @bp.operation(
@@ -69,8 +63,7 @@ def drain_worker(worker_id: str) -> tuple[str, int]:
     status=202,
     errors=(404, 409),
 )
-def resume_worker(worker_id: str) -> tuple[str, int]:
+def resume_worker(worker_id: str) -> None:
     """The worker takes new runs or builds again within five seconds. A worker that shuts down cannot be resumed."""
     with connection() as conn:
         fleet.resume(conn, worker_id)
-    return "", 202

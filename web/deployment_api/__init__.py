@@ -14,5 +14,3 @@ for resource in (
     read.queue_bp, read.bp, webhooks.bp, v2_commands.bp, v2_events.bp, v2_socket.bp, mcp.bp, a2a.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
-
-BLUEPRINTS = (bp,)

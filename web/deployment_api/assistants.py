@@ -30,22 +30,10 @@ from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.gate.context import allow, allow_all, changed, deployment, settings
 from web.http.responses import PAGE_HEADERS, page, select_fields
-from web.schemas.fields import (
-    MAX_OFFSET,
-    Field,
-    Filter,
-    JsonObject,
-    ListOf,
-    OneOf,
-    QueryBoolean,
-    Schema,
-    StrictInteger,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.openapi_examples import GRAPH
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.validation import uuid_path
 
 bp = RouteGroup("assistants", section="Assistants", switches=("disable_assistants",))
 
@@ -66,15 +54,15 @@ METADATA_BYTES = 64 * 1024
 CONFIG_BYTES = 256 * 1024
 
 
-class Config(Schema):
-    tags = ListOf(StrictString())
-    recursion_limit = StrictInteger(minimum=1)
-    max_concurrency = StrictInteger(minimum=1, allow_none=True)
-    configurable = JsonObject()
-    metadata = JsonObject(searchable=True)
+class Config(fields.Schema):
+    tags = fields.ListOf(fields.StrictString())
+    recursion_limit = fields.StrictInteger(minimum=1)
+    max_concurrency = fields.StrictInteger(minimum=1, allow_none=True)
+    configurable = fields.JsonObject()
+    metadata = fields.JsonObject(searchable=True)
 
 
-class ConfigField(JsonObject):
+class ConfigField(fields.JsonObject):
     """A graph configuration. Known keys are validated, the others are stored as sent."""
 
     json_schema: ClassVar[dict[str, Any]] = {
@@ -96,61 +84,61 @@ class ConfigField(JsonObject):
 CONFIG = Config()
 
 
-class AssistantContent(Schema):
+class AssistantContent(fields.Schema):
     config = ConfigField(max_bytes=CONFIG_BYTES)
-    context = JsonObject(max_bytes=CONFIG_BYTES)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
-    name = StrictString(max_length=1024)
-    description = StrictString(max_length=65_536, allow_none=True)
+    context = fields.JsonObject(max_bytes=CONFIG_BYTES)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    name = fields.StrictString(max_length=1024)
+    description = fields.StrictString(max_length=65_536, allow_none=True)
 
 
 class AssistantCreate(AssistantContent):
     example: ClassVar[dict[str, Any]] = {"graph_id": GRAPH, "name": "My assistant"}
 
-    graph_id = StrictString(required=True)
-    assistant_id = UuidField()
-    if_exists = OneOf("raise", "do_nothing")
+    graph_id = fields.StrictString(required=True)
+    assistant_id = fields.UuidField()
+    if_exists = fields.OneOf("raise", "do_nothing")
 
 
 class AssistantPatch(AssistantContent):
     example: ClassVar[dict[str, Any]] = {"name": "My assistant"}
 
-    graph_id = StrictString()
+    graph_id = fields.StrictString()
 
 
-class AssistantFilter(Schema):
-    metadata = Filter()
-    graph_id = StrictString()
-    name = StrictString()
+class AssistantFilter(fields.Schema):
+    metadata = fields.Filter()
+    graph_id = fields.StrictString()
+    name = fields.StrictString()
 
 
 class AssistantSearch(AssistantFilter):
     example: ClassVar[dict[str, Any]] = {"limit": 10}
 
-    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    sort_by = OneOf(*assistants.SORTABLE, load_default="created_at")
-    sort_order = OneOf("asc", "desc", load_default="desc")
-    select = ListOf(OneOf(*assistants.RECORD.selectable))
+    limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+    sort_by = fields.OneOf(*assistants.SORTABLE, load_default="created_at")
+    sort_order = fields.OneOf("asc", "desc", load_default="desc")
+    select = fields.ListOf(fields.OneOf(*assistants.RECORD.selectable))
 
 
-class VersionSearch(Schema):
-    metadata = Filter()
-    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+class VersionSearch(fields.Schema):
+    metadata = fields.Filter()
+    limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
-class VersionChoice(Schema):
+class VersionChoice(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"version": 1}
 
-    version = StrictInteger(required=True)
+    version = fields.StrictInteger(required=True)
 
 
-class DeleteQuery(Schema):
-    delete_threads = QueryBoolean()
+class DeleteQuery(fields.Schema):
+    delete_threads = fields.QueryBoolean()
 
 
-class Xray(Field):
+class Xray(fields.Field):
     """Levels of subgraphs that a drawing expands: a number, `true` for all, `false` for none."""
 
     json_schema: ClassVar[dict[str, Any]] = {
@@ -168,12 +156,12 @@ class Xray(Field):
         raise Invalid("Invalid xray value", loc=("query", "xray"))
 
 
-class GraphQuery(Schema):
+class GraphQuery(fields.Schema):
     xray = Xray(load_default="0")
 
 
-class SubgraphsQuery(Schema):
-    recurse = QueryBoolean(load_default=False)
+class SubgraphsQuery(fields.Schema):
+    recurse = fields.QueryBoolean(load_default=False)
 
 
 def refuse_two_configurations(body: dict[str, Any]) -> None:
@@ -214,13 +202,13 @@ def _require_name(conn: Connection, assistant: str, key: UUID) -> None:
         raise Invalid(message, loc=("path", "assistant_id"), kind="uuid_parsing")
 
 
-def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
+def _hold(conn: Connection, assistant_id: UUID, granted: Granted) -> None:
     """Lock an assistant until the transaction ends, if the grant has a filter.
 
     Raises NotFound for an assistant that is missing or hidden by the filter. Does nothing without a filter.
     """
     missing = assistants.not_changed(assistant_id)
-    filters.require_assistant(conn, deployment().id, assistant_id, asked.filter, lock=True, error=missing)
+    filters.require_assistant(conn, deployment().id, assistant_id, granted.filter, lock=True, error=missing)
 
 
 @bp.operation(
@@ -231,12 +219,11 @@ def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
     answer=assistants.RECORD.schema,
     errors=(400, 404, 409),
 )
-def create_assistant() -> Response:
+def create_assistant(body: dict[str, Any]) -> Response:
     """Create a named configuration of a graph, as version 1."""
-    body = load(AssistantCreate)
     refuse_two_configurations(body)
     key = body.pop("assistant_id", None) or uuid4()
-    asked = allow(
+    granted = allow(
         "assistants",
         "create",
         assistant_id=key,
@@ -244,9 +231,9 @@ def create_assistant() -> Response:
         **_content(body),
         name=body.get("name", assistants.UNTITLED),
     )
-    body["metadata"] = changed(asked)
+    body["metadata"] = changed(granted)
     with connection() as conn:
-        row = assistants.create(conn, deployment(), assistant_id=key, visible=asked.filter, **body)
+        row = assistants.create(conn, deployment(), assistant_id=key, visible=granted.filter, **body)
     return jsonify(assistants.RECORD.show(row))
 
 
@@ -259,10 +246,10 @@ def create_assistant() -> Response:
 )
 def get_assistant(assistant_id: str) -> Response:
     key = _id_of(assistant_id)
-    asked = allow("assistants", "read", assistant_id=key)
+    granted = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        filters.require_assistant(conn, deployment().id, key, asked.filter)
+        filters.require_assistant(conn, deployment().id, key, granted.filter)
         return jsonify(assistants.RECORD.show(assistants.get(conn, deployment().id, key)))
 
 
@@ -274,17 +261,16 @@ def get_assistant(assistant_id: str) -> Response:
     answer=assistants.RECORD.schema,
     errors=(400, 404, 409),
 )
-def change_assistant(assistant_id: str) -> Response:
+def change_assistant(assistant_id: str, body: dict[str, Any]) -> Response:
     key = _id_of(assistant_id)
-    body = load(AssistantPatch)
     refuse_two_configurations(body)
     named = {"graph_id": body.get("graph_id"), "name": body.get("name")}
-    asked = allow("assistants", "update", assistant_id=key, **named, **_content(body))
-    if metadata := changed(asked):
+    granted = allow("assistants", "update", assistant_id=key, **named, **_content(body))
+    if metadata := changed(granted):
         body["metadata"] = metadata
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        _hold(conn, key, asked)
+        _hold(conn, key, granted)
         row = assistants.change(conn, deployment(), key, body)
     return jsonify(assistants.RECORD.show(row))
 
@@ -298,18 +284,18 @@ def change_assistant(assistant_id: str) -> Response:
     status=204,
     errors=(404,),
 )
-def delete_assistant(assistant_id: str) -> tuple[str, int]:
+def delete_assistant(assistant_id: str) -> None:
     key = _id_of(assistant_id)
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
     asks = [Ask("assistants", "delete", {"assistant_id": key})]
     if delete_threads:
         which = {"run_ids": None, "status": None}
         asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": which}))
-    asked, *of_threads = allow_all(asks)
+    granted, *of_threads = allow_all(asks)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
         missing = assistants.not_deleted(key)
-        filters.require_assistant(conn, deployment().id, key, asked.filter, lock=True, error=missing)
+        filters.require_assistant(conn, deployment().id, key, granted.filter, lock=True, error=missing)
         live, thread_ids = assistants.delete(
             conn,
             deployment().id,
@@ -321,7 +307,6 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
         _cancel(thread_id, run_id)
     for thread_id in thread_ids:
         _delete_thread(thread_id)
-    return "", 204
 
 
 def _cancel(thread_id: UUID, run_id: UUID) -> None:
@@ -354,8 +339,7 @@ def _delete_thread(thread_id: UUID) -> None:
     headers=PAGE_HEADERS,
     errors=(404, 409),
 )
-def search_assistants() -> Response:
-    body = load(AssistantSearch)
+def search_assistants(body: dict[str, Any]) -> Response:
     select = body.pop("select", None)
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
@@ -369,12 +353,12 @@ def search_assistants() -> Response:
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
-def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
+def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> None:
     """Authorize a search and narrow `wanted`, in place, to the assistants that the caller may see. Raises Denied."""
-    metadata, graph_id = wanted.get("metadata", {}), wanted.get("graph_id")
-    asked = allow("assistants", "search", graph_id=graph_id, metadata=metadata, limit=limit, offset=offset)
-    wanted["metadata"] = changed(asked)
-    wanted["visible"] = filters.clause(asked.filter, "assistant_version.metadata")
+    metadata, graph_id = criteria.get("metadata", {}), criteria.get("graph_id")
+    granted = allow("assistants", "search", graph_id=graph_id, metadata=metadata, limit=limit, offset=offset)
+    criteria["metadata"] = changed(granted)
+    criteria["visible"] = filters.clause(granted.filter, "assistant_version.metadata")
 
 
 @bp.operation(
@@ -386,8 +370,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
     answer=COUNT,
     errors=(404, 409),
 )
-def count_assistants() -> Response:
-    body = load(AssistantFilter)
+def count_assistants(body: dict[str, Any]) -> Response:
     _allow_search(body, limit=0, offset=0)
     return jsonify(read(assistants.count, deployment(), **body))
 
@@ -401,14 +384,13 @@ def count_assistants() -> Response:
     many=True,
     errors=(404,),
 )
-def list_versions(assistant_id: str) -> Response:
+def list_versions(assistant_id: str, body: dict[str, Any]) -> Response:
     key = _id_of(assistant_id)
-    body = load(VersionSearch)
-    asked = allow("assistants", "read", assistant_id=key)
+    granted = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
         missing = assistants.not_changed(key)
-        filters.require_assistant(conn, deployment().id, key, asked.filter, error=missing)
+        filters.require_assistant(conn, deployment().id, key, granted.filter, error=missing)
         rows = assistants.versions(
             conn,
             deployment().id,
@@ -428,13 +410,12 @@ def list_versions(assistant_id: str) -> Response:
     answer=assistants.RECORD.schema,
     errors=(404,),
 )
-def set_latest_version(assistant_id: str) -> Response:
+def set_latest_version(assistant_id: str, body: dict[str, Any]) -> Response:
     key = _id_of(assistant_id)
-    body = load(VersionChoice)
-    asked = allow("assistants", "update", assistant_id=key, version=body["version"])
+    granted = allow("assistants", "update", assistant_id=key, version=body["version"])
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        _hold(conn, key, asked)
+        _hold(conn, key, granted)
         row = assistants.set_latest(conn, deployment().id, key, body["version"])
     return jsonify(assistants.RECORD.show(row))
 
@@ -442,9 +423,9 @@ def set_latest_version(assistant_id: str) -> Response:
 def _graph(assistant: str) -> RowMapping:
     """Return the stored graph of an assistant, which is named by its id or by a graph id. Raises NotFound."""
     key = assistants.named_id(assistant)
-    asked = allow("assistants", "read", assistant_id=key)
+    granted = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
-        filters.require_assistant(conn, deployment().id, key, asked.filter)
+        filters.require_assistant(conn, deployment().id, key, granted.filter)
         return assistants.graph(conn, deployment(), assistant)
 
 
@@ -456,8 +437,8 @@ def _graph(assistant: str) -> RowMapping:
     answer=DRAWING,
     errors=(404,),
 )
-def get_graph(assistant_id: str) -> Response:
-    depth = load_query(GraphQuery)["xray"]
+def get_graph(assistant_id: str, query: dict[str, Any]) -> Response:
+    depth = query["xray"]
     drawings = _graph(assistant_id)["drawings"]
     return jsonify(drawings.get(depth) or drawings["all"])
 
@@ -482,15 +463,15 @@ def get_schemas(assistant_id: str) -> Response:
     answer=SUBGRAPHS,
     errors=(404,),
 )
-def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
-    recurse = load_query(SubgraphsQuery)["recurse"]
+def get_subgraphs(assistant_id: str, query: dict[str, Any], namespace: str | None = None) -> Response:
+    recurse = query["recurse"]
     subgraphs = _graph(assistant_id)["subgraphs"]
     return jsonify(
-        {name: described for name, described in subgraphs.items() if _is_asked_for(name, namespace, recurse)}
+        {name: described for name, described in subgraphs.items() if _is_selected(name, namespace, recurse)}
     )
 
 
-def _is_asked_for(name: str, namespace: str | None, recurse: bool) -> bool:
+def _is_selected(name: str, namespace: str | None, recurse: bool) -> bool:
     """Whether a subgraph is the named one or, without a name, directly in the graph. `recurse` adds all below it."""
     if namespace is None:
         return recurse or "|" not in name

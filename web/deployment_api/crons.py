@@ -17,23 +17,11 @@ from shared.crons import schedule as schedules
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import (
-    COUNT,
-    OBJECT,
-    TIME,
-    listed,
-    record,
-    selection,
-)
+from shared.records import COUNT, OBJECT, TIME, listed, record, selection
 from shared.runs.read import STRATEGIES
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.deployment_api.assistants import (
-    CONFIG_BYTES,
-    METADATA_BYTES,
-    ConfigField,
-    refuse_two_configurations,
-)
+from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField, refuse_two_configurations
 from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.gate.context import (
     allow,
@@ -46,35 +34,19 @@ from web.gate.context import (
     user_document,
 )
 from web.http.responses import PAGE_HEADERS, page, select_fields
-from web.schemas.fields import (
-    MAX_OFFSET,
-    Field,
-    Filter,
-    ItemOrList,
-    JsonObject,
-    ListOf,
-    OneOf,
-    QueryInteger,
-    Rule,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
 
 bp = RouteGroup("crons", section="Crons", switches=("disable_runs",))
 
 FIRINGS = record("CronFirings", firings=listed(TIME))
 
 
-class Moment(Field):
+class Moment(fields.Field):
     """A time in ISO 8601; without an offset it is UTC."""
 
-    type_rule = Rule("must be a time in ISO 8601", "datetime_parsing")
+    type_rule = fields.Rule("must be a time in ISO 8601", "datetime_parsing")
     json_schema: ClassVar[dict[str, Any]] = {"type": "string", "format": "date-time"}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
@@ -87,7 +59,7 @@ class Moment(Field):
 IN_THE_FUTURE = {"description": "Must be in the future"}
 
 
-class EndTime(Field):
+class EndTime(fields.Field):
     """The end of a cron, stored as sent. `shared/crons.py` refuses an end in the past."""
 
     json_schema = Moment.json_schema
@@ -97,10 +69,10 @@ class EndTime(Field):
         return value
 
 
-class Input(Field):
+class Input(fields.Field):
     """An object, or an array of objects."""
 
-    type_rule = Rule("must be an object or an array of objects", "value_error")
+    type_rule = fields.Rule("must be an object or an array of objects", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {"anyOf": [OBJECT, {"type": "array", "items": OBJECT}]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
@@ -110,66 +82,64 @@ class Input(Field):
         raise ValidationError([self.type_rule])
 
 
-class CronContent(Schema):
-    timezone = StrictString(max_length=100, allow_none=True)
+class CronContent(fields.Schema):
+    timezone = fields.StrictString(max_length=100, allow_none=True)
     end_time = EndTime(allow_none=True, metadata=IN_THE_FUTURE)
     input = Input(allow_none=True)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     config = ConfigField(max_bytes=CONFIG_BYTES)
-    context = JsonObject(max_bytes=CONFIG_BYTES)
-    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
+    context = fields.JsonObject(max_bytes=CONFIG_BYTES)
+    webhook = fields.StrictString(min_length=1, max_length=65_536, allow_none=True)
     interrupt_before = NodeNames(allow_none=True)
     interrupt_after = NodeNames(allow_none=True)
-    enabled = StrictBoolean()
-    stream_mode = ItemOrList(OneOf(*STREAM_MODES), allow_none=True)
-    stream_subgraphs = StrictBoolean()
-    stream_resumable = StrictBoolean()
-    durability = OneOf("sync", "async", "exit", allow_none=True)
+    enabled = fields.StrictBoolean()
+    stream_mode = fields.ItemOrList(fields.OneOf(*STREAM_MODES), allow_none=True)
+    stream_subgraphs = fields.StrictBoolean()
+    stream_resumable = fields.StrictBoolean()
+    durability = fields.OneOf("sync", "async", "exit", allow_none=True)
 
 
-class CronCreate(CronContent):
+class NewCron(CronContent):
     example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
 
-    assistant_id = StrictString(required=True, min_length=1)
-    schedule = StrictString(required=True, min_length=1)
+    assistant_id = fields.StrictString(required=True, min_length=1)
+    schedule = fields.StrictString(required=True, min_length=1)
     end_time = EndTime(metadata=IN_THE_FUTURE)
-    on_run_completed = OneOf("delete", "keep", allow_none=True)
 
 
-class ThreadCronCreate(CronContent):
-    example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+class CronCreate(NewCron):
+    on_run_completed = fields.OneOf("delete", "keep", allow_none=True)
 
-    assistant_id = StrictString(required=True, min_length=1)
-    schedule = StrictString(required=True, min_length=1)
-    end_time = EndTime(metadata=IN_THE_FUTURE)
-    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
+
+class ThreadCronCreate(NewCron):
+    multitask_strategy = fields.OneOf(*STRATEGIES, allow_none=True)
 
 
 class CronPatch(CronContent):
     example: ClassVar[dict[str, Any]] = {"enabled": False}
 
-    schedule = StrictString(min_length=1)
-    on_run_completed = OneOf("delete", "keep", allow_none=True)
-    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
+    schedule = fields.StrictString(min_length=1)
+    on_run_completed = fields.OneOf("delete", "keep", allow_none=True)
+    multitask_strategy = fields.OneOf(*STRATEGIES, allow_none=True)
 
 
-class CronFilter(Schema):
-    assistant_id = UuidField(allow_none=True)
-    thread_id = UuidField(allow_none=True)
-    metadata = Filter()
+class CronFilter(fields.Schema):
+    assistant_id = fields.UuidField(allow_none=True)
+    thread_id = fields.UuidField(allow_none=True)
+    metadata = fields.Filter()
 
 
 class CronSearch(CronFilter):
-    enabled = StrictBoolean(allow_none=True)
-    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    sort_by = OneOf(*crons.SORTABLE, load_default="created_at", allow_none=True)
-    sort_order = OneOf("asc", "desc", load_default="desc", allow_none=True)
-    select = ListOf(OneOf(*crons.RECORD.selectable, "now"), allow_none=True)
+    enabled = fields.StrictBoolean(allow_none=True)
+    limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+    sort_by = fields.OneOf(*crons.SORTABLE, load_default="created_at", allow_none=True)
+    sort_order = fields.OneOf("asc", "desc", load_default="desc", allow_none=True)
+    select = fields.ListOf(fields.OneOf(*crons.RECORD.selectable, "now"), allow_none=True)
 
 
-class FiringsQuery(Schema):
-    count = QueryInteger(minimum=1, maximum=100, load_default=5)
+class FiringsQuery(fields.Schema):
+    count = fields.QueryInteger(minimum=1, maximum=100, load_default=5)
 
 
 @bp.operation(
@@ -180,12 +150,12 @@ class FiringsQuery(Schema):
     answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
-def create_cron() -> Response:
+def create_cron(body: dict[str, Any]) -> Response:
     """`schedule` has five fields, or six with seconds last, and is read in `timezone` (default UTC).
 
     A schedule that fires more often than every ten seconds is refused, unless the operator allows it.
     """
-    return _created(load(CronCreate), None)
+    return _create(body, None)
 
 
 @bp.operation(
@@ -196,18 +166,18 @@ def create_cron() -> Response:
     answer=crons.RECORD.schema,
     errors=(400, 404, 409, 429),
 )
-def create_thread_cron(thread_id: UUID) -> Response:
-    return _created(load(ThreadCronCreate), thread_id)
+def create_thread_cron(thread_id: UUID, body: dict[str, Any]) -> Response:
+    return _create(body, thread_id)
 
 
-def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
+def _create(body: dict[str, Any], thread_id: UUID | None) -> Response:
     _check(body)
     least, cron_id = settings().min_cron_seconds, uuid7()
-    asked, of_threads, of_assistants = _allow_create(body, cron_id, thread_id)
-    if metadata := changed(asked):
+    granted, of_threads, of_assistants = _allow_create(body, cron_id, thread_id)
+    if metadata := changed(granted):
         body["metadata"] = metadata
     with connection() as conn:
-        made = crons.create(
+        row = crons.create(
             conn,
             deployment(),
             body,
@@ -218,7 +188,7 @@ def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
             of_assistants=of_assistants,
             min_seconds=least,
         )
-        return jsonify(crons.RECORD.show(made))
+        return jsonify(crons.RECORD.show(row))
 
 
 def _allow_create(
@@ -245,9 +215,9 @@ def _allow_create(
     assistant_id = assistants.named_id(body["assistant_id"])
     if not _is_default(assistant_id):
         asks.append(Ask("assistants", "read", {"assistant_id": assistant_id}))
-    asked, *reads = allow_all(asks)
+    granted, *reads = allow_all(asks)
     seen = dict(zip((ask.resource for ask in asks[1:]), (read.filter for read in reads), strict=True))
-    return asked, seen.get("threads"), seen.get("assistants")
+    return granted, seen.get("threads"), seen.get("assistants")
 
 
 def _is_default(assistant_id: UUID) -> bool:
@@ -267,9 +237,9 @@ def _check(body: dict[str, Any]) -> None:
     "GET /runs/crons/<cron_id>", "Get a cron", role="read", answer=crons.RECORD.schema, errors=(404,)
 )
 def get_cron(cron_id: UUID) -> Response:
-    asked = allow("crons", "read", cron_id=cron_id)
+    granted = allow("crons", "read", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, cron_id, asked.filter)
+        filters.require_cron(conn, deployment().id, cron_id, granted.filter)
         return jsonify(crons.RECORD.show(crons.get(conn, deployment().id, cron_id)))
 
 
@@ -281,12 +251,12 @@ def get_cron(cron_id: UUID) -> Response:
     answer=FIRINGS,
     errors=(404,),
 )
-def get_firings(cron_id: UUID) -> Response:
+def get_firings(cron_id: UUID, query: dict[str, Any]) -> Response:
     """List the next times at which the cron fires, none of them after its `end_time`. A disabled cron has none."""
-    count = load_query(FiringsQuery)["count"]
-    asked = allow("crons", "read", cron_id=cron_id)
+    count = query["count"]
+    granted = allow("crons", "read", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, cron_id, asked.filter)
+        filters.require_cron(conn, deployment().id, cron_id, granted.filter)
         return jsonify(firings=crons.firings(conn, deployment().id, cron_id, count=count))
 
 
@@ -298,20 +268,19 @@ def get_firings(cron_id: UUID) -> Response:
     answer=crons.RECORD.schema,
     errors=(400, 404),
 )
-def change_cron(cron_id: UUID) -> Response:
+def change_cron(cron_id: UUID, body: dict[str, Any]) -> Response:
     """Change a cron. Metadata is merged. `end_time: null` removes the end. A new schedule or time zone starts now."""
-    body = load(CronPatch)
     _check(body)
     if not body:
         raise Invalid("Request body cannot be empty", status=400)
     least = settings().min_cron_seconds
-    own = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
+    changes = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
     sent = {"metadata": body["metadata"]} if "metadata" in body else {}
-    asked = allow("crons", "update", cron_id=cron_id, **own, payload=body, **sent)
-    stamped = changed(asked)  # a handler may add metadata to a request without any
+    granted = allow("crons", "update", cron_id=cron_id, **changes, payload=body, **sent)
+    stamped = changed(granted)  # a handler may add metadata to a request without any
     with connection() as conn:
         row = crons.update(
-            conn, deployment().id, cron_id, body, visible=asked.filter, stamped=stamped, min_seconds=least
+            conn, deployment().id, cron_id, body, visible=granted.filter, stamped=stamped, min_seconds=least
         )
         return jsonify(crons.RECORD.show(row))
 
@@ -319,12 +288,11 @@ def change_cron(cron_id: UUID) -> Response:
 @bp.operation(
     "DELETE /runs/crons/<cron_id>", "Delete a cron, but not its runs", role="run", status=204, errors=(404,)
 )
-def delete_cron(cron_id: UUID) -> tuple[str, int]:
-    asked = allow("crons", "delete", cron_id=cron_id)
+def delete_cron(cron_id: UUID) -> None:
+    granted = allow("crons", "delete", cron_id=cron_id)
     with connection() as conn:
-        filters.require_cron(conn, deployment().id, cron_id, asked.filter, lock=True)
+        filters.require_cron(conn, deployment().id, cron_id, granted.filter, lock=True)
         crons.delete(conn, deployment().id, cron_id)
-    return "", 204
 
 
 @bp.operation(
@@ -336,8 +304,8 @@ def delete_cron(cron_id: UUID) -> tuple[str, int]:
     answer=listed(selection(crons.RECORD.schema)),
     headers=PAGE_HEADERS,
 )
-def search_crons() -> Response:
-    body = {name: value for name, value in load(CronSearch).items() if value is not None}
+def search_crons(body: dict[str, Any]) -> Response:
+    body = {name: value for name, value in body.items() if value is not None}
     select = body.pop("select", None)
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order") if name in body}
     visible = _allow_search(body, limit=paging["limit"], offset=paging["offset"])
@@ -351,21 +319,21 @@ def search_crons() -> Response:
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
-def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.Visible:
+def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> crons.Visible:
     """Authorize a search and narrow `wanted`, in place, as the handler says. Raises Denied.
 
     Returns the filters for crons and for the threads they are on.
     """
-    named = {name: wanted.get(name) for name in ("assistant_id", "thread_id")}
-    value = {**named, "limit": limit, "offset": offset, "metadata": wanted.get("metadata", {})}
+    named = {name: criteria.get(name) for name in ("assistant_id", "thread_id")}
+    value = {**named, "limit": limit, "offset": offset, "metadata": criteria.get("metadata", {})}
     of_crons, of_threads = allow_all([Ask("crons", "search", value), Ask("threads", "search", {})])
     if metadata := changed(of_crons):
-        wanted["metadata"] = metadata
+        criteria["metadata"] = metadata
     return crons.Visible(of_crons.filter, of_threads.filter)
 
 
 @bp.operation("POST /runs/crons/count", "Count crons", role="read", slow=True, body=CronFilter, answer=COUNT)
-def count_crons() -> Response:
-    body = {name: value for name, value in load(CronFilter).items() if value is not None}
+def count_crons(body: dict[str, Any]) -> Response:
+    body = {name: value for name, value in body.items() if value is not None}
     visible = _allow_search(body, limit=0, offset=0)
     return jsonify(read(crons.count, deployment().id, visible=visible, **body))

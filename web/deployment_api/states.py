@@ -48,24 +48,9 @@ from web.deployment_api.runs.run_request import (
     checkpoint_named,
 )
 from web.gate.context import allow, allow_all, changed, deployment, user_document
-from web.schemas.fields import (
-    Field,
-    Filter,
-    JsonObject,
-    ListOf,
-    Nested,
-    QueryBoolean,
-    QueryInteger,
-    QueryList,
-    Rule,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictString,
-)
+from web.schemas import fields
 from web.schemas.openapi_examples import MESSAGES
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
 
 bp = RouteGroup("states", section="State and history", switches=("disable_threads",))
 
@@ -99,10 +84,10 @@ FIELDS = (
 MAX_HISTORY = 1000
 
 
-class Before(Field):
+class Before(fields.Field):
     """A checkpoint's id, or the object around it that some clients send."""
 
-    type_rule = Rule("must be a checkpoint id, or an object with a checkpoint_id", "value_error")
+    type_rule = fields.Rule("must be a checkpoint id, or an object with a checkpoint_id", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {**OBJECT, "type": ["string", "object"]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
@@ -115,10 +100,10 @@ class Before(Field):
         return value
 
 
-class Values(Field):
+class Values(fields.Field):
     """A state update: an object, an array, or null."""
 
-    type_rule = Rule("must be an object, an array or null", "value_error")
+    type_rule = fields.Rule("must be an object, an array or null", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {"anyOf": [OBJECT, {"type": "array", "items": {}}]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
@@ -127,57 +112,57 @@ class Values(Field):
         raise ValidationError([self.type_rule])
 
 
-class StateQuery(Schema):
-    subgraphs = QueryBoolean(load_default=False)
-    select = QueryList(StrictString())
+class StateQuery(fields.Schema):
+    subgraphs = fields.QueryBoolean(load_default=False)
+    select = fields.QueryList(fields.StrictString())
 
 
-class CheckpointToRead(Schema):
+class CheckpointToRead(fields.Schema):
     """A checkpoint to read. Any text is accepted as its id: an unknown checkpoint has an empty state."""
 
-    checkpoint_id = StrictString(allow_none=True)
-    checkpoint_ns = StrictString(allow_none=True)
+    checkpoint_id = fields.StrictString(allow_none=True)
+    checkpoint_ns = fields.StrictString(allow_none=True)
     checkpoint_map = CheckpointMap(allow_none=True)
 
 
-class StateAt(Schema):
+class StateAt(fields.Schema):
     example: ClassVar[dict[str, Any]] = {
         "checkpoint": {"checkpoint_id": "0198c0de-0000-7000-8000-000000000000"}
     }
 
-    checkpoint = Nested(CheckpointToRead, required=True)
-    subgraphs = StrictBoolean(load_default=False)
-    select = ListOf(StrictString())
+    checkpoint = fields.Nested(CheckpointToRead, required=True)
+    subgraphs = fields.StrictBoolean(load_default=False)
+    select = fields.ListOf(fields.StrictString())
 
 
-class HistoryQuery(Schema):
-    limit = QueryInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
-    before = StrictString()
+class HistoryQuery(fields.Schema):
+    limit = fields.QueryInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
+    before = fields.StrictString()
 
 
-class History(Schema):
+class History(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"limit": 10}
 
-    limit = StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
+    limit = fields.StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
     before = Before(allow_none=True)
-    metadata = Filter(allow_none=True)
-    checkpoint = Nested(CheckpointToRead, allow_none=True)
-    select = ListOf(StrictString(), allow_none=True)
+    metadata = fields.Filter(allow_none=True)
+    checkpoint = fields.Nested(CheckpointToRead, allow_none=True)
+    select = fields.ListOf(fields.StrictString(), allow_none=True)
 
 
-class StateUpdate(Schema):
+class StateUpdate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"values": MESSAGES}
 
     values = Values(allow_none=True, load_default=None)
-    as_node = StrictString(allow_none=True, load_default=None)
-    checkpoint = Nested(CheckpointConfig, allow_none=True)
+    as_node = fields.StrictString(allow_none=True, load_default=None)
+    checkpoint = fields.Nested(CheckpointConfig, allow_none=True)
     checkpoint_id = CheckpointId(allow_none=True)
 
 
-class StatePatch(Schema):
+class StatePatch(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
 
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
 
 
 @bp.operation(
@@ -188,12 +173,11 @@ class StatePatch(Schema):
     answer=STATE,
     errors=(404, 409, 424, 504),
 )
-def get_state(thread_id: UUID) -> Response:
+def get_state(thread_id: UUID, query: dict[str, Any]) -> Response:
     """Get the newest state, usually from the thread's row.
 
     A graph host computes it while a run is in progress, and when `subgraphs` is set and a subgraph is interrupted.
     """
-    query = load_query(StateQuery)
     newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
     waiting = any(task["checkpoint"] for task in newest.record["tasks"])
     if newest.graph_id and (newest.is_behind or (query["subgraphs"] and waiting)):
@@ -210,9 +194,8 @@ def get_state(thread_id: UUID) -> Response:
     answer=STATE,
     errors=(404, 409, 424, 504),
 )
-def get_state_at(thread_id: UUID, checkpoint_id: str) -> Response:
+def get_state_at(thread_id: UUID, checkpoint_id: str, query: dict[str, Any]) -> Response:
     """Return an empty state for an unknown checkpoint."""
-    query = load_query(StateQuery)
     raw = _state_at(thread_id, {"checkpoint_id": checkpoint_id}, query["subgraphs"])
     return _shown(raw, query.get("select"), "query")
 
@@ -225,8 +208,7 @@ def get_state_at(thread_id: UUID, checkpoint_id: str) -> Response:
     answer=STATE,
     errors=(404, 409, 424, 504),
 )
-def find_state(thread_id: UUID) -> Response:
-    body = load(StateAt)
+def find_state(thread_id: UUID, body: dict[str, Any]) -> Response:
     raw = _state_at(thread_id, body["checkpoint"], body["subgraphs"])
     return _shown(raw, body.get("select"), "body")
 
@@ -240,8 +222,7 @@ def find_state(thread_id: UUID) -> Response:
     answer=STATES,
     errors=(404, 409, 424, 504),
 )
-def list_history(thread_id: UUID) -> Response:
-    query = load_query(HistoryQuery)
+def list_history(thread_id: UUID, query: dict[str, Any]) -> Response:
     return _shown(_history(thread_id, query), None, "query")
 
 
@@ -254,9 +235,8 @@ def list_history(thread_id: UUID) -> Response:
     answer=STATES,
     errors=(404, 409, 424, 504),
 )
-def search_history(thread_id: UUID) -> Response:
+def search_history(thread_id: UUID, body: dict[str, Any]) -> Response:
     """List states. `before` limits them to older checkpoints; `checkpoint.checkpoint_ns` selects a subgraph."""
-    body = load(History)
     return _shown(_history(thread_id, body), body.get("select"), "body")
 
 
@@ -268,20 +248,19 @@ def search_history(thread_id: UUID) -> Response:
     answer=STATE_UPDATED,
     errors=(400, 404, 409, 424, 504),
 )
-def update_state(thread_id: UUID) -> Response:
+def update_state(thread_id: UUID, body: dict[str, Any]) -> Response:
     """Apply `values` through the graph's reducers, as if the node `as_node` had returned them.
 
     `as_node` decides which nodes run next. An update of an older checkpoint forks the thread. An unknown checkpoint is
     refused: the update would otherwise start the thread over from an empty state.
     """
-    body = load(StateUpdate)
     checkpoint = {
         "checkpoint_id": body.get("checkpoint_id"),
         **checkpoint_named(body.get("checkpoint"), thread_id),
     }
     step = [{"values": body["values"], "as_node": body["as_node"]}]
-    asked = allow_all([Ask("threads", action, {"thread_id": thread_id}) for action in ("update", "read")])
-    return jsonify(update(thread_id, [step], checkpoint=_keys_of(checkpoint), asked=asked))
+    granted = allow_all([Ask("threads", action, {"thread_id": thread_id}) for action in ("update", "read")])
+    return jsonify(update(thread_id, [step], checkpoint=_keys_of(checkpoint), grants=granted))
 
 
 @bp.operation(
@@ -292,18 +271,17 @@ def update_state(thread_id: UUID) -> Response:
     answer=records.RECORD.schema,
     errors=(404,),
 )
-def patch_state(thread_id: UUID) -> Response:
-    body = load(StatePatch)
-    asked = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
-    return jsonify(records.RECORD.show(merged(thread_id, asked)))
+def patch_state(thread_id: UUID, body: dict[str, Any]) -> Response:
+    granted = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
+    return jsonify(records.RECORD.show(merged(thread_id, granted)))
 
 
-def merged(thread_id: UUID, asked: Granted) -> RowMapping:
+def merged(thread_id: UUID, granted: Granted) -> RowMapping:
     """Merge metadata, as the authorization handler left it, into a thread. Returns its row. Raises NotFound."""
     missing = records.not_updated()
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=missing)
-        return records.update(conn, deployment().id, thread_id, metadata=changed(asked))
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True, error=missing)
+        return records.update(conn, deployment().id, thread_id, metadata=changed(granted))
 
 
 def update(
@@ -311,14 +289,14 @@ def update(
     supersteps: list[list[dict[str, Any]]],
     *,
     checkpoint: dict[str, Any] | None = None,
-    asked: Sequence[Granted] = (),
+    grants: Sequence[Granted] = (),
 ) -> dict[str, Any]:
     """Apply supersteps in order and return the checkpoint that holds the new state.
 
     Raises NotFound if a filter of `asked` hides the thread, and Invalid if the thread has no graph id.
     """
     with connection() as conn:
-        for granted in asked:
+        for granted in grants:
             filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True)
         newest = state.newest(conn, deployment().id, thread_id)
         if not newest.graph_id:
@@ -330,14 +308,18 @@ def update(
         state.require_quiet(conn, deployment().id, thread_id)
         checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
-    made = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
+    new_checkpoint = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
     thread_stream.notify(thread_id)
-    return {"checkpoint": made, "configurable": made, "checkpoint_id": made["checkpoint_id"]}
+    return {
+        "checkpoint": new_checkpoint,
+        "configurable": new_checkpoint,
+        "checkpoint_id": new_checkpoint["checkpoint_id"],
+    }
 
 
-def _newest(thread_id: UUID, asked: Granted) -> Newest:
+def _newest(thread_id: UUID, granted: Granted) -> Newest:
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter)
         return state.newest(conn, deployment().id, thread_id)
 
 
@@ -351,17 +333,17 @@ def _state_at(thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool) -> b
     return orjson.dumps({"values": {}, **state.EMPTY, "checkpoint": named, "checkpoint_id": checkpoint_id})
 
 
-def _history(thread_id: UUID, wanted: dict[str, Any]) -> bytes:
+def _history(thread_id: UUID, criteria: dict[str, Any]) -> bytes:
     newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
     if not newest.graph_id:
         return b"[]"
     document = {
         "op": "history",
-        "limit": wanted["limit"],
-        "before": _before(wanted.get("before")),
-        "filter": wanted.get("metadata"),
-        "checkpoint_ns": (wanted.get("checkpoint") or {}).get("checkpoint_ns"),
-        "values": _shows_values(wanted.get("select")),
+        "limit": criteria["limit"],
+        "before": _before(criteria.get("before")),
+        "filter": criteria.get("metadata"),
+        "checkpoint_ns": (criteria.get("checkpoint") or {}).get("checkpoint_ns"),
+        "values": _shows_values(criteria.get("select")),
     }
     bounds = (document["before"], document["filter"], document["checkpoint_ns"])
     if document["limit"] == 1 and newest.is_finished and not any(bounds):
@@ -422,10 +404,10 @@ def _shown(document: bytes, select: list[str] | None, part: str) -> Response:
     """Return a state or a list of states. Without `select` the JSON is passed on unparsed."""
     if not select:
         return Response(document, mimetype="application/json")
-    found = orjson.loads(document)
-    if isinstance(found, list):
-        return jsonify([_selected(record, select, part) for record in found])
-    return jsonify(_selected(found, select, part))
+    parsed = orjson.loads(document)
+    if isinstance(parsed, list):
+        return jsonify([_selected(record, select, part) for record in parsed])
+    return jsonify(_selected(parsed, select, part))
 
 
 def _selected(record: dict[str, Any], select: list[str] | None, part: str) -> dict[str, Any]:

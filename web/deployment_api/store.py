@@ -13,31 +13,13 @@ from shared.errors import Conflict, Invalid
 from shared.hosts import calls
 from shared.infra.postgres import connection
 from shared.infra.replica import read
-from shared.records import (
-    TEXT,
-    listed,
-    or_null,
-    record,
-)
+from shared.records import TEXT, listed, or_null, record
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
 from web.gate.context import allow, deployment, unchecked_deployment, user
-from web.schemas.fields import (
-    MAX_OFFSET,
-    Field,
-    Filter,
-    JsonObject,
-    ListOf,
-    QueryBoolean,
-    Rule,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictNumber,
-    StrictString,
-)
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import checked, load, load_query
+from web.schemas.validation import checked
 
 bp = RouteGroup("store", section="Store", switches=("disable_store",))
 
@@ -47,10 +29,10 @@ MAX_ITEMS = 1_000
 ANY_LABEL = "*"
 
 
-class Indexed(Field):
+class Indexed(fields.Field):
     """Parts of a value that semantic search covers: paths, false for none, or null for the configured ones."""
 
-    type_rule = Rule("must be false or an array of paths", "value_error")
+    type_rule = fields.Rule("must be false or an array of paths", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
         "anyOf": [{"type": "boolean", "enum": [False]}, {"type": "array", "items": {"type": "string"}}]
     }
@@ -61,7 +43,7 @@ class Indexed(Field):
         raise ValidationError([self.type_rule])
 
 
-class Label(StrictString):
+class Label(fields.StrictString):
     """A label of a namespace."""
 
     json_schema: ClassVar[dict[str, Any]] = {"pattern": r"^[^.]+$"}
@@ -72,16 +54,16 @@ class Label(StrictString):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         label = super()._deserialize(value, attr, data, **kwargs)
         if "." in label:
-            raise ValidationError([Rule("must not contain dots", "string_pattern_mismatch")])
+            raise ValidationError([fields.Rule("must not contain dots", "string_pattern_mismatch")])
         return label
 
 
-def namespace_field(meaning: str, **options: Any) -> ListOf:
+def namespace_field(meaning: str, **options: Any) -> fields.ListOf:
     """Return the field of a namespace, or of a part of one."""
-    return ListOf(Label(), max_items=store.MAX_LABELS, metadata={"description": meaning}, **options)
+    return fields.ListOf(Label(), max_items=store.MAX_LABELS, metadata={"description": meaning}, **options)
 
 
-class ItemPut(Schema):
+class ItemPut(fields.Schema):
     example: ClassVar[dict[str, Any]] = {
         "namespace": ["notes"],
         "key": "greeting",
@@ -89,71 +71,70 @@ class ItemPut(Schema):
     }
 
     namespace = namespace_field("At least one label. The first must not be `langgraph`", required=True)
-    key = StrictString(required=True, max_length=store.MAX_KEY)
-    value = JsonObject(required=True, max_bytes=store.MAX_VALUE_BYTES, searchable=True)
+    key = fields.StrictString(required=True, max_length=store.MAX_KEY)
+    value = fields.JsonObject(required=True, max_bytes=store.MAX_VALUE_BYTES, searchable=True)
     index = Indexed(allow_none=True)
-    ttl = StrictNumber(minimum=0, maximum=store.MAX_TTL_MINUTES, allow_none=True)
+    ttl = fields.StrictNumber(minimum=0, maximum=store.MAX_TTL_MINUTES, allow_none=True)
 
 
-class ItemQuery(Schema):
-    namespace = StrictString(
+class ItemQuery(fields.Schema):
+    namespace = fields.StrictString(
         load_default="", metadata={"description": "Labels of the namespace, joined by dots"}
     )
-    key = StrictString(metadata={"description": "Required: without it the response is 400"})
-    refresh_ttl = QueryBoolean()
+    key = fields.StrictString(metadata={"description": "Required: without it the response is 400"})
+    refresh_ttl = fields.QueryBoolean()
 
 
-class ItemDelete(Schema):
+class ItemDelete(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"namespace": ["notes"], "key": "greeting"}
 
-    namespace = ListOf(StrictString(), load_default=list)
-    key = StrictString(required=True)
+    namespace = fields.ListOf(fields.StrictString(), load_default=list)
+    key = fields.StrictString(required=True)
 
 
-class ItemSearch(Schema):
+class ItemSearch(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"namespace_prefix": ["notes"]}
 
     namespace_prefix = namespace_field(
         "Only items in this namespace and below it are returned", allow_none=True
     )
-    filter = Filter(allow_none=True)
-    limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    query = StrictString(
+    filter = fields.Filter(allow_none=True)
+    limit = fields.StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+    query = fields.StrictString(
         allow_none=True,
         metadata={
             "description": "Text for semantic search. Allowed only if the project's configuration has `store.index`"
         },
     )
-    refresh_ttl = StrictBoolean(allow_none=True)
+    refresh_ttl = fields.StrictBoolean(allow_none=True)
 
 
-class NamespaceSearch(Schema):
+class NamespaceSearch(fields.Schema):
     prefix = namespace_field("`*` matches any label", allow_none=True)
     suffix = namespace_field("`*` matches any label", allow_none=True)
-    max_depth = StrictInteger(minimum=1, maximum=store.MAX_LABELS, allow_none=True)
-    limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=100)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+    max_depth = fields.StrictInteger(minimum=1, maximum=store.MAX_LABELS, allow_none=True)
+    limit = fields.StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=100)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
 # The parts of a search that an authorization handler may rewrite.
 
 
-class FoundBelow(Schema):
-    namespace = ListOf(StrictString(), load_default=list)
-    filter = Filter(allow_none=True)
+class FoundBelow(fields.Schema):
+    namespace = fields.ListOf(fields.StrictString(), load_default=list)
+    filter = fields.Filter(allow_none=True)
 
 
-class NamespacePrefix(Schema):
-    namespace = ListOf(StrictString())
+class NamespacePrefix(fields.Schema):
+    namespace = fields.ListOf(fields.StrictString())
 
 
 @bp.operation(
     "PUT /store/items", "Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504)
 )
-def put_item() -> tuple[str, int]:
+def put_item(body: dict[str, Any]) -> None:
     """Put an item, and replace the one under the same namespace and key. `ttl` is in minutes."""
-    body = load(ItemPut)
     value = {name: body.get(name) for name in ("namespace", "key", "value", "index", "ttl")}
     body = _rewritten(ItemPut, body, allow("store", "put", **value))
     store.check_namespace(body["namespace"])
@@ -172,10 +153,9 @@ def put_item() -> tuple[str, int]:
             ttl_minutes=body.get("ttl", config.default_ttl),
             indexed=indexed,
         )
-    return "", 204
 
 
-def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> dict[str, Any]:
+def _rewritten(schema: type[fields.Schema], sent: dict[str, Any], granted: Granted) -> dict[str, Any]:
     """Return a request as its authorization handler left it, validated like the request. Raises SchemaViolation.
 
     Raises Denied (500) if the handler left no namespace, or added a `*`, which would match the namespaces of all users.
@@ -183,9 +163,9 @@ def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> di
     """
     if user() is None:
         return sent
-    if "namespace" not in asked.value:  # the call would otherwise cover the whole store
+    if "namespace" not in granted.value:  # the call would otherwise cover the whole store
         authorization.fail(unchecked_deployment(), "a store handler returned no namespace")
-    left = {name: asked.value.get(name) for name in schema._declared_fields}
+    left = {name: granted.value.get(name) for name in schema._declared_fields}
     body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
     labels = body.get("namespace") or []
     store.check_labels(labels, loc=("body", "namespace"))
@@ -198,7 +178,6 @@ def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> di
 
 
 def _config() -> store.StoreConfig:
-    """Return the store configuration of the serving revision."""
     with connection() as conn:
         return store.config_of(conn, deployment().active_revision_id)
 
@@ -222,9 +201,8 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
     answer=or_null(store.RECORD.schema),
     errors=(400,),
 )
-def get_item() -> Response:
+def get_item(query: dict[str, Any]) -> Response:
     """Get an item, or null if there is none. The labels of `namespace` are joined by dots."""
-    query = load_query(ItemQuery)
     if "key" not in query:
         raise Invalid("Key is required", loc=("query", "key"), kind="missing", status=400)
     item = {"namespace": query["namespace"].split(".") if query["namespace"] else [], "key": query["key"]}
@@ -233,18 +211,16 @@ def get_item() -> Response:
     with connection() as conn:
         if refresh is None:
             refresh = store.config_of(conn, deployment().active_revision_id).refresh_on_read
-        found = store.get(conn, deployment().id, item["namespace"], item["key"], refresh=refresh)
-    return jsonify(found)
+        stored = store.get(conn, deployment().id, item["namespace"], item["key"], refresh=refresh)
+    return jsonify(stored)
 
 
 @bp.operation("DELETE /store/items", "Delete a store item", role="run", body=ItemDelete, status=204)
-def delete_item() -> tuple[str, int]:
-    body = load(ItemDelete)
+def delete_item(body: dict[str, Any]) -> None:
     item = {"namespace": body["namespace"], "key": body["key"]}
     body = _rewritten(ItemDelete, item, allow("store", "delete", **item))
     with connection() as conn:
         store.delete(conn, deployment().id, body["namespace"], body["key"])
-    return "", 204
 
 
 @bp.operation(
@@ -256,19 +232,18 @@ def delete_item() -> tuple[str, int]:
     answer=record("StoreItems", items=listed(store.RECORD.search_schema)),
     errors=(400, 409, 424, 504),
 )
-def search_items() -> Response:
+def search_items(body: dict[str, Any]) -> Response:
     """Search the items below a namespace prefix, which matches whole labels.
 
     `filter` compares values for equality, or with `$eq $ne $gt $gte $lt $lte`. `query` sorts the items by similarity of
     meaning, nearest first; it needs a `store.index` in the project's configuration.
     """
-    body = load(ItemSearch)
-    wanted = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter")}
+    scope = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter")}
     rest = {name: body.get(name) for name in ("limit", "offset", "query", "refresh_ttl")}
-    wanted = _rewritten(FoundBelow, wanted, allow("store", "search", **wanted, **rest))
-    prefix = wanted["namespace"]
-    config, near, asked = _config(), None, body.get("refresh_ttl")
-    refresh = config.refresh_on_read if asked is None else asked
+    scope = _rewritten(FoundBelow, scope, allow("store", "search", **scope, **rest))
+    prefix = scope["namespace"]
+    config, near, requested = _config(), None, body.get("refresh_ttl")
+    refresh = config.refresh_on_read if requested is None else requested
     if body.get("query"):
         if not config.has_index:
             reason = "query: this deployment's store has no index for semantic search"
@@ -280,7 +255,7 @@ def search_items() -> Response:
             conn,
             deployment().id,
             prefix,
-            filter=wanted.get("filter"),
+            filter=scope.get("filter"),
             limit=body["limit"],
             offset=body["offset"],
             refresh=refresh,
@@ -301,17 +276,16 @@ def search_items() -> Response:
     body=NamespaceSearch,
     answer=NAMESPACES,
 )
-def list_namespaces() -> Response:
+def list_namespaces(body: dict[str, Any]) -> Response:
     """List namespaces. `*` in a prefix or suffix matches any one label. `max_depth` shortens deeper namespaces."""
-    body = load(NamespaceSearch)
     rest = {name: body.get(name) for name in ("suffix", "max_depth", "limit", "offset")}
-    wanted = {"namespace": body.get("prefix")}
-    wanted = _rewritten(NamespacePrefix, wanted, allow("store", "list_namespaces", **wanted, **rest))
+    scope = {"namespace": body.get("prefix")}
+    scope = _rewritten(NamespacePrefix, scope, allow("store", "list_namespaces", **scope, **rest))
     matches = []
-    for kind, part in (("prefix", wanted.get("namespace")), ("suffix", body.get("suffix"))):
+    for kind, part in (("prefix", scope.get("namespace")), ("suffix", body.get("suffix"))):
         if part:
             matches.append((kind, part))
-    found = read(
+    namespaces = read(
         store.namespaces,
         deployment().id,
         matches=matches,
@@ -319,4 +293,4 @@ def list_namespaces() -> Response:
         limit=body["limit"],
         offset=body["offset"],
     )
-    return jsonify(namespaces=found)
+    return jsonify(namespaces=namespaces)

@@ -39,22 +39,9 @@ from web.gate.context import allow, allow_all, changed, deployment, settings
 from web.gate.idempotency import Repeated, once
 from web.http import sse
 from web.http.responses import PAGE_HEADERS, page, select_fields
-from web.schemas.fields import (
-    MAX_OFFSET,
-    Filter,
-    JsonObject,
-    ListOf,
-    Nested,
-    OneOf,
-    QueryList,
-    Schema,
-    StrictInteger,
-    StrictNumber,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query, uuid_path
+from web.schemas.validation import load_query, uuid_path
 
 bp = RouteGroup("threads", section="Threads", switches=("disable_threads",))
 
@@ -73,58 +60,58 @@ NOT_ALL = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 
 
-class Ttl(Schema):
+class Ttl(fields.Schema):
     """A thread's time to live, in minutes after its last change."""
 
-    ttl = StrictNumber(required=True, minimum=0, maximum=MAX_TTL_MINUTES)
-    strategy = OneOf(*TTL_STRATEGIES, load_default="delete")
+    ttl = fields.StrictNumber(required=True, minimum=0, maximum=MAX_TTL_MINUTES)
+    strategy = fields.OneOf(*TTL_STRATEGIES, load_default="delete")
 
 
-class SuperstepUpdate(Schema):
+class SuperstepUpdate(fields.Schema):
     values = Values(allow_none=True)
-    command = Nested(Command, allow_none=True)
-    as_node = StrictString(required=True)
+    command = fields.Nested(Command, allow_none=True)
+    as_node = fields.StrictString(required=True)
 
 
-class Superstep(Schema):
-    updates = ListOf(Nested(SuperstepUpdate), required=True, not_empty=True, max_items=100)
+class Superstep(fields.Schema):
+    updates = fields.ListOf(fields.Nested(SuperstepUpdate), required=True, not_empty=True, max_items=100)
 
 
-class ThreadCreate(Schema):
+class ThreadCreate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
 
-    thread_id = UuidField()
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
-    if_exists = OneOf("raise", "do_nothing")
-    ttl = Nested(Ttl)
-    supersteps = ListOf(Nested(Superstep), max_items=1000)
+    thread_id = fields.UuidField()
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    if_exists = fields.OneOf("raise", "do_nothing")
+    ttl = fields.Nested(Ttl)
+    supersteps = fields.ListOf(fields.Nested(Superstep), max_items=1000)
 
 
-class ThreadPatch(Schema):
+class ThreadPatch(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"metadata": {"topic": "greetings"}}
 
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
-    ttl = Nested(Ttl)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
+    ttl = fields.Nested(Ttl)
 
 
-class ThreadQuery(Schema):
-    include = QueryList(StrictString(), load_default=list)
+class ThreadQuery(fields.Schema):
+    include = fields.QueryList(fields.StrictString(), load_default=list)
 
 
-class ThreadPrune(Schema):
+class ThreadPrune(fields.Schema):
     example: ClassVar[dict[str, Any]] = {
         "thread_ids": ["0198c0de-0000-7000-8000-000000000000"],
         "strategy": "keep_latest",
     }
 
-    thread_ids = ListOf(UuidField(), required=True, max_items=1000)
-    strategy = OneOf(*TTL_STRATEGIES, load_default="delete")
+    thread_ids = fields.ListOf(fields.UuidField(), required=True, max_items=1000)
+    strategy = fields.OneOf(*TTL_STRATEGIES, load_default="delete")
 
 
-class ThreadFilter(Schema):
-    metadata = Filter()
-    values = Filter()
-    status = OneOf("idle", "busy", "interrupted", "error")
+class ThreadFilter(fields.Schema):
+    metadata = fields.Filter()
+    values = fields.Filter()
+    status = fields.OneOf("idle", "busy", "interrupted", "error")
     since = Moment(allow_none=True)
     until = Moment(allow_none=True)
 
@@ -132,13 +119,13 @@ class ThreadFilter(Schema):
 class ThreadSearch(ThreadFilter):
     example: ClassVar[dict[str, Any]] = {"limit": 10}
 
-    ids = ListOf(StrictString())
-    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    sort_by = OneOf(*records.SORTABLE, load_default="updated_at")
-    sort_order = OneOf("asc", "desc", load_default="desc")
-    select = ListOf(OneOf(*records.RECORD.selectable, "context"))
-    extract = JsonObject()
+    ids = fields.ListOf(fields.StrictString())
+    limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+    sort_by = fields.OneOf(*records.SORTABLE, load_default="updated_at")
+    sort_order = fields.OneOf("asc", "desc", load_default="desc")
+    select = fields.ListOf(fields.OneOf(*records.RECORD.selectable, "context"))
+    extract = fields.JsonObject()
 
 
 @bp.operation(
@@ -150,31 +137,32 @@ class ThreadSearch(ThreadFilter):
     errors=(400, 404, 409, 424, 504),
     idempotent=True,
 )
-def create_thread() -> Response:
+def create_thread(body: dict[str, Any]) -> Response:
     """Create a thread. `supersteps` are state updates, applied in order. If one fails, the thread is removed again."""
-    body = load(ThreadCreate)
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     if_exists, key = body.get("if_exists", "raise"), body.get("thread_id") or uuid7()
-    asked = allow("threads", "create", thread_id=key, metadata=body.get("metadata", {}), if_exists=if_exists)
+    granted = allow(
+        "threads", "create", thread_id=key, metadata=body.get("metadata", {}), if_exists=if_exists
+    )
     # A bare insert is one statement and needs no transaction. A TTL, a filter or an idempotency key adds statements
     # that must commit with it.
-    is_alone = not (ttl or asked.filter or HEADER in request.headers)
+    is_alone = not (ttl or granted.filter or HEADER in request.headers)
     with driver() if is_alone else connection() as conn:
         keep = once(conn)
         row = records.create(
-            conn, deployment().id, thread_id=key, metadata=changed(asked), if_exists=if_exists
+            conn, deployment().id, thread_id=key, metadata=changed(granted), if_exists=if_exists
         )
         if isinstance(conn, Connection):
-            if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, asked.filter):
+            if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, granted.filter):
                 raise records.taken(key)
             if row.is_new and ttl:
                 expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
             return keep(jsonify(records.RECORD.show(row.record)))
-    return _built(row.record["thread_id"], [step["updates"] for step in supersteps])
+    return _apply_supersteps(row.record["thread_id"], [step["updates"] for step in supersteps])
 
 
-def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
+def _apply_supersteps(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
     """Apply supersteps to a new thread and return its record; delete the thread if they fail.
 
     Stores the response under the idempotency key only after the updates. When two requests with one key build threads
@@ -200,12 +188,12 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
     answer=records.RECORD.schema,
     errors=(404,),
 )
-def get_thread(thread_id: UUID) -> Response:
+def get_thread(thread_id: UUID, query: dict[str, Any]) -> Response:
     """Get a thread. `include=ttl` adds its time to live and when it expires."""
-    include = load_query(ThreadQuery)["include"]
-    asked = allow("threads", "read", thread_id=thread_id)
+    include = query["include"]
+    granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter)
         record = records.RECORD.show(records.get(conn, deployment().id, thread_id))
         if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, thread_id)):
             record["ttl"] = ttl
@@ -221,14 +209,13 @@ def get_thread(thread_id: UUID) -> Response:
     empty=(204,),
     errors=(404,),
 )
-def change_thread(thread_id: UUID) -> Response | tuple[str, int]:
-    body = load(ThreadPatch)
-    asked = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
+def change_thread(thread_id: UUID, body: dict[str, Any]) -> Response | tuple[str, int]:
+    granted = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
     with connection() as conn:
         filters.require_thread(
-            conn, deployment().id, thread_id, asked.filter, lock=True, error=records.not_updated()
+            conn, deployment().id, thread_id, granted.filter, lock=True, error=records.not_updated()
         )
-        row = records.update(conn, deployment().id, thread_id, metadata=changed(asked))
+        row = records.update(conn, deployment().id, thread_id, metadata=changed(granted))
         if body.get("ttl"):
             expiry.set_ttl(conn, deployment().id, thread_id, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
@@ -244,14 +231,13 @@ def change_thread(thread_id: UUID) -> Response | tuple[str, int]:
     status=204,
     errors=(404,),
 )
-def delete_thread(thread_id: UUID) -> tuple[str, int]:
-    asked = allow("threads", "delete", thread_id=thread_id)
+def delete_thread(thread_id: UUID) -> None:
+    granted = allow("threads", "delete", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True)
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True)
         live = cancel.delete_thread(conn, deployment().id, thread_id)
     publish_cancels(live, settings().event_retention_seconds)
     thread_stream.notify(thread_id)
-    return "", 204
 
 
 @bp.operation(
@@ -289,7 +275,7 @@ def copy_thread(thread_id: UUID) -> Response:
     body=ThreadPrune,
     answer=PRUNED,
 )
-def prune_threads() -> Response:
+def prune_threads(body: dict[str, Any]) -> Response:
     """Delete threads, or all their checkpoints except the newest. Returns the number of threads pruned.
 
     Unknown ids are not counted. `keep_latest` skips threads with a pending or running run, and does not count them.
@@ -297,13 +283,12 @@ def prune_threads() -> Response:
     If the deployment's authorization limits the caller to some threads, one id outside of them, or an unknown one,
     fails the whole request with 404.
     """
-    body = load(ThreadPrune)
     asks = [Ask("threads", "delete", {"thread_id": key}) for key in body["thread_ids"]]
     whole = Ask("threads", "delete", {"thread_ids": [str(key) for key in body["thread_ids"]]})
     of_all, *of_each = allow_all([whole, *asks])
     with connection() as conn:
-        for key, asked in sorted(zip(body["thread_ids"], of_each, strict=True), key=itemgetter(0)):
-            for filter in (of_all.filter, asked.filter):
+        for key, granted in sorted(zip(body["thread_ids"], of_each, strict=True), key=itemgetter(0)):
+            for filter in (of_all.filter, granted.filter):
                 filters.require_thread(conn, deployment().id, key, filter, lock=True, error=NotFound(NOT_ALL))
         pruned, stopped = thread_copies.prune(
             conn, deployment().id, body["thread_ids"], strategy=body["strategy"]
@@ -321,9 +306,9 @@ def prune_threads() -> Response:
 )
 def get_storage(thread_id: UUID) -> Response:
     """Get sizes in bytes, as stored. A small channel value is stored in its checkpoint and counted there."""
-    asked = allow("threads", "read", thread_id=thread_id)
+    granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter)
         return jsonify(thread_copies.storage(conn, deployment().id, thread_id))
 
 
@@ -337,9 +322,8 @@ def get_storage(thread_id: UUID) -> Response:
     headers=PAGE_HEADERS,
     errors=(400,),
 )
-def search_threads() -> Response:
+def search_threads(body: dict[str, Any]) -> Response:
     """Search threads. `since` and `until` bound the time at which a thread was last updated."""
-    body = load(ThreadSearch)
     select, paths = body.pop("select", None), parse_paths(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
@@ -351,22 +335,22 @@ def search_threads() -> Response:
         return rows, records.total(conn, deployment().id, **shape, **body)
 
     rows, total = read(search)
-    found = [records.RECORD.show(row) for row in rows]
-    shown = select_fields(found, select)
+    whole = [records.RECORD.show(row) for row in rows]
+    shown = select_fields(whole, select)
     if paths:
         shown = [
-            {**own, "extracted": extract_values(record, paths)}
-            for own, record in zip(shown, found, strict=True)
+            {**chosen, "extracted": extract_values(record, paths)}
+            for chosen, record in zip(shown, whole, strict=True)
         ]
     return page(shown, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
-def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
+def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> None:
     """Authorize a search and narrow `wanted`, in place, to the threads that the caller may see. Raises Denied."""
-    named = {"metadata": wanted.get("metadata", {}), "values": wanted.get("values", {})}
-    asked = allow("threads", "search", **named, status=wanted.get("status"), limit=limit, offset=offset)
-    wanted["metadata"] = changed(asked)
-    wanted["visible"] = filters.clause(asked.filter, "thread.metadata")
+    named = {"metadata": criteria.get("metadata", {}), "values": criteria.get("values", {})}
+    granted = allow("threads", "search", **named, status=criteria.get("status"), limit=limit, offset=offset)
+    criteria["metadata"] = changed(granted)
+    criteria["visible"] = filters.clause(granted.filter, "thread.metadata")
 
 
 def _thread_id(text: str) -> Any:
@@ -377,8 +361,7 @@ def _thread_id(text: str) -> Any:
 
 
 @bp.operation("POST /threads/count", "Count threads", role="read", slow=True, body=ThreadFilter, answer=COUNT)
-def count_threads() -> Response:
-    body = load(ThreadFilter)
+def count_threads(body: dict[str, Any]) -> Response:
     _allow_search(body, limit=0, offset=0)
     return jsonify(read(records.count, deployment().id, **body))
 
@@ -435,8 +418,8 @@ def _value_at(value: Any, path: Path) -> Any:
     return value
 
 
-class ThreadStreamQuery(Schema):
-    stream_mode = QueryList(OneOf(*MODES))
+class ThreadStreamQuery(fields.Schema):
+    stream_mode = fields.QueryList(fields.OneOf(*MODES))
 
 
 @bp.operation(
@@ -451,16 +434,16 @@ class ThreadStreamQuery(Schema):
 def follow_thread(thread_id: UUID) -> Response:
     """Stream until the client disconnects. The mode `run_modes` sends the events and the end of each run, `lifecycle`
     only the beginning and the end, and `state_update` the thread's state after each change."""
-    asked = allow("threads", "read", thread_id=thread_id)
-    if asked.filter:
+    granted = allow("threads", "read", thread_id=thread_id)
+    if granted.filter:
         with connection() as conn:
-            filters.require_thread(conn, deployment().id, thread_id, asked.filter)
+            filters.require_thread(conn, deployment().id, thread_id, granted.filter)
     stream = ThreadStream(
         deployment().id,
         thread_id,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
         position=StreamPosition.parse(request.headers.get("Last-Event-ID")),
-        filter_of=lambda kwargs: stream_filter.of_creator(kwargs, None),
+        filter_of=lambda kwargs: stream_filter.creator_filter(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)

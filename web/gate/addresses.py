@@ -20,6 +20,8 @@ from flask import request
 
 from shared.deployments.deployments import PATH_PREFIX
 from shared.settings import Settings
+from web.http.connections import V6_HOST_PREFIX, Network
+from web.schemas.operations import CONTROL_PLANE
 
 CONTROL_PLANE_MOUNT = "/api-host"
 DEPLOYMENT_PREFIX = PATH_PREFIX
@@ -27,15 +29,12 @@ NOWHERE = "/.nowhere"  # a path that matches no route
 PATH_SAFE = "/:@!$&'()*+,;=~"  # characters that stay unescaped in a path
 
 # Prefixes that stay with the control plane where the root is a deployment's.
-CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/", DEPLOYMENT_PREFIX, "/o/")
-
-V6_HOST_PREFIX = 64  # bits: one host can use all addresses of such a network
+CONTROL_PLANE_PREFIXES = (*CONTROL_PLANE, DEPLOYMENT_PREFIX, "/o/")
 
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label
 AT_ROOT = "runyard.deployment_at_root"  # key in the WSGI environment: the client's path had no `/d/<name>`
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,7 @@ class Addresses:
         elif name is not None:
             environ[AT_ROOT] = True
             path = f"{DEPLOYMENT_PREFIX}{name}{path}"
-        elif path.startswith(("/v1/", "/v2/")):
+        elif path.startswith(CONTROL_PLANE):
             path = path.rstrip("/")
         environ["PATH_INFO"] = path
         return self.app(environ, start_response)

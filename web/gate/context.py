@@ -35,7 +35,7 @@ class Authorization:
     """Whether a request has called the authorization of its deployment."""
 
     unchecked_deployment: DeploymentRef
-    is_asked: bool = False
+    is_authorized: bool = False
 
     @property
     def deployment(self) -> DeploymentRef:
@@ -43,7 +43,7 @@ class Authorization:
 
         A route can therefore not skip the authorization by mistake.
         """
-        if self.unchecked_deployment.user_code.auth is not None and not self.is_asked:
+        if self.unchecked_deployment.user_code.auth is not None and not self.is_authorized:
             raise RuntimeError("the route has not called the deployment's authorization")
         return self.unchecked_deployment
 
@@ -142,7 +142,6 @@ def request_id() -> str:
 
 
 def trace() -> Context | None:
-    """Return the place of the request in a distributed trace."""
     return context().trace
 
 
@@ -190,7 +189,7 @@ def allow_all(asks: Sequence[Ask]) -> list[Granted]:
         raise RuntimeError("the request has no user to authorize")
     else:
         granted = authorization.authorize(deployment, account, asks)
-    state.is_asked = True
+    state.is_authorized = True
     return granted
 
 
@@ -230,7 +229,6 @@ class SocketContext:
 
     @classmethod
     def of_request(cls) -> SocketContext:
-        """Return the socket context of the current request."""
         opening, serving = context(), deployment()
         return cls(
             app=current_app._get_current_object(),  # type: ignore[attr-defined]

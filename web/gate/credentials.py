@@ -32,7 +32,7 @@ from web.schemas import operations
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 AT_CONTROL_PLANE = "run"  # the role shown to the developer, who may use the deployment in full
-OWN_SITES = ("same-origin", "same-site", "none")
+SAME_SITES = ("same-origin", "same-site", "none")
 STUDIO = "x-auth-scheme", "langsmith"  # the header that the platform's tools send
 
 # Matches the prefix of a key at the start of a word, and a complete key after any character.
@@ -119,7 +119,7 @@ def is_local(*, dev_origin: str | None = None) -> bool:
     origin = request.headers.get("Origin")
     if origin is not None:
         return _host_of(origin) in LOCAL_NAMES or origin == dev_origin
-    return request.headers.get("Sec-Fetch-Site", "none") in OWN_SITES
+    return request.headers.get("Sec-Fetch-Site", "none") in SAME_SITES
 
 
 def _is_loopback(address: str) -> bool:

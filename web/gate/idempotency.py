@@ -40,10 +40,10 @@ def once(conn: Connection | Driver) -> Keep:
 
     Raises Repeated if the request was answered before, InProgress if it is being answered, and Invalid for a bad key.
     """
-    asked = _keyed_request()
-    if asked is None:
+    keyed_request = _keyed_request()
+    if keyed_request is None:
         return _with_status
-    answer = idempotency.earlier(conn, asked)
+    answer = idempotency.earlier(conn, keyed_request)
     if answer is not None:
         raise Repeated(response=_again(answer))
 
@@ -51,7 +51,7 @@ def once(conn: Connection | Driver) -> Keep:
         _with_status(response, status)
         headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
         answer = KeptAnswer(response.status_code, headers, response.get_data(as_text=True))
-        idempotency.keep(conn, asked, answer)
+        idempotency.keep(conn, keyed_request, answer)
         return response
 
     return keep

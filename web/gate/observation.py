@@ -82,8 +82,8 @@ class Traffic(Collector):
         if SHARED_FOLDER in os.environ:
             yield from _collect_from_all()
             return
-        for own in (self._requests, self._seconds, self.open_streams):
-            yield from own.collect()
+        for metric in (self._requests, self._seconds, self.open_streams):
+            yield from metric.collect()
 
     def totals(self) -> dict[str, Any]:
         """Return the sums over all routes. The mean is None before the first response."""
@@ -101,7 +101,6 @@ class Traffic(Collector):
 
 
 def start_traffic(app: Flask) -> None:
-    """Start counting, at zero."""
     app.extensions["runyard_traffic"] = Traffic()
 
 
@@ -177,7 +176,6 @@ class Observation:
 
 
 def begin() -> Observation:
-    """Begin to observe the current request."""
     g.observation = observed = Observation()
     request.environ[headers.REQUEST_ID_KEY] = observed.request_id
     return observed

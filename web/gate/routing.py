@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from cachetools import LRUCache
 from flask import Response, current_app, request
 from flask.globals import request_ctx
 from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import MapAdapter, RequestRedirect, Rule
 
 from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
-from shared.deployments.user_code import App, Route
+from shared.deployments.user_code import Route
 from web.gate import deployments
 from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX, NOWHERE, RequestAddress
 from web.gate.context import settings
@@ -30,6 +31,10 @@ from web.schemas.operations import Role, of_view
 
 OK = "/ok"  # the health check, available at the root as well as under a prefix
 HEALTH_ENDPOINTS = "deployment_health."  # routes that answer 404 under the name of a missing deployment
+# Paths that the service answers even if the app has such a route. `disable_meta` leaves them to the app.
+RESERVED_PATHS = frozenset({"/ok", "/docs", "/openapi.json"})
+
+_routes_by_revision: LRUCache[UUID, AppRoutes] = LRUCache(256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,31 +207,34 @@ def _guards_app(deployment: DeploymentRef) -> bool:
     return has_auth and bool(deployment.http.get("enable_custom_route_auth"))
 
 
-def _matches_app(deployment: DeploymentRef, path: str, is_websocket: bool) -> bool:
-    """Return whether the deployment's app has a route for exactly this request."""
+def _app_routes(deployment: DeploymentRef) -> AppRoutes | None:
+    """Return the routes of the deployment's app, or None without an app. Those of a revision never change."""
     app, revision_id = deployment.user_code.app, deployment.active_revision_id
     if app is None or revision_id is None:
-        return False
-    return routes_of_revision(revision_id, app).match(request.method, path, is_websocket=is_websocket)
+        return None
+    routes = _routes_by_revision.get(revision_id)
+    if routes is None:
+        routes = _routes_by_revision[revision_id] = AppRoutes(app.routes)
+    return routes
+
+
+def _matches_app(deployment: DeploymentRef, path: str, is_websocket: bool) -> bool:
+    """Return whether the deployment's app has a route for exactly this request."""
+    routes = _app_routes(deployment)
+    return routes is not None and routes.match(request.method, path, is_websocket=is_websocket)
 
 
 def _is_for_app(deployment: DeploymentRef, address: RequestAddress, *, is_disabled: bool) -> bool:
     """Return whether the app answers the request: by a route of its own, or because no built-in route does."""
-    app, revision_id = deployment.user_code.app, deployment.active_revision_id
-    if app is None or revision_id is None:
+    routes, path, is_websocket = _app_routes(deployment), address.path, address.is_websocket
+    if routes is None or (path in RESERVED_PATHS and not deployment.http.get("disable_meta")):
         return False
-    if not deployment.http.get("disable_meta") and address.path in HEALTH_PATHS | PAGE_PATHS:
-        return False
-    if _matches_app(deployment, address.path, address.is_websocket):
+    if routes.match(request.method, path, is_websocket=is_websocket):
         return True
     is_unknown = is_disabled or isinstance(request.routing_exception, NotFound)
-    routes = routes_of_revision(revision_id, app)
-    return is_unknown and routes.matches_other_method_or_slash(
-        address.path, is_websocket=address.is_websocket
-    )
+    return is_unknown and routes.matches_other_method_or_slash(path, is_websocket=is_websocket)
 
 
-CACHED_APPS = 256
 HTTP, WEBSOCKET, MOUNT = "http", "websocket", "mount"
 CONVERTERS = {
     "str": "[^/]+",
@@ -238,10 +246,6 @@ CONVERTERS = {
 PARAMETER = re.compile(r"\{([a-zA-Z_]\w*)(?::([a-zA-Z_]\w*))?\}")
 
 ANY_PATHS = ("/x", "/x/y", "/x/y/z")
-
-# Paths that the service answers even if the app has such a route. `disable_meta` leaves them to the app.
-HEALTH_PATHS = frozenset({"/ok"})
-PAGE_PATHS = frozenset({"/docs", "/openapi.json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +266,7 @@ class _CompiledRoute:
         return self.kind == MOUNT or (self.kind == WEBSOCKET) == is_websocket
 
 
-class Routes:
+class AppRoutes:
     """The routes of one app.
 
     A route that matches every path comes after the built-in routes, since it would hide all of them.
@@ -289,19 +293,6 @@ class Routes:
             one.is_kind_of(is_websocket) and (one.pattern.fullmatch(path) or one.pattern.fullmatch(turned))
             for one in self._routes
         )
-
-
-def routes_of_revision(revision_id: UUID, app: App) -> Routes:
-    """Return the routes of a revision's app. They never change and are cached."""
-    known = _cached_routes.get(revision_id)
-    if known is None:
-        if len(_cached_routes) >= CACHED_APPS:
-            _cached_routes.clear()
-        known = _cached_routes[revision_id] = Routes(app.routes)
-    return known
-
-
-_cached_routes: dict[UUID, Routes] = {}
 
 
 def _compile(route: Route) -> _CompiledRoute:

@@ -20,7 +20,7 @@ from gevent import monkey
 
 READ = 1  # libev's flag
 PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # set even if bytes are left to read; Linux only
-GONE = PEER_CLOSED | select.POLLHUP | select.POLLERR | select.POLLNVAL
+DISCONNECTED = PEER_CLOSED | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 _poll = monkey.get_original(
     "select", "poll"
@@ -73,17 +73,17 @@ class ClientWatch:
 
 def is_readable(client: socket.socket) -> bool:
     """Return whether there is data to read, or the client has disconnected."""
-    asked = _poll()
-    asked.register(client.fileno(), select.POLLIN)
-    return bool(asked.poll(0))
+    poll = _poll()
+    poll.register(client.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_closed(client: socket.socket) -> bool:
-    asked = _poll()
-    asked.register(client.fileno(), select.POLLIN | PEER_CLOSED)
-    happened = dict(asked.poll(0)).get(client.fileno(), 0)
-    if happened & GONE or PEER_CLOSED:
-        return bool(happened & GONE)
+    poll = _poll()
+    poll.register(client.fileno(), select.POLLIN | PEER_CLOSED)
+    happened = dict(poll.poll(0)).get(client.fileno(), 0)
+    if happened & DISCONNECTED or PEER_CLOSED:
+        return bool(happened & DISCONNECTED)
     try:
         return bool(happened) and not client.recv(1, socket.MSG_PEEK)
     except OSError:

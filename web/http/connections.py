@@ -19,6 +19,12 @@ from typing import Any
 import gevent
 from gevent.pool import Group
 
+# Called with an error when the worker shuts down, after the time for responses to end by themselves.
+shutdown_hooks: list[Callable[[Exception], None]] = []
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+V6_HOST_PREFIX = 64  # a client with one IPv6 address usually has the whole /64 network
+
 
 class LastChunk(bytes):
     """The last chunk of a response. The end of the response is sent with it, not in a packet of its own."""
@@ -33,13 +39,6 @@ class HandedOver(ConnectionResetError):
     def __init__(self, serve: Callable[[], None]) -> None:
         super().__init__(errno.ECONNRESET, "the connection was upgraded")
         self.serve = serve
-
-
-# Called with an error when the worker shuts down, after the time for responses to end by themselves.
-shutdown_hooks: list[Callable[[Exception], None]] = []
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-V6_HOST_PREFIX = 64  # a client with one IPv6 address usually has the whole /64 network
 
 
 @dataclass(eq=False)

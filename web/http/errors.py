@@ -40,6 +40,7 @@ from shared.errors import (
     Unavailable,
 )
 from web.http.headers import FOR_PROXIES, OF_ORIGIN, REQUEST_ID_KEY
+from web.schemas.operations import CONTROL_PLANE
 from web.schemas.validation import SchemaViolation, Violation
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,6 @@ STATUSES: dict[type[RunyardError], int] = {
     NotBegun: 424,
 }
 
-CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/")
-
 # Headers that only the server may set: headers of the connection and the body, headers that affect the deployment's
 # whole origin, and headers that proxies in front of it obey. TOKEN and TEXT match valid header names and values.
 NOT_THEIRS = (
@@ -97,7 +96,7 @@ def register(app: Flask) -> None:
 
 def on_control_plane() -> bool:
     """Return whether the request is for the control plane, whose 422 bodies hold a list."""
-    return request.path.startswith(CONTROL_PLANE_PREFIXES)
+    return request.path.startswith(CONTROL_PLANE)
 
 
 def on_domain_error(error: RunyardError) -> Response:

@@ -19,6 +19,15 @@ from flask import Response, request
 
 from shared.deployments.deployments import PATH_PREFIX
 
+log = logging.getLogger(__name__)
+
+REQUEST_ID = "x-request-id"
+REQUEST_ID_KEY = "runyard.request_id"  # in the WSGI environment: the id of the current request
+EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
+METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+# User code may not set the headers below, neither in responses of an app nor in refusals of an `auth`.
 # Headers that apply to the whole origin, not to the one response: they would affect the console.
 OF_ORIGIN = frozenset(
     {
@@ -35,15 +44,6 @@ FOR_PROXIES = frozenset(
         "x-reproxy-url", "x-sendfile",
     }
 )  # fmt: skip
-
-
-log = logging.getLogger(__name__)
-
-REQUEST_ID = "x-request-id"
-REQUEST_ID_KEY = "runyard.request_id"  # in the WSGI environment: the id of the current request
-EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
-METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 class ForeignResponse(Response):
@@ -138,10 +138,9 @@ class Cors:
         return self.origin_regex.fullmatch(origin) is not None
 
     def preflight(self) -> Response:
-        """Return the response to a browser's preflight request."""
         origin = request.headers.get("Origin", "")
-        asked = request.headers.get("Access-Control-Request-Headers", "")
-        names = [name.strip().lower() for name in asked.split(",") if name.strip()]
+        requested = request.headers.get("Access-Control-Request-Headers", "")
+        names = [name.strip().lower() for name in requested.split(",") if name.strip()]
         refused = [
             *([] if self.allows(origin) else ["origin"]),
             *([] if request.headers["Access-Control-Request-Method"] in self.methods else ["method"]),
@@ -153,8 +152,8 @@ class Cors:
         self._say_origin(response, origin)
         response.headers["Access-Control-Allow-Methods"] = ", ".join(self.methods)
         response.headers["Access-Control-Max-Age"] = str(self.max_age)
-        if ANY in self.headers and asked:
-            response.headers["Access-Control-Allow-Headers"] = asked
+        if ANY in self.headers and requested:
+            response.headers["Access-Control-Allow-Headers"] = requested
         elif ANY not in self.headers:
             response.headers["Access-Control-Allow-Headers"] = ", ".join(self.headers)
         if request.headers.get("Access-Control-Request-Private-Network"):

@@ -47,8 +47,9 @@ def matches_etag(response: Response) -> bool:
     return tag is not None and request.if_none_match.contains_weak(tag)
 
 
-def conditional(response: Response) -> Response:
-    """Return the response, or a 304 if the caller holds it."""
+def conditional(record: Mapping[str, Any]) -> Response:
+    """Return a record with its ETag, or a 304 if the caller holds it."""
+    response = with_etag(record)
     response.make_conditional(request)
     return response
 

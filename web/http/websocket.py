@@ -38,21 +38,23 @@ log = logging.getLogger(__name__)
 
 VERSION = "13"
 KEY = r"[A-Za-z0-9+/]{22}=="
-ASKED = [
+CHECKED_HEADERS = [
     (b"Host", b"localhost"),
     (b"Connection", b"Upgrade"),
     (b"Upgrade", b"websocket"),
     (b"Sec-WebSocket-Version", VERSION.encode()),
 ]  # the headers that `_key` has checked, in the form that wsproto takes
-OF_HANDSHAKE = frozenset({"connection", "upgrade", "content-length", "transfer-encoding"})
+HANDSHAKE_HEADERS = frozenset({"connection", "upgrade", "content-length", "transfer-encoding"})
 READ = 1  # libev's EV_READ
 WHOLE_TEXT = 0x81  # first byte of a frame that holds a whole text message
 SHORT = 126  # from this size on, the length follows a byte 126 in two bytes, or a byte 127 in eight
 READ_BYTES = 16 * 1024
 AHEAD_MESSAGES, AHEAD_BYTES = 2_000, 256 * 1024  # limits of a client's messages that wait to be handled
 TURN_EVENTS = 64  # other greenlets run after this many events
-GONE = CloseConnection(code=CloseReason.ABNORMAL_CLOSURE)  # the client disconnected without a close frame
-TAKING = (
+DISCONNECTED = CloseConnection(
+    code=CloseReason.ABNORMAL_CLOSURE
+)  # the client disconnected without a close frame
+WRITABLE_STATES = (
     ConnectionState.OPEN,
     ConnectionState.REMOTE_CLOSING,
 )  # states in which a client can be sent messages
@@ -100,33 +102,28 @@ def text_frame(message: bytes) -> bytes:
     return head + message
 
 
-def handshake(environ: Mapping[str, Any]) -> tuple[Connection, bytes]:
-    """Return the connection that a request asks for, and the bytes that open it. Raises NoUpgrade and Invalid."""
-    return Opening(environ).accept()
-
-
 class Opening:
     """A request for a WebSocket that is checked and not yet answered. Raises NoUpgrade and Invalid."""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._key = _key(environ)
-        asked = environ.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "")
-        self.subprotocols = [name.strip() for name in asked.split(",") if name.strip()]
+        offered = environ.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "")
+        self.subprotocols = [name.strip() for name in offered.split(",") if name.strip()]
 
     def accept(
         self, subprotocol: str | None = None, headers: Sequence[tuple[str, str]] = ()
     ) -> tuple[Connection, bytes]:
         """Return the connection, and the bytes that open it. `subprotocol` must be one of `subprotocols`."""
-        asked = [*ASKED, (b"Sec-WebSocket-Key", self._key.encode())]
+        headers_of_request = [*CHECKED_HEADERS, (b"Sec-WebSocket-Key", self._key.encode())]
         if subprotocol is not None:
-            asked.append((b"Sec-WebSocket-Protocol", subprotocol.encode()))
+            headers_of_request.append((b"Sec-WebSocket-Protocol", subprotocol.encode()))
         more = [
             (name.encode(), value.encode("latin-1"))
             for name, value in headers
-            if name.lower() not in OF_HANDSHAKE and not name.lower().startswith("sec-websocket-")
+            if name.lower() not in HANDSHAKE_HEADERS and not name.lower().startswith("sec-websocket-")
         ]
         opening = WSConnection(ConnectionType.SERVER)
-        opening.initiate_upgrade_connection(asked, b"/")
+        opening.initiate_upgrade_connection(headers_of_request, b"/")
         opened = opening.send(AcceptConnection(subprotocol=subprotocol, extra_headers=more))
         assert opening.connection is not None  # it was accepted
         return opening.connection, opened
@@ -240,7 +237,7 @@ class WebSocket:
 
         A client that has sent its close frame still gets messages until all its earlier ones are handled.
         """
-        if self.is_closed or self._connection.state not in TAKING:
+        if self.is_closed or self._connection.state not in WRITABLE_STATES:
             raise Closed
 
     def _write(self, data: bytes) -> None:
@@ -269,7 +266,7 @@ class WebSocket:
                 return
             self.is_closed = True
             goodbye = CloseConnection(code=code, reason=reason)
-            if self._connection.state in TAKING:
+            if self._connection.state in WRITABLE_STATES:
                 self._write(self._connection.send(goodbye))
 
     def linger(self) -> None:
@@ -283,15 +280,7 @@ class WebSocket:
     # Receiving.
 
     @contextmanager
-    def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
-        """Receive text messages. Otherwise like `receiving_messages`, with the data of each message."""
-        with self.receiving_messages(lambda message: take(message.data), wake):
-            yield
-
-    @contextmanager
-    def receiving_messages(
-        self, take: Callable[[ClientMessage], None], wake: Callable[[], None]
-    ) -> Iterator[None]:
+    def receiving(self, take: Callable[[ClientMessage], None], wake: Callable[[], None]) -> Iterator[None]:
         """Call `take` with each message in order while entered, and `wake` when the socket is closed.
 
         Both are called in another greenlet. Nothing more is read before `take` returns.
@@ -346,7 +335,7 @@ class WebSocket:
         """Read one piece of data, and queue the messages that it completes. Returns the close frame or error in it."""
         data = self._piece()
         if not data:
-            return GONE
+            return DISCONNECTED
         self._connection.receive_data(data)
         for count, event in enumerate(self._connection.events(), start=1):
             if count % TURN_EVENTS == 0:
@@ -386,7 +375,7 @@ class WebSocket:
         """End the connection as `end` says, after all earlier messages are handled. Raises Closed or _Broken."""
         if isinstance(end, _Broken):
             raise end
-        if end is GONE:
+        if end is DISCONNECTED:
             with suppress(OSError):
                 self._client.shutdown(socket.SHUT_RDWR)  # wakes greenlets blocked in a write
             raise Closed

@@ -84,77 +84,76 @@ Document = dict[str, Any]
 
 def merge_project(built_in: Mapping[str, Any], deployment: DeploymentRef) -> Document:
     """Return the built-in document, with the project's parts taking precedence. Neither is changed."""
-    found: Document = deepcopy(dict(built_in))
+    document: Document = deepcopy(dict(built_in))
     app, auth = deployment.user_code.app, deployment.user_code.auth
     if auth is not None:
-        _remove_keys(found)
+        _remove_keys(document)
     if app is not None and app.openapi:
         is_guarded = auth is not None and bool(deployment.http.get("enable_custom_route_auth"))
-        _add_app(found, deepcopy(dict(app.openapi)), is_open=not is_guarded)
+        _add_app(document, deepcopy(dict(app.openapi)), is_open=not is_guarded)
     if auth is not None and auth.openapi:
-        _add_auth(found, deepcopy(dict(auth.openapi)))
-    return found
+        _add_auth(document, deepcopy(dict(auth.openapi)))
+    return document
 
 
 def without_disabled(document: Mapping[str, Any], is_off: Mapping[str, bool]) -> Document:
-    """Return the document without the disabled paths."""
     return {
         **document,
         "paths": {path: item for path, item in document["paths"].items() if not is_off.get(path)},
     }
 
 
-def _remove_keys(found: Document) -> None:
+def _remove_keys(document: Document) -> None:
     """Remove platform keys from the document: users of a deployment with its own authorization need none."""
-    found["security"] = []
-    found.setdefault("components", {})["securitySchemes"] = {}
+    document["security"] = []
+    document.setdefault("components", {})["securitySchemes"] = {}
 
 
-def _add_app(found: Document, app: Document, *, is_open: bool) -> None:
-    components = found.setdefault("components", {})
-    _rename_taken(app, components)
+def _add_app(document: Document, app: Document, *, is_open: bool) -> None:
+    components = document.setdefault("components", {})
+    _rename_conflicting(app, components)
     for section, parts in (app.get("components") or {}).items():
         components.setdefault(section, {}).update(parts)
     for path, item in (app.get("paths") or {}).items():
         for operation in _operations(item):
             if is_open and "security" not in operation:
                 operation["security"] = app.get("security", [])
-        found["paths"][path] = {**found["paths"].get(path, {}), **item}
-    known = {tag.get("name") for tag in found.get("tags", [])}
-    found["tags"] = [
-        *found.get("tags", []),
+        document["paths"][path] = {**document["paths"].get(path, {}), **item}
+    known = {tag.get("name") for tag in document.get("tags", [])}
+    document["tags"] = [
+        *document.get("tags", []),
         *(tag for tag in app.get("tags", []) if tag.get("name") not in known),
     ]
     if app.get("info"):
-        needed = {name: found["info"][name] for name in ("title", "version")}
-        found["info"] = {**needed, **app["info"]}
+        needed = {name: document["info"][name] for name in ("title", "version")}
+        document["info"] = {**needed, **app["info"]}
 
 
-def _add_auth(found: Document, auth: Document) -> None:
-    components = found.setdefault("components", {})
+def _add_auth(document: Document, auth: Document) -> None:
+    components = document.setdefault("components", {})
     schemes = {**auth.get("securitySchemes", {}), **(auth.get("components") or {}).get("securitySchemes", {})}
     components["securitySchemes"] = {**components.get("securitySchemes", {}), **schemes}
     if "security" in auth:
-        found["security"] = auth["security"]
+        document["security"] = auth["security"]
     for path, item in (auth.get("paths") or {}).items():
-        found["paths"][path] = {**found["paths"].get(path, {}), **item}
+        document["paths"][path] = {**document["paths"].get(path, {}), **item}
 
 
-def _rename_taken(app: Document, components: Mapping[str, Any]) -> None:
+def _rename_conflicting(app: Document, components: Mapping[str, Any]) -> None:
     """Rename the app's components that have the name of a different built-in component."""
     renamed: dict[str, str] = {}
     for section, parts in (app.get("components") or {}).items():
-        taken = components.get(section, {})
-        for name in [name for name in parts if name in taken and taken[name] != parts[name]]:
-            new = _free(f"App{name}", {*taken, *parts})
+        existing = components.get(section, {})
+        for name in [name for name in parts if name in existing and existing[name] != parts[name]]:
+            new = _free(f"App{name}", {*existing, *parts})
             renamed[f"#/components/{section}/{name}"] = f"#/components/{section}/{new}"
             parts[new] = parts.pop(name)
     if renamed:
         _point(app, renamed)
 
 
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
+def _free(name: str, used: set[str]) -> str:
+    while name in used:
         name += "_"
     return name
 

@@ -148,8 +148,8 @@ def visible_totals(caller: Caller | None, deployment_id: UUID | None) -> Visible
     known: TTLCache[Any, VisibleTotals] = current_app.extensions["runyard_figures"]
     organization_id = None if caller is None or caller.may(OPERATOR) else caller.organization_id
     key = ("runs", caller is not None, organization_id, deployment_id)
-    found = known.get(key)
-    if found is None:
+    visible = known.get(key)
+    if visible is None:
         with connection() as conn:
             deployments = (
                 []
@@ -158,16 +158,14 @@ def visible_totals(caller: Caller | None, deployment_id: UUID | None) -> Visible
                     conn, organization_id=organization_id, deployment_id=deployment_id
                 )
             )
-            found = VisibleTotals(deployments, reading.of_builds(conn), reading.of_queues(conn))
-        known[key] = found
-    return found
+            visible = VisibleTotals(deployments, reading.of_builds(conn), reading.of_queues(conn))
+        known[key] = visible
+    return visible
 
 
 class RunMetrics(Collector):
-    """The figures as Prometheus families."""
-
-    def __init__(self, found: VisibleTotals) -> None:
-        self._found = found
+    def __init__(self, visible: VisibleTotals) -> None:
+        self._visible = visible
 
     def collect(self) -> Iterator[Any]:
         yield self._ended()
@@ -175,7 +173,7 @@ class RunMetrics(Collector):
         yield self._tokens()
         for kind, meaning in SECONDS_FIGURES.items():
             family = HistogramMetricFamily(f"runyard_run_{kind}_seconds", meaning, labels=LABELS)
-            for each in self._found.deployments:
+            for each in self._visible.deployments:
                 family.add_metric(_labels(each), buckets(each.histograms[kind]), each.seconds[kind])
             yield family
         builds = HistogramMetricFamily(
@@ -183,13 +181,13 @@ class RunMetrics(Collector):
             "Seconds that the last attempt of a build took, by the status of its end",
             labels=("status",),
         )
-        for status, (seconds, histogram) in self._found.builds.items():
+        for status, (seconds, histogram) in self._visible.builds.items():
             builds.add_metric((status,), buckets(histogram), seconds)
         yield builds
         ages = GaugeHistogramMetricFamily(
             "runyard_queue_age_seconds", "Seconds that the pending runs have waited", labels=("pool",)
         )
-        for pool, (seconds, histogram) in self._found.queues.items():
+        for pool, (seconds, histogram) in self._visible.queues.items():
             ages.add_metric((pool,), buckets(histogram), seconds)
         yield ages
 
@@ -197,7 +195,7 @@ class RunMetrics(Collector):
         family = CounterMetricFamily(
             "runyard_runs_ended", "Number of runs that have ended", labels=(*LABELS, "status")
         )
-        for each in self._found.deployments:
+        for each in self._visible.deployments:
             for status in STATUSES:
                 family.add_metric((*_labels(each), status), each.counts[status])
         return family
@@ -206,7 +204,7 @@ class RunMetrics(Collector):
         family = GaugeMetricFamily(
             "runyard_deployment_runs", "Number of runs that have not ended", labels=(*LABELS, "status")
         )
-        for each in self._found.deployments:
+        for each in self._visible.deployments:
             family.add_metric((*_labels(each), "pending"), each.pending)
             family.add_metric((*_labels(each), "running"), each.running)
         return family
@@ -215,7 +213,7 @@ class RunMetrics(Collector):
         family = CounterMetricFamily(
             "runyard_tokens", "Number of tokens that models reported for ended runs", labels=(*LABELS, "kind")
         )
-        for each in self._found.deployments:
+        for each in self._visible.deployments:
             for kind in ("input", "output"):
                 family.add_metric((*_labels(each), kind), each.counts[f"{kind}_tokens"])
         return family
@@ -284,14 +282,14 @@ class ServerMetrics(Collector):
             if self._of_database[name] is not None:
                 yield GaugeMetricFamily(f"runyard_{name}", meaning, value=float(self._of_database[name]))
         up = GaugeMetricFamily("runyard_redis_up", "1 if Redis answers, 0 if not", labels=("role",))
-        for role, told in self._of_redis.items():
-            up.add_metric((role,), float(told is not None))
+        for role, info in self._of_redis.items():
+            up.add_metric((role,), float(info is not None))
         yield up
         for name, (family, meaning, field) in REDIS_FIGURES.items():
             figures = family(f"runyard_redis_{name}", meaning, labels=("role",))
-            for role, told in self._of_redis.items():
-                if told is not None:
-                    figures.add_metric((role,), told[field])
+            for role, info in self._of_redis.items():
+                if info is not None:
+                    figures.add_metric((role,), info[field])
             if figures.samples:
                 yield figures
 
@@ -299,26 +297,26 @@ class ServerMetrics(Collector):
 def server_metrics() -> ServerMetrics:
     """Return the figures, cached briefly."""
     known: TTLCache[Any, ServerMetrics] = current_app.extensions["runyard_figures"]
-    found = known.get("servers")
-    if found is None:
+    metrics = known.get("servers")
+    if metrics is None:
         with connection() as conn:
             of_database = dict(conn.execute(SERVER_QUERY).one()._mapping)
-        found = ServerMetrics(of_database, _redis_figures())
-        known["servers"] = found
-    return found
+        metrics = ServerMetrics(of_database, _redis_figures())
+        known["servers"] = metrics
+    return metrics
 
 
 def _redis_figures() -> dict[str, Mapping[str, float] | None]:
     """Return the figures of each Redis server by its role. None stands for a server that does not answer."""
     servers = redis.by_role()
-    asked = [gevent.spawn(_redis_info, server) for server in servers.values()]
-    gevent.joinall(asked, raise_error=True)
-    return {role: told.value for role, told in zip(servers, asked, strict=True)}
+    greenlets = [gevent.spawn(_redis_info, server) for server in servers.values()]
+    gevent.joinall(greenlets, raise_error=True)
+    return {role: greenlet.value for role, greenlet in zip(servers, greenlets, strict=True)}
 
 
 def _redis_info(server: Redis) -> Mapping[str, float] | None:
     try:
-        told: Any = server.info()
+        info: Any = server.info()
     except RedisError:
         return None
-    return {field: float(told.get(field, 0)) for _, _, field in REDIS_FIGURES.values()}
+    return {field: float(info.get(field, 0)) for _, _, field in REDIS_FIGURES.values()}

@@ -43,12 +43,12 @@ PRELOADS = "<!-- preloads -->"
 PRELOAD = f'<link rel="modulepreload" href="{FILES}/{{}}">\n    '
 MAIN = "console/main.js"
 IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re.MULTILINE)
-ROOT, OWN = "", "../"  # relative paths from the shell's two addresses to the service's root
+FROM_ROOT, FROM_CONSOLE = "", "../"  # relative paths from the shell's two addresses to the service's root
 
 
 @bp.operation("GET /o/", "Get the console", role="open", media=("text/html",))
 def get_console() -> Response:
-    return send_shell(root=OWN)
+    return send_shell(root=FROM_CONSOLE)
 
 
 @bp.operation("GET /o/static/<version>/<path:name>", "Get a file of the console", role="open")
@@ -86,7 +86,7 @@ def is_requested() -> bool:
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
 
-def send_shell(*, root: str = ROOT) -> Response:
+def send_shell(*, root: str = FROM_ROOT) -> Response:
     """Return the page that loads the console. Its addresses are relative, since a proxy may add any prefix."""
     text = static_files.read(SHELL).body.decode()
     text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(MAIN)))
@@ -104,15 +104,15 @@ def send_shell(*, root: str = ROOT) -> Response:
 @cache
 def _imported(name: str) -> list[str]:
     """Return the modules that a module imports, directly and indirectly, apart from those loaded later."""
-    found, left = set[str](), [name]
+    modules, left = set[str](), [name]
     while left:
         module = left.pop()
         for path in IMPORT.findall(static_files.read(module).body.decode()):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
-            if target not in found:
-                found.add(target)
+            if target not in modules:
+                modules.add(target)
                 left.append(target)
-    return sorted(found)
+    return sorted(modules)
 
 
 def current_version() -> str:

@@ -7,7 +7,6 @@ Under the name of a deployment that does not exist they answer 404.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from sqlalchemy import text
 from shared import __version__, fleet
 from shared.access.api_keys import OPERATOR, Caller
 from shared.deployments import deployments
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound, Unavailable
 from shared.infra import database_version
 from shared.infra.postgres import Row, connection
@@ -37,9 +37,8 @@ from web.ops.collectors import (
     server_metrics,
     visible_totals,
 )
-from web.schemas.fields import OneOf, QueryBoolean, Schema
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load_query
 
 bp = RouteGroup("health", section="Service", switches=("disable_meta",))
 
@@ -71,13 +70,13 @@ INFO = record(
 FIGURES = record("Figures", queue=OBJECT, workers=OBJECT, api=OBJECT)
 
 
-class OkQuery(Schema):
-    check_db = QueryBoolean(load_default=False)
-    ready = QueryBoolean(load_default=False)
+class OkQuery(fields.Schema):
+    check_db = fields.QueryBoolean(load_default=False)
+    ready = fields.QueryBoolean(load_default=False)
 
 
-class MetricsQuery(Schema):
-    format = OneOf("prometheus", "json", load_default="prometheus")
+class MetricsQuery(fields.Schema):
+    format = fields.OneOf("prometheus", "json", load_default="prometheus")
 
 
 @bp.operation(
@@ -90,9 +89,9 @@ class MetricsQuery(Schema):
     errors=(404, 503),
     strict_slashes=False,
 )
-def get_root() -> Response:
+def get_root(query: dict[str, Any]) -> Response:
     """Return the console to browsers, at the root of the service and of `runyard dev`. Otherwise answer like `/ok`."""
-    response = console.send_shell() if console.is_requested() else get_ok()
+    response = console.send_shell() if console.is_requested() else get_ok(query)
     response.vary.add("Accept")
     return response
 
@@ -100,19 +99,18 @@ def get_root() -> Response:
 @bp.operation(
     "GET /ok", "Check that the service is up", role="open", query=OkQuery, answer=UP, errors=(404, 503)
 )
-def get_ok() -> Response:
+def get_ok(query: dict[str, Any]) -> Response:
     """Check that the service is up. With `check_db=1` the database must answer too.
 
     With `ready=1` the database must also have the tables of this release and accept writes. Redis is not checked, since
     the service answers requests and creates runs without it.
     """
-    asked = load_query(OkQuery)
-    if asked["check_db"] or asked["ready"]:
+    if query["check_db"] or query["ready"]:
         with connection() as conn:
             conn.execute(text("SELECT 1"))
-            if asked["ready"] and not database_version.is_current(conn):
+            if query["ready"] and not database_version.is_current(conn):
                 raise Unavailable("the database lacks tables of this release: run its migrations")
-        if asked["ready"]:
+        if query["ready"]:
             writes: WriteCheck = current_app.extensions["runyard_writes"]
             writes.require()
     return jsonify(ok=True, services={})
@@ -132,29 +130,31 @@ def get_info() -> Response:
     if _caller_if_known() is not None:
         with connection() as conn:
             host |= _of_user_code(fleet.weakest(conn))
-    found = _deployment()
-    if found is not None:
+    serving = _deployment()
+    if serving is not None:
         host |= {
-            "project_id": found.id,
-            "tenant_id": found.organization_id,
-            "revision_id": found.active_revision_id,
-            "host_revision_id": found.active_revision_id,
+            "project_id": serving.id,
+            "tenant_id": serving.organization_id,
+            "revision_id": serving.active_revision_id,
+            "host_revision_id": serving.active_revision_id,
         }
-        library = _pinned(found.requirements, "langgraph")
+        with connection() as conn:
+            requirements = conn.execute(REQUIREMENTS, {"id": serving.active_revision_id}).scalar()
+        library = _pinned(requirements, "langgraph")
     return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=host, metadata=host)
 
 
-def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
+def _of_user_code(weakest: fleet.Weakest) -> dict[str, Any]:
     """Return the isolation level, and what enforces each limit: the kernel, counting by the service, or nothing.
 
     `home` limits the content of a revision's home folder, `temporary` that of a graph host's `/tmp` and `/dev/shm`.
     """
-    if found.isolation is None:
+    if weakest.isolation is None:
         return {"isolation": None}
-    bounds = {"processes": found.bounds_tasks, "memory": found.bounds_memory}
+    bounds = {"processes": weakest.bounds_tasks, "memory": weakest.bounds_memory}
     limits = {name: "kernel" if by_kernel else "counted" for name, by_kernel in bounds.items()}
-    limits |= {"home": "counted", "temporary": "kernel" if found.isolation >= SANDBOX else "none"}
-    return {"isolation": found.isolation, "limits": limits, "home_mb": settings().host_home_mb}
+    limits |= {"home": "counted", "temporary": "kernel" if weakest.isolation >= SANDBOX else "none"}
+    return {"isolation": weakest.isolation, "limits": limits, "home_mb": settings().host_home_mb}
 
 
 @bp.operation(
@@ -167,17 +167,16 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     media=("text/plain", "application/json"),
     errors=REFUSALS,
 )
-def get_metrics() -> Response:
+def get_metrics(query: dict[str, Any]) -> Response:
     """Return figures of queues, workers and requests. With a key, also the figures of its organization's deployments.
 
     With an operator's key, also the figures of servers, webhooks, upkeep and backups. `format=json` returns sums of
     queue, workers and requests. At a deployment's address, with a key, the queue is the deployment's own.
     """
-    asked = load_query(MetricsQuery)
-    found = _deployment()
-    figures, counted = _queue_and_worker_figures(found.id if found is not None else None)
+    serving = _deployment()
+    figures, counted = _queue_and_worker_figures(serving.id if serving is not None else None)
     traffic: Traffic = current_app.extensions["runyard_traffic"]
-    if asked["format"] == "json":
+    if query["format"] == "json":
         return jsonify(
             queue=_totals(figures),
             workers=_capacity(counted),
@@ -187,7 +186,7 @@ def get_metrics() -> Response:
     registry.register(QueueMetrics(figures, counted))
     registry.register(traffic)
     caller = _caller_if_known()
-    registry.register(RunMetrics(visible_totals(caller, found.id if found is not None else None)))
+    registry.register(RunMetrics(visible_totals(caller, serving.id if serving is not None else None)))
     if caller is not None and caller.may(OPERATOR):
         registry.register(server_metrics())
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
@@ -228,16 +227,6 @@ def _capacity(counted: Sequence[Row]) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A deployment and its active revision."""
-
-    id: UUID
-    organization_id: UUID
-    active_revision_id: UUID | None
-    requirements: str | None
-
-
 REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
 
 
@@ -249,18 +238,17 @@ def _caller_if_known() -> Caller | None:
     )
 
 
-def _deployment() -> Serving | None:
+def _deployment() -> DeploymentRef | None:
     """Return the deployment at this address. None at the root, and for a caller without a key. Raises NotFound."""
     name = address().name
     caller = None if name is None else _caller_if_known()
     if caller is None or name is None:
         return None
     with connection() as conn:
-        found = deployments.resolve(conn, caller.organization_id, name)
-        if found is None:
-            raise NotFound()
-        requirements = conn.execute(REQUIREMENTS, {"id": found.active_revision_id}).scalar()
-    return Serving(found.id, found.organization_id, found.active_revision_id, requirements)
+        deployment = deployments.resolve(conn, caller.organization_id, name)
+    if deployment is None:
+        raise NotFound()
+    return deployment
 
 
 def _pinned(requirements: str | None, package: str) -> str | None:

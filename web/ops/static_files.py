@@ -47,11 +47,11 @@ def read(name: str) -> StaticFile:
     stamp = status.st_mtime_ns, status.st_size
     kept = _kept.get(path)
     if kept is None or kept.stamp != stamp:
-        kept = _kept[path] = _made(path, stamp)
+        kept = _kept[path] = _read_file(path, stamp)
     return kept
 
 
-def _made(path: str, stamp: tuple[int, int]) -> StaticFile:
+def _read_file(path: str, stamp: tuple[int, int]) -> StaticFile:
     body = Path(path).read_bytes()
     if path.endswith(".js") and Path(path).is_relative_to(STATIC / "console"):
         body = without_comments(body)
@@ -62,7 +62,7 @@ def _made(path: str, stamp: tuple[int, int]) -> StaticFile:
 
 def without_comments(script: bytes) -> bytes:
     """Return a script without comments on lines of their own. The other lines keep their numbers."""
-    return COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), script)
+    return COMMENT.sub(lambda match: b"\n" * match[0].count(b"\n"), script)
 
 
 def send(name: str, *, keep: str = ASK_AGAIN) -> Response:

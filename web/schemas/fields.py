@@ -267,10 +267,10 @@ class Filter(JsonObject):
         return f"{super().bounds}; at most {FILTER_KEYS} keys in all"
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        found = super()._deserialize(value, attr, data, **kwargs)
-        if _keys(found) > FILTER_KEYS:
+        value = super()._deserialize(value, attr, data, **kwargs)
+        if _keys(value) > FILTER_KEYS:
             raise ValidationError([Rule(f"must have at most {FILTER_KEYS} keys in all", "too_long")])
-        return found
+        return value
 
 
 NO_ITEM = Rule("must have at least 1 item", "too_short")

@@ -32,6 +32,7 @@ from web.schemas.fields import (
     OneOf,
     QueryBoolean,
     QueryList,
+    Schema,
     StrictBoolean,
     StrictInteger,
     StrictNumber,
@@ -40,7 +41,7 @@ from web.schemas.fields import (
     UuidField,
 )
 from web.schemas.openapi_examples import EXAMPLE
-from web.schemas.operations import JSON, SECTIONS, SSE, Operation, of_view
+from web.schemas.operations import CONTROL_PLANE, JSON, SECTIONS, SSE, Operation, of_view
 
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
@@ -89,7 +90,6 @@ def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rul
 
 
 def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
-    """Yield `(path, rule)` for every route of the document."""
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
         if rule.websocket or of_view(app.view_functions[rule.endpoint]).group.section is None:
@@ -103,7 +103,6 @@ def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
 
 
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
-    """Return the description of one method of one path."""
     text = (view.__doc__ or "").strip()
     operation = of_view(view)
     is_open = operation.role == "open"
@@ -114,7 +113,7 @@ def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[
         "summary": operation.summary,
         "parameters": [
             *_path_parameters(path, operation),
-            *_query_parameters(operation),
+            *([{"in": "query", "schema": operation.query}] if operation.query is not None else []),
             *_header_parameters(operation),
         ],
         "responses": _responses(spec, operation, rule.rule, is_open=is_open, takes_input=takes_input),
@@ -122,28 +121,22 @@ def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[
     if text:
         described["description"] = text
     if operation.body is not None:
-        examples = {EXAMPLE: {"value": _example(operation)}}  # the viewer reads no `example`
-        content = {JSON: {"schema": _body_schema(operation), "examples": examples}}
-        described["requestBody"] = {"required": _is_body_required(operation), "content": content}
+        described["requestBody"] = _request_body(operation.body, operation.body_items)
     if is_open:
         described["security"] = []
     return described
 
 
-def _is_body_required(operation: Operation) -> bool:
-    assert operation.body is not None
-    return bool(operation.body_items) or operation.body.requires_a_field()
-
-
-def _body_schema(operation: Operation) -> Any:
-    if not operation.body_items:
-        return operation.body
-    return {"type": "array", "items": operation.body, "minItems": 1, "maxItems": operation.body_items}
-
-
-def _example(operation: Operation) -> Any:
-    assert operation.body is not None
-    return [operation.body.example] if operation.body_items else operation.body.example
+def _request_body(body: type[Schema], max_items: int) -> dict[str, Any]:
+    """Return the description of a body or, if `max_items` is not 0, of an array of bodies."""
+    schema: Any = body
+    if max_items:
+        schema = {"type": "array", "items": body, "minItems": 1, "maxItems": max_items}
+    examples = {
+        EXAMPLE: {"value": [body.example] if max_items else body.example}
+    }  # the viewer reads no `example`
+    content = {JSON: {"schema": schema, "examples": examples}}
+    return {"required": bool(max_items) or body.requires_a_field(), "content": content}
 
 
 def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]]:
@@ -151,10 +144,6 @@ def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]
         schema = {"type": "string", "format": "uuid"} if name in operation.ids else {"type": "string"}
         meaning = {"description": MEANINGS_OF_IDS[name]} if name in MEANINGS_OF_IDS else {}
         yield {"in": "path", "name": name, "required": True, "schema": schema, **meaning}
-
-
-def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
-    return [{"in": "query", "schema": operation.query}] if operation.query is not None else []
 
 
 def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
@@ -208,8 +197,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     """Return the JSON Schema of a field from web/schemas/fields.py."""
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
-    own = getattr(field, "json_schema", {})
-    schema = next((dict(usual) for kind, usual in FIELD_TYPES if isinstance(field, kind)), {}) | own
+    declared = getattr(field, "json_schema", {})
+    schema = next((dict(usual) for kind, usual in FIELD_TYPES if isinstance(field, kind)), {}) | declared
     pattern = getattr(field, "pattern", None)
     if isinstance(field, JsonObject) and field.bounds:
         schema["description"] = field.bounds
@@ -246,8 +235,6 @@ def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
         array["description"] = "A repeated parameter, a JSON array, or values separated by commas."
     return array
 
-
-CONTROL_PLANE = ("/v1/", "/v2/")
 
 MEANINGS = {
     304: "The client has the current version of the record",

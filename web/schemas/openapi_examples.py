@@ -69,5 +69,5 @@ def sample(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -
         return MESSAGES
     if not properties:
         return SAMPLES.get(schema.get("type", ""), {})
-    wanted = schema.get("required") or list(properties)[:1]
-    return {name: sample(properties[name], root, depth + 1) for name in wanted if name in properties}
+    names = schema.get("required") or list(properties)[:1]
+    return {name: sample(properties[name], root, depth + 1) for name in names if name in properties}

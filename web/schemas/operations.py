@@ -16,10 +16,7 @@ from uuid import UUID
 from flask import Blueprint, current_app, request
 
 from web.schemas.fields import Schema
-from web.schemas.validation import uuid_path
-
-SSE = "text/event-stream"
-
+from web.schemas.validation import load, load_query, uuid_path
 
 View = TypeVar("View", bound=Callable[..., Any])
 Role = Literal["open", "read", "run", "deploy", "admin", "operator"]
@@ -48,9 +45,11 @@ Section = Literal[
 ]
 SECTIONS: tuple[str, ...] = get_args(Section)
 
-JSON = "application/json"
+JSON, SSE = "application/json", "text/event-stream"
+CONTROL_PLANE = ("/v1/", "/v2/")  # prefixes of its paths
 STATEMENT_SECONDS = 3.0  # after this time without a byte the database counts as hanging
 SLOW_SECONDS = 11.0  # longer than the database's own statement_timeout (web/wsgi.py), whose error says more
+NOTHING_FIXED: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,9 @@ class RouteGroup(Blueprint):
     ) -> Callable[[View], View]:
         """Register a route, such as `GET PATCH /threads/<thread_id>`, or several. The other keywords are of Operation.
 
-        Path parameters that the view annotates as `UUID` are parsed. `websocket` also accepts WebSocket handshakes.
+        Path parameters that the view annotates as `UUID` are parsed. A view with a parameter `query` or `body` gets the
+        validated query string or body. A view that returns None responds without a body. `websocket` also accepts WebSocket
+        handshakes.
         """
 
         def register(view: View) -> View:
@@ -135,37 +136,37 @@ class RouteGroup(Blueprint):
         endpoint: str,
         route: str | tuple[str, ...],
         *,
-        fixed: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] = NOTHING_FIXED,
         strict_slashes: bool | None = None,
         websocket: bool = False,
         **more: Any,
     ) -> None:
+        """Register the view with its path parameters parsed, its `query` and `body` loaded, and `fixed` arguments."""
         hints = get_type_hints(view, include_extras=True)
         parsed = [name for name, kind in hints.items() if kind in (UUID, UUID | None)]
         ids = frozenset([*parsed, *(name for name, kind in hints.items() if kind == IdText)])
         operation = Operation(group=self, ids=ids, **more)
-        call = _parsing(view, parsed, fixed or {}, operation.id_message)
+        query = operation.query if "query" in hints else None
+        body = operation.body if "body" in hints else None
+
+        @wraps(view)
+        def call(**values: Any) -> Any:
+            for name in parsed:
+                if name in values:
+                    values[name] = uuid_path(values[name], name, message=operation.id_message)
+            if query is not None:
+                values["query"] = load_query(query)
+            if body is not None:
+                values["body"] = load(body)
+            response = view(**values, **fixed)
+            return response if response is not None else ("", operation.status)
+
         call.__operation__ = operation  # type: ignore[attr-defined]
         for each in (route,) if isinstance(route, str) else route:
             *methods, path = each.split(" ")
             self.add_url_rule(path, endpoint, call, methods=methods, strict_slashes=strict_slashes)
             if websocket:
                 self.add_url_rule(path, endpoint, call, websocket=True)
-
-
-def _parsing(
-    view: Callable[..., Any], ids: list[str], fixed: Mapping[str, Any], message: str | None
-) -> Callable[..., Any]:
-    """Return the view with `fixed` arguments, and with its `ids` parsed from the path. Raises Invalid."""
-
-    @wraps(view)
-    def call(**values: Any) -> Any:
-        for name in ids:
-            if name in values:
-                values[name] = uuid_path(values[name], name, message=message)
-        return view(**values, **fixed)
-
-    return call
 
 
 def of_view(view: Callable[..., Any]) -> Operation:

@@ -129,6 +129,11 @@ def uuid_path(value: str, name: str, *, message: str | None = None) -> UUID:
     raise Invalid(text, loc=("path", name), kind="uuid_parsing")
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of at most 15 decimal digits means, or None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
+
+
 def uuid_header(name: str) -> UUID | None:
     """Return a UUID from a header of the current request, or None without the header. Raises Invalid.
 

@@ -56,7 +56,7 @@ def names_of(mode: str) -> list[str]:
 
 @pytest.mark.parametrize("mode", STREAM_MODES)
 def test_a_mode_that_a_request_may_name_has_a_handler_and_reaches_its_client(mode: str) -> None:
-    keep = stream_filter.of_creator({"stream_mode": [mode], "subgraphs": True}, None)
+    keep = stream_filter.creator_filter({"stream_mode": [mode], "subgraphs": True}, None)
     assert [name for name in names_of(mode) if keep(name)]
 
 
@@ -71,5 +71,5 @@ def test_events_of_protocol_v2_reach_no_client_of_the_classic_streams() -> None:
         '~["error",[],"",null]',
     ]
     for modes in ([*STREAM_MODES, "metadata"], ["values", "protocol"]):
-        keep = stream_filter.of_creator({"stream_mode": modes, "subgraphs": True}, None)
+        keep = stream_filter.creator_filter({"stream_mode": modes, "subgraphs": True}, None)
         assert not any(keep(name) for name in names)

@@ -41,8 +41,8 @@ def subscription(*channels: str, **more: object) -> Subscription:
     ],
 )  # fmt: skip
 def test_events_go_by_their_channel(channel: str, wanted: ProtocolEvent, unwanted: ProtocolEvent) -> None:
-    assert subscription("tasks", channel).wants(wanted)
-    assert not subscription("tasks", channel).wants(unwanted)
+    assert subscription("tasks", channel).matches(wanted)
+    assert not subscription("tasks", channel).matches(unwanted)
 
 
 NAMESPACES = [(), ("a:1",), ("a:2",), ("b",), ("a:1", "c:3"), ("a:1", "c:3", "d:4")]
@@ -55,7 +55,7 @@ def test_namespaces_go_by_the_clients_own_rule(chosen: list[list[str]] | None, d
     asked = subscription("values", namespaces=chosen, depth=depth)
     for namespace in NAMESPACES:
         expected = namespace_matches(list(namespace), chosen, depth)
-        assert asked.wants(event(namespace=namespace)) is expected, namespace
+        assert asked.matches(event(namespace=namespace)) is expected, namespace
 
 
 def test_a_long_choice_is_looked_through_once_for_each_namespace() -> None:
@@ -69,11 +69,11 @@ def test_a_long_choice_is_looked_through_once_for_each_namespace() -> None:
     chosen = Counted([["a:2"], ["b"]])
     asked = subscription("values", namespaces=chosen)
     for _ in range(3):
-        assert [asked.wants(event(namespace=namespace)) for namespace in NAMESPACES] == [
+        assert [asked.matches(event(namespace=namespace)) for namespace in NAMESPACES] == [
             False, False, True, True, False, False,
         ]  # fmt: skip
     assert chosen.looks == len(NAMESPACES)
-    assert not any(asked.wants(event(namespace=(f"a:{n}",))) for n in range(3, 3 * REMEMBERED))
+    assert not any(asked.matches(event(namespace=(f"a:{n}",))) for n in range(3, 3 * REMEMBERED))
     assert chosen.looks < 4 * REMEMBERED
 
 

@@ -10,7 +10,7 @@ import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import Ping, TextMessage
 
-from web.http.websocket import PING_BEATS, SILENT_BEATS, Closed, WebSocket
+from web.http.websocket import PING_BEATS, SILENT_BEATS, ClientMessage, Closed, WebSocket
 
 
 class Client:
@@ -53,10 +53,10 @@ def test_a_client_whose_message_is_being_read_is_not_pinged(ends: tuple[WebSocke
     websocket, client = ends
     handled: list[bytes] = []
 
-    def take(message: bytes) -> None:
+    def take(message: ClientMessage) -> None:
         for _ in range(SILENT_BEATS):
             websocket.beat()
-        handled.append(message)
+        handled.append(message.data)
 
     with websocket.receiving(take, wake=lambda: None), gevent.Timeout(10):
         client.send("one")

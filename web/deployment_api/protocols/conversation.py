@@ -16,8 +16,10 @@ AGENTS = frozenset({"ai", "assistant", "AIMessageChunk"})
 
 def messages_of(values: Any) -> list[dict[str, Any]]:
     """Return the messages of a state, or an empty list if the state is not a conversation."""
-    found = values.get("messages") if isinstance(values, dict) else None
-    return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
+    messages = values.get("messages") if isinstance(values, dict) else None
+    return (
+        [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
+    )
 
 
 def is_from_user(message: dict[str, Any]) -> bool:
@@ -65,8 +67,8 @@ JSON_TYPES: dict[str, Any] = {
 
 def input_fields(schema: JsonSchema | None) -> JsonSchema:
     """Return the schemas of the input's fields, by name."""
-    found = schema.get("properties") if isinstance(schema, dict) else None
-    return found if isinstance(found, dict) else {}
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
 
 
 def takes_messages(schema: JsonSchema | None) -> bool:
@@ -82,15 +84,15 @@ def user_message(text: str, id: str | None = None) -> dict[str, Any]:
     return {"role": "user", "content": text} | ({} if id is None else {"id": id})
 
 
-def misfits(schema: JsonSchema, given: Mapping[str, Any]) -> list[str]:
+def misfits(schema: JsonSchema, values: Mapping[str, Any]) -> list[str]:
     """Return the problems of an input: missing fields, and fields of a wrong type."""
     required = schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    missing = [f"{name}: this field is required" for name in names if name not in given]
+    missing = [f"{name}: this field is required" for name in names if name not in values]
     wrong = [
         f"{name}: must be {' or '.join(types)}"
         for name, field in input_fields(schema).items()
-        if name in given and (types := _allowed_types(schema, field)) and not _has_type(given[name], types)
+        if name in values and (types := _allowed_types(schema, field)) and not _has_type(values[name], types)
     ]
     return missing + wrong
 
@@ -108,11 +110,11 @@ def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
 
     An empty list means any type, an unclear schema, or one with more than MOST_PARTS parts.
     """
-    found: list[str] = []
+    types: list[str] = []
     parts = [schema]
     for _ in range(MOST_PARTS):
         if not parts:
-            return list(dict.fromkeys(found))
+            return list(dict.fromkeys(types))
         part = parts.pop(0)
         if not isinstance(part, dict):
             return []
@@ -121,7 +123,7 @@ def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
             kinds = kind if isinstance(kind, list) else [kind]
             if not all(isinstance(kind, str) and kind in JSON_TYPES for kind in kinds):
                 return []
-            found += kinds
+            types += kinds
         elif isinstance(alternatives, list):
             parts = [*alternatives[:MOST_PARTS], *parts]
         else:

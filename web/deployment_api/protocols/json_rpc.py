@@ -17,7 +17,7 @@ from shared.errors import Invalid, Refused
 from shared.infra.postgres import dumps
 from shared.records import JsonSchema, record
 from web.http import sse
-from web.schemas.fields import Field, JsonObject, OneOf, Rule, Schema, StrictString
+from web.schemas import fields
 from web.schemas.operations import JSON, SSE
 from web.schemas.validation import SchemaViolation, checked, parse_body, raw_body
 
@@ -35,25 +35,25 @@ class RpcError(Refused):
         self.code, self.id = code, id
 
 
-class IdField(Field):
+class IdField(fields.Field):
     """The id of a call. A call without one is a notification, which gets no answer."""
 
-    type_rule = Rule("must be a string or a number", "value_error")
+    type_rule = fields.Rule("must be a string or a number", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {"type": ["string", "number"], "maxLength": MAX_ID}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValidationError([self.type_rule])
         if isinstance(value, str) and len(value) > MAX_ID:
-            raise ValidationError([Rule(f"must have at most {MAX_ID} characters", "string_too_long")])
+            raise ValidationError([fields.Rule(f"must have at most {MAX_ID} characters", "string_too_long")])
         return value
 
 
-class JsonRpcCall(Schema):
-    jsonrpc = OneOf("2.0", required=True)
+class JsonRpcCall(fields.Schema):
+    jsonrpc = fields.OneOf("2.0", required=True)
     id = IdField()
-    method = StrictString(required=True, min_length=1)
-    params = JsonObject()
+    method = fields.StrictString(required=True, min_length=1)
+    params = fields.JsonObject()
 
 
 ANYTHING: JsonSchema = {"description": "Any JSON value"}
@@ -75,7 +75,7 @@ class Call:
     params: dict[str, Any] = field(default_factory=dict)
     id: Id | None = None
 
-    def read(self, schema: type[Schema]) -> dict[str, Any]:
+    def read(self, schema: type[fields.Schema]) -> dict[str, Any]:
         """Return the validated parameters. Raises RpcError, which names the invalid ones."""
         try:
             return checked(schema, self.params, "params")
@@ -93,13 +93,13 @@ def read() -> Call:
     if _is_answer(body):
         return Call("")
     try:
-        found = checked(JsonRpcCall, body)
+        call = checked(JsonRpcCall, body)
     except SchemaViolation as error:
         is_in_params = error.violations[0].loc[:1] == ("params",)
         code = INVALID_PARAMS if is_in_params else INVALID_REQUEST
-        said = "; ".join(f"{'.'.join(map(str, v.loc))}: {v.message}" for v in error.violations)
-        raise RpcError(code, said, id=_id_of(body)) from error
-    return Call(found["method"], found.get("params", {}), found.get("id"))
+        message = "; ".join(f"{'.'.join(map(str, v.loc))}: {v.message}" for v in error.violations)
+        raise RpcError(code, message, id=_id_of(body)) from error
+    return Call(call["method"], call.get("params", {}), call.get("id"))
 
 
 def _body() -> Any:
@@ -127,8 +127,8 @@ def result(id: Id | None, value: Any) -> bytes:
 
 
 def failure(id: Id | None, error: RpcError) -> bytes:
-    said = {"code": error.code, "message": error.message}
-    return dumps({"jsonrpc": "2.0", "id": id, "error": said}).encode()
+    details = {"code": error.code, "message": error.message}
+    return dumps({"jsonrpc": "2.0", "id": id, "error": details}).encode()
 
 
 def answer(body: bytes, status: int = 200) -> Response:

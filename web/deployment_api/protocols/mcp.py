@@ -37,7 +37,7 @@ from web.deployment_api.runs.follower import RunFollower
 from web.gate.context import run_headers, unchecked_deployment
 from web.gate.observation import take_slot
 from web.http import sse
-from web.schemas.fields import AnyJson, JsonObject, Schema, StrictString
+from web.schemas import fields
 from web.schemas.operations import JSON, SSE, RouteGroup
 
 bp = RouteGroup("mcp", section="MCP and A2A", switches=("disable_mcp",))
@@ -49,12 +49,12 @@ class McpCall(json_rpc.JsonRpcCall):
     example: ClassVar[dict[str, Any]] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
 
-class Initialize(Schema):
-    protocolVersion = StrictString(max_length=64, load_default=NEWEST, allow_none=True)
+class Initialize(fields.Schema):
+    protocolVersion = fields.StrictString(max_length=64, load_default=NEWEST, allow_none=True)
 
 
-class ToolsList(Schema):
-    cursor = StrictString(allow_none=True)
+class ToolsList(fields.Schema):
+    cursor = fields.StrictString(allow_none=True)
 
 
 @bp.operation(
@@ -134,25 +134,25 @@ PROGRESS_SECONDS = 0.5  # minimum time between two progress notifications
 METADATA = {"mcp": True}
 
 
-class ToolCall(Schema):
-    name = StrictString(required=True)
-    arguments = JsonObject(load_default=dict, allow_none=True)
-    meta = AnyJson(data_key="_meta")
+class ToolCall(fields.Schema):
+    name = fields.StrictString(required=True)
+    arguments = fields.JsonObject(load_default=dict, allow_none=True)
+    meta = fields.AnyJson(data_key="_meta")
 
 
 def call_tool(call: Call) -> Response:
     """Run an assistant and answer with its output. Raises RpcError."""
-    fields = call.read(ToolCall)
-    tool = mcp_tools.find(fields["name"])
-    token = _progress_token(fields.get("meta")) if json_rpc.accepts_stream() else None
-    run_request = _run_request(tool, fields, modes=() if token is None else ("updates",))
+    loaded = call.read(ToolCall)
+    tool = mcp_tools.find(loaded["name"])
+    token = _progress_token(loaded.get("meta")) if json_rpc.accepts_stream() else None
+    run_request = _run_request(tool, loaded, modes=() if token is None else ("updates",))
     take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_request.run_id, unseen=True))
         try:
             created = create_run(run_request)
         except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime
-            raise RpcError(INVALID_PARAMS, f"Unknown tool: {fields['name']}") from error
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {loaded['name']}") from error
         except mcp_tools.ArgumentsMisfit as misfit:
             return json_rpc.answer(json_rpc.result(call.id, _tool_error(str(misfit))))
         assert tool is not None  # no run is created without a tool
@@ -169,7 +169,7 @@ def call_tool(call: Call) -> Response:
         return sse.event_stream(follower.stream(body, stack.pop_all()), {})
 
 
-def _run_request(tool: Row | None, fields: Mapping[str, Any], *, modes: Sequence[str]) -> RunRequest:
+def _run_request(tool: Row | None, loaded: Mapping[str, Any], *, modes: Sequence[str]) -> RunRequest:
     """Return the request for the run of a call.
 
     An invalid call is refused after authorization, so a caller without access cannot probe for tools.
@@ -183,7 +183,7 @@ def _run_request(tool: Row | None, fields: Mapping[str, Any], *, modes: Sequence
     if tool is None:
         return replace(request, rule=RefusedCall(NotFound()))
     try:
-        return replace(request, input=mcp_tools.graph_input(tool["input_schema"], fields["arguments"] or {}))
+        return replace(request, input=mcp_tools.graph_input(tool["input_schema"], loaded["arguments"] or {}))
     except mcp_tools.ArgumentsMisfit as misfit:
         return replace(request, rule=RefusedCall(misfit))
 
@@ -246,13 +246,16 @@ def _tool_result(follower: RunFollower, tool: Row, last: Event | None) -> dict[s
     error = values.get("__error__") if isinstance(values, dict) else None
     if error is not None:
         return _tool_error(f"{error.get('error')}: {error.get('message')}")
-    said = _last_text(values) if takes_messages(tool["input_schema"]) else ""
-    return {"content": [_text_content(text) for text in (said, output.decode()) if text], "isError": False}
+    last_text = _last_text(values) if takes_messages(tool["input_schema"]) else ""
+    return {
+        "content": [_text_content(text) for text in (last_text, output.decode()) if text],
+        "isError": False,
+    }
 
 
 def _last_text(values: Any) -> str:
-    found = messages_of(values)
-    return text_of(found[-1]) if found else ""
+    listed = messages_of(values)
+    return text_of(listed[-1]) if listed else ""
 
 
 def _tool_error(reason: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from web.deployment_api.protocols.conversation import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.gate.context import allow, allow_all, changed, deployment, unchecked_deployment, user
+from web.schemas.validation import whole_number
 
 PAGE = 100
 ANNOTATIONS = {
@@ -36,35 +37,35 @@ TEXT = {"type": "string"}
 def page(cursor: str | None) -> dict[str, Any]:
     """Return a page of tools, oldest assistants first. Raises RpcError for an invalid cursor."""
     offset = _offset(cursor)
-    asked = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)
+    granted = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)
     with connection() as conn:
-        found = agents.tools(
+        rows = agents.tools(
             conn,
             deployment(),
             limit=PAGE + 1,
             offset=offset,
-            metadata=changed(asked),
-            filter=asked.filter,
+            metadata=changed(granted),
+            filter=granted.filter,
         )
-    shown: dict[str, Any] = {"tools": [_describe(row) for row in _readable(found[:PAGE])]}
-    if len(found) > PAGE:
+    shown: dict[str, Any] = {"tools": [_describe(row) for row in _readable(rows[:PAGE])]}
+    if len(rows) > PAGE:
         shown["nextCursor"] = str(offset + PAGE)
     return shown
 
 
-def _readable(found: Sequence[Row]) -> list[Row]:
+def _readable(rows: Sequence[Row]) -> list[Row]:
     """Return the assistants that the caller may not only find, but also read."""
-    if user() is None or not found:
-        return list(found)
-    granted = _granted([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in found])
+    if user() is None or not rows:
+        return list(rows)
+    granted = _granted([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in rows])
     with connection() as conn:
         return [
             row
-            for row, asked in zip(found, granted, strict=True)
-            if asked is not None
+            for row, grant in zip(rows, granted, strict=True)
+            if grant is not None
             and (
-                not asked.filter
-                or filters.is_assistant_visible(conn, deployment().id, row["assistant_id"], asked.filter)
+                not grant.filter
+                or filters.is_assistant_visible(conn, deployment().id, row["assistant_id"], grant.filter)
             )
         ]
 
@@ -82,18 +83,17 @@ def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
 
 
 def _offset(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 15:
+    offset = 0 if cursor is None else whole_number(cursor)
+    if offset is None:
         raise RpcError(INVALID_PARAMS, "cursor: must be a nextCursor from this server")
-    return int(cursor)
+    return offset
 
 
 def find(name: str) -> Row | None:
     """Return the assistant of a tool, or None. Before authorization, the caller must not learn the result."""
     with connection() as conn:
-        found = agents.tools(conn, unchecked_deployment(), name=name)
-    return found[0] if found else None
+        rows = agents.tools(conn, unchecked_deployment(), name=name)
+    return rows[0] if rows else None
 
 
 def _describe(row: Row) -> dict[str, Any]:

@@ -30,18 +30,7 @@ from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.run_request import Goto, Update, of_command
 from web.gate.context import allow, deployment
 from web.http.errors import status_of
-from web.schemas.fields import (
-    AnyJson,
-    JsonObject,
-    ListOf,
-    Nested,
-    OneOf,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.openapi import ERROR
 from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.operations import IdText, RouteGroup
@@ -95,45 +84,45 @@ STREAMED: dict[str, Any] = {
 }
 
 
-class ProtocolCommand(Schema):
+class ProtocolCommand(fields.Schema):
     example: ClassVar[dict[str, Any]] = {
         "id": 1,
         "method": "run.start",
         "params": {"assistant_id": GRAPH, "input": MESSAGES},
     }
 
-    id = StrictInteger(required=True)
-    method = StrictString(required=True)
-    params = JsonObject()
+    id = fields.StrictInteger(required=True)
+    method = fields.StrictString(required=True)
+    params = fields.JsonObject()
 
 
-class RunStart(Schema):
-    assistant_id = StrictString(required=True, min_length=1)
-    input = AnyJson()
+class RunStart(fields.Schema):
+    assistant_id = fields.StrictString(required=True, min_length=1)
+    input = fields.AnyJson()
     config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
-    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
-    multitaskStrategy = OneOf(*STRATEGIES, allow_none=True)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    multitask_strategy = fields.OneOf(*STRATEGIES, allow_none=True)
+    multitaskStrategy = fields.OneOf(*STRATEGIES, allow_none=True)
 
 
-class InterruptAnswer(Schema):
-    interrupt_id = StrictString(required=True, min_length=1)
-    response = AnyJson(load_default=None)
+class InterruptAnswer(fields.Schema):
+    interrupt_id = fields.StrictString(required=True, min_length=1)
+    response = fields.AnyJson(load_default=None)
 
 
-class InputRespond(Schema):
-    interrupt_id = StrictString(min_length=1)
-    response = AnyJson(load_default=None)
-    responses = ListOf(Nested(InterruptAnswer), not_empty=True)
+class InputRespond(fields.Schema):
+    interrupt_id = fields.StrictString(min_length=1)
+    response = fields.AnyJson(load_default=None)
+    responses = fields.ListOf(fields.Nested(InterruptAnswer), not_empty=True)
     update = Update(allow_none=True)
     goto = Goto(allow_none=True)
     config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
-    strict_resume = StrictBoolean(allow_none=True)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    strict_resume = fields.StrictBoolean(allow_none=True)
 
 
-class GetTree(Schema):
-    run_id = UuidField(allow_none=True)
+class GetTree(fields.Schema):
+    run_id = fields.UuidField(allow_none=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +154,12 @@ def command(thread_id: IdText) -> Response:
     """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
     sent = _sent()
     try:
-        fields = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
+        loaded = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
     except Invalid as error:
         response = jsonify(error_answer(_id(sent), "invalid_argument", error.message))
         response.status_code = 400
         return response
-    return jsonify(carry_out(thread_id, fields))
+    return jsonify(carry_out(thread_id, loaded))
 
 
 def _sent() -> Any:
@@ -188,7 +177,6 @@ def _id(sent: Any) -> Any:
 
 
 def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a validated command and return the answer to it."""
     try:
         done = _done(thread_id, command["method"], command.get("params", {}))
     except CommandRefused as refusal:
@@ -207,8 +195,8 @@ def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone
     except Invalid as error:
         raise _refusal(error) from error
     try:
-        fields = checked(schema, params, "params")
-        rule = execute(key, fields)
+        loaded = checked(schema, params, "params")
+        rule = execute(key, loaded)
     except Invalid as error:
         raise CommandRefused("invalid_argument", error.message) from error
     try:
@@ -306,18 +294,18 @@ def _before(created: Created) -> int:
 
 
 def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
-    def found() -> CommandDone:
-        asked = allow("threads", "read", thread_id=thread_id)
+    def read_tree() -> CommandDone:
+        granted = allow("threads", "read", thread_id=thread_id)
         with connection() as conn:
             unknown = NoSuchRun("Run not found") if params.get("run_id") else lifecycle.no_run(thread_id)
-            filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=unknown)
+            filters.require_thread(conn, deployment().id, thread_id, granted.filter, error=unknown)
             root = lifecycle.tree_of_run(conn, deployment().id, thread_id, params.get("run_id"))
             return CommandDone({"tree": root}, stream.newest(conn, deployment().id, thread_id))
 
-    return found
+    return read_tree
 
 
-METHODS: dict[str, tuple[type[Schema], Callable[[UUID, dict[str, Any]], Rule]]] = {
+METHODS: dict[str, tuple[type[fields.Schema], Callable[[UUID, dict[str, Any]], Rule]]] = {
     "run.start": (RunStart, _run_start),
     "input.respond": (InputRespond, _input_respond),
     "agent.getTree": (GetTree, _get_tree),

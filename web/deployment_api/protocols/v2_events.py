@@ -22,7 +22,7 @@ from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import ProtocolStream
 from web.gate.context import allow, caller, deployment, settings
 from web.http import sse
-from web.schemas.fields import ListOf, Rule, Schema, StrictInteger, StrictString
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import SchemaViolation, load
 
@@ -39,7 +39,7 @@ MOST_BYTES = 64 * 1024
 REMEMBERED = 256  # namespaces whose match is cached
 
 
-class ChannelName(StrictString):
+class ChannelName(fields.StrictString):
     """A channel; `custom:<name>` is the channel of the custom events with that name."""
 
     json_schema: ClassVar[dict[str, Any]] = {
@@ -50,19 +50,19 @@ class ChannelName(StrictString):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         name = super()._deserialize(value, attr, data, **kwargs)
         if name not in CHANNELS and not (name.startswith(NAMED) and name != NAMED):
-            raise ValidationError([Rule(f"unknown channel '{name[:SHOWN]}'", "literal_error")])
+            raise ValidationError([fields.Rule(f"unknown channel '{name[:SHOWN]}'", "literal_error")])
         return name
 
 
-class Subscribed(Schema):
+class Subscribed(fields.Schema):
     """A client's selection of events."""
 
     example: ClassVar[dict[str, Any]] = {"channels": ["values", "messages", "lifecycle", "input"]}
 
-    channels = ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
-    namespaces = ListOf(ListOf(StrictString()), allow_none=True, max_bytes=MOST_BYTES)
-    depth = StrictInteger(minimum=0, allow_none=True)
-    since = StrictInteger(allow_none=True)
+    channels = fields.ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
+    namespaces = fields.ListOf(fields.ListOf(fields.StrictString()), allow_none=True, max_bytes=MOST_BYTES)
+    depth = fields.StrictInteger(minimum=0, allow_none=True)
+    since = fields.StrictInteger(allow_none=True)
 
 
 @lru_cache(256)
@@ -91,7 +91,7 @@ class Subscription:
         """Whether the subscription covers only beginnings, ends and questions of runs."""
         return self.channels <= WAITING
 
-    def wants(self, event: ProtocolEvent) -> bool:
+    def matches(self, event: ProtocolEvent) -> bool:
         return self._has_channel(event) and self._has_namespace(event.namespace)
 
     def _has_channel(self, event: ProtocolEvent) -> bool:
@@ -125,8 +125,8 @@ def _begins_with(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
     A label of the prefix without a task id matches every task of that node.
     """
     return len(prefix) <= len(namespace) and all(
-        wanted == label or (":" not in wanted and wanted == label.partition(":")[0])
-        for wanted, label in zip(prefix, namespace, strict=False)
+        expected == label or (":" not in expected and expected == label.partition(":")[0])
+        for expected, label in zip(prefix, namespace, strict=False)
     )
 
 
@@ -138,8 +138,8 @@ def encode_event(event: ProtocolEvent) -> bytes:
 
 def encode_failure(failure: Failure) -> bytes:
     """Return the message that a client gets just before its stream is closed."""
-    said = {"type": "error", "id": None, "error": failure.code, "message": failure.message}
-    return dumps(said).encode()
+    message = {"type": "error", "id": None, "error": failure.code, "message": failure.message}
+    return dumps(message).encode()
 
 
 bp = RouteGroup(
@@ -166,14 +166,14 @@ def stream_events(thread_id: UUID) -> Response:
     A thread that does not exist yet is waited for, if the key has the role `run`.
     """
     subscription = Subscription.of(_load_subscription())
-    asked = allow("threads", "read", thread_id=thread_id)
+    granted = allow("threads", "read", thread_id=thread_id)
     stream = ProtocolStream(
         deployment().id,
         thread_id,
         since=subscription.since,
         waits=subscription.waits,
         awaits=caller().may(MAKES_THREADS),
-        filter=asked.filter,
+        filter=granted.filter,
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     with ExitStack() as stack:
@@ -212,7 +212,7 @@ def _frame(item: Item, subscription: Subscription) -> bytes:
         return sse.comment(item.text)
     if isinstance(item, Failure):
         return sse.encode_parts("error", encode_failure(item), b"")
-    if not subscription.wants(item):
+    if not subscription.matches(item):
         return b""
     return item.form("sse", _sse)
 

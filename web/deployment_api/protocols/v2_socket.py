@@ -39,8 +39,8 @@ from web.gate import limits
 from web.gate.context import SocketContext, allow, caller, deployment, settings
 from web.http import sse, websocket
 from web.http.errors import status_of
-from web.http.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
-from web.schemas.fields import Schema, StrictString
+from web.http.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import checked, parse_body
 
@@ -57,8 +57,8 @@ MOST_SUBSCRIPTIONS = 100  # per socket
 FAILED = Failure("unknown_error", "500: internal error")
 
 
-class Unsubscribed(Schema):
-    subscription_id = StrictString(required=True)
+class Unsubscribed(fields.Schema):
+    subscription_id = fields.StrictString(required=True)
 
 
 @bp.operation(
@@ -75,7 +75,7 @@ def open_socket(thread_id: UUID) -> Response:
     `subscription.unsubscribe`, as text messages."""
     visible = _require_visible(thread_id)
     try:
-        opened, opening = websocket.handshake(request.environ)
+        opened, opening = websocket.Opening(request.environ).accept()
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
     # Mark the thread as watched before the socket opens. A connected client expects the events of the run it starts
@@ -110,8 +110,8 @@ class Live:
     subscription: Subscription
     begins_after: int
 
-    def wants(self, event: ProtocolEvent) -> bool:
-        return event.seq > self.begins_after and self.subscription.wants(event)
+    def matches(self, event: ProtocolEvent) -> bool:
+        return event.seq > self.begins_after and self.subscription.matches(event)
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Session:
         self._heartbeat = sse.HeartbeatTimer(heartbeat_seconds)
         self._wake_ups: Reader | None = None
         self._stream: ProtocolStream | None = None
-        self._asked: list[tuple[int, Subscription]] = []
+        self._requested: list[tuple[int, Subscription]] = []
         self._live: dict[str, Live] = {}
         self._replay: Replay | None = None
         self._seen = 0  # number of the last event that was read for the live subscriptions
@@ -176,7 +176,7 @@ class Session:
                 if self._heartbeat.take_due():
                     self._socket.beat()
                 yield b""
-                if self._is_turned():
+                if self._must_switch_stream():
                     return
 
     def _batches(self, wake_ups: Reader) -> Generator[list[Item]]:
@@ -187,7 +187,7 @@ class Session:
             yield []
 
     def _quiet_seconds(self) -> float:
-        if self._replay or self._asked or self._socket.is_closed or self._is_idle():
+        if self._replay or self._requested or self._socket.is_closed or self._is_idle():
             return 0.0
         return self._heartbeat.quiet_seconds()
 
@@ -201,7 +201,7 @@ class Session:
         """Whether the thread is read although no subscription is left."""
         return self._stream is not None and not self._live
 
-    def _is_turned(self) -> bool:
+    def _must_switch_stream(self) -> bool:
         """Switch to the next requested subscription, or stop reading if no subscription is left.
 
         Returns whether either happened, so that the thread has to be read from another position.
@@ -212,11 +212,10 @@ class Session:
         return not self._replay and self._begin_next()
 
     def _begin_next(self) -> bool:
-        """Begin the next requested subscription. Returns False if there is none."""
-        while self._asked:
-            command_id, subscription = self._asked.pop(0)
+        while self._requested:
+            command_id, subscription = self._requested.pop(0)
             try:
-                opened = self._opened(subscription)
+                opened = self._open_stream(subscription)
                 through = self._newest()
             except RunyardError as error:
                 self._answer(_refusal(command_id, error))
@@ -231,7 +230,7 @@ class Session:
             return True
         return False
 
-    def _opened(self, subscription: Subscription) -> ProtocolStream:
+    def _open_stream(self, subscription: Subscription) -> ProtocolStream:
         others = any(live.subscription.waits for live in self._live.values())
         opened = ProtocolStream(
             self._deployment_id,
@@ -252,19 +251,19 @@ class Session:
             if isinstance(item, Failure):
                 self._fail(item)
             elif not isinstance(item, Note):
-                frames += self._sent(item)
+                frames += self._frames_of(item)
         if not batch:
             frames += self._caught_up()
         if frames:
             self._socket.send_frames(frames)
 
-    def _sent(self, event: ProtocolEvent) -> Iterator[bytes]:
+    def _frames_of(self, event: ProtocolEvent) -> Iterator[bytes]:
         if self._replay is not None and event.seq > max(self._replay.through, self._seen):
             yield from self._caught_up()
         self._seen = max(self._seen, event.seq)
         if self._replay is not None:
-            self._replay.count += self._live[self._replay.id].wants(event)
-        if any(live.wants(event) for live in self._live.values()):
+            self._replay.count += self._live[self._replay.id].matches(event)
+        if any(live.matches(event) for live in self._live.values()):
             yield event.form("socket", _frame)
 
     def _caught_up(self) -> Iterator[bytes]:
@@ -282,17 +281,17 @@ class Session:
 
     # Commands.
 
-    def _take(self, message: bytes) -> None:
+    def _take(self, message: ClientMessage) -> None:
         """Handle a message of the client and send the answer to it."""
         with self._context.activate():
-            answer = self._answered(message)
+            answer = self._handle(message.data)
         if answer is not None:
             self._answer(answer)
 
-    def _answered(self, message: bytes) -> Mapping[str, Any] | None:
+    def _handle(self, message: bytes) -> Mapping[str, Any] | None:
         """Return the answer to a message, or None if the answer follows later."""
         sent: Any = None
-        too_many = self._counted()
+        too_many = self._count()
         try:
             sent = parse_body(message)
             command = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
@@ -303,11 +302,11 @@ class Session:
             if too_many is not None:
                 raise too_many
             self._context.resolve_deployment()
-            return self._done(command)
+            return self._execute(command)
         except RunyardError as error:
             return self._numbered(_refusal(command["id"], error))
 
-    def _counted(self) -> TooMany | None:
+    def _count(self) -> TooMany | None:
         """Return the error if the key exceeds its rate limit, else None. Every message counts, valid or not."""
         try:
             limits.count_request(caller())
@@ -315,7 +314,7 @@ class Session:
             return error
         return None
 
-    def _done(self, command: dict[str, Any]) -> Mapping[str, Any] | None:
+    def _execute(self, command: dict[str, Any]) -> Mapping[str, Any] | None:
         id, params = command["id"], command.get("params", {})
         if command["method"] == "subscription.subscribe":
             return self._subscribe(id, params)
@@ -332,12 +331,12 @@ class Session:
             subscription = Subscription.of(checked(Subscribed, params, "params"))
         except Invalid as error:
             return self._numbered(error_answer(id, "invalid_argument", error.message))
-        if len(self._live) + len(self._asked) >= MOST_SUBSCRIPTIONS:
+        if len(self._live) + len(self._requested) >= MOST_SUBSCRIPTIONS:
             message = (
                 f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
             )
             return self._numbered(error_answer(id, "invalid_argument", message))
-        self._asked.append((id, subscription))
+        self._requested.append((id, subscription))
         self._wake()
         return None
 
@@ -385,5 +384,5 @@ def _encoded(answer: Mapping[str, Any]) -> bytes:
 def _refusal(id: int, error: RunyardError) -> dict[str, Any]:
     """Return an error as an answer, with its HTTP status. An unexpected error is not described to the client."""
     status = status_of(error)
-    is_told = isinstance(error, Refused | Unavailable)
-    return error_answer(id, "unknown_error", f"{status}: {error.message}" if is_told else FAILED.message)
+    is_described = isinstance(error, Refused | Unavailable)
+    return error_answer(id, "unknown_error", f"{status}: {error.message}" if is_described else FAILED.message)

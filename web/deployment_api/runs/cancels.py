@@ -18,21 +18,10 @@ from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from shared.user_code.filters import Filter
-from web.deployment_api.runs.follower import (
-    RunFollower,
-    run_path,
-)
+from web.deployment_api.runs.follower import RunFollower, run_path
 from web.gate.context import allow, deployment, settings
-from web.schemas.fields import (
-    ListOf,
-    OneOf,
-    QueryBoolean,
-    Schema,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load, load_query
 
 bp = RouteGroup("cancels", section="Runs", switches=("disable_runs",))
 
@@ -45,30 +34,30 @@ STATUSES = {
 }
 
 
-class CancelQuery(Schema):
-    wait = QueryBoolean(load_default=False)
-    action = OneOf("interrupt", "rollback", load_default="interrupt")
-    reason = StrictString(
+class CancelQuery(fields.Schema):
+    wait = fields.QueryBoolean(load_default=False)
+    action = fields.OneOf("interrupt", "rollback", load_default="interrupt")
+    reason = fields.StrictString(
         max_length=1024, metadata={"description": "Allowed only with the action `interrupt`"}
     )
 
 
-class CancelManyQuery(Schema):
-    action = OneOf("interrupt", "rollback", load_default="interrupt")
+class CancelManyQuery(fields.Schema):
+    action = fields.OneOf("interrupt", "rollback", load_default="interrupt")
 
 
-class CancelMany(Schema):
+class CancelMany(fields.Schema):
     """Either `status`, or `thread_id` with `run_ids`."""
 
     example: ClassVar[dict[str, Any]] = {"status": "pending"}
 
-    status = OneOf(
+    status = fields.OneOf(
         *STATUSES,
         allow_none=True,
         metadata={"description": "Required without `thread_id` and `run_ids`, not allowed with them"},
     )
-    thread_id = UuidField(allow_none=True)
-    run_ids = ListOf(UuidField(), max_items=1000, allow_none=True)
+    thread_id = fields.UuidField(allow_none=True)
+    run_ids = fields.ListOf(fields.UuidField(), max_items=1000, allow_none=True)
 
 
 @bp.operation(
@@ -81,17 +70,16 @@ class CancelMany(Schema):
     empty=(202,),
     errors=(404,),
 )
-def cancel_run(thread_id: UUID, run_id: UUID) -> Response | tuple[str, int]:
-    query = load_query(CancelQuery)
+def cancel_run(thread_id: UUID, run_id: UUID, query: dict[str, Any]) -> Response | tuple[str, int]:
     reason = _reason(query, run_path(thread_id, run_id, "/cancel"))
-    asked = _allow(thread_id, query["action"], run_ids=[str(run_id)])
+    granted = _allow(thread_id, query["action"], run_ids=[str(run_id)])
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id))
         follower = RunFollower(run_id, thread_id, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
             filters.require_thread(
-                conn, deployment().id, thread_id, asked.filter, lock=True, error=_nothing()
+                conn, deployment().id, thread_id, granted.filter, lock=True, error=_nothing()
             )
             stopped = cancel.cancel_run(
                 conn, deployment().id, thread_id, run_id, action=query["action"], reason=reason
@@ -103,7 +91,7 @@ def cancel_run(thread_id: UUID, run_id: UUID) -> Response | tuple[str, int]:
             return "", 202
         if stopped.is_over:
             return follower.answer_at_once({})
-        return follower.answer(reader, stack.pop_all(), after=before, says=lambda last: b"{}")
+        return follower.answer(reader, stack.pop_all(), after=before, render=lambda last: b"{}")
 
 
 def _allow(thread_id: UUID | None, action: str, **which: Any) -> Granted:
@@ -135,24 +123,25 @@ def _reason(query: dict[str, Any], path: str) -> str:
     status=204,
     errors=(404,),
 )
-def cancel_many() -> tuple[str, int]:
+def cancel_many(body: dict[str, Any], query: dict[str, Any]) -> None:
     """Cancel the named runs of a thread, or all runs of the deployment that have a status."""
-    action = load_query(CancelManyQuery)["action"]
-    body = {name: value for name, value in load(CancelMany).items() if value is not None}
+    action = query["action"]
+    body = {name: value for name, value in body.items() if value is not None}
     if "status" in body and len(body) == 1:
         statuses = STATUSES[body["status"]]
         visible = _allow(None, action, status=body["status"]).filter
         with connection() as conn:
-            wanted = cancel.live_by_thread(conn, deployment().id, statuses, visible)
+            run_ids_by_thread = cancel.live_by_thread(conn, deployment().id, statuses, visible)
     elif body.keys() == {"thread_id", "run_ids"}:
-        statuses, wanted = LIVE_RUN_STATUSES, {body["thread_id"]: body["run_ids"]}
+        statuses, run_ids_by_thread = LIVE_RUN_STATUSES, {body["thread_id"]: body["run_ids"]}
         visible = _allow(body["thread_id"], action, run_ids=list(map(str, body["run_ids"]))).filter
     else:
         raise Invalid("either status, or thread_id with run_ids, must be given")
-    stopped = [_cancel_of_thread(*item, statuses, action, visible) for item in sorted(wanted.items())]
+    stopped = [
+        _cancel_of_thread(*item, statuses, action, visible) for item in sorted(run_ids_by_thread.items())
+    ]
     if not any(stopped):
         raise _nothing()
-    return "", 204
 
 
 def _cancel_of_thread(
@@ -179,15 +168,14 @@ def _cancel_of_thread(
 @bp.operation(
     "DELETE /threads/<thread_id>/runs/<run_id>", "Delete a run", role="run", status=204, errors=(404,)
 )
-def delete_run(thread_id: UUID, run_id: UUID) -> tuple[str, int]:
+def delete_run(thread_id: UUID, run_id: UUID) -> None:
     """Delete a run. A pending or running run is cancelled first."""
-    asked = allow("threads", "delete", run_id=run_id, thread_id=thread_id)
+    granted = allow("threads", "delete", run_id=run_id, thread_id=thread_id)
     with connection() as conn:
         error = NotFound("Run not found")
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=error)
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True, error=error)
         stopped = cancel.delete_run(conn, deployment().id, thread_id, run_id)
         next_run = backlog.next_of(conn, deployment().id, thread_id) if stopped else None
     if stopped is not None:
         publish_cancels([stopped], settings().event_retention_seconds)
     notify_next(next_run)
-    return "", 204

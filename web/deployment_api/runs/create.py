@@ -38,12 +38,8 @@ from web.deployment_api.runs.run_request import (
 )
 from web.gate.idempotency import REPLAYED, Repeated
 from web.http import sse
-from web.schemas.fields import (
-    Schema,
-    StrictBoolean,
-)
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load
 
 bp = RouteGroup("runs", section="Runs", switches=("disable_runs",))
 
@@ -101,7 +97,7 @@ def stream_run(thread_id: UUID | None) -> Response:
             new.batches(),
             new.follower.heartbeat,
             with_ids=new.is_resumable,
-            keep=stream_filter.of_creator(new.kwargs, namespaces),
+            keep=stream_filter.creator_filter(new.kwargs, namespaces),
             headers_first=not new.starts_at_once,
         )
         headers = stream_headers(thread_id, new.run_id)
@@ -189,8 +185,8 @@ def _first_answer(repeated: Repeated) -> dict[str, Any]:
     return orjson.loads(repeated.response.get_data())
 
 
-class Retry(Schema):
-    force = StrictBoolean(load_default=False)
+class Retry(fields.Schema):
+    force = fields.StrictBoolean(load_default=False)
 
 
 @bp.operation(
@@ -203,13 +199,13 @@ class Retry(Schema):
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
-def retry_run(thread_id: UUID, run_id: UUID) -> Response:
+def retry_run(thread_id: UUID, run_id: UUID, body: dict[str, Any]) -> Response:
     """Create a run with the configuration of the failed one, on the revision that the deployment serves now.
 
     If the failed run has no checkpoint, the new run starts over from its input. Returns 409 while the thread is busy.
     Also returns 409 if the thread has moved on since the failed run, unless `force` is true: the new run then forks the
     thread from the failed run's last checkpoint.
     """
-    rule = retry.RetryRun(run_id, force=load(Retry)["force"])
+    rule = retry.RetryRun(run_id, force=body["force"])
     run_request = RunRequest(assistant_id="", thread_id=thread_id, rule=rule)
     return creation.respond_with_new([run_request], creation.run_renderer(thread_id))

@@ -22,6 +22,7 @@ from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
 from shared.records import JsonSchema
 from shared.runs import backlog, cancel, create, end_event, read
+from shared.runs.cancel import Displaced
 from shared.runs.end_event import FAILED
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
@@ -106,14 +107,14 @@ class RunFollower:
         holds: AbstractContextManager[Any],
         *,
         after: int | None,
-        says: Callable[[Event | None], bytes] | None = None,
+        render: Callable[[Event | None], bytes] | None = None,
     ) -> Response:
         """Return a response that sends line feeds until the run has ended, then its output.
 
         `says` makes another body from the last event of the log.
         """
         batches = self.batches(reader, after=after, end_alone=True)
-        body = sse.waiting(batches, self.heartbeat, says or self.output)
+        body = sse.waiting(batches, self.heartbeat, render or self.output)
         headers = join_headers(self.thread_id, self.run_id)
         return sse.late_json(self.stream(body, holds, may_end_early=False), headers)
 
@@ -148,9 +149,9 @@ class RunFollower:
         except NotFound:
             if not logged:
                 raise sse.cut_off("the run and its event log were deleted") from None
-        return dumps(self._values_left()).encode()
+        return dumps(self._thread_values()).encode()
 
-    def _values_left(self) -> Any:
+    def _thread_values(self) -> Any:
         """Return the output of a run that was rolled back before it had values: the values of its thread, if any."""
         try:
             with connection() as conn:
@@ -174,18 +175,20 @@ class RunFollower:
         """Cancel the run because its client has disconnected (`on_disconnect=cancel`)."""
         reason = "client disconnected from the run stream (on_disconnect=cancel)"
         try:
-            with connection() as conn:
-                stopped = cancel.cancel_run(
-                    conn, self.deployment_id, self.thread_id, self.run_id, reason=reason
-                )
-                next_run = backlog.next_of(conn, self.deployment_id, self.thread_id)
+            self.cancel_now(reason)
         except NotFound:
-            return  # the run had ended
+            pass  # the run had ended
         except Unavailable as error:
             log.warning("run %s: not cancelled after its client disconnected: %s", self.run_id, error)
-            return
+
+    def cancel_now(self, reason: str) -> Displaced:
+        """Cancel the run, and notify its owner and the owner of the thread's next run. Raises NotFound if it has ended."""
+        with connection() as conn:
+            stopped = cancel.cancel_run(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
+            next_run = backlog.next_of(conn, self.deployment_id, self.thread_id)
         publish_cancels([stopped], self.settings.event_retention_seconds)
         notify_next(next_run)
+        return stopped
 
 
 def _shown(thread: Mapping[Any, Any]) -> Any:

@@ -25,9 +25,9 @@ from web.deployment_api.runs.follower import FOLLOWED_HEADERS, OUTPUT, RunFollow
 from web.deployment_api.runs.run_request import STREAM_MODES, Namespaces
 from web.gate.context import allow_all, caller, deployment, unchecked_deployment, user
 from web.http import sse
-from web.schemas.fields import QueryBoolean, QueryList, Schema, StrictString
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load_query
+from web.schemas.validation import whole_number
 
 bp = RouteGroup("joins", section="Runs", switches=("disable_runs",))
 
@@ -42,13 +42,13 @@ JOINS: dict[str, Any] = {
 }
 
 
-class JoinQuery(Schema):
-    cancel_on_disconnect = QueryBoolean(load_default=False)
+class JoinQuery(fields.Schema):
+    cancel_on_disconnect = fields.QueryBoolean(load_default=False)
 
 
 class StreamQuery(JoinQuery):
-    stream_mode = QueryList(StrictString())
-    namespace = Namespaces(StrictString())
+    stream_mode = fields.QueryList(fields.StrictString())
+    namespace = Namespaces(fields.StrictString())
 
 
 @bp.with_and_without_thread(
@@ -59,18 +59,18 @@ class StreamQuery(JoinQuery):
     answer=OUTPUT,
     **JOINS,
 )
-def join_run(thread_id: UUID | None, run_id: UUID) -> Response:
-    cancels = _cancels(load_query(JoinQuery))
-    row, is_gone = _found(thread_id, run_id, cancels=cancels)
+def join_run(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> Response:
+    cancels = _cancels(query)
+    row, is_deleted = _authorized_row(thread_id, run_id, cancels=cancels)
     follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
+    if row["status"] not in LIVE_RUN_STATUSES and not is_deleted:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.run_id))
         return follower.answer(reader, stack.pop_all(), after=0)
 
 
-def _found(thread_id: UUID | None, run_id: UUID, *, cancels: bool) -> tuple[Any, bool]:
+def _authorized_row(thread_id: UUID | None, run_id: UUID, *, cancels: bool) -> tuple[Any, bool]:
     """Authorize reading a run, and cancelling it if `cancels`. Returns its row, and whether the stored row is gone.
 
     The row of a temporary run is deleted when the run ends. The event log then provides the fields that readers need.
@@ -83,10 +83,10 @@ def _found(thread_id: UUID | None, run_id: UUID, *, cancels: bool) -> tuple[Any,
         asks.append(Ask("threads", "update", {"thread_id": named, "action": "interrupt", "metadata": which}))
     granted = allow_all(asks)
     with connection() as conn:
-        row, is_gone = _row(conn, deployment().id, thread_id, run_id)
-        if not all(_is_visible(conn, row, each.filter, is_gone=is_gone) for each in granted):
+        row, is_deleted = _row(conn, deployment().id, thread_id, run_id)
+        if not all(_is_visible(conn, row, each.filter, is_deleted=is_deleted) for each in granted):
             raise NotFound("Not Found")
-    return row, is_gone
+    return row, is_deleted
 
 
 def _row(conn: Connection, deployment_id: UUID, thread_id: UUID | None, run_id: UUID) -> tuple[Any, bool]:
@@ -110,10 +110,10 @@ def _thread_of(run_id: UUID) -> UUID | None:
             return None
 
 
-def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: bool) -> bool:
+def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_deleted: bool) -> bool:
     if not filter:
         return True
-    if is_gone:  # the thread is gone, too
+    if is_deleted:  # the thread is gone, too
         return filters.matches(conn, row["kwargs"].get(THREAD_METADATA) or {}, filter)
     return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
 
@@ -133,11 +133,10 @@ def _cancels(query: dict[str, Any]) -> bool:
     sse=True,
     **JOINS,
 )
-def join_stream(thread_id: UUID | None, run_id: UUID) -> Response:
+def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> Response:
     """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
-    query = load_query(StreamQuery)
     modes, namespaces, cancels = query.get("stream_mode"), query.get("namespace"), _cancels(query)
-    row = _widened(_found(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
+    row = _add_stream_modes(_authorized_row(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
     follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
@@ -151,13 +150,13 @@ def join_stream(thread_id: UUID | None, run_id: UUID) -> Response:
             batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
-        keep = stream_filter.of_join(row["kwargs"], modes, namespaces)
+        keep = stream_filter.join_filter(row["kwargs"], modes, namespaces)
         body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
         headers = stream_headers(thread_id, follower.run_id)
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 
 
-def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
+def _add_stream_modes(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
     """Have a run stream the requested modes, too. Returns the run's row.
 
     A run that has not started will stream all of them. A running run adds, from now on, the modes for which the graph
@@ -185,6 +184,5 @@ def _position(last_event_id: str | None, row: Any) -> int | None:
         return None
     if text in ("-1", "0"):
         return 0
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        return None
-    return int(text) if int(text) <= row["seq_reserved"] else None
+    number = whole_number(text)
+    return number if number is not None and number <= row["seq_reserved"] else None

@@ -21,35 +21,24 @@ from shared.user_code.authorization import Ask
 from web.deployment_api.crons import Moment
 from web.gate.context import allow, allow_all, changed, deployment
 from web.http.responses import PAGE_HEADERS, page, select_fields
-from web.schemas.fields import (
-    MAX_OFFSET,
-    Filter,
-    ItemOrList,
-    OneOf,
-    QueryInteger,
-    QueryList,
-    Schema,
-    StrictInteger,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import SchemaViolation, load, load_query
+from web.schemas.validation import SchemaViolation, load_query
 
 bp = RouteGroup("run_reads", section="Runs", switches=("disable_runs",))
 
 
-class Search(Schema):
-    status = ItemOrList(OneOf(*RunStatus), allow_none=True)
-    metadata = Filter()
-    graph_id = StrictString(min_length=1, max_length=255, allow_none=True)
+class Search(fields.Schema):
+    status = fields.ItemOrList(fields.OneOf(*RunStatus), allow_none=True)
+    metadata = fields.Filter()
+    graph_id = fields.StrictString(min_length=1, max_length=255, allow_none=True)
     since = Moment(allow_none=True)
     until = Moment(allow_none=True)
-    assistant_id = UuidField(allow_none=True)
-    thread_id = UuidField(allow_none=True)
-    error = StrictString(min_length=1, max_length=255, allow_none=True)
-    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+    assistant_id = fields.UuidField(allow_none=True)
+    thread_id = fields.UuidField(allow_none=True)
+    error = fields.StrictString(min_length=1, max_length=255, allow_none=True)
+    limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
 @bp.operation(
@@ -61,17 +50,17 @@ class Search(Schema):
     headers=PAGE_HEADERS,
     body=Search,
 )
-def search_runs() -> Response:
+def search_runs(body: dict[str, Any]) -> Response:
     """Search runs. `error` selects runs by the class of their error. Pending runs have a `queue`.
 
     If `status` selects only unsuccessful runs, they are sorted by their end, latest first, and `since` and `until`
     bound the end. Otherwise runs are sorted by their creation, newest first, `since` and `until` bound the creation,
     and X-Pagination-Total counts up to 10,000.
     """
-    body = {name: value for name, value in load(Search).items() if value not in (None, [], {})}
+    body = {name: value for name, value in body.items() if value not in (None, [], {})}
     limit, offset = body.pop("limit"), body.pop("offset")
     thread = {"thread_id": body["thread_id"]} if body.get("thread_id") else {}
-    asked = allow(
+    granted = allow(
         "threads",
         "search",
         metadata={},
@@ -82,18 +71,18 @@ def search_runs() -> Response:
         **thread,
     )
 
-    def found(conn: Connection) -> tuple[list[RowMapping], int, dict[UUID, dict[str, Any]]]:
+    def search_page(conn: Connection) -> tuple[list[RowMapping], int, dict[UUID, dict[str, Any]]]:
         rows, total = read.search(
             conn,
             deployment().id,
             body,
             limit=limit,
             offset=offset,
-            visible=filters.of_visible_threads(asked.filter, "run", changed(asked)),
+            visible=filters.of_visible_threads(granted.filter, "run", changed(granted)),
         )
         return rows, total, queue_position.of_many(conn, deployment().id, rows)
 
-    rows, total, waits = replica.read(found)
+    rows, total, waits = replica.read(search_page)
     return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
 
 
@@ -102,11 +91,11 @@ def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]
     return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
 
 
-class ListQuery(Schema):
-    limit = QueryInteger(minimum=1, maximum=1000, load_default=10)
-    offset = QueryInteger(minimum=0, load_default=0)
-    status = StrictString()
-    select = QueryList(StrictString())
+class ListQuery(fields.Schema):
+    limit = fields.QueryInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.QueryInteger(minimum=0, load_default=0)
+    status = fields.StrictString()
+    select = fields.QueryList(fields.StrictString())
 
 
 @bp.operation(
@@ -162,9 +151,9 @@ def _list_query() -> dict[str, Any]:
 )
 def get_run(thread_id: UUID, run_id: UUID) -> Response:
     """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
-    asked = allow("threads", "read", thread_id=thread_id)
+    granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
-        filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=NotFound("Not Found"))
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter, error=NotFound("Not Found"))
         row = read.get(conn, deployment().id, run_id, thread_id=thread_id)
         return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
 
@@ -185,6 +174,6 @@ QUEUE = record(
 @queue_bp.operation("GET /queue", "Count waiting runs by the reason they wait", role="read", answer=QUEUE)
 def show_queue() -> Response:
     """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
-    asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
+    granted = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
     with connection() as conn:
-        return jsonify(queue_position.of_deployment(conn, deployment(), asked.filter, changed(asked)))
+        return jsonify(queue_position.of_deployment(conn, deployment(), granted.filter, changed(granted)))

@@ -18,30 +18,10 @@ from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.drafts import RunRequest
 from shared.runs.read import STRATEGIES
-from web.deployment_api.assistants import (
-    CONFIG_BYTES,
-    METADATA_BYTES,
-    ConfigField,
-    refuse_two_configurations,
-)
+from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField, refuse_two_configurations
 from web.deployment_api.runs import stream_filter
 from web.gate.context import run_headers, settings, unchecked_deployment
-from web.schemas.fields import (
-    AnyJson,
-    Field,
-    ItemOrList,
-    JsonObject,
-    ListOf,
-    Nested,
-    OneOf,
-    QueryList,
-    Rule,
-    Schema,
-    StrictBoolean,
-    StrictNumber,
-    StrictString,
-    UuidField,
-)
+from web.schemas import fields
 from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.validation import load, load_many, load_query
 
@@ -54,10 +34,10 @@ MAX_BATCH = 1_000
 BAD_CHECKPOINT_ID = "Invalid checkpoint ID"
 
 
-class NodeNames(Field):
+class NodeNames(fields.Field):
     """`"*"` or an array of node names."""
 
-    type_rule = Rule('must be "*" or an array of node names', "value_error")
+    type_rule = fields.Rule('must be "*" or an array of node names', "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
         "anyOf": [{"type": "string", "enum": ["*"]}, {"type": "array", "items": {"type": "string"}}]
     }
@@ -68,10 +48,10 @@ class NodeNames(Field):
         raise ValidationError([self.type_rule])
 
 
-class Update(Field):
+class Update(fields.Field):
     """A state update: an object, or an array of pairs of channel and value."""
 
-    type_rule = Rule("must be an object or an array of pairs of name and value", "value_error")
+    type_rule = fields.Rule("must be an object or an array of pairs of name and value", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
         "anyOf": [
             OBJECT,
@@ -104,10 +84,10 @@ _TARGETS: list[dict[str, Any]] = [
 ]
 
 
-class Goto(Field):
+class Goto(fields.Field):
     """A node name, an object with `node` and `input`, or an array of these."""
 
-    type_rule = Rule("must be a node name, an object with a node, or an array of these", "value_error")
+    type_rule = fields.Rule("must be a node name, an object with a node, or an array of these", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
         "anyOf": [*_TARGETS, {"type": "array", "items": {"anyOf": _TARGETS}}]
     }
@@ -122,10 +102,10 @@ def _is_target(value: Any) -> bool:
     return isinstance(value.get("node") if isinstance(value, dict) else value, str)
 
 
-class CheckpointId(StrictString):
+class CheckpointId(fields.StrictString):
     """A checkpoint's id: a UUID in its usual form."""
 
-    type_rule = Rule("must be a string", "string_type")
+    type_rule = fields.Rule("must be a string", "string_type")
     json_schema: ClassVar[dict[str, Any]] = {"format": "uuid"}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
@@ -140,82 +120,82 @@ class CheckpointId(StrictString):
             ) from error
 
 
-class CheckpointMap(JsonObject):
+class CheckpointMap(fields.JsonObject):
     """Checkpoint ids by namespace."""
 
-    type_rule = Rule("must be an object of checkpoint ids", "value_error")
+    type_rule = fields.Rule("must be an object of checkpoint ids", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {"additionalProperties": {"type": "string"}}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        found = super()._deserialize(value, attr, data, **kwargs)
-        if not all(isinstance(id, str) for id in found.values()):
+        checkpoints = super()._deserialize(value, attr, data, **kwargs)
+        if not all(isinstance(id, str) for id in checkpoints.values()):
             raise ValidationError([self.type_rule])
-        return found
+        return checkpoints
 
 
-class CheckpointConfig(Schema):
+class CheckpointConfig(fields.Schema):
     """The name of a checkpoint; `checkpoint_ns` and `checkpoint_map` name one of a subgraph."""
 
     checkpoint_id = CheckpointId(allow_none=True)
-    checkpoint_ns = StrictString(allow_none=True)
+    checkpoint_ns = fields.StrictString(allow_none=True)
     checkpoint_map = CheckpointMap(allow_none=True)
-    thread_id = UuidField(allow_none=True)
+    thread_id = fields.UuidField(allow_none=True)
 
 
-class Command(Schema):
-    resume = AnyJson()
+class Command(fields.Schema):
+    resume = fields.AnyJson()
     update = Update(allow_none=True)
     goto = Goto(allow_none=True)
 
 
-class Tracer(Schema):
+class Tracer(fields.Schema):
     """Target of the run's traces: a tracing project, and the dataset example that the run is an attempt at."""
 
-    project_name = StrictString(min_length=1, max_length=1_024, allow_none=True)
-    example_id = UuidField(allow_none=True)
+    project_name = fields.StrictString(min_length=1, max_length=1_024, allow_none=True)
+    example_id = fields.UuidField(allow_none=True)
 
 
-class RunCreate(Schema):
+class RunCreate(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"assistant_id": GRAPH, "input": MESSAGES}
 
-    assistant_id = StrictString(required=True, min_length=1)
-    input = AnyJson()
-    command = Nested(Command, allow_none=True)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    assistant_id = fields.StrictString(required=True, min_length=1)
+    input = fields.AnyJson()
+    command = fields.Nested(Command, allow_none=True)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     config = ConfigField(max_bytes=CONFIG_BYTES)
-    context = JsonObject(max_bytes=CONFIG_BYTES)
+    context = fields.JsonObject(max_bytes=CONFIG_BYTES)
     interrupt_before = NodeNames(allow_none=True)
     interrupt_after = NodeNames(allow_none=True)
-    stream_mode = ItemOrList(OneOf(*STREAM_MODES), allow_none=True)
-    stream_subgraphs = StrictBoolean()
-    stream_resumable = StrictBoolean()
-    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
-    if_not_exists = OneOf("create", "reject", allow_none=True)
-    on_completion = OneOf("delete", "keep", allow_none=True)
-    on_disconnect = OneOf("cancel", "continue", allow_none=True)
-    durability = OneOf("sync", "async", "exit", allow_none=True)
-    checkpoint_during = StrictBoolean(allow_none=True)
-    after_seconds = StrictNumber(maximum=MAX_AFTER_SECONDS, allow_none=True)
-    checkpoint = Nested(CheckpointConfig, allow_none=True)
+    stream_mode = fields.ItemOrList(fields.OneOf(*STREAM_MODES), allow_none=True)
+    stream_subgraphs = fields.StrictBoolean()
+    stream_resumable = fields.StrictBoolean()
+    multitask_strategy = fields.OneOf(*STRATEGIES, allow_none=True)
+    if_not_exists = fields.OneOf("create", "reject", allow_none=True)
+    on_completion = fields.OneOf("delete", "keep", allow_none=True)
+    on_disconnect = fields.OneOf("cancel", "continue", allow_none=True)
+    durability = fields.OneOf("sync", "async", "exit", allow_none=True)
+    checkpoint_during = fields.StrictBoolean(allow_none=True)
+    after_seconds = fields.StrictNumber(maximum=MAX_AFTER_SECONDS, allow_none=True)
+    checkpoint = fields.Nested(CheckpointConfig, allow_none=True)
     checkpoint_id = CheckpointId(allow_none=True)
-    feedback_keys = ListOf(StrictString(), max_items=100, allow_none=True)
-    strict_resume = StrictBoolean(allow_none=True)
-    if_thread_status = ItemOrList(OneOf(*ThreadStatus), allow_none=True)
-    langsmith_tracer = Nested(Tracer, allow_none=True)
-    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
+    feedback_keys = fields.ListOf(fields.StrictString(), max_items=100, allow_none=True)
+    strict_resume = fields.StrictBoolean(allow_none=True)
+    if_thread_status = fields.ItemOrList(fields.OneOf(*ThreadStatus), allow_none=True)
+    langsmith_tracer = fields.Nested(Tracer, allow_none=True)
+    webhook = fields.StrictString(min_length=1, max_length=65_536, allow_none=True)
 
 
-class Namespaces(QueryList):
+class Namespaces(fields.QueryList):
     """Namespaces of a graph's events, as a repeated key or a JSON array; the empty namespace is the root graph."""
 
     def _words(self, text: str) -> list[Any]:
         return super()._words(text) if text.startswith("[") else [text]
 
 
-class CreateQuery(Schema):
+class CreateQuery(fields.Schema):
     """Query parameters of the calls that create a run and stream it."""
 
-    namespace = Namespaces(StrictString())
+    namespace = Namespaces(fields.StrictString())
 
 
 def requested_namespaces() -> list[str] | None:
@@ -250,9 +230,9 @@ def check_webhooks(named: Iterable[str | None]) -> None:
             raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
         with connection() as conn:
             rules = webhooks.rules_of(conn, unchecked_deployment().active_revision_id)
-        own = partial(webhooks.own_url, settings().url, unchecked_deployment().address_name)
+        own_url = partial(webhooks.own_url, settings().url, unchecked_deployment().address_name)
         for url in urls:
-            webhooks.check(url, rules, own=own)
+            webhooks.check(url, rules, own=own_url)
 
 
 def of_command(params: dict[str, Any], thread_id: UUID, **fixed: Any) -> RunRequest:

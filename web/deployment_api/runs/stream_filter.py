@@ -19,14 +19,14 @@ ALWAYS = frozenset({"error"})  # every client learns that the run failed
 Keep = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not sent
 
 
-def of_creator(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Keep:
+def creator_filter(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Keep:
     """Return the filter for the creator of a run: the events of its modes, and `metadata`, which names the run."""
     modes = kwargs["stream_mode"]
     bases = _bases(modes, with_tuples="messages-tuple" in modes) | {"metadata"}
     return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
 
-def of_join(
+def join_filter(
     kwargs: Mapping[str, Any], modes: Collection[str] | None, namespaces: Collection[str] | None
 ) -> Keep:
     """Return the filter for a client that joins a run. Without modes it is that of the creator.
@@ -34,7 +34,7 @@ def of_join(
     With modes, `metadata` is sent only if it is one of them.
     """
     if not modes:
-        return of_creator(kwargs, namespaces)
+        return creator_filter(kwargs, namespaces)
     bases = _bases(modes, with_tuples=not _has_parts(kwargs)) | {mode for mode in modes if mode == "metadata"}
     return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
@@ -59,18 +59,20 @@ def _bases(modes: Collection[str], *, with_tuples: bool) -> frozenset[str]:
 
 def _has_parts(kwargs: Mapping[str, Any]) -> bool:
     """Whether the run streams partial messages: the text so far."""
-    own, joined = kwargs["stream_mode"], kwargs.get("joined") or {}
-    return ("messages" in own and "messages-tuple" not in own) or "messages" in joined.get("stream_mode", ())
+    requested, joined = kwargs["stream_mode"], kwargs.get("joined") or {}
+    return ("messages" in requested and "messages-tuple" not in requested) or "messages" in joined.get(
+        "stream_mode", ()
+    )
 
 
 def _keep(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str] | None) -> Keep:
     known: dict[str, str | None] = {}
-    wanted = None if namespaces is None else frozenset(namespaces)
+    selected = None if namespaces is None else frozenset(namespaces)
 
     def is_kept(base: str, namespace: str) -> bool:
         if base in ALWAYS or (base == "metadata" and base in bases):
             return True
-        if wanted is not None and namespace not in wanted and _nodes(namespace) not in wanted:
+        if selected is not None and namespace not in selected and _nodes(namespace) not in selected:
             return False
         return base in bases and (subgraphs or not namespace)
 

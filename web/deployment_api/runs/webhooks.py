@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from flask import Response
@@ -12,18 +13,17 @@ from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
 from web.gate.context import allow, changed, deployment, unchecked_deployment, user
 from web.http.responses import PAGE_HEADERS, page
-from web.schemas.fields import MAX_OFFSET, OneOf, Schema, StrictInteger, UuidField
+from web.schemas import fields
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import load
 
 bp = RouteGroup("webhooks", section="Webhooks", switches=("disable_runs",))
 
 
-class DeliverySearch(Schema):
-    run_id = UuidField(allow_none=True)
-    status = OneOf(*DeliveryStatus, allow_none=True)
-    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+class DeliverySearch(fields.Schema):
+    run_id = fields.UuidField(allow_none=True)
+    status = fields.OneOf(*DeliveryStatus, allow_none=True)
+    limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
 @bp.operation(
@@ -36,15 +36,14 @@ class DeliverySearch(Schema):
     many=True,
     headers=PAGE_HEADERS,
 )
-def search_webhooks() -> Response:
+def search_webhooks(body: dict[str, Any]) -> Response:
     """Search deliveries. URLs are shown without credentials and without the values of their query parameters.
 
     `attempts` counts from the creation of the delivery, or from its last retry. Deliveries that have ended are stored
     for a limited time.
     """
-    body = load(DeliverySearch)
     limit, offset = body["limit"], body["offset"]
-    asked = allow("threads", "search", metadata={}, values={}, limit=limit, offset=offset)
+    granted = allow("threads", "search", metadata={}, values={}, limit=limit, offset=offset)
     status = body.get("status")
     rows, total = read(
         webhook_records.search,
@@ -53,8 +52,8 @@ def search_webhooks() -> Response:
         offset=offset,
         run_id=body.get("run_id"),
         status=None if status is None else DeliveryStatus(status),
-        filter=asked.filter,
-        metadata=changed(asked),
+        filter=granted.filter,
+        metadata=changed(granted),
     )
     return page([webhook_records.RECORD.show(row) for row in rows], offset=offset, limit=limit, total=total)
 
@@ -66,14 +65,13 @@ def search_webhooks() -> Response:
     status=202,
     errors=(404,),
 )
-def retry_webhook(delivery_id: UUID) -> tuple[str, int]:
+def retry_webhook(delivery_id: UUID) -> None:
     """Deliver again at once, under the same id, whatever the status. Simultaneous retries cause one delivery."""
-    asked = allow("threads", "update", thread_id=_thread_of(delivery_id), metadata={})
+    granted = allow("threads", "update", thread_id=_thread_of(delivery_id), metadata={})
     with connection() as conn:
         webhook_records.make_again(
-            conn, deployment().id, delivery_id, filter=asked.filter, metadata=changed(asked)
+            conn, deployment().id, delivery_id, filter=granted.filter, metadata=changed(granted)
         )
-    return "", 202
 
 
 def _thread_of(delivery_id: UUID) -> UUID | None:

@@ -123,9 +123,9 @@ def _port() -> int:
 
 
 def _subprotocols() -> list[str]:
-    asked = request.headers.get("Sec-WebSocket-Protocol", "")
+    offered = request.headers.get("Sec-WebSocket-Protocol", "")
     return [
-        name.strip() for name in asked.split(",") if name.strip() and not is_platform_key(name, settings())
+        name.strip() for name in offered.split(",") if name.strip() and not is_platform_key(name, settings())
     ]
 
 
@@ -180,8 +180,8 @@ class AppResponse(ForeignResponse):
 def read_head(data: bytes, address: RequestAddress) -> AnswerHead:
     """Parse the head of an app's answer. Raises BadAnswer."""
     try:
-        found = orjson.loads(data)
-        status, sent = found["status"], [(name, value) for name, value in found["headers"]]
+        head = orjson.loads(data)
+        status, sent = head["status"], [(name, value) for name, value in head["headers"]]
     except (ValueError, KeyError, TypeError) as error:
         raise BadAnswer("its head cannot be read") from error
     if type(status) is not int or not 200 <= status <= 599:
@@ -279,9 +279,9 @@ def _check_headers(sent: Sequence[tuple[Any, Any]]) -> None:
 def _declared_length(sent: Sequence[tuple[str, str]]) -> int | None:
     if any(name.lower() == "transfer-encoding" for name, _ in sent):
         return None
-    said = [value.strip() for name, value in sent if name.lower() == "content-length"]
-    if not said:
+    lengths = [value.strip() for name, value in sent if name.lower() == "content-length"]
+    if not lengths:
         return None
-    if len(said) > 1 or not LENGTH.fullmatch(said[0]):
+    if len(lengths) > 1 or not LENGTH.fullmatch(lengths[0]):
         raise BadAnswer("its Content-Length is not a number")
-    return int(said[0])
+    return int(lengths[0])

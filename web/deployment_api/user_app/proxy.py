@@ -56,8 +56,8 @@ def serve() -> Response:
     if address().is_websocket:
         return sockets.answer_socket()
     _refuse_large_body()
-    with ExitStack() as held:
-        return _Request(held).response()
+    with ExitStack() as resources:
+        return _Request(resources).response()
 
 
 def _refuse_script_of_console() -> None:
@@ -81,34 +81,34 @@ def _refuse_large_body() -> None:
 
 
 class _Request:
-    """The current request in the app. `held` is released at the end of the answer, or if the request fails before."""
+    """The current request in the app. `resources` are released at the end of the answer, or if the request fails before."""
 
-    def __init__(self, held: ExitStack) -> None:
-        self._address, self._deployment, self._held = address(), unchecked_deployment(), held
+    def __init__(self, resources: ExitStack) -> None:
+        self._address, self._deployment, self._resources = address(), unchecked_deployment(), resources
         self._waiting = Waiting()
         self._most_bytes = current_app.config["MAX_CONTENT_LENGTH"]
         self._is_head = request.method == "HEAD"
         self._sent_at = time.monotonic()
         self._watch = ClientWatch(request.environ.get("gunicorn.socket"), self._look)
-        held.callback(self._watch.stop)
+        resources.callback(self._watch.stop)
 
     def response(self) -> Response:
         deployment = self._deployment
         body = _short_body()
         opened = exchanges.open_exchange(heads.host_call(self._address, deployment))
         with translated_failures(deployment.name):
-            exchange = self._held.enter_context(opened)
+            exchange = self._resources.enter_context(opened)
             self._send(exchange, body)
             head_or_refusal = self._head(exchange)
         if isinstance(head_or_refusal, Response):
             return head_or_refusal
-        return self._passed_on(exchange, head_or_refusal)
+        return self._pass_on(exchange, head_or_refusal)
 
-    def _passed_on(self, exchange: Exchange, head: AnswerHead) -> Response:
+    def _pass_on(self, exchange: Exchange, head: AnswerHead) -> Response:
         if not head.has_body or self._is_head:
             _drain(exchange)
         chunks = self._chunks(exchange.parts(), head)
-        return AppResponse(head, sse.Stream(chunks, holds=self._held.pop_all(), on_disconnect=None))
+        return AppResponse(head, sse.Stream(chunks, holds=self._resources.pop_all(), on_disconnect=None))
 
     # The request's body.
 
@@ -122,7 +122,7 @@ class _Request:
         source: Body = request.environ["wsgi.input"]
         source.is_passed_on = True
         sender = gevent.spawn(self._send_all, exchange, source)
-        self._held.callback(sender.kill)
+        self._resources.callback(sender.kill)
 
     def _send_all(self, exchange: Exchange, source: Body) -> None:
         """Send the body as it arrives, in a greenlet of its own. An error ends the wait for the answer."""

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 REFUSED = "Forbidden"
 MOST_REFUSAL_BYTES = 64 * 1024
 REASON_BYTES = 123  # maximum length of a close reason
-OWN_CODES = frozenset({1005, 1006, 1015})  # reserved: no close frame may carry them
+RESERVED_CODES = frozenset({1005, 1006, 1015})  # reserved: no close frame may carry them
 
 
 def answer_socket() -> Response:
@@ -40,27 +40,27 @@ def answer_socket() -> Response:
         opening = websocket.Opening(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
-    with ExitStack() as held:
-        return _Socket(opening, held).response()
+    with ExitStack() as resources:
+        return _Socket(opening, resources).response()
 
 
 class _Socket:
     """The socket of the current request in the app. Outlives the request once the app has accepted it."""
 
-    def __init__(self, opening: websocket.Opening, held: ExitStack) -> None:
-        self._address, self._opening, self._held = address(), opening, held
+    def __init__(self, opening: websocket.Opening, resources: ExitStack) -> None:
+        self._address, self._opening, self._resources = address(), opening, resources
         self._name = unchecked_deployment().name
         self._waiting = Waiting()
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
         self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
-        held.callback(self._watch.stop)
+        resources.callback(self._watch.stop)
 
     def response(self) -> Response:
         opened = exchanges.open_exchange(heads.host_call(self._address, unchecked_deployment()))
         with translated_failures(self._name):
-            exchange = self._held.enter_context(opened)
+            exchange = self._resources.enter_context(opened)
             self._watch.start()
-            return self._taken_or_refused(exchange)
+            return self._accept_or_refuse(exchange)
 
     def _look(self) -> None:
         if self._watch.has_left():
@@ -68,7 +68,7 @@ class _Socket:
 
     # The handshake.
 
-    def _taken_or_refused(self, exchange: Exchange) -> Response:
+    def _accept_or_refuse(self, exchange: Exchange) -> Response:
         kind, data = self._waiting.next(exchange.parts(timeout_seconds=ANSWER_SECONDS)) or (CLOSE, b"")
         if kind == CLOSE:
             return answer(HTTPStatus.FORBIDDEN, REFUSED)
@@ -78,9 +78,9 @@ class _Socket:
         if kind != HEAD:
             raise BadAnswer("it did not begin with a head")
         head = _document(data)
-        return self._taken(exchange, head) if head.get("accepted") else self._refused(exchange, data)
+        return self._accept(exchange, head) if head.get("accepted") else self._refuse(exchange, data)
 
-    def _taken(self, exchange: Exchange, head: dict[str, Any]) -> Response:
+    def _accept(self, exchange: Exchange, head: dict[str, Any]) -> Response:
         subprotocol = head.get("subprotocol")
         if subprotocol is not None and subprotocol not in self._opening.subprotocols:
             raise BadAnswer("it chose a subprotocol that was not offered")
@@ -90,9 +90,9 @@ class _Socket:
         client = request.environ[websocket.GATEWAY_SOCKET]
         socket = WebSocket(client, connection, opened, most_bytes=MOST_BYTES, takes_binary=True)
         steps = self._steps(exchange, socket)
-        return Upgraded(SocketStream(socket, steps, holds=self._held.pop_all()))
+        return Upgraded(SocketStream(socket, steps, holds=self._resources.pop_all()))
 
-    def _refused(self, exchange: Exchange, data: bytes) -> Response:
+    def _refuse(self, exchange: Exchange, data: bytes) -> Response:
         """Return the app's own answer to a handshake that it does not accept."""
         head = read_head(data, self._address)
         body = b""
@@ -122,11 +122,11 @@ class _Socket:
                 self._waiting.end(lost)
                 raise Closed from lost
 
-        with socket.receiving_messages(take, lambda: self._waiting.end(Closed())):
+        with socket.receiving(take, lambda: self._waiting.end(Closed())):
             try:
                 yield from self._pass_on(exchange, socket)
             except Closed:
-                self._say_closed(exchange, socket)
+                self._forward_close(exchange, socket)
                 raise
             except Lost:
                 socket.close(CloseReason.INTERNAL_ERROR, "the app has ended")
@@ -141,13 +141,13 @@ class _Socket:
             except TimeoutError:
                 parts = exchange.parts(timeout_seconds=self._heartbeat.quiet_seconds())
             else:
-                if not self._sent(socket, kind, data):
+                if not self._pass_part(socket, kind, data):
                     return
             if self._heartbeat.take_due():
                 socket.beat()
             yield b""
 
-    def _sent(self, socket: WebSocket, kind: bytes, data: bytes) -> bool:
+    def _pass_part(self, socket: WebSocket, kind: bytes, data: bytes) -> bool:
         """Pass a part on to the client. Returns whether more parts may follow."""
         if kind == TEXT:
             socket.send(data)
@@ -165,7 +165,7 @@ class _Socket:
             return False
         return True
 
-    def _say_closed(self, exchange: Exchange, socket: WebSocket) -> None:
+    def _forward_close(self, exchange: Exchange, socket: WebSocket) -> None:
         """Send the app the code and reason with which its client closed the socket."""
         code, reason = socket.closed_with
         with suppress(Lost):
@@ -174,12 +174,12 @@ class _Socket:
 
 def _document(data: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(data)
+        document = orjson.loads(data)
     except ValueError as error:
         raise BadAnswer("its head cannot be read") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise BadAnswer("its head cannot be read")
-    return found
+    return document
 
 
 def _closing(data: bytes) -> tuple[int, str]:
@@ -188,10 +188,10 @@ def _closing(data: bytes) -> tuple[int, str]:
     A code that a close frame cannot carry becomes 1000, and a reason that is too long is cut.
     """
     try:
-        found = orjson.loads(data)
-        code, reason = found.get("code"), found.get("reason") or ""
+        document = orjson.loads(data)
+        code, reason = document.get("code"), document.get("reason") or ""
     except (ValueError, AttributeError):
         code, reason = None, ""
-    if type(code) is not int or not 1000 <= code <= 4999 or code in OWN_CODES:
+    if type(code) is not int or not 1000 <= code <= 4999 or code in RESERVED_CODES:
         code = int(CloseReason.NORMAL_CLOSURE)
     return code, str(reason).encode()[:REASON_BYTES].decode(errors="ignore")

@@ -77,7 +77,7 @@ ANSWER_SECONDS = 60.0  # timeout for the head of an answer, also of a handshake
 DIED = "The deployment's app exited before it answered"
 RAISED = "Internal Server Error"
 NO_ANSWER = "The deployment's app gave an invalid answer"
-CLIENT_GONE = 499  # for logs and metrics only: the client has disconnected
+CLIENT_DISCONNECTED = 499  # for logs and metrics only: the client has disconnected
 
 
 @contextmanager
@@ -97,6 +97,6 @@ def translated_failures(name: str) -> Iterator[None]:
         log.warning("the app of %s gave an invalid answer: %s", name, bad)
         raise OutsideFailed(NO_ANSWER) from bad
     except ClientGone:
-        abort(Response(status=CLIENT_GONE))
+        abort(Response(status=CLIENT_DISCONNECTED))
     except Stopping:
         raise Unavailable("this process is shutting down: try again") from None

@@ -31,9 +31,8 @@ from web.deployment_api.protocols.json_rpc import (
     RpcError,
 )
 from web.gate.context import unchecked_deployment
-from web.schemas.fields import Schema, StrictString
+from web.schemas import fields
 from web.schemas.operations import JSON, SSE, RouteGroup
-from web.schemas.validation import load_query
 
 bp = RouteGroup("a2a", section="MCP and A2A", switches=("disable_a2a",))
 
@@ -48,7 +47,7 @@ class Method(NamedTuple):
     streams: bool = False
 
 
-def _no_push(asked: AgentCall) -> Response:
+def _no_push(agent_call: AgentCall) -> Response:
     raise RpcError(PUSH_NOT_SUPPORTED, "Push notifications are not supported")
 
 
@@ -98,8 +97,8 @@ class A2aCall(json_rpc.JsonRpcCall):
     }
 
 
-class CardQuery(Schema):
-    assistant_id = StrictString()
+class CardQuery(fields.Schema):
+    assistant_id = fields.StrictString()
 
 
 def _agent(assistant: str) -> Row:
@@ -148,8 +147,8 @@ def get_card(assistant_id: str) -> Response:
     answer=OBJECT,
     errors=(400, 404),
 )
-def find_card() -> Response:
-    assistant = load_query(CardQuery).get("assistant_id")
+def find_card(query: dict[str, Any]) -> Response:
+    assistant = query.get("assistant_id")
     if not assistant:
         raise Invalid("assistant_id is required", loc=("query", "assistant_id"), status=400)
     return get_card(assistant)
@@ -204,8 +203,8 @@ def _read() -> Call:
         raise RpcError(INVALID_REQUEST, "id: this field is required")
     version = request.headers.get(VERSION_HEADER, "").strip()
     if version and version.partition(".")[0] not in MAJORS:
-        said = f"{VERSION_HEADER}: {version} is not supported: use 1.0 or 0.3"
-        raise RpcError(VERSION_NOT_SUPPORTED, said, id=call.id)
+        message = f"{VERSION_HEADER}: {version} is not supported: use 1.0 or 0.3"
+        raise RpcError(VERSION_NOT_SUPPORTED, message, id=call.id)
     return call
 
 

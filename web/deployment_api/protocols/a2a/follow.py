@@ -146,16 +146,16 @@ class Follower:
 
     def __init__(
         self,
-        asked: AgentCall,
+        agent_call: AgentCall,
         id: TaskId,
         history: ShownHistory | None = None,
         *,
         visible: Filter | None = None,
     ) -> None:
-        self.asked, self.id, self._visible = asked, id, visible
+        self.agent_call, self.id, self._visible = agent_call, id, visible
         self.history = history or tasks.WHOLE
         self.run = RunFollower(id.run_id, id.thread_id, cancels=False)
-        self._deployment_id, self._assistant_id = deployment().id, asked.agent["assistant_id"]
+        self._deployment_id, self._assistant_id = deployment().id, agent_call.agent["assistant_id"]
 
     def row(self) -> Row:
         """Return the row of the task. Raises NotFound if the task is missing or its thread hidden."""
@@ -178,25 +178,24 @@ class Follower:
     ) -> Response:
         """Return a response that sends line feeds until the run has ended, then the task."""
 
-        def says(last: Event | None) -> bytes:
+        def render(last: Event | None) -> bytes:
             try:
-                return json_rpc.result(self.asked.call.id, shown(self.ended(last)))
+                return json_rpc.result(self.agent_call.call.id, shown(self.ended(last)))
             except NotFound as error:
-                return json_rpc.failure(self.asked.call.id, RpcError(TASK_NOT_FOUND, error.message))
+                return json_rpc.failure(self.agent_call.call.id, RpcError(TASK_NOT_FOUND, error.message))
 
         batches = self.run.batches(reader, after=after, end_alone=True)
-        body = sse.waiting(batches, self.run.heartbeat, says)
+        body = sse.waiting(batches, self.run.heartbeat, render)
         return sse.late_json(self.run.stream(body, holds, may_end_early=False), {})
 
     def stream(self, reader: Reader, holds: ExitStack, task: Task) -> Response:
-        """Return a stream of the task and its updates."""
         timer = self.run.heartbeat = UpdateTimer(self.run.settings.heartbeat_seconds)
         body = updates(
             task,
             self.run.batches(reader, after=0, end_alone=True),
             timer,
-            shapes=self.asked.shapes,
-            call_id=self.asked.call.id,
+            shapes=self.agent_call.shapes,
+            call_id=self.agent_call.call.id,
             ended=self.ended,
         )
         return sse.event_stream(self.run.stream(body, holds), {})

@@ -35,44 +35,34 @@ from web.deployment_api.protocols.conversation import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.gate.context import run_headers
-from web.schemas.fields import (
-    AnyJson,
-    JsonObject,
-    ListOf,
-    Nested,
-    OneOf,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictString,
-)
+from web.schemas import fields
 
 MAX_ID = 1024
 TOKENS = ("messages-tuple",)  # the stream mode from which a task's stream is made
 
 
-class MessageBody(Schema):
-    messageId = StrictString(required=True, min_length=1, max_length=MAX_ID)
-    role = OneOf("user", "ROLE_USER", required=True)
-    parts = ListOf(JsonObject(), required=True, not_empty=True)
-    contextId = StrictString(allow_none=True)
-    taskId = StrictString(allow_none=True)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+class MessageBody(fields.Schema):
+    messageId = fields.StrictString(required=True, min_length=1, max_length=MAX_ID)
+    role = fields.OneOf("user", "ROLE_USER", required=True)
+    parts = fields.ListOf(fields.JsonObject(), required=True, not_empty=True)
+    contextId = fields.StrictString(allow_none=True)
+    taskId = fields.StrictString(allow_none=True)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
 
 
-class Configuration(Schema):
-    blocking = StrictBoolean(allow_none=True)
-    returnImmediately = StrictBoolean(allow_none=True)
-    historyLength = StrictInteger(minimum=0, allow_none=True)
-    historyScope = OneOf("context", "task", allow_none=True)
-    pushNotificationConfig = AnyJson()
-    taskPushNotificationConfig = AnyJson()
+class Configuration(fields.Schema):
+    blocking = fields.StrictBoolean(allow_none=True)
+    returnImmediately = fields.StrictBoolean(allow_none=True)
+    historyLength = fields.StrictInteger(minimum=0, allow_none=True)
+    historyScope = fields.OneOf("context", "task", allow_none=True)
+    pushNotificationConfig = fields.AnyJson()
+    taskPushNotificationConfig = fields.AnyJson()
 
 
-class Send(Schema):
-    message = Nested(MessageBody, required=True)
-    configuration = Nested(Configuration, load_default=dict, allow_none=True)
-    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+class Send(fields.Schema):
+    message = fields.Nested(MessageBody, required=True)
+    configuration = fields.Nested(Configuration, load_default=dict, allow_none=True)
+    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
 
 
 def run_request(agent: Row, body: Mapping[str, Any], run_id: UUID) -> RunRequest:
@@ -184,8 +174,8 @@ def _waits(thread: Mapping[str, Any]) -> bool:
 
 def _newest_message(thread: Mapping[str, Any]) -> Any:
     """Return the id of the last message before the answer. The answer itself has no id."""
-    found = messages_of(thread["values"])
-    return found[-1].get("id") if found else None
+    listed = messages_of(thread["values"])
+    return listed[-1].get("id") if listed else None
 
 
 def _input(schema: Any, text: str | None, data: dict[str, Any] | None, message_id: str) -> dict[str, Any]:

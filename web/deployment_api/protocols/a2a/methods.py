@@ -16,8 +16,7 @@ from shared.errors import Conflict, NotFound, TooMany, Unavailable
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES
-from shared.runs import a2a_tasks, backlog, cancel
-from shared.runs.signals import notify_next, publish_cancels
+from shared.runs import a2a_tasks
 from shared.user_code import filters
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
@@ -33,119 +32,113 @@ from web.deployment_api.protocols.a2a.tasks import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
-from web.gate.context import allow, changed, deployment, settings
+from web.gate.context import allow, changed, deployment
 from web.gate.observation import take_slot
-from web.schemas.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
+from web.schemas import fields
 
 PAGE, MAX_PAGE = 50, 100
 
 
-class Named(Schema):
+class Named(fields.Schema):
     """Parameters that name a task."""
 
-    id = StrictString(required=True, min_length=1)
-    historyLength = StrictInteger(minimum=0, allow_none=True)
-    historyScope = OneOf(*SCOPES, allow_none=True)
+    id = fields.StrictString(required=True, min_length=1)
+    historyLength = fields.StrictInteger(minimum=0, allow_none=True)
+    historyScope = fields.OneOf(*SCOPES, allow_none=True)
 
 
-class TaskListing(Schema):
-    contextId = StrictString(allow_none=True)
-    status = StrictString(allow_none=True)
-    pageSize = StrictInteger(minimum=0, allow_none=True)
-    pageToken = StrictString(allow_none=True)
-    historyLength = StrictInteger(minimum=0, allow_none=True)
-    historyScope = OneOf(*SCOPES, allow_none=True)
-    includeArtifacts = StrictBoolean(allow_none=True)
-    statusTimestampAfter = TimeField(allow_none=True)
+class TaskListing(fields.Schema):
+    contextId = fields.StrictString(allow_none=True)
+    status = fields.StrictString(allow_none=True)
+    pageSize = fields.StrictInteger(minimum=0, allow_none=True)
+    pageToken = fields.StrictString(allow_none=True)
+    historyLength = fields.StrictInteger(minimum=0, allow_none=True)
+    historyScope = fields.OneOf(*SCOPES, allow_none=True)
+    includeArtifacts = fields.StrictBoolean(allow_none=True)
+    statusTimestampAfter = fields.TimeField(allow_none=True)
 
 
-def send(asked: AgentCall) -> Response:
+def send(agent_call: AgentCall) -> Response:
     """Create a task and answer with it when it has ended, or at once if the call requests that."""
-    body = asked.call.read(Send)
+    body = agent_call.call.read(Send)
     sent = body["configuration"] or {}
     history = _history(sent)
     if sent.get("returnImmediately") or sent.get("blocking") is False:
-        follower = Follower(asked, _create(asked, body, uuid7()), history)
-        return asked.answer(asked.shapes.sent(follower.submitted()))
+        follower = Follower(agent_call, _create(agent_call, body, uuid7()), history)
+        return agent_call.answer(agent_call.shapes.sent(follower.submitted()))
     take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id, unseen=True))
-        follower = Follower(asked, _create(asked, body, run_id), history)
-        return follower.answer(reader, stack.pop_all(), after=0, shown=asked.shapes.sent)
+        follower = Follower(agent_call, _create(agent_call, body, run_id), history)
+        return follower.answer(reader, stack.pop_all(), after=0, shown=agent_call.shapes.sent)
 
 
-def send_streaming(asked: AgentCall) -> Response:
-    """Create a task and stream it."""
-    body = asked.call.read(Send)
+def send_streaming(agent_call: AgentCall) -> Response:
+    body = agent_call.call.read(Send)
     take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id, unseen=True))
-        follower = Follower(asked, _create(asked, body, run_id))
+        follower = Follower(agent_call, _create(agent_call, body, run_id))
         return follower.stream(reader, stack.pop_all(), follower.submitted())
 
 
-def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
+def _create(agent_call: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     """Create the run that a message requests. Returns the id of its task. Raises RpcError."""
     try:
-        created = create_run(run_request(asked.agent, body, run_id), readable=asked.read)
+        created = create_run(run_request(agent_call.agent, body, run_id), readable=agent_call.read)
     except Conflict as error:  # another client has answered the question in the meantime
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
     return TaskId(created.thread_id, created.run_id)
 
 
-def _reader(asked: AgentCall, id: TaskId) -> Follower:
+def _reader(agent_call: AgentCall, id: TaskId) -> Follower:
     """Authorize reading a task and return its follower. Raises Denied."""
-    return Follower(asked, id, visible=allow("threads", "read", thread_id=id.thread_id).filter)
+    return Follower(agent_call, id, visible=allow("threads", "read", thread_id=id.thread_id).filter)
 
 
-def get_task(asked: AgentCall) -> Response:
-    named = asked.call.read(Named)
-    follower = _reader(asked, TaskId.parse(named["id"]))
-    return asked.answer(asked.shapes.task(tasks.of_row(follower.row(), _history(named))))
+def get_task(agent_call: AgentCall) -> Response:
+    named = agent_call.call.read(Named)
+    follower = _reader(agent_call, TaskId.parse(named["id"]))
+    return agent_call.answer(agent_call.shapes.task(tasks.of_row(follower.row(), _history(named))))
 
 
-def subscribe(asked: AgentCall) -> Response:
+def subscribe(agent_call: AgentCall) -> Response:
     """Stream a task as it is now, then its updates. If the task has ended, the stream has no updates."""
-    follower = _reader(asked, TaskId.parse(asked.call.read(Named)["id"]))
+    follower = _reader(agent_call, TaskId.parse(agent_call.call.read(Named)["id"]))
     take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.id.run_id))
         row = follower.row()
         if row["status"] in LIVE_RUN_STATUSES:
             return follower.stream(reader, stack.pop_all(), tasks.of_row(row))
-    whole = asked.shapes.first(tasks.of_row(row))
+    whole = agent_call.shapes.first(tasks.of_row(row))
     return Response(
-        json_rpc.event(json_rpc.result(asked.call.id, whole)), content_type="text/event-stream; charset=utf-8"
+        json_rpc.event(json_rpc.result(agent_call.call.id, whole)),
+        content_type="text/event-stream; charset=utf-8",
     )
 
 
-def cancel_task(asked: AgentCall) -> Response:
+def cancel_task(agent_call: AgentCall) -> Response:
     """Cancel a task and answer with it when it has ended, or at once if no stream slot is free to wait in."""
-    id = TaskId.parse(asked.call.read(Named)["id"])
+    id = TaskId.parse(agent_call.call.read(Named)["id"])
     which = {"run_ids": [str(id.run_id)], "status": None}
     granted = allow("threads", "update", thread_id=id.thread_id, action="interrupt", metadata=which)
-    follower = Follower(asked, id, visible=granted.filter)
+    follower = Follower(agent_call, id, visible=granted.filter)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id.run_id))
         follower.row()
         before, _ = follower.run.extent()
         try:
-            with connection() as conn:
-                stopped = cancel.cancel_run(
-                    conn, deployment().id, id.thread_id, id.run_id, reason="cancelled by its A2A client"
-                )
-                next_run = backlog.next_of(conn, deployment().id, id.thread_id)
+            stopped = follower.run.cancel_now("cancelled by its A2A client")
         except NotFound:
             raise RpcError(TASK_NOT_CANCELABLE, "The task has ended already") from None
-        publish_cancels([stopped], settings().event_retention_seconds)
-        notify_next(next_run)
         if stopped.is_over:
-            return asked.answer(asked.shapes.task(follower.ended(None)))
+            return agent_call.answer(agent_call.shapes.task(follower.ended(None)))
         if not _may_wait():
-            return asked.answer(asked.shapes.task(tasks.of_row(follower.row())))
-        return follower.answer(reader, stack.pop_all(), after=before, shown=asked.shapes.task)
+            return agent_call.answer(agent_call.shapes.task(tasks.of_row(follower.row())))
+        return follower.answer(reader, stack.pop_all(), after=before, shown=agent_call.shapes.task)
 
 
 def _may_wait() -> bool:
@@ -160,12 +153,12 @@ def _may_wait() -> bool:
     return True
 
 
-def list_tasks(asked: AgentCall) -> Response:
+def list_tasks(agent_call: AgentCall) -> Response:
     """Answer with a page of an assistant's tasks, newest first."""
-    sent = asked.call.read(TaskListing)
+    sent = agent_call.call.read(TaskListing)
     size = min(sent.get("pageSize") or PAGE, MAX_PAGE)
     with_artifacts, length = bool(sent.get("includeArtifacts")), sent.get("historyLength") or 0
-    wanted = a2a_tasks.TaskFilter(
+    task_filter = a2a_tasks.TaskFilter(
         thread_id=_uuid(sent, "contextId"),
         state=_state(sent.get("status")),
         since=sent.get("statusTimestampAfter"),
@@ -173,29 +166,32 @@ def list_tasks(asked: AgentCall) -> Response:
         limit=size + 1,
         with_values=with_artifacts or length > 0,
     )
-    thread = {} if wanted.thread_id is None else {"thread_id": wanted.thread_id}
+    thread = {} if task_filter.thread_id is None else {"thread_id": task_filter.thread_id}
     granted = allow("threads", "search", metadata={}, values={}, status=None, limit=size, offset=0, **thread)
     with connection() as conn:
         rows, total = a2a_tasks.search(
             conn,
             deployment().id,
-            asked.agent["assistant_id"],
-            wanted,
+            agent_call.agent["assistant_id"],
+            task_filter,
             granted.filter,
             changed(granted),
         )
     history = _history({**sent, "historyLength": length})
     shown = [
-        asked.shapes.task(tasks.of_row(row, history), with_artifacts=with_artifacts) for row in rows[:size]
+        agent_call.shapes.task(tasks.of_row(row, history), with_artifacts=with_artifacts)
+        for row in rows[:size]
     ]
     following = str(rows[size - 1]["run_id"]) if len(rows) > size else ""
-    return asked.answer({"tasks": shown, "nextPageToken": following, "pageSize": size, "totalSize": total})
+    return agent_call.answer(
+        {"tasks": shown, "nextPageToken": following, "pageSize": size, "totalSize": total}
+    )
 
 
-def extended_card(asked: AgentCall) -> Response:
-    if asked.read is None:
-        readable(asked.agent["assistant_id"])
-    return asked.answer(card(asked.agent))
+def extended_card(agent_call: AgentCall) -> Response:
+    if agent_call.read is None:
+        readable(agent_call.agent["assistant_id"])
+    return agent_call.answer(card(agent_call.agent))
 
 
 def readable(assistant_id: UUID) -> Granted:

@@ -75,8 +75,8 @@ class Version1:
         return {"statusUpdate": {**self._place(task), "status": self._status(task)}}
 
     def artifact_update(self, task: Task, artifact: Artifact) -> Any:
-        said = {"artifact": self._artifact(artifact), "append": False, "lastChunk": True}
-        return {"artifactUpdate": {**self._place(task), **said}}
+        update = {"artifact": self._artifact(artifact), "append": False, "lastChunk": True}
+        return {"artifactUpdate": {**self._place(task), **update}}
 
     def _place(self, task: Task) -> dict[str, Any]:
         return {"taskId": task.id, "contextId": task.context_id}
@@ -84,8 +84,8 @@ class Version1:
     def _status(self, task: Task) -> dict[str, Any]:
         at = task.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         message = task.message
-        said = {} if message is None else {"message": self._message(message, task, names_task=True)}
-        return {"state": self._state(task.state), "timestamp": at, **said}
+        explanation = {} if message is None else {"message": self._message(message, task, names_task=True)}
+        return {"state": self._state(task.state), "timestamp": at, **explanation}
 
     def _message(self, message: Message, task: Task, *, names_task: bool = False) -> dict[str, Any]:
         place = self._place(task) if names_task else {"contextId": task.context_id}
@@ -152,7 +152,6 @@ KEY = {"location": "header", "name": "X-Api-Key"}
 
 
 def card(agent: Row) -> dict[str, Any]:
-    """Return the card of an assistant, for clients of either version."""
     name = agent["name"] or agent["graph_id"]
     description = agent["description"] or f"Runs the assistant {name!r}."
     schema = agent["input_schema"]

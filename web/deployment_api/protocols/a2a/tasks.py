@@ -65,11 +65,11 @@ class ShownHistory:
     def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
         self._scope, self._length = scope, length
 
-    def of(self, row: Row, listed: Listed, own: Listed) -> list[Message]:
-        kept = own if self._scope == TASK_ALONE else listed
-        shown = [_message(message, at) for at, message in enumerate(kept) if _is_said(message)]
+    def of(self, row: Row, listed: Listed, task_messages: Listed) -> list[Message]:
+        kept = task_messages if self._scope == TASK_ALONE else listed
+        shown = [_message(message, at) for at, message in enumerate(kept) if _is_shown(message)]
         if row["state"] in (SUBMITTED, WORKING):
-            shown += [_message(sent, at) for at, sent in enumerate(_sent(row)) if _is_said(sent)]
+            shown += [_message(sent, at) for at, sent in enumerate(_first_message(row)) if _is_shown(sent)]
         return shown if self._length is None else shown[len(shown) - min(self._length, len(shown)) :]
 
 
@@ -88,16 +88,16 @@ def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
     """Return a task from its row, which includes the values and interrupts of the thread."""
     id = str(TaskId(row["thread_id"], row["run_id"]))
     listed = messages_of(row["values"])
-    own = _own(row, listed)
+    task_messages = _task_messages(row, listed)
     interrupts = [item for items in (row["interrupts"] or {}).values() for item in items]
     return Task(
         id=id,
         context_id=str(row["thread_id"]),
         state=row["state"],
         at=row["updated_at"],
-        message=_said_of_state(row, interrupts),
-        artifacts=_artifacts(row, own, interrupts),
-        history=history.of(row, listed, own),
+        message=_status_message(row, interrupts),
+        artifacts=_artifacts(row, task_messages, interrupts),
+        history=history.of(row, listed, task_messages),
     )
 
 
@@ -109,15 +109,15 @@ def ended(row: Row, last: Event | None) -> Row:
     output = loads(end_event.output_of(last) or b"null") if last is not None else None
     if row["status"] != RunStatus.SUCCESS or not isinstance(output, dict):
         return row
-    asked = output.pop(INTERRUPTS, None)
-    own = {"values": output, "is_newest": True, "state": COMPLETED, "interrupts": None}
-    if asked:
-        shown = [{"id": item.get("id"), "value": item.get("value")} for item in asked]
-        own |= {"state": INPUT_REQUIRED, "interrupts": {"": shown}}
-    return {**row, **own}
+    interrupts = output.pop(INTERRUPTS, None)
+    changes = {"values": output, "is_newest": True, "state": COMPLETED, "interrupts": None}
+    if interrupts:
+        shown = [{"id": item.get("id"), "value": item.get("value")} for item in interrupts]
+        changes |= {"state": INPUT_REQUIRED, "interrupts": {"": shown}}
+    return {**row, **changes}
 
 
-def _own(row: Row, listed: Listed) -> Listed:
+def _task_messages(row: Row, listed: Listed) -> Listed:
     """Return the messages that a task has added to its thread, up to the next message of a user.
 
     They begin with the message that started the task, or after the question that the task answers.
@@ -134,14 +134,14 @@ def _own(row: Row, listed: Listed) -> Listed:
     return listed[start : next(persons, len(listed))]
 
 
-def _sent(row: Row) -> Listed:
+def _first_message(row: Row) -> Listed:
     """Return the message that started a task. The thread's values do not contain it before the task ends."""
     return messages_of(row["input"])
 
 
-def _is_said(message: Mapping[str, Any]) -> bool:
-    found = dict(message)
-    return bool(is_from_user(found) or (is_from_agent(found) and text_of(found)))
+def _is_shown(message: Mapping[str, Any]) -> bool:
+    shown = dict(message)
+    return bool(is_from_user(shown) or (is_from_agent(shown) and text_of(shown)))
 
 
 def _message(message: dict[str, Any], at: int) -> Message:
@@ -150,32 +150,32 @@ def _message(message: dict[str, Any], at: int) -> Message:
     return Message(id=str(message.get("id") or f"message-{at}"), role=role, parts=parts)
 
 
-def _said_of_state(row: Row, interrupts: Listed) -> Message | None:
+def _status_message(row: Row, interrupts: Listed) -> Message | None:
     if row["state"] == FAILED:
         error = row["error"] or {}
-        said = f"Error executing assistant: {error.get('error')}: {error.get('message')}"
+        text = f"Error executing assistant: {error.get('error')}: {error.get('message')}"
     elif row["state"] == INPUT_REQUIRED and interrupts:
-        asked = interrupts[0].get("value")
-        said = asked if isinstance(asked, str) else dumps(asked)
+        question = interrupts[0].get("value")
+        text = question if isinstance(question, str) else dumps(question)
     else:
         return None
-    return Message(id=f"{row['run_id']}-status", role=AGENT, parts=[{"text": said}])
+    return Message(id=f"{row['run_id']}-status", role=AGENT, parts=[{"text": text}])
 
 
-def _artifacts(row: Row, own: Listed, interrupts: Listed) -> Sequence[Artifact]:
+def _artifacts(row: Row, task_messages: Listed, interrupts: Listed) -> Sequence[Artifact]:
     if row["state"] == INPUT_REQUIRED:
-        asked: list[Part] = [{"data": {"interrupts": interrupts}}]
-        return [_artifact(row, QUESTION, asked)]
-    parts = _response(row, own) if row["state"] == COMPLETED else []
+        question: list[Part] = [{"data": {"interrupts": interrupts}}]
+        return [_artifact(row, QUESTION, question)]
+    parts = _response(row, task_messages) if row["state"] == COMPLETED else []
     return [_artifact(row, RESPONSE, parts)] if parts else []
 
 
-def _response(row: Row, own: Listed) -> list[Part]:
+def _response(row: Row, task_messages: Listed) -> list[Part]:
     """Return the last text of the assistant, or the values that it returned if they are not a conversation."""
-    listed = own or (messages_of(row["values"]) if row["is_newest"] else [])
-    said = next((text_of(m) for m in reversed(listed) if is_from_agent(m)), "")
-    if said:
-        return [{"text": said}]
+    listed = task_messages or (messages_of(row["values"]) if row["is_newest"] else [])
+    text = next((text_of(m) for m in reversed(listed) if is_from_agent(m)), "")
+    if text:
+        return [{"text": text}]
     values = row["values"] if row["is_newest"] else None
     return (
         [{"data": values if isinstance(values, dict) else {"values": values}}] if values is not None else []
