@@ -283,7 +283,7 @@ def is_thread_hidden(
     """
     if not filter and not metadata:
         return False
-    is_visible, values = _with_metadata(filter, metadata, "metadata")
+    is_visible, values = with_metadata(filter, metadata, "metadata")
     statement = (
         f"SELECT {is_visible} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
     )
@@ -309,7 +309,7 @@ def of_visible_threads(
     """
     if not filter and not metadata:
         return "true", {}
-    is_visible, values = _with_metadata(filter, metadata, "visible.metadata")
+    is_visible, values = with_metadata(filter, metadata, "visible.metadata")
     return f"EXISTS ({_threads_of(table, f'{table}.thread_id')} AND {is_visible})", values
 
 
@@ -322,8 +322,8 @@ def of_visible_or_deleted_threads(
     """
     if not filter and not metadata:
         return "true", {}
-    is_visible, values = _with_metadata(filter, metadata, "visible.metadata")
-    was_visible, _ = _with_metadata(filter, metadata, last_metadata)
+    is_visible, values = with_metadata(filter, metadata, "visible.metadata")
+    was_visible, _ = with_metadata(filter, metadata, last_metadata)
     threads = _threads_of(table, thread_id)
     return f"(EXISTS ({threads} AND {is_visible}) OR (NOT EXISTS ({threads}) AND {was_visible}))", values
 
@@ -335,9 +335,10 @@ def _threads_of(table: str, thread_id: str) -> str:
     )
 
 
-def _with_metadata(
+def with_metadata(
     filter: Filter | None, metadata: Mapping[str, Any], column: str
 ) -> tuple[str, dict[str, Any]]:
+    """Return SQL, and its values, that is true if the filter lets a record through and the record has `metadata`."""
     sql, values = condition(filter, column)
     if not metadata:
         return sql, values

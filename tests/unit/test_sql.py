@@ -103,6 +103,11 @@ DIGESTS = {
     "figures_since": "ea856e22d40d",
     "with_lost_attempt": "846b03d747a2",
     "record_webhooks_1": "dca45f3aa10a",
+    "delivery_status": "f6badf18aaab",
+    "thread_of_delivery": "aa2778224a79",
+    "followed_by": "7d57c99a02a7",
+    "waits_for": "afe5db48d95d",
+    "a2a_task": "6d0cb7629d97",
 }
 
 
