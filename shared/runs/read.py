@@ -247,10 +247,10 @@ def _newest(
     limit: int,
     offset: int,
 ) -> tuple[Sequence[Row], int]:
-    live, ended = set(LIVE_RUN_STATUSES), set(RunStatus) - set(LIVE_RUN_STATUSES)
+    live: set[RunStatus] = set(LIVE_RUN_STATUSES)
     parts = {
         "live": _part(condition, "is_live(status)", live, statuses),
-        "ended": _part(condition, has_ended(), ended, statuses),
+        "ended": _part(condition, has_ended(), set(RunStatus) - live, statuses),
     }
     last = offset + limit
     page = statement("runs.newest", columns=RUN.select, stored=RUN.stored, **parts)
