@@ -42,3 +42,6 @@ SELECT {columns} FROM cron WHERE {condition} ORDER BY {order}, cron_id DESC LIMI
 
 -- name: count
 SELECT count(*) AS n FROM cron WHERE {condition}
+
+-- name: visible
+SELECT FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id AND {visible} {lock}

@@ -90,3 +90,9 @@ FROM thread AS t LEFT JOIN LATERAL (
     ORDER BY created_seq LIMIT 1
 ) AS r ON true
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
+
+-- name: visible
+SELECT FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {visible} {lock}
+
+-- name: visibility
+SELECT {visible} AS is_visible FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id {lock}

@@ -18,7 +18,8 @@ from sqlalchemy import Connection, TextClause, text
 
 from shared.errors import Denied, NotFound
 from shared.infra.json_text import document_holds_nul
-from shared.infra.postgres import Driver, dumps, query
+from shared.infra.postgres import dumps
+from shared.sql import Conn, statement
 from shared.threads import records
 
 Filter = Mapping[str, Any]
@@ -26,7 +27,7 @@ Filter = Mapping[str, Any]
 MAX_DEPTH = 8  # of $or and $and
 MAX_ENTRIES = 100
 MAX_BYTES = 64 * 1024
-HELD = " FOR NO KEY UPDATE"
+LOCK = "FOR NO KEY UPDATE"
 LEAST_PARTS = 2  # of $or and $and
 JOINED = {"$or": " OR ", "$and": " AND "}
 
@@ -42,7 +43,7 @@ class BadFilter(Denied):
 def check(filter: Any) -> None:
     """Raise BadFilter for an invalid filter. None is valid and matches everything."""
     if filter is not None:
-        _Condition("metadata", "f", ":{}").of(filter)
+        _Condition("metadata", "f").of(filter)
 
 
 def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple[str, dict[str, Any]]:
@@ -50,12 +51,10 @@ def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple
 
     `column` is a JSONB column as it is written in the statement. Raises BadFilter for an invalid filter.
     """
-    return _compiled(filter, column, prefix, ":{}")
-
-
-def for_driver(filter: Filter | None, column: str) -> tuple[str, dict[str, Any]]:
-    """Return the condition and its values for statements of the driver, with `%(name)s` parameters."""
-    return _compiled(filter, column, "f", "%({})s")
+    if not filter:
+        return "true", {}
+    compiled = _Condition(column, prefix)
+    return compiled.of(filter), compiled.values
 
 
 def clause(filter: Filter | None, column: str) -> list[TextClause]:
@@ -66,21 +65,12 @@ def clause(filter: Filter | None, column: str) -> list[TextClause]:
     return [text(sql).bindparams(**values)]
 
 
-def _compiled(
-    filter: Filter | None, column: str, prefix: str, placeholder: str
-) -> tuple[str, dict[str, Any]]:
-    if not filter:
-        return "true", {}
-    compiled = _Condition(column, prefix, placeholder)
-    return compiled.of(filter), compiled.values
-
-
 class _Condition:
     """A filter being compiled to SQL: the values of its parameters, and the number of its entries."""
 
-    def __init__(self, column: str, prefix: str, placeholder: str) -> None:
+    def __init__(self, column: str, prefix: str) -> None:
         self.values: dict[str, Any] = {}
-        self._column, self._prefix, self._placeholder = column, prefix, placeholder
+        self._column, self._prefix = column, prefix
         self._entries = 0
 
     def of(self, filter: Any) -> str:
@@ -158,7 +148,7 @@ class _Condition:
     def _bind(self, value: Any, kind: str) -> str:
         name = f"{self._prefix}{len(self.values)}"
         self.values[name] = value
-        return f"CAST({self._placeholder.format(name)} AS {kind})"
+        return f"CAST(:{name} AS {kind})"
 
 
 def _unsupported(operator: str) -> BadFilter:
@@ -169,7 +159,7 @@ def _unsupported(operator: str) -> BadFilter:
 
 
 def require_thread(
-    conn: Connection | Driver,
+    conn: Conn,
     deployment_id: UUID,
     thread_id: UUID,
     filter: Filter | None,
@@ -186,7 +176,7 @@ def require_thread(
 
 
 def is_thread_visible(
-    conn: Connection | Driver,
+    conn: Conn,
     deployment_id: UUID,
     thread_id: UUID,
     filter: Filter | None,
@@ -194,18 +184,13 @@ def is_thread_visible(
     lock: bool = False,
 ) -> bool:
     """Whether the thread exists and the filter matches it."""
-    statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s"
-    return _is_there(conn, statement, "metadata", deployment_id, thread_id, filter, held=HELD if lock else "")
-
-
-ASSISTANT = """
-SELECT 1 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id
-    AND v.assistant_id = a.assistant_id AND v.version = a.version
-WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(id)s"""
+    visible, values = condition(filter, "metadata")
+    query = statement("threads.visible", visible=visible, lock=LOCK if lock else "")
+    return query.count(conn, **values, deployment_id=deployment_id, thread_id=thread_id) > 0
 
 
 def require_assistant(
-    conn: Connection | Driver,
+    conn: Conn,
     deployment_id: UUID,
     assistant_id: UUID,
     filter: Filter | None,
@@ -219,7 +204,7 @@ def require_assistant(
 
 
 def is_assistant_visible(
-    conn: Connection | Driver,
+    conn: Conn,
     deployment_id: UUID,
     assistant_id: UUID,
     filter: Filter | None,
@@ -227,12 +212,13 @@ def is_assistant_visible(
     lock: bool = False,
 ) -> bool:
     """Whether the assistant exists and the filter matches its active version."""
-    held = " FOR UPDATE OF a" if lock else ""
-    return _is_there(conn, ASSISTANT, "v.metadata", deployment_id, assistant_id, filter, held=held)
+    visible, values = condition(filter, "v.metadata")
+    query = statement("assistants.visible", visible=visible, lock="FOR UPDATE OF a" if lock else "")
+    return query.count(conn, **values, deployment_id=deployment_id, assistant_id=assistant_id) > 0
 
 
 def require_cron(
-    conn: Connection | Driver,
+    conn: Conn,
     deployment_id: UUID,
     cron_id: UUID,
     filter: Filter | None,
@@ -241,26 +227,12 @@ def require_cron(
     error: NotFound | None = None,
 ) -> None:
     """Raise NotFound if the cron is missing or hidden by the filter. See `require_thread`."""
-    statement = "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s"
-    if filter and not _is_there(
-        conn, statement, "metadata", deployment_id, cron_id, filter, held=HELD if lock else ""
-    ):
+    if not filter:
+        return
+    visible, values = condition(filter, "metadata")
+    query = statement("crons.visible", visible=visible, lock=LOCK if lock else "")
+    if not query.count(conn, **values, deployment_id=deployment_id, cron_id=cron_id):
         raise error or NotFound("Not Found")
-
-
-def _is_there(
-    conn: Connection | Driver,
-    statement: str,
-    column: str,
-    deployment_id: UUID,
-    id: UUID,
-    filter: Filter | None,
-    *,
-    held: str = "",
-) -> bool:
-    sql, values = _compiled(filter, column, "f", "%({})s")
-    key = {"deployment_id": deployment_id, "id": id}
-    return query(conn, f"{statement} AND {sql}{held}", {**key, **values}).fetchone() is not None
 
 
 # Visibility of threads. A hidden thread exists, in contrast to a thread that is not created yet.
@@ -283,13 +255,10 @@ def is_thread_hidden(
     """
     if not filter and not metadata:
         return False
-    is_visible, values = with_metadata(filter, metadata, "metadata")
-    statement = (
-        f"SELECT {is_visible} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-    )
-    key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    row = conn.execute(text(statement + (HELD if lock else "")), {**values, **key}).one_or_none()
-    return row is not None and not row[0]  # NULL: the metadata lacks a key of the filter
+    visible, values = with_metadata(filter, metadata, "metadata")
+    query = statement("threads.visibility", visible=visible, lock=LOCK if lock else "")
+    row = query.row(conn, **values, deployment_id=deployment_id, thread_id=thread_id)
+    return row is not None and not row["is_visible"]  # NULL: the metadata lacks a key of the filter
 
 
 def matches(conn: Connection, metadata: Mapping[str, Any], filter: Filter | None) -> bool:

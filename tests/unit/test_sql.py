@@ -82,6 +82,7 @@ DIGESTS = {
     "waiting_lanes": "24e9a9739981",
     "waiting_lanes_of": "cd52dc17dc90",
     "readable": "f0317b072011",
+    "served_graph": "09e6f1bd0819",
     "runners_of_pool": "ad3899e330e0",
     "checkpoint_parts": "6b30cd6b0aac",
     "newest_checkpoint": "e6928b1ae623",
