@@ -340,16 +340,14 @@ def delete(
         ),
         key,
     ).all()
-    thread_ids: Sequence[UUID] = []
+    thread_ids: list[UUID] = []
     if delete_threads:
-        is_visible, values = filters.condition(of_threads, "metadata")
-        of_assistant = text(
-            "SELECT thread_id FROM thread WHERE deployment_id = :deployment_id AND metadata @>"
-            f" jsonb_build_object('assistant_id', CAST(:assistant_id AS text)) AND {is_visible}"
+        visible, values = filters.condition(of_threads, "metadata")
+        rows = statement("assistants.threads", visible=visible).rows(
+            conn, **values, deployment_id=deployment_id, assistant_id=str(assistant_id)
         )
-        values |= {"deployment_id": deployment_id, "assistant_id": str(assistant_id)}
-        thread_ids = list(conn.execute(of_assistant, values).scalars())
-    return [(row.thread_id, row.run_id) for row in live], list(thread_ids)
+        thread_ids = [row["thread_id"] for row in rows]
+    return [(row.thread_id, row.run_id) for row in live], thread_ids
 
 
 def graph_ids(conn: Conn, deployment: DeploymentRef) -> list[str]:
@@ -359,29 +357,20 @@ def graph_ids(conn: Conn, deployment: DeploymentRef) -> list[str]:
     return [row["graph_id"] for row in rows]
 
 
-# A default assistant that no caller has changed follows the configuration of the last deployed revision.
-RECONFIGURE = text("""
-UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
-FROM assistant a
-WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
-  AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
-  AND v.metadata ->> 'created_by' = 'system'
-  AND (CAST(readable(v.config) AS jsonb) <> CAST(:config AS jsonb)
-    OR CAST(readable(v.context) AS jsonb) <> CAST(:context AS jsonb))
-""")
+_RECONFIGURE = statement("assistants.reconfigure")
 
 
 def reconfigure_default(
     conn: Connection, deployment_id: UUID, graph_id: str, config: Mapping[str, Any]
 ) -> None:
     """Set the configuration of a graph's default assistant, unless a caller has changed it."""
-    values = {
-        "deployment_id": deployment_id,
-        "assistant_id": default_id(graph_id),
-        "config": dumps(config),
-        "context": dumps(config.get("configurable", {})),
-    }
-    conn.execute(RECONFIGURE, values)
+    _RECONFIGURE.count(
+        conn,
+        deployment_id=deployment_id,
+        assistant_id=default_id(graph_id),
+        config=dumps(config),
+        context=dumps(config.get("configurable", {})),
+    )
 
 
 def reconfigure_defaults(conn: Connection, deployment_id: UUID, revision_id: UUID) -> None:

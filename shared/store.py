@@ -13,22 +13,26 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+import psycopg
+from sqlalchemy import Connection, text
 
 from shared import store_vectors
 from shared.errors import Invalid
+from shared.infra.arrays import texts
 from shared.infra.json_text import document_holds_nul
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Row, dumps
 from shared.records import OBJECT, TEXT, TIME, TIME_OR_NULL, Record, RecordField, Show, listed
+from shared.sql import statement
 from shared.store_vectors import ItemVectors
 
+# PostgreSQL refuses a value. Errors of the connection are none of these.
+REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
 MAX_PLACE_BYTES = 2_500  # of namespace and key together: the limit of a PostgreSQL index row
 MAX_VALUE_BYTES = 4 * 1024 * 1024
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 SWEPT_AT_ONCE = 5_000
 OPERATORS = {"$eq": "=", "$ne": "<>", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-LIVES = "(expires_at IS NULL OR expires_at > now())"
 
 Namespace = Sequence[str]
 
@@ -116,19 +120,10 @@ def path_of(namespace: Namespace) -> str:
     return "".join(f"{label}." for label in namespace)
 
 
-PUT = text("""
-INSERT INTO store_item (deployment_id, path, key, value, ttl_minutes, expires_at, created_at, updated_at)
-SELECT :deployment_id, :path, :key, CAST(:value AS jsonb), CAST(:ttl AS double precision),
-       CASE WHEN CAST(:ttl AS double precision) IS NOT NULL
-            THEN moment + make_interval(secs => least(CAST(:ttl AS double precision), :longest) * 60) END,
-       moment, moment
-FROM clock_timestamp() AS moment
-ON CONFLICT (deployment_id, path, key) DO UPDATE
-SET value = excluded.value, ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at,
-    updated_at = excluded.updated_at,
-    created_at = CASE WHEN store_item.expires_at <= now() THEN excluded.created_at ELSE store_item.created_at END
-RETURNING updated_at
-""")
+_PUT = statement("store.put")
+_GET = statement("store.get", columns=RECORD.select)
+_REFRESH = statement("store.refresh")
+_SWEEP = statement("store.sweep")
 
 
 def put(
@@ -147,20 +142,18 @@ def put(
     if len((path_of(namespace) + key).encode()) > MAX_PLACE_BYTES:
         message = f"namespace and key: at most {MAX_PLACE_BYTES} bytes together"
         raise Invalid(message, loc=("body", "namespace"))
-    written = conn.execute(
-        PUT,
-        {
-            "deployment_id": deployment_id,
-            "path": path_of(namespace),
-            "key": key,
-            "value": dumps(value),
-            "ttl": ttl_minutes,
-            "longest": MAX_TTL_MINUTES,
-        },
+    path = path_of(namespace)
+    (written,) = _PUT.rows(
+        conn,
+        deployment_id=deployment_id,
+        path=path,
+        key=key,
+        value=dumps(value),
+        ttl=ttl_minutes,
+        longest=MAX_TTL_MINUTES,
     )
     if indexed is not None:
-        path = path_of(namespace)
-        store_vectors.replace(conn, deployment_id, path, key, indexed, written.scalar_one())
+        store_vectors.replace(conn, deployment_id, path, key, indexed, written["updated_at"])
 
 
 def delete(conn: Connection, deployment_id: UUID, namespace: Namespace, key: str) -> None:
@@ -171,29 +164,17 @@ def delete(conn: Connection, deployment_id: UUID, namespace: Namespace, key: str
     )
 
 
-REFRESH = text("""
-UPDATE store_item SET expires_at = now() + make_interval(secs => least(ttl_minutes, :longest) * 60)
-WHERE deployment_id = :deployment_id AND ttl_minutes IS NOT NULL
-  AND (path, key) IN (SELECT * FROM unnest(CAST(:paths AS text[]), CAST(:keys AS text[])))
-RETURNING path, key, expires_at
-""")
-
-
 def get(
     conn: Connection, deployment_id: UUID, namespace: Namespace, key: str, *, refresh: bool = True
 ) -> dict[str, Any] | None:
     """Return an item or None. `refresh` restarts its time to live."""
-    query = text(
-        f"SELECT {RECORD.select} FROM store_item WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND {LIVES}"
-    )
-    key_of = {"deployment_id": deployment_id, "path": path_of(namespace), "key": key}
-    rows = conn.execute(query, key_of).mappings().all()
+    rows = _GET.rows(conn, deployment_id=deployment_id, path=path_of(namespace), key=key)
     items = _read(conn, deployment_id, rows, refresh, RECORD.show)
     return items[0] if items else None
 
 
 def _read(
-    conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], refresh: bool, show: Show
+    conn: Connection, deployment_id: UUID, rows: Sequence[Row], refresh: bool, show: Show
 ) -> list[dict[str, Any]]:
     """Return the items of these rows. `refresh` restarts their time to live."""
     expiries = _refreshed(conn, deployment_id, rows) if refresh else {}
@@ -203,18 +184,19 @@ def _read(
     ]
 
 
-def _refreshed(
-    conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping]
-) -> dict[tuple[str, str], datetime]:
+def _refreshed(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[tuple[str, str], datetime]:
     """Restart the time to live of those rows that have one. Returns their expiry by `(path, key)`."""
     expiring = [row for row in rows if row["ttl_minutes"] is not None]
     if not expiring:
         return {}
-    paths, keys = [row["path"] for row in expiring], [row["key"] for row in expiring]
-    refreshed = conn.execute(
-        REFRESH, {"deployment_id": deployment_id, "paths": paths, "keys": keys, "longest": MAX_TTL_MINUTES}
+    refreshed = _REFRESH.rows(
+        conn,
+        deployment_id=deployment_id,
+        paths=texts([row["path"] for row in expiring]),
+        keys=texts([row["key"] for row in expiring]),
+        longest=MAX_TTL_MINUTES,
     )
-    return {(row.path, row.key): row.expires_at for row in refreshed}
+    return {(row["path"], row["key"]): row["expires_at"] for row in refreshed}
 
 
 def search(
@@ -233,17 +215,13 @@ def search(
     With the vector of a query (`near`), items are ordered by similarity; items without a vector come last.
     """
     values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
-    where = ["deployment_id = :deployment_id", LIVES, *_below(prefix, values)]
-    where += _conditions(filter or {}, (), values)
-    score, order = "", ""
-    if near is not None:
-        values |= store_vectors.score_values(near)
-        score, order = store_vectors.SCORE, "score DESC NULLS LAST, "
-    query = text(
-        f"SELECT {RECORD.select}{', score' if score else ''} FROM store_item AS i {score} WHERE {' AND '.join(where)}"
-        f" ORDER BY {order}updated_at DESC, path, key LIMIT :limit OFFSET :offset"
-    )
-    rows = conn.execute(query, values).mappings().all()
+    condition = " AND ".join([*_below(prefix, values), *_conditions(filter or {}, (), values)]) or "true"
+    if near is None:
+        page = statement("store.search", columns=RECORD.select, condition=condition)
+    else:
+        page = statement("store.search_near", columns=RECORD.select, condition=condition)
+        values |= {"near": store_vectors.literal(near), "dims": len(near)}
+    rows = page.rows(conn, **values)
     return _read(conn, deployment_id, rows, refresh, RECORD.show_search_result)
 
 
@@ -257,19 +235,19 @@ def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:
 
 def _conditions(filter: Mapping[str, Any], path: tuple[str, ...], values: dict[str, Any]) -> Iterator[str]:
     """Yield SQL conditions of a filter: objects are compared by key, other values as a whole. Raises Invalid."""
-    for key, wanted in filter.items():
-        yield from _condition(wanted, (*path, key), values)
+    for key, operand in filter.items():
+        yield from _condition(operand, (*path, key), values)
 
 
-def _condition(wanted: Any, path: tuple[str, ...], values: dict[str, Any]) -> Iterator[str]:
-    if not isinstance(wanted, Mapping):
-        yield _compared("$eq", wanted, path, values)
-    elif any(key.startswith("$") for key in wanted):
-        for operator, operand in wanted.items():
+def _condition(expected: Any, path: tuple[str, ...], values: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(expected, Mapping):
+        yield _compared("$eq", expected, path, values)
+    elif any(key.startswith("$") for key in expected):
+        for operator, operand in expected.items():
             yield _compared(operator, operand, path, values)
     else:
         yield f"jsonb_typeof(value #> {_bind(list(path), 'text[]', values)}) = 'object'"
-        yield from _conditions(wanted, path, values)
+        yield from _conditions(expected, path, values)
 
 
 def _compared(operator: str, operand: Any, path: tuple[str, ...], values: dict[str, Any]) -> str:
@@ -277,12 +255,12 @@ def _compared(operator: str, operand: Any, path: tuple[str, ...], values: dict[s
     sign = OPERATORS.get(operator)
     if sign is None:
         raise Invalid(f"Unsupported operator: {operator}", loc=("body", "filter"), status=400)
-    found = f"coalesce(value #> {_bind(list(path), 'text[]', values)}, 'null')"
+    stored = f"coalesce(value #> {_bind(list(path), 'text[]', values)}, 'null')"
     operand_sql = _bind(dumps(operand), "jsonb", values)
-    comparison = f"{found} {sign} {operand_sql}"
+    comparison = f"{stored} {sign} {operand_sql}"
     if operator in ("$eq", "$ne"):
         return comparison
-    return f"(jsonb_typeof({found}) = jsonb_typeof({operand_sql}) AND {comparison})"
+    return f"(jsonb_typeof({stored}) = jsonb_typeof({operand_sql}) AND {comparison})"
 
 
 def _bind(value: Any, kind: str, values: dict[str, Any]) -> str:
@@ -301,32 +279,21 @@ def namespaces(
     offset: int = 0,
 ) -> list[list[str]]:
     """Return namespaces with items, sorted. `matches` are ("prefix" | "suffix", labels) pairs; `*` is any label."""
-    values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
-    where = ["deployment_id = :deployment_id", LIVES]
+    values: dict[str, Any] = {"max_depth": max_depth, "limit": limit, "offset": offset}
+    conditions = ["true"]
     for kind, labels in matches:
-        where.append(f"cardinality(labels) >= {len(labels)}")
+        conditions.append(f"cardinality(labels) >= {len(labels)}")
         for n, label in enumerate(labels):
             at = str(n + 1) if kind == "prefix" else f"cardinality(labels) - {len(labels) - n - 1}"
             if label != "*":
-                where.append(f"labels[{at}] = {_bind(label, 'text', values)}")
-    shown = "labels" if max_depth is None else f"labels[1:{int(max_depth)}]"
-    query = text(
-        f"SELECT shown FROM (SELECT DISTINCT {shown} AS shown FROM store_item,"
-        " LATERAL string_to_array(rtrim(path, '.'), '.') AS labels WHERE "
-        + " AND ".join(where)
-        + ') AS found ORDER BY shown COLLATE "C" LIMIT :limit OFFSET :offset'
-    )
-    return [list(found) for found in conn.execute(query, values).scalars()]
+                conditions.append(f"labels[{at}] = {_bind(label, 'text', values)}")
+    query = statement("store.namespaces", condition=" AND ".join(conditions))
+    return [list(row["namespace"]) for row in query.rows(conn, **values, deployment_id=deployment_id)]
 
 
 def sweep(conn: Connection) -> int:
     """Delete some expired items. Returns how many."""
-    query = text(
-        "DELETE FROM store_item WHERE (deployment_id, path, key) IN (SELECT deployment_id, path, key"
-        " FROM store_item WHERE expires_at <= now() LIMIT :limit)"
-        " AND expires_at <= now()"  # checked again, because an item may have been replaced meanwhile
-    )
-    return conn.execute(query, {"limit": SWEPT_AT_ONCE}).rowcount
+    return _SWEEP.count(conn, limit=SWEPT_AT_ONCE)
 
 
 # Store operations of graph code, as graph hosts send them
@@ -337,6 +304,13 @@ def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any
 
     Of several writes to an item, the last wins. Raises Invalid.
     """
+    try:
+        return _execute(conn, deployment_id, ops)
+    except REFUSED as error:
+        raise Invalid(f"the database refuses it: {error}") from error
+
+
+def _execute(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any]]) -> list[Any]:
     for op in ops:
         if "key" in op:
             check_key(op["key"])

@@ -152,23 +152,6 @@ def add(conn: Connection, deployment_id: UUID, item: Any, indexed: ItemVectors) 
         replace(conn, deployment_id, item.path, item.key, indexed, item.updated_at)
 
 
-# Cosine similarity of an item's nearest vector to the query, at most 1. To be joined to store_item.
-SCORE = """
-LEFT JOIN LATERAL (
-    SELECT max(CASE WHEN vector_dims(v.embedding) = :dims
-               THEN nullif(1 - (v.embedding <=> CAST(:near AS vector)), 'NaN') END) AS score
-    FROM store_vector AS v
-    WHERE v.deployment_id = i.deployment_id AND v.path = i.path AND v.key = i.key
-      AND v.written_at = i.updated_at AND v.n >= 0
-) AS s ON true
-"""
-
-
 def literal(embedding: Sequence[float]) -> str:
     """Return a vector in PostgreSQL's text format."""
     return "[" + ",".join(repr(float(number)) for number in embedding) + "]"
-
-
-def score_values(near: Sequence[float]) -> dict[str, Any]:
-    """Return the parameters of SCORE."""
-    return {"near": literal(near), "dims": len(near)}

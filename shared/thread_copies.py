@@ -12,6 +12,7 @@ from shared.errors import NotFound
 from shared.infra.postgres import Row, dumps
 from shared.runs import cancel
 from shared.runs.cancel import Displaced
+from shared.sql import statement
 from shared.threads import checkpoints, records
 
 
@@ -93,17 +94,7 @@ def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     return not conn.execute(live, key).scalar_one()
 
 
-STORAGE = text("""
-WITH own AS (SELECT CAST(:deployment_id AS uuid) AS d, CAST(:thread_id AS uuid) AS t)
-SELECT
-    (SELECT json_build_object('count', count(*), 'bytes', coalesce(sum(octet_length(data)), 0))
-     FROM checkpoint, own WHERE deployment_id = d AND thread_id = t) AS checkpoints,
-    (SELECT json_build_object('count', count(*), 'bytes', coalesce(sum(octet_length(data)), 0))
-     FROM checkpoint_write, own WHERE deployment_id = d AND thread_id = t) AS pending_writes,
-    (SELECT coalesce(json_object_agg(channel, json_build_object('versions', n, 'bytes', bytes)), '{}')
-     FROM (SELECT channel, count(*) AS n, sum(octet_length(data)) AS bytes FROM checkpoint_blob, own
-           WHERE deployment_id = d AND thread_id = t GROUP BY channel ORDER BY channel) AS c) AS by_channel
-""")
+_STORAGE = statement("checkpoints.storage")
 
 
 def storage(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any]:
@@ -112,17 +103,17 @@ def storage(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str,
     Small channel values are stored inside their checkpoint and count there.
     """
     records.require(conn, deployment_id, thread_id)
-    row = conn.execute(STORAGE, {"deployment_id": deployment_id, "thread_id": thread_id}).one()
-    channels = row.by_channel.values()
+    (row,) = _STORAGE.rows(conn, deployment_id=deployment_id, thread_id=thread_id)
+    channels = row["by_channel"].values()
     values = {
         "count": sum(channel["versions"] for channel in channels),
         "bytes": sum(channel["bytes"] for channel in channels),
-        "by_channel": row.by_channel,
+        "by_channel": row["by_channel"],
     }
     return {
         "thread_id": thread_id,
-        "total_bytes": row.checkpoints["bytes"] + values["bytes"] + row.pending_writes["bytes"],
-        "checkpoints": row.checkpoints,
+        "total_bytes": row["checkpoints"]["bytes"] + values["bytes"] + row["pending_writes"]["bytes"],
+        "checkpoints": row["checkpoints"],
         "channel_values": values,
-        "pending_writes": row.pending_writes,
+        "pending_writes": row["pending_writes"],
     }

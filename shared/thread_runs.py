@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import text
-
 from shared.errors import Unavailable
 from shared.eventlog.hub import Reader
+from shared.infra.arrays import bigints, uuids
 from shared.infra.postgres import connection
+from shared.sql import statement
 
 log = logging.getLogger(__name__)
 
+_CHANGED = statement("threads.changed")
 LOOK_SECONDS = 10.0  # interval at which rows are polled without a wake-up
 MAX_POLLED = 1_000  # threads per statement
 
@@ -53,16 +54,6 @@ class _Idle:
 class _IdleReaders:
     """The idle readers of this process. A due reader polls for all that are due soon, and wakes those with changes."""
 
-    # A deleted thread counts as changed.
-    CHANGED = text("""
-SELECT known.number
-FROM unnest(CAST(:deployments AS uuid[]), CAST(:threads AS uuid[]), CAST(:runs AS bigint[]), CAST(:states AS bigint[]))
-    WITH ORDINALITY AS known (deployment_id, thread_id, last_seq, state_at, number)
-LEFT JOIN thread AS t ON t.deployment_id = known.deployment_id AND t.thread_id = known.thread_id
-WHERE t.last_seq IS DISTINCT FROM known.last_seq
-    OR known.state_at <> 0 AND CAST(extract(epoch FROM t.state_updated_at) * 1000000 AS bigint) <> known.state_at
-""")
-
     def __init__(self) -> None:
         self._all: dict[int, _Idle] = {}
         self._lock = threading.Lock()
@@ -80,21 +71,22 @@ WHERE t.last_seq IS DISTINCT FROM known.last_seq
         due = self._take_due()
         if not due:
             return
-        known = {
-            "deployments": [idle.deployment_id for idle in due],
-            "threads": [idle.thread_id for idle in due],
-            "runs": [idle.look.last_run for idle in due],
-            "states": [idle.look.state_at for idle in due],
-        }
         try:
             with connection() as conn:
-                changed = conn.execute(self.CHANGED, known).scalars().all()
+                changed = _CHANGED.rows(
+                    conn,
+                    deployment_ids=uuids([idle.deployment_id for idle in due]),
+                    thread_ids=uuids([idle.thread_id for idle in due]),
+                    last_runs=bigints([idle.look.last_run for idle in due]),
+                    state_times=bigints([idle.look.state_at for idle in due]),
+                )
         except Unavailable as error:
             log.warning("%d threads: cannot look for new runs now: %s", len(due), error)
             return
-        for number in changed:
-            due[number - 1].has_changed = True
-            due[number - 1].wake_ups.wake()
+        for row in changed:
+            idle = due[row["number"] - 1]
+            idle.has_changed = True
+            idle.wake_ups.wake()
 
     def _take_due(self) -> list[_Idle]:
         now = time.monotonic()
@@ -143,7 +135,7 @@ class ThreadReader(ABC, Generic[Shown]):
                 yield from self._wait(look, wake_ups, quiet_seconds)
             else:
                 yield from self._run(look.run, quiet_seconds)
-                self._after = look.run.created_seq
+                self._after = look.run["created_seq"]
 
     @property
     def _keys(self) -> dict[str, UUID]:

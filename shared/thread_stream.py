@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis.exceptions import RedisError
-from sqlalchemy import text
 
 from shared.errors import NotFound
 from shared.eventlog import events, follow
@@ -27,6 +26,7 @@ from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.models import LIVE_RUN_STATUSES
 from shared.runs import end_event
+from shared.sql import statement
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import state
 
@@ -67,26 +67,8 @@ class StreamPosition:
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
-# Runs after `known` are live or new when the stream begins. Earlier runs are included within the retention time if they
-# are resumable. The run that the reader was `reading` need not be resumable, so that at least its end is sent.
-LOOK = text("""
-SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs, r.seq_reserved
-FROM thread AS t LEFT JOIN LATERAL (
-    SELECT run_id, created_seq, status, attempt, kwargs, seq_reserved FROM run
-    WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
-      AND (created_seq > :known OR ended_at > now() - make_interval(secs => :retention)
-           AND (created_seq = :reading OR CAST(readable(kwargs) ->> 'resumable' AS boolean)))
-    ORDER BY created_seq LIMIT 1
-) AS r ON true
-WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
-""")
-
-BEGIN = text("""
-SELECT t.state_updated_at, coalesce((
-    SELECT min(created_seq) - 1 FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id
-    AND is_live(status)), t.last_seq) AS known, t.last_seq
-FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
-""")
+_BEGIN = statement("threads.begin_stream")
+_NEXT = statement("threads.next_of_stream")
 
 
 class ThreadStream(ThreadReader[ThreadEvent]):
@@ -110,20 +92,22 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         self._sends_states = STATE_UPDATE in modes
         self._position = position
         self._retention = retention_seconds
-        self._known = self._newest = 0  # see LOOK; the newest run at the beginning of the stream
+        self._known = self._newest = (
+            0  # see the statement _NEXT; the newest run at the beginning of the stream
+        )
         self._state_at = 0
         self._has_run = False  # the last poll found a run to follow
 
     def open(self) -> None:
         """Determine where the stream begins. Raises NotFound if the thread does not exist."""
         with connection() as conn:
-            row = conn.execute(BEGIN, self._keys).one_or_none()
+            row = _BEGIN.row(conn, **self._keys)
         if row is None:
             raise NotFound(f"Thread with ID {self._thread_id} not found")
-        self._known, self._newest = row.known, row.last_seq
+        self._known, self._newest = row["known"], row["last_seq"]
         self._after = self._known if self._position is None else min(self._position.run - 1, self._known)
         state_at = self._position.state_at if self._position is not None else None
-        self._state_at = _microseconds(row.state_updated_at) if state_at is None else state_at
+        self._state_at = _microseconds(row["state_updated_at"]) if state_at is None else state_at
 
     def _look(self) -> Look | None:
         position = self._position
@@ -134,10 +118,11 @@ class ThreadStream(ThreadReader[ThreadEvent]):
             "reading": position.run if position is not None and position.seq else None,
         }
         with connection() as conn:
-            row = conn.execute(LOOK, {**self._keys, **bounds}).one_or_none()
+            row = _NEXT.row(conn, **self._keys, **bounds)
         if row is None:
             return None
-        return Look(row.last_seq, row if row.run_id else None, _microseconds(row.state_updated_at))
+        run = None if row["run_id"] is None else row
+        return Look(row["last_seq"], run, _microseconds(row["state_updated_at"]))
 
     def _between(self, look: Look) -> Sequence[list[ThreadEvent]]:
         """Return the state if it has changed, but never before the run that has changed it."""
@@ -158,10 +143,15 @@ class ThreadStream(ThreadReader[ThreadEvent]):
 
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
         """Yield the events of one run's log that the reader's modes include, and the end of the run."""
-        run_id, after, keep = run.run_id, self._begin(run), self._keep(run)
+        run_id, after, keep = run["run_id"], self._begin(run), self._keep(run)
         with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
-            if not newest and after and run.status not in LIVE_RUN_STATUSES and run.seq_reserved <= after:
+            if (
+                not newest
+                and after
+                and run["status"] not in LIVE_RUN_STATUSES
+                and run["seq_reserved"] <= after
+            ):
                 return  # the log is gone, and the reader has seen its end
             if after is not None and newest:  # an empty log was lost, so its numbers were in use
                 after = min(after, newest)
@@ -179,24 +169,28 @@ class ThreadStream(ThreadReader[ThreadEvent]):
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
                     if name := keep(event.name):
-                        sent.append(self._sent(event, name, run.created_seq, seq, run_id))
+                        sent.append(self._sent(event, name, run["created_seq"], seq, run_id))
                 yield sent
 
     def _begin(self, run: Any) -> int | None:
         """Return the number of the event in the run's log after which to continue. None means from now on."""
-        if run.created_seq > self._newest:
+        if run["created_seq"] > self._newest:
             return 0
-        if self._position is not None and (run.kwargs["resumable"] or run.created_seq <= self._known):
-            return self._position.seq if run.created_seq == self._position.run else 0
-        was_first = run.created_seq == self._known + 1
-        return None if was_first and run.attempt else 0
+        if self._position is not None and (run["kwargs"]["resumable"] or run["created_seq"] <= self._known):
+            return self._position.seq if run["created_seq"] == self._position.run else 0
+        was_first = run["created_seq"] == self._known + 1
+        return None if was_first and run["attempt"] else 0
 
     def _keep(self, run: Any) -> Keep:
         """Return the filter of a run's events for the modes. A run that is not replayed sends only its end."""
-        if run.created_seq <= self._known and not run.kwargs["resumable"] and self._modes != {STATE_UPDATE}:
+        if (
+            run["created_seq"] <= self._known
+            and not run["kwargs"]["resumable"]
+            and self._modes != {STATE_UPDATE}
+        ):
             return lambda name: name if name == END else None
         if RUN_MODES in self._modes:
-            keep = self._filter_of(run.kwargs)
+            keep = self._filter_of(run["kwargs"])
             return lambda name: name if name in (END, EXPIRED.name) else keep(name)
         if LIFECYCLE in self._modes:
             return lambda name: name if name in ("metadata", END) else None

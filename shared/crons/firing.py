@@ -19,17 +19,18 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.crons import schedule
 from shared.deployments import deployments
 from shared.errors import Denied, Invalid, Refused, RunyardError
 from shared.infra import encryption
-from shared.infra.postgres import connection
+from shared.infra.postgres import Row, connection
 from shared.runs import creation
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
 from shared.settings import Settings
+from shared.sql import statement
 from shared.user_code import authorization
 from shared.user_code.users import User, user_of
 
@@ -38,16 +39,9 @@ log = logging.getLogger(__name__)
 FIRED_AT_ONCE = 50
 NO_USER = "it was created before the deployment had its own authorization, and has no user"
 
-# Whether a cron's runs must be authorized: the serving revision has its own authorization.
-IS_GUARDED = "(r.user_code ->> 'auth' IS NOT NULL)"
-DUE = """
-FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id JOIN revision AS r ON r.id = d.active_revision_id
-WHERE c.enabled AND c.next_run_date <= now() AND (c.end_time IS NULL OR c.next_run_date <= c.end_time)
-  AND d.deleted_at IS NULL"""
-ALL_DUE = text(f"SELECT c.cron_id {DUE} AND {IS_GUARDED} = :guarded ORDER BY c.next_run_date LIMIT :limit")
-ONE_DUE = f"SELECT c.*, d.active_revision_id, now() AS now {DUE} AND c.cron_id = :cron_id AND {IS_GUARDED} = :guarded"
-READ, TAKE = text(ONE_DUE), text(f"{ONE_DUE} FOR UPDATE OF c SKIP LOCKED")
-
+_DUE = statement("crons.due")
+_READ = statement("crons.one_due", lock="")
+_LOCK = statement("crons.one_due", lock="FOR UPDATE OF c SKIP LOCKED")
 ADVANCE = text("UPDATE cron SET next_run_date = :next, enabled = :enabled WHERE cron_id = :cron_id")
 
 
@@ -57,14 +51,14 @@ class _NotDue(RunyardError):
 
 def due(conn: Connection, *, guarded: bool, limit: int = FIRED_AT_ONCE) -> Sequence[UUID]:
     """Return the crons that are due, oldest first. `guarded`: those of deployments with their own authorization."""
-    return conn.execute(ALL_DUE, {"guarded": guarded, "limit": limit}).scalars().all()
+    return [row["cron_id"] for row in _DUE.rows(conn, guarded=guarded, limit=limit)]
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
     """The part of a firing that is committed with the run: the cron, locked and advanced."""
 
-    row: RowMapping
+    row: Row
     guarded: bool
 
     def begin(self, conn: Connection) -> None:
@@ -97,7 +91,7 @@ def fire(cron_id: UUID, settings: Settings, *, guarded: bool) -> Created | None:
 
 def _fire(cron_id: UUID, settings: Settings, *, guarded: bool) -> Created:
     with connection() as conn:
-        row = conn.execute(READ, {"cron_id": cron_id, "guarded": guarded}).mappings().one_or_none()
+        row = _READ.row(conn, cron_id=cron_id, guarded=guarded)
         deployment = None if row is None else deployments.resolve_by_id(conn, row["deployment_id"])
     if row is None or deployment is None:
         raise _NotDue
@@ -113,16 +107,16 @@ def _fire(cron_id: UUID, settings: Settings, *, guarded: bool) -> Created:
     return creation.create_runs(creator, [request_of(row)], part=Firing(row, guarded))[0]
 
 
-def _lock(conn: Connection, cron_id: UUID, *, guarded: bool) -> RowMapping | None:
+def _lock(conn: Connection, cron_id: UUID, *, guarded: bool) -> Row | None:
     """Lock a due cron until the transaction ends. Returns None if it is not due or locked by another process."""
-    return conn.execute(TAKE, {"cron_id": cron_id, "guarded": guarded}).mappings().one_or_none()
+    return _LOCK.row(conn, cron_id=cron_id, guarded=guarded)
 
 
-def _content(row: RowMapping) -> dict[str, Any]:
+def _content(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "now"}
 
 
-def _user(row: RowMapping) -> User:
+def _user(row: Row) -> User:
     if row["auth_user"] is None:
         raise Invalid(NO_USER)
     try:
@@ -131,7 +125,7 @@ def _user(row: RowMapping) -> User:
         raise Invalid("its user cannot be decrypted") from error
 
 
-def request_of(row: RowMapping) -> RunRequest:
+def request_of(row: Row) -> RunRequest:
     """Return the request of the run that a cron creates."""
     payload = row["payload"]
     fields = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}
@@ -154,7 +148,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 
 
-def _advance(conn: Connection, row: RowMapping) -> None:
+def _advance(conn: Connection, row: Row) -> None:
     """Advance a cron to its next due time in the future. Disables it if the schedule has none."""
     after = max(row["now"], row["next_run_date"])
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants
@@ -16,7 +16,7 @@ from shared.crons import schedule as schedules
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, TooMany
 from shared.infra import encryption
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Row, dumps
 from shared.records import (
     BOOLEAN,
     ID,
@@ -29,6 +29,7 @@ from shared.records import (
     Record,
     RecordField,
 )
+from shared.sql import statement
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.filters import Filter
@@ -59,22 +60,20 @@ RECORD = Record(
 SORTABLE = (
     "cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at",
 )  # fmt: skip
-OWN = ("schedule", "timezone", "end_time", "on_run_completed", "enabled")
+FIELDS = ("schedule", "timezone", "end_time", "on_run_completed", "enabled")
 MAX_PER_DEPLOYMENT = 10_000
 
 
-INSERT = text("""
-INSERT INTO cron (cron_id, deployment_id, assistant_id, thread_id, user_id, end_time, schedule, timezone,
-                  payload, next_run_date, metadata, on_run_completed, enabled, auth_user)
-VALUES (:cron_id, :deployment_id, :assistant_id, :thread_id, :user_id, :end_time, :schedule, :timezone,
-        CAST(:payload AS json), :next_run_date, CAST(:metadata AS jsonb), :on_run_completed, :enabled, :auth_user)
-""")
+_INSERT = statement("crons.insert")
+_GET = statement("crons.get", columns=RECORD.select, lock="")
+_LOCK = statement("crons.get", columns=RECORD.select, lock="FOR UPDATE")
+_UPDATE = statement("crons.update")
 
 
 def create(
     conn: Connection,
     deployment: DeploymentRef,
-    asked: Mapping[str, Any],
+    body: Mapping[str, Any],
     *,
     thread_id: UUID | None,
     cron_id: UUID | None = None,
@@ -82,13 +81,13 @@ def create(
     of_assistants: Filter | None = None,
     of_threads: Filter | None = None,
     min_seconds: float = 0,
-) -> RowMapping:
+) -> Row:
     """Insert a cron from a request body. Raises NotFound (assistant, thread), Invalid (schedule, time zone), TooMany.
 
     `user` is the document of the deployment's user who made the request; the cron's runs act for this user. Objects
     hidden by the filters count as missing.
     """
-    assistant_id = _assistant(conn, deployment, asked["assistant_id"], of_assistants)
+    assistant_id = _assistant(conn, deployment, body["assistant_id"], of_assistants)
     if thread_id is not None:
         _require_thread(conn, deployment.id, thread_id, of_threads)
     if count(conn, deployment.id) >= MAX_PER_DEPLOYMENT:
@@ -96,42 +95,40 @@ def create(
             f"This deployment has {MAX_PER_DEPLOYMENT} crons already: delete some.", retry_after_seconds=60
         )
     cron_id = cron_id or uuid7()
-    end_time = _moment(asked.get("end_time"))
+    end_time = _moment(body.get("end_time"))
     _refuse_past(conn, end_time)
-    conn.execute(
-        INSERT,
-        {
-            "cron_id": cron_id,
-            "deployment_id": deployment.id,
-            "assistant_id": assistant_id,
-            "thread_id": thread_id,
-            "user_id": "" if user is None else user["identity"],
-            "auth_user": None if user is None else encryption.encrypt(dumps(user)),
-            "end_time": end_time,
-            "schedule": asked["schedule"],
-            "timezone": asked.get("timezone"),
-            "payload": dumps(_payload(asked, cron_id, assistant_id)),
-            "next_run_date": _first(conn, asked["schedule"], asked.get("timezone"), min_seconds),
-            "metadata": dumps(asked.get("metadata") or {}),
-            "on_run_completed": None if thread_id else asked.get("on_run_completed") or "delete",
-            "enabled": asked.get("enabled", True),
-        },
+    _INSERT.count(
+        conn,
+        cron_id=cron_id,
+        deployment_id=deployment.id,
+        assistant_id=assistant_id,
+        thread_id=thread_id,
+        user_id="" if user is None else user["identity"],
+        auth_user=None if user is None else encryption.encrypt(dumps(user)),
+        end_time=end_time,
+        schedule=body["schedule"],
+        timezone=body.get("timezone"),
+        payload=dumps(_payload(body, cron_id, assistant_id)),
+        next_run_date=_first_run(conn, body["schedule"], body.get("timezone"), min_seconds),
+        metadata=dumps(body.get("metadata") or {}),
+        on_run_completed=None if thread_id else body.get("on_run_completed") or "delete",
+        enabled=body.get("enabled", True),
     )
     return get(conn, deployment.id, cron_id)
 
 
-def _first(conn: Connection, schedule: str, timezone: str | None, min_seconds: float) -> datetime:
+def _first_run(conn: Connection, schedule: str, timezone: str | None, min_seconds: float) -> datetime:
     """Return the first due time of a schedule. Raises Invalid if it is due twice within `min_seconds`."""
-    first = schedules.next_after(schedule, timezone, _now(conn))
+    first = schedules.next_after(schedule, timezone, _database_time(conn))
     schedules.refuse_closer(schedule, min_seconds)
     return first
 
 
 def _assistant(conn: Connection, deployment: DeploymentRef, named: str, visible: Filter | None) -> UUID:
     try:
-        found = assistants.resolve(conn, deployment, named).assistant_id
-        filters.require_assistant(conn, deployment.id, found, visible)
-        return found
+        assistant_id = assistants.resolve(conn, deployment, named).assistant_id
+        filters.require_assistant(conn, deployment.id, assistant_id, visible)
+        return assistant_id
     except (NotFound, Invalid):
         raise NotFound(f"Assistant '{named}' not found") from None
 
@@ -144,15 +141,15 @@ def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID, visi
         raise NotFound(f"Thread with ID '{thread_id}' not found. Create it first.") from None
 
 
-def payload(asked: Mapping[str, Any], cron_id: UUID) -> dict[str, Any]:
+def payload(body: Mapping[str, Any], cron_id: UUID) -> dict[str, Any]:
     """Return the request that each run is created from: the body as sent, with the cron's id in its `configurable`."""
-    config = asked.get("config") or {}
+    config = body.get("config") or {}
     configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
-    return {**asked, "config": {**config, "configurable": configurable}}
+    return {**body, "config": {**config, "configurable": configurable}}
 
 
-def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict[str, Any]:
-    return {**payload(asked, cron_id), "assistant_id": str(assistant_id)}
+def _payload(body: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict[str, Any]:
+    return {**payload(body, cron_id), "assistant_id": str(assistant_id)}
 
 
 def _moment(sent: str | None) -> datetime | None:
@@ -161,21 +158,17 @@ def _moment(sent: str | None) -> datetime | None:
 
 def _refuse_past(conn: Connection, end_time: datetime | None) -> None:
     """Raise Invalid for an end time in the past, with which the cron would never fire."""
-    if end_time is not None and end_time <= _now(conn):
+    if end_time is not None and end_time <= _database_time(conn):
         raise Invalid("end_time: must be in the future", loc=("body", "end_time"))
 
 
-def _now(conn: Connection) -> datetime:
+def _database_time(conn: Connection) -> datetime:
     return conn.execute(text("SELECT now()")).scalar_one()
 
 
-def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = False) -> RowMapping:
+def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = False) -> Row:
     """Return a cron. Raises NotFound."""
-    query = text(
-        f"SELECT {RECORD.select} FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id"
-        + (" FOR UPDATE" if lock else "")
-    )
-    row = conn.execute(query, {"deployment_id": deployment_id, "cron_id": cron_id}).mappings().one_or_none()
+    row = (_LOCK if lock else _GET).row(conn, deployment_id=deployment_id, cron_id=cron_id)
     if row is None:
         raise NotFound("Not Found")
     return row
@@ -186,18 +179,10 @@ def firings(conn: Connection, deployment_id: UUID, cron_id: UUID, *, count: int)
     row = get(conn, deployment_id, cron_id)
     if not row["enabled"]:
         return []
-    now = _now(conn)
+    now = _database_time(conn)
     first = max(row["next_run_date"], now)
     later = schedules.firings(row["schedule"], row["timezone"], first, count=count)
     return [at for at in [first, *later][:count] if row["end_time"] is None or at <= row["end_time"]]
-
-
-UPDATE = text("""
-UPDATE cron SET schedule = :schedule, timezone = :timezone, end_time = :end_time, enabled = :enabled,
-    on_run_completed = :on_run_completed, next_run_date = :next_run_date, updated_at = now(),
-    payload = CAST(:payload AS json), metadata = CAST(:metadata AS jsonb)
-WHERE deployment_id = :deployment_id AND cron_id = :cron_id
-""")
 
 
 def update(
@@ -209,7 +194,7 @@ def update(
     visible: Filter | None = None,
     stamped: Mapping[str, Any] | None = None,
     min_seconds: float = 0,
-) -> RowMapping:
+) -> Row:
     """Change the given fields. Metadata is merged; a new schedule or time zone starts from now.
 
     `stamped` is added to the metadata of the cron and of its runs and overrides equal keys. Raises NotFound, Invalid.
@@ -219,29 +204,27 @@ def update(
         filters.require_cron(conn, deployment_id, cron_id, visible)
     except NotFound:
         raise NotFound(f"Cron '{cron_id}' not found") from None
-    own = {name: changes.get(name, row[name]) for name in OWN}
+    fields = {name: changes.get(name, row[name]) for name in FIELDS}
     if "end_time" in changes:
-        own["end_time"] = _moment(changes["end_time"])
-        _refuse_past(conn, own["end_time"])
+        fields["end_time"] = _moment(changes["end_time"])
+        _refuse_past(conn, fields["end_time"])
     if row["thread_id"] is not None:
-        own["on_run_completed"] = None
+        fields["on_run_completed"] = None
     next_run_date = row["next_run_date"]
     if "schedule" in changes or "timezone" in changes:
         least = min_seconds if "schedule" in changes else 0
-        next_run_date = _first(conn, own["schedule"], own["timezone"], least)
+        next_run_date = _first_run(conn, fields["schedule"], fields["timezone"], least)
     payload = {**row["payload"], **changes}
     if stamped:
         payload["metadata"] = {**(payload.get("metadata") or {}), **stamped}
-    conn.execute(
-        UPDATE,
-        {
-            **own,
-            "deployment_id": deployment_id,
-            "cron_id": cron_id,
-            "next_run_date": next_run_date,
-            "payload": dumps(_payload(payload, cron_id, row["assistant_id"])),
-            "metadata": dumps({**row["metadata"], **(changes.get("metadata") or {}), **(stamped or {})}),
-        },
+    _UPDATE.count(
+        conn,
+        **fields,
+        deployment_id=deployment_id,
+        cron_id=cron_id,
+        next_run_date=next_run_date,
+        payload=dumps(_payload(payload, cron_id, row["assistant_id"])),
+        metadata=dumps({**row["metadata"], **(changes.get("metadata") or {}), **(stamped or {})}),
     )
     return get(conn, deployment_id, cron_id)
 
@@ -265,25 +248,29 @@ class Visible:
         if not self.threads:
             return of_crons, values
         of_threads, others = filters.condition(self.threads, "t.metadata", prefix="t")
-        own = (
+        threads = (
             "SELECT FROM thread AS t WHERE t.deployment_id = cron.deployment_id"
             f" AND t.thread_id = cron.thread_id AND {of_threads}"
         )
-        return f"{of_crons} AND (thread_id IS NULL OR EXISTS ({own}))", values | others
+        return f"{of_crons} AND (thread_id IS NULL OR EXISTS ({threads}))", values | others
 
 
 ALL = Visible()
 
 
-def _matching(deployment_id: UUID, visible: Visible, wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _matching(
+    deployment_id: UUID, visible: Visible, criteria: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
     """Return the SQL condition of a search and its values."""
     is_visible, values = visible.condition()
     conditions = ["deployment_id = :deployment_id", is_visible]
-    conditions += [f"{name} = :{name}" for name in ("assistant_id", "thread_id", "enabled") if name in wanted]
-    values |= {"deployment_id": deployment_id, **wanted}
-    if "metadata" in wanted:
+    conditions += [
+        f"{name} = :{name}" for name in ("assistant_id", "thread_id", "enabled") if name in criteria
+    ]
+    values |= {"deployment_id": deployment_id, **criteria}
+    if "metadata" in criteria:
         conditions.append("metadata @> CAST(:metadata AS jsonb)")
-        values["metadata"] = dumps(wanted["metadata"])
+        values["metadata"] = dumps(criteria["metadata"])
     return " AND ".join(conditions), values
 
 
@@ -296,20 +283,18 @@ def search(
     sort_by: str = "created_at",
     sort_order: str = "desc",
     visible: Visible = ALL,
-    **wanted: Any,
-) -> list[RowMapping]:
+    **criteria: Any,
+) -> Sequence[Row]:
     """Return crons that match all criteria (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
     assert sort_by in SORTABLE
-    order = "ASC" if sort_order == "asc" else "DESC"
-    where, values = _matching(deployment_id, visible, wanted)
-    query = text(
-        f"SELECT {RECORD.select} FROM cron WHERE {where}"
-        f" ORDER BY {sort_by} {order}, cron_id DESC LIMIT :limit OFFSET :offset"
-    )
-    return list(conn.execute(query, {**values, "limit": limit, "offset": offset}).mappings())
+    order = f"{sort_by} {'ASC' if sort_order == 'asc' else 'DESC'}"
+    condition, values = _matching(deployment_id, visible, criteria)
+    page = statement("crons.search", columns=RECORD.select, condition=condition, order=order)
+    return page.rows(conn, **values, limit=limit, offset=offset)
 
 
-def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **wanted: Any) -> int:
+def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **criteria: Any) -> int:
     """Return the number of crons that match all criteria."""
-    where, values = _matching(deployment_id, visible, wanted)
-    return conn.execute(text(f"SELECT count(*) FROM cron WHERE {where}"), values).scalar_one()
+    condition, values = _matching(deployment_id, visible, criteria)
+    (counted,) = statement("crons.count", condition=condition).rows(conn, **values)
+    return counted["n"]

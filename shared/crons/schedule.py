@@ -55,13 +55,13 @@ def firings(schedule: str, timezone: str | None, after: datetime, *, count: int)
 
     Raises Invalid as next_after() does.
     """
-    found = [next_after(schedule, timezone, after)]
-    while len(found) < count:
+    times = [next_after(schedule, timezone, after)]
+    while len(times) < count:
         try:
-            found.append(next_after(schedule, timezone, found[-1]))
+            times.append(next_after(schedule, timezone, times[-1]))
         except Invalid:
             break
-    return [at.astimezone(UTC) for at in found]
+    return [at.astimezone(UTC) for at in times]
 
 
 def _fields(schedule: str) -> list[str]:

@@ -44,7 +44,7 @@ WAKE_UP = b"0 0 8\nwake-up\n"  # a message without data: readers look at the row
 class Event:
     """An event. `data` is one line of JSON, `after` the number of the preceding event in the log.
 
-    All readers of a process share the object of a published event. `made` caches values derived from it, such as its
+    All readers of a process share the object of a published event. `derived` caches values derived from it, such as its
     serialized forms.
     """
 
@@ -53,7 +53,7 @@ class Event:
     name: str
     data: bytes
     # None until the first derived value: most events are sent unchanged
-    made: dict[Hashable, Any] | None = field(default=None, compare=False, repr=False)
+    derived: dict[Hashable, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_last(self) -> bool:
@@ -61,12 +61,12 @@ class Event:
 
     def once(self, kind: Hashable, make: Callable[[], Any]) -> Any:
         """Return the derived value of this kind, which `make` creates on the first call."""
-        if self.made is None:
-            object.__setattr__(self, "made", {})
-        made: dict[Hashable, Any] = self.made  # type: ignore[assignment]
-        if kind not in made:
-            made[kind] = make()
-        return made[kind]
+        if self.derived is None:
+            object.__setattr__(self, "derived", {})
+        derived: dict[Hashable, Any] = self.derived  # type: ignore[assignment]
+        if kind not in derived:
+            derived[kind] = make()
+        return derived[kind]
 
 
 EXPIRED = Event(0, 0, "expired", b"")  # yielded in place of missing events
@@ -90,7 +90,7 @@ def channel(id: UUID) -> bytes:
 # then names the floor as its predecessor: with the newest stored event, readers would not notice the gap.
 # The log of a watched run has two versions of each event, one for each kind of reader, so it keeps twice as many.
 # Extending the expiry takes a quarter of an append's time. Only every hundredth event does it, and the first append of
-# an attempt and the last of a log.
+# an attempt and the last of a log. 126 is the byte of MARK.
 APPEND = """
 local meta = redis.call('HMGET', KEYS[2], 'attempt', 'owner', 'seq', 'tail', 'end', 'marked')
 local attempt, seq, tail = tonumber(meta[1]), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
@@ -116,7 +116,7 @@ for i = 9, #ARGV do
   local n = first + i - 9
   if n > seq then
     redis.call('XADD', KEYS[1], 'MAXLEN', '~', kept, '0-' .. n, 'a', tail, 'e', ARGV[i])
-    marked = marked or string.byte(ARGV[i]) == MARK
+    marked = marked or string.byte(ARGV[i]) == 126
     out[#out + 1] = n .. ' ' .. tail .. ' ' .. #ARGV[i] .. '\\n' .. ARGV[i]
     tail = n
   end
@@ -132,7 +132,7 @@ if #out > 0 then
   redis.call('PUBLISH', ARGV[1], table.concat(out))
 end
 return 'OK'
-""".replace("MARK", str(ord(MARK)))
+"""
 
 OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 
@@ -237,9 +237,9 @@ def append_all(batches: Sequence[Batch], *, retention_seconds: int) -> None:
     for batch in batches:
         by_server.setdefault(servers.events(batch.id), []).append(batch)
     failure: RedisError | None = None
-    for redis, own in by_server.items():
+    for redis, of_server in by_server.items():
         try:
-            append(redis, own, retention_seconds=retention_seconds)
+            append(redis, of_server, retention_seconds=retention_seconds)
         except RedisError as error:
             failure = error
     if failure is not None:
@@ -306,8 +306,8 @@ def names(redis: Redis, id: UUID, beginning: str) -> Iterator[str]:
     after = 0
     while True:
         answer: Any = redis.eval(NAMES, 1, log_key(id), f"0-{after + 1}", PAGE, beginning)
-        last, found = answer
-        yield from (name.decode() for name in found)
+        last, page = answer
+        yield from (name.decode() for name in page)
         if not last:
             return
         after = int(last.partition(b"-")[2])

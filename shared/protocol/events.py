@@ -61,10 +61,10 @@ class ProtocolEvent:
 
     def form(self, name: str, make: Callable[[ProtocolEvent], bytes]) -> bytes:
         """Return the named form of the event, which `make` creates on the first call."""
-        found = self.forms.get(name)
-        if found is None:
-            found = self.forms[name] = make(self)
-        return found
+        form = self.forms.get(name)
+        if form is None:
+            form = self.forms[name] = make(self)
+        return form
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,7 @@ _known_head = lru_cache(REMEMBERED_HEADS)(_head)
 
 def stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
     """Return the protocol event of a log's event. `run` is the number of the run in its thread."""
-    found: ProtocolEvent = event.once("protocol", lambda: _stored(event, run_id, run))
-    return found
+    return event.once("protocol", lambda: _stored(event, run_id, run))
 
 
 def _stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
@@ -118,11 +117,13 @@ def _stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
     return ProtocolEvent(event_number(run, event.seq), id, method, namespace, custom, event.data)
 
 
-def made(
+def synthesized(
     run: Any, event: int, method: str, tail: str, data: Mapping[str, Any], at: datetime | None
 ) -> ProtocolEvent:
     """Return an event of the root graph that is not in a log. `run` is the run's row. `at` None means now."""
     milliseconds = round((at or datetime.now(UTC)).timestamp() * 1000)
     params = {"namespace": [], "timestamp": milliseconds, "data": data}
-    id = f"synth:{run.run_id}:{tail}"
-    return ProtocolEvent(event_number(run.created_seq, event), id, method, (), None, dumps(params).encode())
+    id = f"synth:{run['run_id']}:{tail}"
+    return ProtocolEvent(
+        event_number(run["created_seq"], event), id, method, (), None, dumps(params).encode()
+    )

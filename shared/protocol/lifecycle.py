@@ -19,25 +19,17 @@ from shared.errors import NotFound, Unavailable
 from shared.eventlog import events as logs
 from shared.eventlog.events import MARK, Event
 from shared.infra import redis
+from shared.infra.postgres import Row
 from shared.models import RunStatus
 from shared.protocol import events
-from shared.protocol.events import ProtocolEvent, made
+from shared.protocol.events import ProtocolEvent, synthesized
 from shared.runs import end_event
 from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
+from shared.sql import statement
 
 REFUSED = "UnknownInterruptError"  # the error of a strict resume that matches no open interrupt
 
-_KWARGS = "readable(r.kwargs)"
-# `left_open`: the thread is interrupted, and no later run has started.
-ROW = text(f"""
-SELECT r.run_id, r.created_seq, r.graph_id, r.status, r.attempt, r.started_at, r.ended_at, r.error,
-    {_KWARGS} -> 'command' -> 'resume' AS resume, {_KWARGS} ->> 'strict_resume' AS is_strict, t.interrupts,
-    t.rest_status = 'interrupted' AND NOT EXISTS (SELECT FROM run AS later
-        WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
-        AND later.created_seq > r.created_seq AND later.attempt > 0) AS left_open
-FROM run AS r JOIN thread AS t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-WHERE r.deployment_id = :deployment_id AND r.run_id = :run_id
-""")
+_RUN = statement("protocol.run")
 
 
 class NoSuchRun(NotFound):
@@ -48,9 +40,9 @@ def no_run(thread_id: UUID) -> NoSuchRun:
     return NoSuchRun(f"Thread {thread_id} has no run")
 
 
-def row(conn: Connection, deployment_id: UUID, run_id: UUID) -> Any | None:
+def row(conn: Connection, deployment_id: UUID, run_id: UUID) -> Row | None:
     """Return the columns of a run that this module needs, or None if the run was deleted."""
-    return conn.execute(ROW, {"deployment_id": deployment_id, "run_id": run_id}).one_or_none()
+    return _RUN.row(conn, deployment_id=deployment_id, run_id=run_id)
 
 
 def event_of(status: str, *, is_interrupted: bool) -> str:
@@ -65,17 +57,17 @@ def event_of(status: str, *, is_interrupted: bool) -> str:
 
 
 def running(run: Any, at: datetime | None) -> ProtocolEvent:
-    data = {"event": "running", "graph_name": run.graph_id}
-    return made(run, events.FIRST_EVENT, "lifecycle", "lc||running", data, at)
+    data = {"event": "running", "graph_name": run["graph_id"]}
+    return synthesized(run, events.FIRST_EVENT, "lifecycle", "lc||running", data, at)
 
 
 def ended(row: Any, end: Event) -> ProtocolEvent:
     """Return the end event of a run, from its row and the last event of its log."""
-    is_open = row.left_open if end is END_OF_LOG else _head(end).get("interrupted")
-    return _terminal(row, row.status, row.ended_at, is_open=bool(is_open), failure=_failure(row))
+    is_open = row["left_open"] if end is END_OF_LOG else _head(end).get("interrupted")
+    return _terminal(row, row["status"], row["ended_at"], is_open=bool(is_open), failure=_failure(row))
 
 
-def gone(run: Any, end: Event) -> ProtocolEvent:
+def ended_without_row(run: Any, end: Event) -> ProtocolEvent:
     """Return the end event of a run without a row, which was temporary or rolled back."""
     head = _head(end)
     return _terminal(
@@ -87,23 +79,23 @@ def _terminal(
     run: Any, status: str, at: datetime | None, *, is_open: bool, failure: Mapping[str, Any]
 ) -> ProtocolEvent:
     event = event_of(status, is_interrupted=is_open)
-    data = {"event": event, "graph_name": run.graph_id, **(failure if event == "failed" else {})}
-    return made(run, events.LAST_EVENT, "lifecycle", f"lc||{event}", data, at)
+    data = {"event": event, "graph_name": run["graph_id"], **(failure if event == "failed" else {})}
+    return synthesized(run, events.LAST_EVENT, "lifecycle", f"lc||{event}", data, at)
 
 
 def requested(row: Any) -> list[ProtocolEvent]:
     """Return events for the open interrupts of the run's thread, for a run whose log was lost."""
-    found = open_interrupts(row.interrupts) if row.left_open else {}
+    interrupts = open_interrupts(row["interrupts"]) if row["left_open"] else {}
     return [
-        made(
+        synthesized(
             row,
-            events.LAST_EVENT - len(found) + nth,
+            events.LAST_EVENT - len(interrupts) + nth,
             "input.requested",
             f"input||{id}",
             {"interrupt_id": id, "payload": value, "value": value},
-            row.ended_at,
+            row["ended_at"],
         )
-        for nth, (id, value) in enumerate(found.items())
+        for nth, (id, value) in enumerate(interrupts.items())
     ]
 
 
@@ -118,14 +110,14 @@ def _head(end: Event) -> Mapping[str, Any]:
 
 
 def _failure(row: Any) -> dict[str, Any]:
-    error = row.error or {}
-    said = {"error": error.get("message") or error.get("error") or f"the run ended as {row.status}"}
-    if not row.is_strict or error.get("error") != REFUSED:
-        return said
-    pending = list(open_interrupts(row.interrupts))
-    named = list(row.resume) if isinstance(row.resume, dict) else []
+    error = row["error"] or {}
+    failure = {"error": error.get("message") or error.get("error") or f"the run ended as {row['status']}"}
+    if not row["is_strict"] or error.get("error") != REFUSED:
+        return failure
+    pending = list(open_interrupts(row["interrupts"]))
+    named = list(row["resume"]) if isinstance(row["resume"], dict) else []
     unknown = [id for id in named if id not in pending]
-    return {**said, "reason": REFUSED, "interrupt_ids": unknown, "pending_ids": pending}
+    return {**failure, "reason": REFUSED, "interrupt_ids": unknown, "pending_ids": pending}
 
 
 # The tree of graphs of a run
@@ -147,9 +139,9 @@ def tree_of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: 
     run = None if id is None else row(conn, deployment_id, id)
     if run is None:
         raise NoSuchRun("Run not found") if run_id else no_run(thread_id)
-    status = event_of(run.status, is_interrupted=bool(run.left_open))
-    root: Node = {"namespace": [], "status": status, "graph_name": run.graph_id}
-    _add_children(root, _statuses(run.run_id))
+    status = event_of(run["status"], is_interrupted=bool(run["left_open"]))
+    root: Node = {"namespace": [], "status": status, "graph_name": run["graph_id"]}
+    _add_children(root, _statuses(run["run_id"]))
     return root
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from shared.errors import Unavailable
 from shared.eventlog import events as logs
@@ -30,7 +30,7 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus, ThreadStatus
 from shared.protocol import events, lifecycle, watching
 from shared.protocol.events import EXPIRED, Failure, Item, Note
 from shared.runs import end_event
-from shared.runs.read import PROTOCOL
+from shared.sql import statement
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import records
 from shared.user_code import filters
@@ -42,44 +42,19 @@ KEPT_RUNS = 100  # older runs are not replayed
 PAUSE_SECONDS = 1.0  # pause before another attempt to reach the database
 SETTLED_SECONDS = 5  # longer than the owner takes to end the log after it has ended the row
 
-_OF_THREAD = "deployment_id = t.deployment_id AND thread_id = t.thread_id"
-
-# `by_protocol`: the run was created by a command, so the client that sent the command waits for its end.
-BEGIN = text(f"""
-SELECT t.last_seq, t.status, t.protocol_end_given, newest.created_seq AS newest, newest.by_protocol,
-    (SELECT min(created_seq) FROM run WHERE {_OF_THREAD} AND is_live(status)) AS oldest_live,
-    (SELECT created_seq FROM run WHERE {_OF_THREAD} ORDER BY created_seq DESC OFFSET :kept LIMIT 1) AS forgotten
-FROM thread AS t LEFT JOIN LATERAL (
-    SELECT created_seq, CAST(readable(kwargs) -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]' AS by_protocol
-    FROM run WHERE {_OF_THREAD} AND attempt > 0 ORDER BY created_seq DESC LIMIT 1
-) AS newest ON true
-WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
-""")
-
-NEXT = text(f"""
-SELECT t.last_seq, r.* FROM thread AS t LEFT JOIN LATERAL (
-    SELECT run_id, created_seq, graph_id, {watching.HAS_PROTOCOL} AS has_protocol,
-        coalesce(ended_at < now() - make_interval(secs => :settled), false) AS has_settled
-    FROM run WHERE {_OF_THREAD} AND created_seq > :after ORDER BY created_seq LIMIT 1
-) AS r ON true
-WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
-""")
-
-NEWEST = text("""
-SELECT t.last_seq, r.run_id, r.status FROM thread AS t LEFT JOIN run AS r
-    ON r.deployment_id = t.deployment_id AND r.thread_id = t.thread_id AND r.created_seq = t.last_seq
-WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
-""")
+_BEGIN = statement("protocol.begin")
+_NEXT = statement("protocol.next")
+_NEWEST = statement("protocol.newest")
 
 
 def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> int:
     """Return the number of a thread's newest event, or 0 if it has none."""
-    row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
-    if row is None or not row.last_seq:
+    row = _NEWEST.row(conn, deployment_id=deployment_id, thread_id=thread_id)
+    if row is None or not row["last_seq"]:
         return 0
-    has_ended = row.status not in LIVE_RUN_STATUSES
+    has_ended = row["status"] not in LIVE_RUN_STATUSES
     return events.event_number(
-        row.last_seq, events.LAST_EVENT if has_ended else end_event.extent(row.run_id)[0]
+        row["last_seq"], events.LAST_EVENT if has_ended else end_event.extent(row["run_id"])[0]
     )
 
 
@@ -104,19 +79,21 @@ def begin(row: Any, since: Place | None, *, waits: bool) -> Begin:
     """Return the position at which a reader begins. `row` is the thread's row, `waits` marks a reader of ends only."""
     if since is not None:
         return _after(row, *since)
-    if row.oldest_live is not None:
-        return Begin(row.oldest_live - 1)
-    if row.newest is None:
-        return Begin(row.last_seq)
-    is_wanted = not waits or (row.by_protocol and row.newest > row.protocol_end_given)
-    return Begin(row.newest - 1 if is_wanted or row.status == ThreadStatus.INTERRUPTED else row.last_seq)
+    if row["oldest_live"] is not None:
+        return Begin(row["oldest_live"] - 1)
+    if row["newest"] is None:
+        return Begin(row["last_seq"])
+    gets_newest = not waits or (row["by_protocol"] and row["newest"] > row["protocol_end_given"])
+    return Begin(
+        row["newest"] - 1 if gets_newest or row["status"] == ThreadStatus.INTERRUPTED else row["last_seq"]
+    )
 
 
 def _after(row: Any, run: int, event: int) -> Begin:
-    if run > row.last_seq:
-        return Begin(row.last_seq)  # the position is that of another or a deleted thread
-    if row.forgotten is not None and run <= row.forgotten:
-        return Begin(row.forgotten, is_expired=True)
+    if run > row["last_seq"]:
+        return Begin(row["last_seq"])  # the position is that of another or a deleted thread
+    if row["forgotten"] is not None and run <= row["forgotten"]:
+        return Begin(row["forgotten"], is_expired=True)
     return Begin(run) if event == events.LAST_EVENT else Begin(run - 1, event)
 
 
@@ -165,7 +142,7 @@ class ProtocolStream(ThreadReader[Item]):
                 raise records.missing(self._thread_id)
             watching.watch(conn, self._keys)
             widened = watching.widen(conn, self._keys)
-            row = conn.execute(BEGIN, {**self._keys, "kept": KEPT_RUNS}).one_or_none()
+            row = _BEGIN.row(conn, **self._keys, kept=KEPT_RUNS)
         for run in widened:
             run.publish()
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
@@ -209,27 +186,25 @@ class ProtocolStream(ThreadReader[Item]):
 
     def _look(self) -> Look | None:
         with connection() as conn:
-            row = conn.execute(
-                NEXT, {**self._keys, "after": self._after, "settled": SETTLED_SECONDS}
-            ).one_or_none()
+            row = _NEXT.row(conn, **self._keys, after=self._after, settled=SETTLED_SECONDS)
             if row is not None and self._is_awaited and self._is_hidden(conn):
                 return None
         if row is None:
             return None
         if self._is_awaited:
             self._renew_at = 0.0
-        return Look(row.last_seq, row if row.run_id else None)
+        return Look(row["last_seq"], None if row["run_id"] is None else row)
 
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[Item]]:
-        first = run.created_seq == self._begin.after + 1
+        first = run["created_seq"] == self._begin.after + 1
         after = self._begin.event if first else events.NO_EVENT
         view = _RunView(run, after)
-        if not run.has_protocol and not self._waits:
-            yield [Note(f"the content of run {run.run_id} was not stored")]
-        with hub().reader(run.run_id) as reader:
+        if not run["has_protocol"] and not self._waits:
+            yield [Note(f"the content of run {run['run_id']} was not stored")]
+        with hub().reader(run["run_id"]) as reader:
             self._reader = reader
-            newest, is_whole = end_event.extent(run.run_id)
-            if run.has_settled and not newest and _is_lost(run.run_id):
+            newest, is_whole = end_event.extent(run["run_id"])
+            if run["has_settled"] and not newest and _is_lost(run["run_id"]):
                 row = yield from self._row(run, reader)
                 yield from self._shown(run, view.lost(row), is_over=True)
                 return
@@ -237,9 +212,9 @@ class ProtocolStream(ThreadReader[Item]):
                 after = min(after, newest - is_whole)
             for batch in follow.follow(
                 reader,
-                run.run_id,
+                run["run_id"],
                 after=after,
-                ended=partial(end_event.end_of_lost, self._deployment_id, run.run_id),
+                ended=partial(end_event.end_of_lost, self._deployment_id, run["run_id"]),
                 quiet_seconds=quiet_seconds,
             ):
                 is_over = bool(batch) and batch[-1].is_last
@@ -251,9 +226,9 @@ class ProtocolStream(ThreadReader[Item]):
         while True:
             try:
                 with connection() as conn:
-                    return lifecycle.row(conn, self._deployment_id, run.run_id)
+                    return lifecycle.row(conn, self._deployment_id, run["run_id"])
             except Unavailable as error:
-                log.warning("run %s: cannot be read now: %s", run.run_id, error)
+                log.warning("run %s: cannot be read now: %s", run["run_id"], error)
             if reader.is_closed:
                 raise Stopping
             time.sleep(PAUSE_SECONDS)
@@ -264,9 +239,9 @@ class ProtocolStream(ThreadReader[Item]):
         if is_over and self._gives_ends:
             try:
                 with connection() as conn:
-                    watching.end_given(conn, self._keys, run.created_seq)
+                    watching.end_given(conn, self._keys, run["created_seq"])
             except Unavailable as error:
-                log.warning("run %s: could not record that its end was sent: %s", run.run_id, error)
+                log.warning("run %s: could not record that its end was sent: %s", run["run_id"], error)
         yield items
 
 
@@ -303,19 +278,19 @@ class _RunView:
             elif _shows_beginning(event):
                 items += self._beginning(row)
                 if events.is_stored(event.name):
-                    items.append(events.stored(event, self._run.run_id, self._run.created_seq))
+                    items.append(events.stored(event, self._run["run_id"], self._run["created_seq"]))
         return items
 
     def lost(self, row: Any) -> list[Item]:
         """Return the items for a run whose log is lost."""
-        lacks = row is not None and row.attempt > 0
+        lacks = row is not None and row["attempt"] > 0
         return [*([EXPIRED] if lacks else []), *self._ending(end_event.END_OF_LOG, row)]
 
     def _beginning(self, row: Any) -> list[Item]:
         if self._has_begun:
             return []
         self._has_begun = True
-        return [lifecycle.running(self._run, None if row is None else row.started_at)]
+        return [lifecycle.running(self._run, None if row is None else row["started_at"])]
 
     def _ending(self, end: Event, row: Any) -> list[Item]:
         """Return the items for the end of a run, with its start and its open interrupts if the log lacks them.
@@ -325,14 +300,14 @@ class _RunView:
         """
         if row is None:
             has_begun = self._has_begun or end is end_event.END_OF_LOG
-            return [lifecycle.gone(self._run, end)] if has_begun else []
-        if not row.attempt and row.status == RunStatus.INTERRUPTED:
+            return [lifecycle.ended_without_row(self._run, end)] if has_begun else []
+        if not row["attempt"] and row["status"] == RunStatus.INTERRUPTED:
             return []
-        begun = self._beginning(row) if row.attempt else []
-        asked = lifecycle.requested(row) if end is end_event.END_OF_LOG else []
+        begun = self._beginning(row) if row["attempt"] else []
+        requests = lifecycle.requested(row) if end is end_event.END_OF_LOG else []
         return [
             *begun,
-            *(one for one in asked if events.split_number(one.seq)[1] > self._after),
+            *(one for one in requests if events.split_number(one.seq)[1] > self._after),
             lifecycle.ended(row, end),
         ]
 

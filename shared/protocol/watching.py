@@ -16,6 +16,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import create, signals
 from shared.runs.read import PROTOCOL
+from shared.sql import statement
 
 WATCHED_SECONDS = 600
 SPARED_SECONDS = 60  # a mark set less than this long ago is not written again
@@ -23,20 +24,8 @@ RENEW_SECONDS = 120.0
 
 Keys = Mapping[str, UUID]  # `deployment_id` and `thread_id`
 
-WATCH = text("""
-UPDATE thread SET protocol_until = now() + make_interval(secs => :watched)
-WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-    AND coalesce(protocol_until < now() + make_interval(secs => :watched - :spared), true)
-""")
-
-# Condition in a SELECT from run: the run writes the protocol's events, for its creator or for a reader that joined.
-HAS_PROTOCOL = f"""(CAST(readable(kwargs) -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]'
-    OR coalesce(CAST(readable(kwargs) -> 'joined' -> 'stream_mode' AS jsonb) @> '["{PROTOCOL}"]', false))"""
-
-LACKING = text(f"""
-SELECT run_id, status, owner FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-    AND is_live(status) AND NOT {HAS_PROTOCOL} ORDER BY created_seq
-""")
+_WATCH = statement("protocol.watch")
+_LACKING = statement("protocol.lacking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class Widened:
 
 def watch(conn: Connection, keys: Keys) -> None:
     """Mark the thread as watched: runs created in the next minutes write the protocol's events."""
-    conn.execute(WATCH, {**keys, "watched": WATCHED_SECONDS, "spared": SPARED_SECONDS})
+    _WATCH.count(conn, **keys, watched=WATCHED_SECONDS, spared=SPARED_SECONDS)
 
 
 def widen(conn: Connection, keys: Keys) -> list[Widened]:
@@ -61,11 +50,11 @@ def widen(conn: Connection, keys: Keys) -> list[Widened]:
     Pending runs will write all events, running runs those that are still to come.
     """
     running = []
-    for run in conn.execute(LACKING, keys).all():
-        if run.status == RunStatus.PENDING:
-            create.widen(conn, keys["deployment_id"], run.run_id, modes=[PROTOCOL], subgraphs=False)
-        elif run.owner:
-            running.append(Widened(run.run_id, run.owner))
+    for run in _LACKING.rows(conn, **keys):
+        if run["status"] == RunStatus.PENDING:
+            create.widen(conn, keys["deployment_id"], run["run_id"], modes=[PROTOCOL], subgraphs=False)
+        elif run["owner"]:
+            running.append(Widened(run["run_id"], run["owner"]))
     return running
 
 

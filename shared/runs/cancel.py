@@ -6,22 +6,27 @@ commit (`shared/runs/signals.py`). Threads are locked before their runs, here as
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.figures import folding
+from shared.infra.arrays import texts
+from shared.infra.postgres import Row
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import webhooks
 from shared.runs.end_event import ROLLBACK, cancel_error
+from shared.sql import statement
 from shared.threads import checkpoints, records, state
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
+_LOCK_LIVE = statement("runs.lock_live")
+_LOCK = statement("runs.lock")
 # SET clause that ends a pending run. The reserved event numbers are for the last event of the run's log.
 INTERRUPTED = (
     "status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,"
@@ -49,19 +54,9 @@ class Displaced:
         return self.owner is None or self.is_gone
 
 
-def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[RowMapping]:
+def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Sequence[Row]:
     """Return a thread's live runs, oldest first. Locks them until the transaction ends."""
-    return list(
-        conn.execute(
-            text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
-                " webhook FROM run"
-                " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                " AND is_live(status) ORDER BY created_seq FOR UPDATE"
-            ),
-            {"deployment_id": deployment_id, "thread_id": thread_id},
-        ).mappings()
-    )
+    return _LOCK_LIVE.rows(conn, deployment_id=deployment_id, thread_id=thread_id)
 
 
 def cancel_run(
@@ -128,20 +123,16 @@ def live_by_thread(
     Covers only threads that the filter lets through.
     """
     visible, values = filters.of_visible_threads(filter, "run")
-    rows = conn.execute(
-        text(
-            "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            f" AND is_live(status) AND status = ANY(:statuses) AND {visible} ORDER BY run_id"
-        ),
-        {**values, "deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
+    rows = statement("runs.live", visible=visible).rows(
+        conn, **values, deployment_id=deployment_id, statuses=texts([str(status) for status in statuses])
     )
-    found: dict[UUID, list[UUID]] = {}
+    by_thread: dict[UUID, list[UUID]] = {}
     for row in rows:
-        found.setdefault(row.thread_id, []).append(row.run_id)
-    return found
+        by_thread.setdefault(row["thread_id"], []).append(row["run_id"])
+    return by_thread
 
 
-def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:
+def stop(conn: Connection, row: Row, action: str, reason: str | None) -> Displaced:
     """End a live run: a pending run in place, a running run by a request to its owner."""
     key = {"run_id": row["run_id"], "action": action, "reason": reason}
     if row["status"] == RunStatus.RUNNING:
@@ -171,13 +162,13 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
     return Displaced(row["run_id"], None, action, row["attempt"], row["seq_reserved"], reason)
 
 
-def _record_webhook(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
+def _record_webhook(conn: Connection, row: Row, status: str, error: dict[str, str]) -> None:
     """Insert the webhook delivery of a live run that is about to be deleted, if it has a webhook."""
     if row["webhook"] is not None and row["status"] in LIVE_RUN_STATUSES:
         webhooks.record(conn, [row["run_id"]], status=status, error=error)
 
 
-def _remove(conn: Connection, row: RowMapping) -> None:
+def _remove(conn: Connection, row: Row) -> None:
     """Delete a run and the checkpoints it has written. For a live run, also restore the thread's metadata.
 
     Keeps the checkpoints of an ended run while other runs of the thread are live: one of them may have started from
@@ -199,18 +190,7 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
     The thread keeps its values. The run's changes of the thread's metadata are undone only if the run was live.
     """
     records.lock(conn, deployment_id, thread_id)
-    row = (
-        conn.execute(
-            text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
-                " webhook FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
-                " AND thread_id = :thread_id FOR UPDATE"
-            ),
-            {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
-        )
-        .mappings()
-        .one_or_none()
-    )
+    row = _LOCK.row(conn, deployment_id=deployment_id, thread_id=thread_id, run_id=run_id)
     if row is None:
         raise NotFound("Run not found")
     _record_webhook(conn, row, ROLLBACK, cancel_error(ROLLBACK, "the run was deleted"))
@@ -240,6 +220,6 @@ def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> lis
     return [_gone(row) for row in live]
 
 
-def _gone(row: RowMapping) -> Displaced:
+def _gone(row: Row) -> Displaced:
     owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
     return Displaced(row["run_id"], owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)

@@ -27,6 +27,8 @@ from shared.sql import statement
 
 LimitedQueue = UUID | str  # the waiting runs of a limited deployment, or of a limited key
 
+_LOCK_DEPLOYMENT = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
+_LOCK_KEY = "SELECT max_concurrent_runs FROM api_key WHERE id = %(id)s FOR NO KEY UPDATE"
 _WITH_CAPACITY = statement("limits.with_capacity")
 _OVERLOOKED = statement("limits.overlooked")
 _LOCK_KEYS_WITHIN = statement("limits.lock_keys_within")
@@ -70,7 +72,7 @@ def claim_of_deployment(
     Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
-        limit = _lock(conn, "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s", deployment_id)
+        limit = _lock(conn, _LOCK_DEPLOYMENT, deployment_id)
         if limit is None:
             return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
         running = "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running' AND depth = %(depth)s"
@@ -103,7 +105,7 @@ def claim_of_key(
     Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
-        limit = _lock(conn, "SELECT max_concurrent_runs FROM api_key WHERE id = %(id)s", key_id)
+        limit = _lock(conn, _LOCK_KEY, key_id)
         if limit is None:
             return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
         capacity = min(limit - _running_by_key(conn, [key_id], depth).get(key_id, 0), most)
@@ -124,7 +126,7 @@ def claim_of_key(
 
 def _lock(conn: Driver, statement: str, id: LimitedQueue) -> int | None:
     """Lock the row of a deployment or key. Returns its limit, or None if it has none or was deleted."""
-    row = query(conn, f"{statement} FOR NO KEY UPDATE", {"id": id}).fetchone()
+    row = query(conn, statement, {"id": id}).fetchone()
     return None if row is None else row["max_concurrent_runs"]
 
 

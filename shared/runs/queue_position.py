@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.arrays import texts
@@ -68,12 +68,7 @@ _CAPACITY_OF_DEPLOYMENT = statement("backlog.capacity_of_deployment")
 _CAPACITY_OF_KEYS = statement("backlog.capacity_of_keys")
 _POSITION = statement("backlog.position")
 
-LIVE_OF_THREAD = text("""
-SELECT run_id, status,
-    extract(epoch FROM greatest(now() - waiting_since(not_before, created_at), '0')) AS waiting_seconds
-FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status)
-ORDER BY created_seq
-""")
+_WAITING_OF_THREAD = statement("runs.waiting_of_thread")
 
 
 def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -89,18 +84,17 @@ def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[
     """Return position (1 is next), waiting time and reason of the pending runs among a thread's runs, by run id."""
     if not any(row["status"] == RunStatus.PENDING for row in rows):
         return {}
-    live = list(
-        conn.execute(
-            LIVE_OF_THREAD, {"deployment_id": deployment_id, "thread_id": rows[0]["thread_id"]}
-        ).mappings()
-    )
-    wanted = {row["run_id"] for row in rows}
-    found: dict[UUID, dict[str, Any]] = {}
+    live = _WAITING_OF_THREAD.rows(conn, deployment_id=deployment_id, thread_id=rows[0]["thread_id"])
+    run_ids = {row["run_id"] for row in rows}
+    entries: dict[UUID, dict[str, Any]] = {}
     for ahead, run in enumerate(live):
-        if run["run_id"] in wanted and run["status"] == RunStatus.PENDING:
-            said = (ahead, EARLIER) if ahead else _first_of_thread(conn, deployment_id, run["run_id"])
-            found[run["run_id"]] = _said(run, *said)
-    return found
+        if run["run_id"] in run_ids and run["status"] == RunStatus.PENDING:
+            position, reason = (
+                (ahead, EARLIER) if ahead else _first_of_thread(conn, deployment_id, run["run_id"])
+            )
+            waiting = round(float(run["waiting_seconds"]), 3)
+            entries[run["run_id"]] = {"position": position, "waiting_seconds": waiting, "reason": reason}
+    return entries
 
 
 def of_many(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
@@ -113,15 +107,10 @@ def of_many(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[
     for row in waiting[:MOST_AT_ONCE]:
         of_threads.setdefault(row["thread_id"], []).append(row)
     return {
-        run_id: said
+        run_id: entry
         for of_thread in of_threads.values()
-        for run_id, said in of_runs(conn, deployment_id, of_thread).items()
+        for run_id, entry in of_runs(conn, deployment_id, of_thread).items()
     }
-
-
-def _said(run: RowMapping, position: int | None, reason: str) -> dict[str, Any]:
-    waiting = round(float(run["waiting_seconds"]), 3)
-    return {"position": position, "waiting_seconds": waiting, "reason": reason}
 
 
 def _first_of_thread(conn: Connection, deployment_id: UUID, run_id: UUID) -> tuple[int | None, str]:
@@ -150,21 +139,6 @@ def _capacity(row: Row, **more: Any) -> Capacity:
     return Capacity(**{name: row[name] for name in Capacity.__dataclass_fields__ if name in row}, **more)
 
 
-WAITING = """
-SELECT r.key_id, r.depth, r.why, count(*) AS runs,
-    extract(epoch FROM greatest(now() - min(waiting_since(r.not_before, r.created_at)), '0')) AS seconds
-FROM (
-    SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
-        WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
-    FROM run w WHERE w.deployment_id = :deployment_id AND is_live(w.status)) r
-WHERE r.status = 'pending' AND {visible} GROUP BY r.key_id, r.depth, r.why
-"""
-
-RUNNING = """
-SELECT count(*) FROM run r WHERE r.deployment_id = :deployment_id AND r.status = 'running' AND {visible}
-"""
-
-
 def of_deployment(
     conn: Connection,
     deployment: DeploymentRef,
@@ -178,18 +152,18 @@ def of_deployment(
     capacity = _capacity_at(conn, deployment.id, 0)
     visible, values = filters.of_visible_threads(filter, "r", metadata)
     values |= {"deployment_id": deployment.id}
-    groups = list(conn.execute(text(WAITING.format(visible=visible)), values).mappings())
+    groups = statement("runs.waiting", visible=visible).rows(conn, **values)
     running = capacity["running_in_all"]
     if filter or metadata:
-        running = conn.execute(text(RUNNING.format(visible=visible)), values).scalar_one()
+        running = statement("runs.count_running", visible=visible).rows(conn, **values)[0]["n"]
     waiting: dict[str, dict[str, Any]] = {}
     for group, reason in _with_reasons(conn, deployment.id, groups):
-        said = waiting.setdefault(reason, {"reason": reason, "runs": 0, "oldest_wait_seconds": 0.0})
-        said["runs"] += group["runs"]
-        said["oldest_wait_seconds"] = max(said["oldest_wait_seconds"], round(float(group["seconds"]), 3))
-    reasons = sorted(waiting.values(), key=lambda said: (-said["oldest_wait_seconds"], said["reason"]))
+        entry = waiting.setdefault(reason, {"reason": reason, "runs": 0, "oldest_wait_seconds": 0.0})
+        entry["runs"] += group["runs"]
+        entry["oldest_wait_seconds"] = max(entry["oldest_wait_seconds"], round(float(group["seconds"]), 3))
+    reasons = sorted(waiting.values(), key=lambda entry: (-entry["oldest_wait_seconds"], entry["reason"]))
     return {
-        "pending": sum(said["runs"] for said in reasons),
+        "pending": sum(entry["runs"] for entry in reasons),
         "running": running,
         "oldest_wait_seconds": reasons[0]["oldest_wait_seconds"] if reasons else 0.0,
         "waiting": reasons,
@@ -211,9 +185,7 @@ def _capacity_at(conn: Connection, deployment_id: UUID, depth: int) -> Row:
     return row
 
 
-def _with_reasons(
-    conn: Connection, deployment_id: UUID, groups: Sequence[RowMapping]
-) -> Iterator[tuple[RowMapping, str]]:
+def _with_reasons(conn: Connection, deployment_id: UUID, groups: Sequence[Row]) -> Iterator[tuple[Row, str]]:
     """Yield each group of pending runs with its reason. Executes two statements for each depth with pending runs."""
     for depth in sorted({group["depth"] for group in groups}):
         capacity = _capacity_at(conn, deployment_id, depth)

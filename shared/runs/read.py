@@ -8,16 +8,16 @@ of a page does not depend on the number of runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection
 
 from shared.errors import NotFound
 from shared.figures import usage
+from shared.infra.arrays import texts
 from shared.infra.postgres import Row, dumps
 from shared.models import (
     LIVE_RUN_STATUSES,
@@ -44,6 +44,7 @@ from shared.records import (
     or_null,
     record,
 )
+from shared.sql import statement
 from shared.threads import records
 
 STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
@@ -54,22 +55,10 @@ PROTOCOL = "protocol"
 THREAD_METADATA = "thread_metadata"
 HIDDEN = ("joined", THREAD_METADATA)
 
-# Whether a later run exists on the thread of the run with the alias `r`. Ignores runs cancelled before they started.
-IS_FOLLOWED = """
-EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_id = r.thread_id
-        AND o.created_seq > r.created_seq AND NOT (o.status = 'interrupted' AND o.attempt = 0))"""
-
 # A run that ends at an interrupt, or at a breakpoint of a node, has the status success. While the thread stays there,
-# `waits_for` is `answer` if the thread has an open interrupt, else `resume`. An update of the thread's state changes
-# `state_updated_at`.
+# `waits_for` is `answer` if the thread has an open interrupt, else `resume`.
 ANSWER, RESUME = "answer", "resume"
-WAITS_FOR = f"""
-CASE WHEN run.status = 'success' THEN (
-    SELECT CASE WHEN EXISTS (SELECT FROM json_each(readable(t.interrupts)) i WHERE json_array_length(i.value) > 0)
-                THEN '{ANSWER}' ELSE '{RESUME}' END
-    FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-    WHERE r.run_id = run.run_id AND t.rest_status = 'interrupted' AND t.state_updated_at = r.ended_at
-      AND NOT {IS_FOLLOWED}) END"""
+WAITS_FOR = "CASE WHEN run.status = 'success' THEN (SELECT answer FROM waits_for(run.run_id)) END"
 
 TOKENS: dict[str, Any] = dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), COUNT)
 DETAILS: dict[str, Any] = dict.fromkeys(("input_token_details", "output_token_details"), mapped(COUNT))
@@ -151,19 +140,13 @@ def show_new(row: Row) -> dict[str, Any]:
     return RUN.show({**NULL_AT_FIRST, **row})
 
 
-def get(conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None) -> RowMapping:
+_GET = statement("runs.get", columns=RUN.select)
+_OF_THREAD = statement("runs.of_thread", columns=RUN.select)
+
+
+def get(conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None) -> Row:
     """Return a run. Raises NotFound if it is missing or belongs to another thread."""
-    row = (
-        conn.execute(
-            text(
-                f"SELECT {RUN.select} FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
-                " AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)"
-            ),
-            {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
-        )
-        .mappings()
-        .one_or_none()
-    )
+    row = _GET.row(conn, deployment_id=deployment_id, run_id=run_id, thread_id=thread_id)
     if row is None:
         raise NotFound("Not Found")
     return row
@@ -177,36 +160,24 @@ def list_of_thread(
     limit: int,
     offset: int,
     status: str | None = None,
-) -> list[RowMapping]:
+) -> Sequence[Row]:
     """Return a thread's runs, newest first. Raises NotFound if the thread does not exist."""
-    rows = (
-        conn.execute(
-            text(
-                f"SELECT {RUN.select} FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                " AND (CAST(:status AS text) IS NULL OR status = :status)"
-                " ORDER BY created_seq DESC LIMIT :limit OFFSET :offset"
-            ),
-            {
-                "deployment_id": deployment_id,
-                "thread_id": thread_id,
-                "status": status,
-                "limit": limit,
-                "offset": offset,
-            },
-        )
-        .mappings()
-        .all()
+    rows = _OF_THREAD.rows(
+        conn, deployment_id=deployment_id, thread_id=thread_id, status=status, limit=limit, offset=offset
     )
     if not rows:
         records.require(conn, deployment_id, thread_id)
-    return list(rows)
+    return rows
+
+
+# Searching
 
 
 CRON_ID = "cron_id"  # key in the metadata of a cron's runs
 MOST_COUNTED = 10_000  # bound of the total in searches that include other than unsuccessful statuses
 
 NO_VISIBILITY: tuple[str, dict[str, Any]] = ("true", {})
-_GIVEN = {
+_CONDITIONS = {
     "assistant_id": "assistant_id = :assistant_id",
     "thread_id": "thread_id = :thread_id",
     "graph_id": "graph_id = :graph_id",
@@ -219,17 +190,6 @@ _BY_END = {"since": "ended_at >= :since", "until": "ended_at < :until"}
 _BY_ID = {"since": "run_id >= :since", "until": "run_id < :until"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """The SQL conditions of a search, and their values."""
-
-    conditions: list[str]
-    values: dict[str, Any]
-
-    def where(self, *more: str) -> str:
-        return " AND ".join(["deployment_id = :deployment_id", *self.conditions, *more])
-
-
 def search(
     conn: Connection,
     deployment_id: UUID,
@@ -238,76 +198,76 @@ def search(
     limit: int,
     offset: int,
     visible: tuple[str, dict[str, Any]] = NO_VISIBILITY,
-) -> tuple[list[RowMapping], int]:
+) -> tuple[Sequence[Row], int]:
     """Return a page of the runs that match every filter, and the total number of matches.
 
     The default of `status` is all unsuccessful statuses. If other statuses are included, the total is counted up to
     MOST_COUNTED. `visible` is an SQL condition with its values that selects the runs visible to the caller.
     """
-    statuses = [RunStatus(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES]
-    failed_alone = set(statuses) <= set(UNSUCCESSFUL_RUN_STATUSES)
-    given = {name: value for name, value in filters.items() if value is not None and name != "status"}
-    if not failed_alone:
-        given |= {name: least_id(given[name]) for name in _BY_ID if name in given}
-    cron_id = given.get("metadata", {}).get(CRON_ID)
+    statuses = {RunStatus(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES}
+    is_for_failed = statuses <= set(UNSUCCESSFUL_RUN_STATUSES)
+    values = {name: value for name, value in filters.items() if value is not None and name != "status"}
+    if not is_for_failed:
+        values |= {name: least_id(values[name]) for name in _BY_ID if name in values}
+    cron_id = values.get("metadata", {}).get(CRON_ID)
     if isinstance(cron_id, str):
-        given[CRON_ID] = cron_id
-    known = {**_GIVEN, **(_BY_END if failed_alone else _BY_ID)}
-    asked = _Search(
-        [*(known[name] for name in given), visible[0]],
-        {
-            **visible[1],
-            **given,
-            **({"metadata": dumps(given["metadata"])} if "metadata" in given else {}),
-            "deployment_id": deployment_id,
-            "status": [str(status) for status in statuses],
-            "limit": limit,
-            "offset": offset,
-        },
+        values[CRON_ID] = cron_id
+    conditions = {**_CONDITIONS, **(_BY_END if is_for_failed else _BY_ID)}
+    condition = " AND ".join(
+        ["deployment_id = :deployment_id", *(conditions[name] for name in values), visible[0]]
     )
-    return _failed(conn, asked) if failed_alone else _of_any_status(conn, asked, statuses)
+    if "metadata" in values:
+        values["metadata"] = dumps(values["metadata"])
+    values |= {**visible[1], "deployment_id": deployment_id, "status": texts([str(one) for one in statuses])}
+    search_of = _failed if is_for_failed else _newest
+    return search_of(conn, condition, values, statuses, limit=limit, offset=offset)
 
 
-def _failed(conn: Connection, asked: _Search) -> tuple[list[RowMapping], int]:
-    matching = f"FROM run WHERE {asked.where(is_unsuccessful(), 'status = ANY(:status)')}"
-    page = text(
-        f"SELECT {RUN.select} {matching} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
-    )
-    rows = conn.execute(page, asked.values).mappings().all()
-    return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), asked.values).scalar_one()
+def _failed(
+    conn: Connection,
+    condition: str,
+    values: Mapping[str, Any],
+    _: Collection[RunStatus],
+    *,
+    limit: int,
+    offset: int,
+) -> tuple[Sequence[Row], int]:
+    condition += f" AND {is_unsuccessful()} AND status = ANY(:status)"
+    page = statement("runs.failed", columns=RUN.select, condition=condition)
+    (counted,) = statement("runs.count_failed", condition=condition).rows(conn, **values)
+    return page.rows(conn, **values, limit=limit, offset=offset), counted["n"]
 
 
-def _of_any_status(
-    conn: Connection, asked: _Search, statuses: Collection[RunStatus]
-) -> tuple[list[RowMapping], int]:
-    """Search live and ended runs separately. Each has its own index, so inserting a run updates only one of them."""
-    places = [asked.where(*part) for part in _parts(set(statuses))]
-    last = asked.values["offset"] + asked.values["limit"]
-    found = " UNION ALL ".join(
-        f"(SELECT {RUN.stored} FROM run WHERE {where} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))"
-        for where in places
-    )
-    page = text(f"SELECT {RUN.select} FROM ({found}) AS run ORDER BY run_id DESC LIMIT :limit OFFSET :offset")
-    rows = conn.execute(page, {**asked.values, "last": last}).mappings().all()
-    if len(rows) < asked.values["limit"] and (rows or not asked.values["offset"]):
-        return list(rows), asked.values["offset"] + len(rows)  # this is the last page, so the total is known
-    counted = " UNION ALL ".join(
-        f"(SELECT 1 FROM run WHERE {where} LIMIT CAST(:most AS bigint))" for where in places
-    )
-    total = text(f"SELECT count(*) FROM (SELECT 1 FROM ({counted}) AS found LIMIT :most) AS few")
+def _newest(
+    conn: Connection,
+    condition: str,
+    values: Mapping[str, Any],
+    statuses: set[RunStatus],
+    *,
+    limit: int,
+    offset: int,
+) -> tuple[Sequence[Row], int]:
+    live: set[RunStatus] = set(LIVE_RUN_STATUSES)
+    parts = {
+        "live": _part(condition, "is_live(status)", live, statuses),
+        "ended": _part(condition, has_ended(), set(RunStatus) - live, statuses),
+    }
+    last = offset + limit
+    page = statement("runs.newest", columns=RUN.select, stored=RUN.stored, **parts)
+    rows = page.rows(conn, **values, last=last, limit=limit, offset=offset)
+    if len(rows) < limit and (rows or not offset):
+        return rows, offset + len(rows)  # this is the last page, so the total is known
     most = max(MOST_COUNTED, last + 1)
-    return list(rows), conn.execute(total, {**asked.values, "most": most}).scalar_one()
+    (counted,) = statement("runs.count_newest", **parts).rows(conn, **values, most=most)
+    return rows, counted["n"]
 
 
-def _parts(statuses: set[RunStatus]) -> list[tuple[str, ...]]:
-    """Return the conditions for live runs and for ended runs. Omits a half without any of the statuses."""
-    live = set(LIVE_RUN_STATUSES)
-    halves = [("is_live(status)", live), (has_ended(), set(RunStatus) - live)]
-    return [
-        (condition,) if half <= statuses else (condition, "status = ANY(:status)")
-        for condition, half in halves
-        if half & statuses
-    ]
+def _part(condition: str, is_in_half: str, half: set[RunStatus], statuses: set[RunStatus]) -> str:
+    """Return the condition for the live or the ended runs; false if the search is for none of their statuses."""
+    if not half & statuses:
+        return "false"
+    is_complete = half <= statuses
+    return f"{condition} AND {is_in_half}" + ("" if is_complete else " AND status = ANY(:status)")
 
 
 def least_id(at: datetime) -> UUID:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
@@ -22,8 +22,10 @@ from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus
 from shared.runs import create, read
 from shared.runs.configurable import CHECKPOINT_KEYS, OWN
 from shared.runs.drafts import KWARGS_FROM_REQUEST, RunRequest
+from shared.sql import statement
 from shared.threads import records
 
+_LAST_CHECKPOINT = statement("runs.last_checkpoint")
 RETRY_OF = "retry_of"  # key in a run's metadata
 
 
@@ -51,35 +53,18 @@ class RetryRun:
             raise Conflict(create.BUSY)
         if failed["status"] not in UNSUCCESSFUL_RUN_STATUSES:
             raise Conflict(f"Run {self.run_id} has not failed: its status is {failed['status']}.")
-        last = conn.execute(
-            LAST, {"deployment_id": deployment.id, "thread_id": thread_id, "run_id": self.run_id}
-        ).one()
-        if last.has_moved_on and not self.force:
+        (last,) = _LAST_CHECKPOINT.rows(
+            conn, deployment_id=deployment.id, thread_id=thread_id, run_id=self.run_id
+        )
+        if last["has_moved_on"] and not self.force:
             raise Conflict(
                 f"Thread {thread_id} has changed since run {self.run_id}: "
                 "set `force` to fork it from the run's last checkpoint."
             )
-        continued = _continue(request, failed, has_checkpoint=last.checkpoint_id is not None)
-        if last.checkpoint_id is not None and last.has_moved_on:
-            continued.checkpoint["checkpoint_id"] = last.checkpoint_id
+        continued = _continue(request, failed, has_checkpoint=last["checkpoint_id"] is not None)
+        if last["checkpoint_id"] is not None and last["has_moved_on"]:
+            continued.checkpoint["checkpoint_id"] = last["checkpoint_id"]
         return continued
-
-
-# `newest` is the thread's newest checkpoint. The thread has moved on if another run or a caller wrote it later.
-LAST = text("""
-WITH root AS (
-    SELECT checkpoint_id, run_id, created_at FROM checkpoint
-    WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = ''
-), newest AS (SELECT * FROM root ORDER BY checkpoint_id DESC LIMIT 1),
-own AS (SELECT checkpoint_id FROM root WHERE run_id = :run_id ORDER BY checkpoint_id DESC LIMIT 1)
-SELECT (SELECT checkpoint_id FROM own) AS checkpoint_id,
-    EXISTS (SELECT FROM run later WHERE later.deployment_id = r.deployment_id
-        AND later.thread_id = r.thread_id AND later.created_seq > r.created_seq
-        AND NOT (later.status = 'interrupted' AND later.attempt = 0))
-    OR EXISTS (SELECT FROM newest n WHERE n.run_id IS DISTINCT FROM r.run_id
-        AND (EXISTS (SELECT FROM own) OR n.created_at > r.ended_at)) AS has_moved_on
-FROM run r WHERE r.run_id = :run_id
-""")
 
 
 def _continue(request: RunRequest, failed: Row, *, has_checkpoint: bool) -> RunRequest:

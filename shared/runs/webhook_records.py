@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.errors import NotFound
+from shared.infra.postgres import Row
 from shared.records import (
     COUNT,
     COUNT_OR_NULL,
@@ -26,6 +27,7 @@ from shared.records import (
     RecordField,
     one_of,
 )
+from shared.sql import statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -34,6 +36,8 @@ KEPT_OF_DEPLOYMENT = 1_000
 REMOVED_AT_ONCE = 1_000
 HIDDEN = "…"
 
+_REMOVE_OLD = statement("outbox.remove_old")
+
 
 class DeliveryStatus(enum.StrEnum):
     PENDING = "pending"
@@ -41,14 +45,7 @@ class DeliveryStatus(enum.StrEnum):
     FAILED = "failed"
 
 
-_CONDITIONS = {
-    DeliveryStatus.PENDING: "w.ended_at IS NULL",
-    DeliveryStatus.DELIVERED: "w.ended_at IS NOT NULL AND w.failure IS NULL",
-    DeliveryStatus.FAILED: "w.ended_at IS NOT NULL AND w.failure IS NOT NULL",
-}
-_STATUS = "CASE " + " ".join(f"WHEN {said} THEN '{status}'" for status, said in _CONDITIONS.items()) + " END"
-_RUN = "readable(w.run)"
-THREAD_ID = f"CAST({_RUN} ->> 'thread_id' AS uuid)"
+THREAD_ID = "thread_of_delivery(w.run)"
 RECORD = Record(
     "WebhookDelivery",
     {
@@ -67,7 +64,7 @@ RECORD = Record(
     table="w",
     expressions={
         "thread_id": THREAD_ID,
-        "status": _STATUS,
+        "status": "delivery_status(w.ended_at, w.failure)",
         "attempts": "w.attempt",
         "error": "w.failure",
         "next_attempt_at": "CASE WHEN w.ended_at IS NULL AND w.owner IS NULL THEN w.due_at END",
@@ -86,28 +83,25 @@ def search(
     status: DeliveryStatus | None = None,
     filter: Filter | None = None,
     metadata: Mapping[str, Any] = filters.NO_METADATA,
-) -> tuple[list[RowMapping], int]:
+) -> tuple[Sequence[Row], int]:
     """Return a page of a deployment's deliveries, newest first, and the number of matches.
 
     Excludes deliveries of threads that the filter hides or that lack `metadata`.
     """
     visible, values = _visible(filter, metadata)
-    conditions = ["w.deployment_id = :deployment_id", visible]
-    values |= {"deployment_id": deployment_id, "limit": limit, "offset": offset}
-    if run_id is not None:
-        conditions.append("w.run_id = :run_id")
-        values["run_id"] = run_id
-    if status is not None:
-        conditions.append(_CONDITIONS[status])
-    matching = f"FROM webhook_delivery w WHERE {' AND '.join(conditions)}"
-    page = f"SELECT {RECORD.select} {matching} ORDER BY w.created_at DESC, w.delivery_id DESC LIMIT :limit OFFSET :offset"
-    rows = conn.execute(text(page), values).mappings().all()
-    return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), values).scalar_one()
+    values |= {
+        "deployment_id": deployment_id,
+        "run_id": run_id,
+        "status": None if status is None else str(status),
+    }
+    page = statement("outbox.search", columns=RECORD.select, visible=visible)
+    (counted,) = statement("outbox.count", visible=visible).rows(conn, **values)
+    return page.rows(conn, **values, limit=limit, offset=offset), counted["n"]
 
 
 def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return SQL, and its values, for visible deliveries. For deleted threads, uses the run's copy of the metadata."""
-    last_metadata = f"coalesce(CAST({_RUN} -> 'kwargs' -> 'thread_metadata' AS jsonb), '{{}}')"
+    last_metadata = "coalesce(CAST(readable(w.run) -> 'kwargs' -> 'thread_metadata' AS jsonb), '{}')"
     return filters.of_visible_or_deleted_threads(
         filter, metadata, table="w", thread_id=THREAD_ID, last_metadata=last_metadata
     )
@@ -122,21 +116,13 @@ def shown_url(url: str) -> str:
 
 def thread_of(conn: Connection, deployment_id: UUID, delivery_id: UUID) -> UUID | None:
     """Return the thread id of a delivery's run, or None if the delivery does not exist."""
-    statement = (
-        f"SELECT {THREAD_ID} FROM webhook_delivery w WHERE w.delivery_id = :id AND w.deployment_id = :of"
+    query = text(
+        "SELECT thread_of_delivery(run) FROM webhook_delivery WHERE delivery_id = :id AND deployment_id = :of"
     )
-    return conn.execute(text(statement), {"id": delivery_id, "of": deployment_id}).scalar()
+    return conn.execute(query, {"id": delivery_id, "of": deployment_id}).scalar()
 
 
-# A delivery with an attempt in progress is left alone. Any other starts over with its first attempt, at once.
-_AGAIN = """
-UPDATE webhook_delivery w SET attempt = 0, due_at = now(), owner = NULL, ended_at = NULL
-WHERE w.delivery_id = :id AND w.deployment_id = :of AND (w.owner IS NULL OR w.due_at <= now()) AND {visible}
-RETURNING w.delivery_id
-"""
-
-
-def make_again(
+def deliver_again(
     conn: Connection,
     deployment_id: UUID,
     delivery_id: UUID,
@@ -146,41 +132,11 @@ def make_again(
 ) -> None:
     """Schedule a delivery again, whatever its status. Raises NotFound."""
     visible, values = _visible(filter, metadata)
-    values |= {"id": delivery_id, "of": deployment_id}
-    if conn.execute(text(_AGAIN.format(visible=visible)), values).first() is not None:
-        return
-    known = (
-        f"SELECT 1 FROM webhook_delivery w WHERE w.delivery_id = :id AND w.deployment_id = :of AND {visible}"
-    )
-    if conn.execute(text(known), values).first() is None:
+    again = statement("outbox.deliver_again", visible=visible)
+    if not again.count(conn, **values, delivery_id=delivery_id, deployment_id=deployment_id):
         raise NotFound(f"Webhook delivery {delivery_id} not found.")
-
-
-# A loose index scan finds the deployments, and for each the oldest of its newest :most deliveries.
-REMOVE = text("""
-WITH RECURSIVE known AS (
-    (SELECT deployment_id FROM webhook_delivery ORDER BY deployment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT deployment_id FROM webhook_delivery
-            WHERE deployment_id > known.deployment_id ORDER BY deployment_id LIMIT 1)
-    FROM known WHERE known.deployment_id IS NOT NULL
-), full_ones AS (
-    SELECT known.deployment_id, oldest.created_at FROM known CROSS JOIN LATERAL (
-        SELECT created_at FROM webhook_delivery WHERE deployment_id = known.deployment_id
-        ORDER BY created_at DESC, delivery_id DESC OFFSET :most - 1 LIMIT 1) AS oldest
-), over AS (
-    (SELECT delivery_id FROM webhook_delivery WHERE ended_at < now() - make_interval(days => :days)
-     ORDER BY ended_at LIMIT :limit)
-    UNION
-    (SELECT w.delivery_id FROM full_ones f JOIN webhook_delivery w
-        ON w.deployment_id = f.deployment_id AND w.created_at < f.created_at
-     WHERE w.ended_at IS NOT NULL LIMIT :limit)
-)
-DELETE FROM webhook_delivery WHERE delivery_id IN (SELECT delivery_id FROM over) AND ended_at IS NOT NULL
-""")
 
 
 def remove_old(conn: Connection) -> int:
     """Delete a batch of ended deliveries that are old or exceed the number kept per deployment. Returns how many."""
-    values = {"days": KEPT_DAYS, "most": KEPT_OF_DEPLOYMENT, "limit": REMOVED_AT_ONCE}
-    return conn.execute(REMOVE, values).rowcount
+    return _REMOVE_OLD.count(conn, days=KEPT_DAYS, most=KEPT_OF_DEPLOYMENT, limit=REMOVED_AT_ONCE)

@@ -23,11 +23,18 @@ from sqlalchemy import Connection
 from shared.infra.postgres import Driver, query
 
 FOLDER = Path(__file__).parent
-VIEWS = ("unblocked_run", "limited_deployment", "limited_key", "ended_run_usage", "assistant_rows")
+VIEWS = (
+    "unblocked_run",
+    "limited_deployment",
+    "limited_key",
+    "ended_run_usage",
+    "assistant_rows",
+    "a2a_task",
+)
 STATEMENTS = 1_000  # cached statements: all of the files, and some of those with parts
 _BLOCK = re.compile(r"^-- (name|install): (\w+)\n", re.MULTILINE)
 # Comments, strings, function bodies and casts are copied. Elsewhere, `:name` is a parameter.
-_TOKEN = re.compile(r"(--[^\n]*|'(?:[^']|'')*'|\$\$.*?\$\$|::)|(?<![\w:]):([a-z_]+)|%", re.DOTALL)
+_TOKEN = re.compile(r"(--[^\n]*|'(?:[^']|'')*'|\$\$.*?\$\$|::)|(?<![\w:]):([a-z_][a-z0-9_]*)|%", re.DOTALL)
 
 Conn = Connection | Driver
 

@@ -62,3 +62,58 @@ UPDATE webhook_delivery SET due_at = now() + make_interval(secs => CASE WHEN own
     ELSE coalesce((CAST(:pauses AS float8[]))[attempt], 0) END)
 WHERE ended_at IS NULL AND due_at > now() + 2 * make_interval(secs => CASE WHEN owner IS NOT NULL THEN :lease_seconds
     ELSE coalesce((CAST(:pauses AS float8[]))[attempt], 0) END)
+
+-- install: delivery_status
+CREATE OR REPLACE FUNCTION delivery_status(ended_at timestamptz, failure text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN ended_at IS NULL THEN 'pending' WHEN failure IS NULL THEN 'delivered' ELSE 'failed' END
+$$;
+
+-- install: thread_of_delivery
+-- The thread id of a delivery's run, from its column `run`: the run may have been deleted.
+CREATE OR REPLACE FUNCTION thread_of_delivery(run json) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CAST(readable(run) ->> 'thread_id' AS uuid)
+$$;
+
+-- name: search
+SELECT {columns} FROM webhook_delivery w
+WHERE w.deployment_id = :deployment_id AND {visible} AND (CAST(:run_id AS uuid) IS NULL OR w.run_id = :run_id)
+  AND (CAST(:status AS text) IS NULL OR delivery_status(w.ended_at, w.failure) = :status)
+ORDER BY w.created_at DESC, w.delivery_id DESC LIMIT :limit OFFSET :offset
+
+-- name: count
+SELECT count(*) AS n FROM webhook_delivery w
+WHERE w.deployment_id = :deployment_id AND {visible} AND (CAST(:run_id AS uuid) IS NULL OR w.run_id = :run_id)
+  AND (CAST(:status AS text) IS NULL OR delivery_status(w.ended_at, w.failure) = :status)
+
+-- name: deliver_again
+-- Starts a delivery over with its first attempt, at once. One with an attempt in progress is left alone. Returns whether
+-- the delivery exists.
+WITH restarted AS (
+    UPDATE webhook_delivery w SET attempt = 0, due_at = now(), owner = NULL, ended_at = NULL
+    WHERE w.delivery_id = :delivery_id AND w.deployment_id = :deployment_id AND (w.owner IS NULL OR w.due_at <= now())
+      AND {visible}
+)
+SELECT FROM webhook_delivery w WHERE w.delivery_id = :delivery_id AND w.deployment_id = :deployment_id AND {visible}
+
+-- name: remove_old
+-- A loose index scan finds the deployments, and for each the oldest of its newest `most` deliveries.
+WITH RECURSIVE known AS (
+    (SELECT deployment_id FROM webhook_delivery ORDER BY deployment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT deployment_id FROM webhook_delivery
+            WHERE deployment_id > known.deployment_id ORDER BY deployment_id LIMIT 1)
+    FROM known WHERE known.deployment_id IS NOT NULL
+), full_ones AS (
+    SELECT known.deployment_id, oldest.created_at FROM known CROSS JOIN LATERAL (
+        SELECT created_at FROM webhook_delivery WHERE deployment_id = known.deployment_id
+        ORDER BY created_at DESC, delivery_id DESC OFFSET :most - 1 LIMIT 1) AS oldest
+), over AS (
+    (SELECT delivery_id FROM webhook_delivery WHERE ended_at < now() - make_interval(days => :days)
+     ORDER BY ended_at LIMIT :limit)
+    UNION
+    (SELECT w.delivery_id FROM full_ones f JOIN webhook_delivery w
+        ON w.deployment_id = f.deployment_id AND w.created_at < f.created_at
+     WHERE w.ended_at IS NOT NULL LIMIT :limit)
+)
+DELETE FROM webhook_delivery WHERE delivery_id IN (SELECT delivery_id FROM over) AND ended_at IS NOT NULL

@@ -156,56 +156,21 @@ def _columns(prefix: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]])
     }
 
 
-_IN_THREADS = "deployment_id = %(deployment)s AND thread_id = ANY(%(threads)s)"
-_NO_BLOB_WITHOUT_CHECKPOINT = f"""
-DELETE FROM checkpoint_blob AS blob WHERE {_IN_THREADS} AND NOT EXISTS (
-    SELECT 1 FROM checkpoint AS c
-    WHERE c.deployment_id = blob.deployment_id AND c.thread_id = blob.thread_id
-        AND c.checkpoint_ns = blob.checkpoint_ns AND readable(c.blobs) ->> blob.channel = blob.version
-)"""
-_NO_WRITE_WITHOUT_CHECKPOINT = f"""
-DELETE FROM checkpoint_write AS own WHERE {_IN_THREADS} AND NOT EXISTS (
-    SELECT 1 FROM checkpoint AS c
-    WHERE c.deployment_id = own.deployment_id AND c.thread_id = own.thread_id
-        AND c.checkpoint_ns = own.checkpoint_ns AND c.checkpoint_id = own.checkpoint_id
-)"""
-
-
-def _sweep(conn: Connection, parameters: Mapping[str, Any]) -> None:
-    """Delete the blobs and writes that no checkpoint of the threads refers to."""
-    conn.exec_driver_sql(_NO_WRITE_WITHOUT_CHECKPOINT, dict(parameters))
-    conn.exec_driver_sql(_NO_BLOB_WITHOUT_CHECKPOINT, dict(parameters))
+_DELETE_THREADS = statement("checkpoints.delete_threads")
+_SWEEP = statement("checkpoints.sweep")
+_IS_REBUILT_FROM_RUN = statement("checkpoints.is_rebuilt_from_run")
+_RELINK = statement("checkpoints.relink")
+_DELETE_RUN = statement("checkpoints.delete_run")
+_DISOWN_RUN = statement("checkpoints.disown_run")
+_DELETE_FOR_RUNS = statement("checkpoints.delete_for_runs")
+_KEEP_LATEST = statement("checkpoints.keep_latest")
+_COPY = statement("checkpoints.copy")
+_EXISTS = statement("checkpoints.exists")
 
 
 def delete_threads(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:
     """Delete all checkpoints of the threads, with their blobs and writes."""
-    parameters = {"deployment": deployment_id, "threads": list(thread_ids)}
-    for table in ("checkpoint", "checkpoint_blob", "checkpoint_write"):
-        conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS}", parameters)
-
-
-_AFTER_RUN = """
-FROM checkpoint AS own JOIN checkpoint AS later USING (deployment_id, thread_id, checkpoint_ns)
-WHERE deployment_id = %(deployment)s AND thread_id = ANY(%(threads)s) AND own.run_id = %(run)s
-    AND later.parent_checkpoint_id = own.checkpoint_id AND later.run_id IS DISTINCT FROM own.run_id"""
-_IS_REBUILT_FROM_RUN = f"""
-SELECT EXISTS (SELECT 1 {_AFTER_RUN} AND later.metadata -> 'counters_since_delta_snapshot' IS NOT NULL)"""
-_RELINK = f"""
-WITH RECURSIVE line AS (
-    SELECT checkpoint_ns, later.checkpoint_id, own.parent_checkpoint_id AS ancestor {_AFTER_RUN}
-  UNION ALL
-    SELECT checkpoint_ns, line.checkpoint_id, own.parent_checkpoint_id
-    FROM line JOIN checkpoint AS own USING (checkpoint_ns)
-    WHERE {_IN_THREADS} AND own.checkpoint_id = line.ancestor AND own.run_id = %(run)s
-)
-UPDATE checkpoint AS later SET parent_checkpoint_id = line.ancestor FROM line
-WHERE {_IN_THREADS} AND later.checkpoint_ns = line.checkpoint_ns
-    AND later.checkpoint_id = line.checkpoint_id AND NOT EXISTS (
-        SELECT 1 FROM checkpoint AS own
-        WHERE own.deployment_id = later.deployment_id AND own.thread_id = later.thread_id
-            AND own.checkpoint_ns = later.checkpoint_ns AND own.checkpoint_id = line.ancestor
-            AND own.run_id = %(run)s
-    )"""
+    _DELETE_THREADS.count(conn, deployment_id=deployment_id, thread_ids=uuids(thread_ids))
 
 
 def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
@@ -215,22 +180,19 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
     contain a delta channel, whose value is rebuilt from the writes of all ancestors, the run's checkpoints are kept
     without a run id instead.
     """
-    parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
-    if conn.exec_driver_sql(_IS_REBUILT_FROM_RUN, parameters).scalar_one():
-        disown_run(conn, deployment_id, thread_id, run_id)
+    key = {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
+    (row,) = _IS_REBUILT_FROM_RUN.rows(conn, **key)
+    if row["is_rebuilt"]:
+        disown_run(conn, **key)
         return
-    conn.exec_driver_sql(_RELINK, parameters)
-    for table in ("checkpoint", "checkpoint_write"):
-        conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS} AND run_id = %(run)s", parameters)
-    _sweep(conn, parameters)
+    _RELINK.count(conn, **key)
+    _DELETE_RUN.count(conn, **key)
+    _SWEEP.count(conn, deployment_id=deployment_id, thread_ids=uuids([thread_id]))
 
 
 def disown_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
     """Clear the run id of a run's checkpoints and writes, to keep them for later runs when the run is deleted."""
-    parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
-    for table in ("checkpoint", "checkpoint_write"):
-        statement = f"UPDATE {table} SET run_id = NULL WHERE {_IN_THREADS} AND run_id = %(run)s"
-        conn.exec_driver_sql(statement, parameters)
+    _DISOWN_RUN.count(conn, deployment_id=deployment_id, thread_id=thread_id, run_id=run_id)
 
 
 def delete_for_runs(
@@ -240,57 +202,22 @@ def delete_for_runs(
 
     Covers one thread, or all threads of the deployment if `thread_id` is None.
     """
-    parameters: dict[str, Any] = {"deployment": deployment_id, "runs": list(run_names), "thread": thread_id}
-    own = "" if thread_id is None else " AND thread_id = %(thread)s"
-    touched = conn.exec_driver_sql(
-        "DELETE FROM checkpoint WHERE deployment_id = %(deployment)s"
-        f" AND metadata ->> 'run_id' = ANY(%(runs)s){own} RETURNING thread_id",
-        parameters,
+    rows = _DELETE_FOR_RUNS.rows(
+        conn, deployment_id=deployment_id, run_names=texts(run_names), thread_id=thread_id
     )
-    _sweep(conn, {"deployment": deployment_id, "threads": list(set(touched.scalars()))})
+    thread_ids = {row["thread_id"] for row in rows}
+    _SWEEP.count(conn, deployment_id=deployment_id, thread_ids=uuids(list(thread_ids)))
 
 
 def keep_latest(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:
-    """Delete all but the newest checkpoint of each namespace.
-
-    A namespace whose newest checkpoint contains a delta channel keeps all checkpoints: the channel's value is rebuilt
-    from the writes of its ancestors.
-    """
-    parameters = {"deployment": deployment_id, "threads": list(thread_ids)}
-    conn.exec_driver_sql(
-        f"""
-DELETE FROM checkpoint AS old USING (
-    SELECT DISTINCT ON (thread_id, checkpoint_ns) * FROM checkpoint WHERE {_IN_THREADS}
-    ORDER BY thread_id, checkpoint_ns, checkpoint_id DESC
-) AS kept
-WHERE old.deployment_id = kept.deployment_id AND old.thread_id = kept.thread_id
-    AND old.checkpoint_ns = kept.checkpoint_ns AND old.checkpoint_id < kept.checkpoint_id
-    AND kept.metadata -> 'counters_since_delta_snapshot' IS NULL""",
-        parameters,
-    )
-    _sweep(conn, parameters)
+    """Delete all but the newest checkpoint of each namespace, except where a delta channel needs the older ones."""
+    _KEEP_LATEST.count(conn, deployment_id=deployment_id, thread_ids=uuids(thread_ids))
+    _SWEEP.count(conn, deployment_id=deployment_id, thread_ids=uuids(thread_ids))
 
 
 def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> None:
-    """Copy every checkpoint of `source` to the existing thread `target`, with the same checkpoint ids.
-
-    Replaces the thread id in the metadata, because the API shows the metadata and filters by it.
-    """
-    renamed = "jsonb_set(metadata, '{thread_id}', to_jsonb(CAST(%(target)s AS text)), false)"
-    parameters = {"deployment": deployment_id, "source": source, "target": target}
-    for table, columns in {
-        "checkpoint": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, type, data, blobs, metadata",
-        "checkpoint_blob": "checkpoint_ns, channel, version, type, data",
-        "checkpoint_write": (
-            "checkpoint_ns, checkpoint_id, task_id, idx, run_id, channel, type, data, task_path"
-        ),
-    }.items():
-        conn.exec_driver_sql(
-            f"INSERT INTO {table} (deployment_id, thread_id, {columns})"
-            f" SELECT deployment_id, %(target)s, {columns.replace('metadata', renamed)} FROM {table}"
-            " WHERE deployment_id = %(deployment)s AND thread_id = %(source)s ON CONFLICT DO NOTHING",
-            parameters,
-        )
+    """Copy every checkpoint of `source` to the existing thread `target`, with the same checkpoint ids."""
+    _COPY.count(conn, deployment_id=deployment_id, source=source, target=target)
 
 
 def require(conn: Connection, deployment_id: UUID, thread_id: UUID, place: Mapping[str, Any]) -> None:
@@ -298,14 +225,6 @@ def require(conn: Connection, deployment_id: UUID, thread_id: UUID, place: Mappi
     checkpoint_id = place.get("checkpoint_id")
     if not checkpoint_id:
         return
-    statement = """
-SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND thread_id = %(thread)s
-               AND checkpoint_ns = %(ns)s AND checkpoint_id = %(id)s)"""
-    parameters = {
-        "deployment": deployment_id,
-        "thread": thread_id,
-        "ns": place.get("checkpoint_ns") or "",
-        "id": checkpoint_id,
-    }
-    if not conn.exec_driver_sql(statement, parameters).scalar():
+    address = {"checkpoint_ns": place.get("checkpoint_ns") or "", "checkpoint_id": checkpoint_id}
+    if not _EXISTS.count(conn, deployment_id=deployment_id, thread_id=thread_id, **address):
         raise NotFound(f"Checkpoint {checkpoint_id} not found")

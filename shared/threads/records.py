@@ -113,7 +113,9 @@ def taken(thread_id: UUID) -> Conflict:
 
 _RECORD = ", ".join(f'"{name}"' for name in RECORD.columns)
 _CREATE = statement("create.thread", columns=_RECORD)
-GET = f"SELECT {_RECORD} FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
+_GET = statement("threads.get", columns=_RECORD)
+_SETTLE = statement("threads.settle")
+_RESTORE_METADATA = statement("threads.restore_metadata")
 
 
 def create(
@@ -136,7 +138,7 @@ def create(
 
 def get(conn: Conn, deployment_id: UUID, thread_id: UUID) -> Row:
     """Return a thread's row. Raises NotFound."""
-    row = query(conn, GET, {"deployment_id": deployment_id, "thread_id": thread_id}).fetchone()
+    row = _GET.row(conn, deployment_id=deployment_id, thread_id=thread_id)
     if row is None:
         raise missing(thread_id)
     return row
@@ -293,54 +295,16 @@ def total(
     return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
 
 
-_NEXT = "readable(t.state) -> 'next'"
-SETTLE = text(
-    f"""
-UPDATE thread t SET updated_at = now(),
-  error = CASE WHEN live.are THEN CAST(:error AS json) ELSE coalesce(t.rest_error, CAST(:error AS json)) END,
-  status = CASE
-    WHEN live.are THEN 'busy'
-    WHEN t.rest_status IS NOT NULL THEN t.rest_status
-    WHEN json_typeof({_NEXT}) = 'array' AND json_array_length({_NEXT}) > 0
-        THEN 'interrupted'
-    ELSE 'idle' END
-FROM (SELECT EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = :deployment_id
-      AND r.thread_id = :thread_id AND is_live(r.status)) AS are) live
-WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
-)
-
-
 def settle(
     conn: Connection, deployment_id: UUID, thread_id: UUID, *, error: Mapping[str, Any] | None = None
 ) -> None:
     """Recompute the thread's status and error from its remaining runs. `error` is the default if they left none."""
-    conn.execute(
-        SETTLE,
-        {
-            "deployment_id": deployment_id,
-            "thread_id": thread_id,
-            "error": None if error is None else dumps(error),
-        },
+    _SETTLE.count(
+        conn,
+        deployment_id=deployment_id,
+        thread_id=thread_id,
+        error=None if error is None else dumps(error),
     )
-
-
-RESTORE_METADATA = text(
-    """
-WITH gone AS (
-    SELECT deployment_id, thread_id, created_seq, metadata_before FROM run
-    WHERE run_id = :run_id AND metadata_before IS NOT NULL
-), later AS (
-    SELECT o.run_id FROM run o, gone g WHERE o.deployment_id = g.deployment_id
-      AND o.thread_id = g.thread_id AND o.created_seq > g.created_seq ORDER BY o.created_seq LIMIT 1
-), passed_on AS (
-    UPDATE run SET metadata_before = g.metadata_before FROM gone g, later l WHERE run.run_id = l.run_id
-)
-UPDATE thread t SET
-    metadata = (t.metadata - 'graph_id' - 'assistant_id') || (g.metadata_before - 'config'),
-    config = coalesce(CAST(g.metadata_before ->> 'config' AS json), t.config)
-FROM gone g
-WHERE t.deployment_id = g.deployment_id AND t.thread_id = g.thread_id AND NOT EXISTS (SELECT FROM later)"""
-)
 
 
 def restore_metadata(conn: Connection, run_id: UUID) -> None:
@@ -348,4 +312,4 @@ def restore_metadata(conn: Connection, run_id: UUID) -> None:
 
     If a later run exists, this run's saved metadata is moved to the next run, and undoing that run restores it.
     """
-    conn.execute(RESTORE_METADATA, {"run_id": run_id})
+    _RESTORE_METADATA.count(conn, run_id=run_id)

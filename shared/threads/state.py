@@ -17,6 +17,7 @@ from sqlalchemy import Connection, text
 from shared.errors import Conflict
 from shared.infra.json_text import canonical
 from shared.infra.postgres import dumps
+from shared.sql import statement
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
 
@@ -62,15 +63,9 @@ class Newest:
         return found if isinstance(found, str) else None
 
 
-NEWEST = text("""
-SELECT t.values, t.state, t.metadata, t.config, c.checkpoint_id, c.metadata AS checkpoint_metadata
-FROM thread AS t LEFT JOIN LATERAL (
-    SELECT checkpoint_id, metadata FROM checkpoint AS own
-    WHERE own.deployment_id = t.deployment_id AND own.thread_id = t.thread_id AND own.checkpoint_ns = ''
-    ORDER BY own.checkpoint_id DESC LIMIT 1
-) AS c ON true
-WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
-""")
+_NEWEST = statement("threads.newest_state")
+_FORGET = statement("threads.forget_state")
+_STORE = statement("threads.store_state")
 
 
 def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
@@ -78,19 +73,12 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
 
     Raises NotFound.
     """
-    row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
+    row = _NEWEST.row(conn, deployment_id=deployment_id, thread_id=thread_id)
     if row is None:
         raise records.missing(thread_id)
-    values = {} if row.values is None or row.state is None else row.values
-    record = {"values": values, **(row.state or EMPTY)}
-    return Newest(record, row.metadata, row.config, row.checkpoint_id, row.checkpoint_metadata)
-
-
-FORGET = text("""
-UPDATE thread SET state = NULL WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-    AND NOT EXISTS (SELECT FROM checkpoint WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-                    AND checkpoint_ns = '')
-""")
+    values = {} if row["values"] is None or row["state"] is None else row["values"]
+    record = {"values": values, **(row["state"] or EMPTY)}
+    return Newest(record, row["metadata"], row["config"], row["checkpoint_id"], row["checkpoint_metadata"])
 
 
 def forget(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
@@ -98,17 +86,7 @@ def forget(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
 
     Call it after deleting checkpoints.
     """
-    conn.execute(FORGET, {"deployment_id": deployment_id, "thread_id": thread_id})
-
-
-STORE = text("""
-UPDATE thread SET values = CAST(:values AS json), state = CAST(:state AS json),
-    interrupts = CAST(:interrupts AS json), error = NULL, updated_at = now(), state_updated_at = now(),
-    status = rests.so, rest_status = rests.so, rest_error = NULL
-FROM (SELECT CASE WHEN json_array_length(readable(CAST(:state AS json)) -> 'next') > 0 THEN 'interrupted'
-      ELSE 'idle' END AS so) rests
-WHERE deployment_id = :deployment_id AND thread_id = :thread_id
-""")
+    _FORGET.count(conn, deployment_id=deployment_id, thread_id=thread_id)
 
 
 def store_update(
@@ -133,15 +111,13 @@ def store_update(
     if from_newest and parent != newest(conn, deployment_id, thread_id).checkpoint_id:
         raise StaleUpdate(f"Thread {thread_id} was changed by another request. Try again")
     checkpoints.write_unfenced(conn, writes)
-    conn.execute(
-        STORE,
-        {
-            "deployment_id": deployment_id,
-            "thread_id": thread_id,
-            "values": canonical(values),
-            "state": dumps(answer["state"]),
-            "interrupts": dumps(answer["interrupts"]),
-        },
+    _STORE.count(
+        conn,
+        deployment_id=deployment_id,
+        thread_id=thread_id,
+        values=canonical(values),
+        state=dumps(answer["state"]),
+        interrupts=dumps(answer["interrupts"]),
     )
 
 

@@ -19,7 +19,8 @@ from sqlalchemy import Connection, TextClause, text
 
 from shared.errors import Denied, NotFound
 from shared.infra.json_text import document_holds_nul
-from shared.infra.postgres import Driver, dumps, query
+from shared.infra.postgres import dumps
+from shared.sql import Conn, statement
 from shared.threads import records
 
 Filter = Mapping[str, Any]
@@ -27,7 +28,7 @@ Filter = Mapping[str, Any]
 MAX_DEPTH = 8  # of $or and $and
 MAX_ENTRIES = 100
 MAX_BYTES = 64 * 1024
-HELD = " FOR NO KEY UPDATE"
+LOCK = "FOR NO KEY UPDATE"
 LEAST_PARTS = 2  # of $or and $and
 JOINED = {"$or": " OR ", "$and": " AND "}
 
@@ -43,25 +44,18 @@ class BadFilter(Denied):
 def check(filter: Any) -> None:
     """Raise BadFilter for an invalid filter. None is valid and matches everything."""
     if filter is not None:
-        _Condition("metadata", "f", ":{}").of(filter)
+        _Condition("metadata", "f").of(filter)
 
 
-def condition(
-    filter: Filter | None, column: str, *, prefix: str = "f", placeholder: str = ":{}"
-) -> tuple[str, dict[str, Any]]:
+def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple[str, dict[str, Any]]:
     """Return an SQL condition for the records that a filter matches, with `:name` parameters, and their values.
 
     `column` is a JSONB column as it is written in the statement. Raises BadFilter for an invalid filter.
     """
     if not filter:
         return "true", {}
-    compiled = _Condition(column, prefix, placeholder)
+    compiled = _Condition(column, prefix)
     return compiled.of(filter), compiled.values
-
-
-def for_driver(filter: Filter | None, column: str) -> tuple[str, dict[str, Any]]:
-    """Return the condition and its values for statements of the driver, with `%(name)s` parameters."""
-    return condition(filter, column, placeholder="%({})s")
 
 
 def clause(filter: Filter | None, column: str) -> list[TextClause]:
@@ -75,9 +69,9 @@ def clause(filter: Filter | None, column: str) -> list[TextClause]:
 class _Condition:
     """A filter being compiled to SQL: the values of its parameters, and the number of its entries."""
 
-    def __init__(self, column: str, prefix: str, placeholder: str) -> None:
+    def __init__(self, column: str, prefix: str) -> None:
         self.values: dict[str, Any] = {}
-        self._column, self._prefix, self._placeholder = column, prefix, placeholder
+        self._column, self._prefix = column, prefix
         self._entries = 0
 
     def of(self, filter: Any) -> str:
@@ -155,7 +149,7 @@ class _Condition:
     def _bind(self, value: Any, kind: str) -> str:
         name = f"{self._prefix}{len(self.values)}"
         self.values[name] = value
-        return f"CAST({self._placeholder.format(name)} AS {kind})"
+        return f"CAST(:{name} AS {kind})"
 
 
 def _unsupported(operator: str) -> BadFilter:
@@ -166,14 +160,14 @@ def _unsupported(operator: str) -> BadFilter:
 class _Kind:
     """A kind of record that filters hide. A hidden record counts as missing."""
 
-    statement: str  # finds the record `id` of a deployment
+    statement: str  # its name: finds the record `id` of a deployment
     metadata: str  # the column that filters match
     lock: str  # clause that keeps the row unchanged until the transaction ends
     missing: Callable[[UUID], NotFound] = lambda _: NotFound("Not Found")
 
     def is_visible(
         self,
-        conn: Connection | Driver,
+        conn: Conn,
         deployment_id: UUID,
         id: UUID,
         filter: Filter | None,
@@ -181,14 +175,13 @@ class _Kind:
         lock: bool = False,
     ) -> bool:
         """Whether the record exists and the filter matches it. `lock` locks its row."""
-        is_match, values = for_driver(filter, self.metadata)
-        sql = f"{self.statement} AND {is_match}{self.lock if lock else ''}"
-        values |= {"deployment_id": deployment_id, "id": id}
-        return query(conn, sql, values).fetchone() is not None
+        visible, values = condition(filter, self.metadata)
+        search = statement(self.statement, visible=visible, lock=self.lock if lock else "")
+        return search.count(conn, **values, deployment_id=deployment_id, id=id) > 0
 
     def require(
         self,
-        conn: Connection | Driver,
+        conn: Conn,
         deployment_id: UUID,
         id: UUID,
         filter: Filter | None,
@@ -204,24 +197,9 @@ class _Kind:
             raise error or self.missing(id)
 
 
-_THREAD = _Kind(
-    "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s",
-    "metadata",
-    HELD,
-    records.missing,
-)
-_ASSISTANT = _Kind(
-    "SELECT 1 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id"
-    " AND v.assistant_id = a.assistant_id AND v.version = a.version"
-    " WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(id)s",
-    "v.metadata",  # of the active version
-    " FOR UPDATE OF a",
-)
-_CRON = _Kind(
-    "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s",
-    "metadata",
-    HELD,
-)
+_THREAD = _Kind("threads.visible", "metadata", LOCK, records.missing)
+_ASSISTANT = _Kind("assistants.visible", "v.metadata", "FOR UPDATE OF a")  # v: the active version
+_CRON = _Kind("crons.visible", "metadata", LOCK)
 is_thread_visible, require_thread = _THREAD.is_visible, _THREAD.require
 is_assistant_visible, require_assistant = _ASSISTANT.is_visible, _ASSISTANT.require
 require_cron = _CRON.require
@@ -247,13 +225,10 @@ def is_thread_hidden(
     """
     if not filter and not metadata:
         return False
-    is_visible, values = _with_metadata(filter, metadata, "metadata")
-    statement = (
-        f"SELECT {is_visible} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-    )
-    key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    row = conn.execute(text(statement + (HELD if lock else "")), {**values, **key}).one_or_none()
-    return row is not None and not row[0]  # NULL: the metadata lacks a key of the filter
+    visible, values = with_metadata(filter, metadata, "metadata")
+    query = statement("threads.visibility", visible=visible, lock=LOCK if lock else "")
+    row = query.row(conn, **values, deployment_id=deployment_id, thread_id=thread_id)
+    return row is not None and not row["is_visible"]  # NULL: the metadata lacks a key of the filter
 
 
 def matches(conn: Connection, metadata: Mapping[str, Any], filter: Filter | None) -> bool:
@@ -273,7 +248,7 @@ def of_visible_threads(
     """
     if not filter and not metadata:
         return "true", {}
-    is_visible, values = _with_metadata(filter, metadata, "visible.metadata")
+    is_visible, values = with_metadata(filter, metadata, "visible.metadata")
     return f"EXISTS ({_threads_of(table, f'{table}.thread_id')} AND {is_visible})", values
 
 
@@ -286,8 +261,8 @@ def of_visible_or_deleted_threads(
     """
     if not filter and not metadata:
         return "true", {}
-    is_visible, values = _with_metadata(filter, metadata, "visible.metadata")
-    was_visible, _ = _with_metadata(filter, metadata, last_metadata)
+    is_visible, values = with_metadata(filter, metadata, "visible.metadata")
+    was_visible, _ = with_metadata(filter, metadata, last_metadata)
     threads = _threads_of(table, thread_id)
     return f"(EXISTS ({threads} AND {is_visible}) OR (NOT EXISTS ({threads}) AND {was_visible}))", values
 
@@ -299,9 +274,10 @@ def _threads_of(table: str, thread_id: str) -> str:
     )
 
 
-def _with_metadata(
+def with_metadata(
     filter: Filter | None, metadata: Mapping[str, Any], column: str
 ) -> tuple[str, dict[str, Any]]:
+    """Return SQL, and its values, that is true if the filter lets a record through and the record has `metadata`."""
     sql, values = condition(filter, column)
     if not metadata:
         return sql, values

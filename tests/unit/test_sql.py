@@ -83,6 +83,7 @@ DIGESTS = {
     "waiting_lanes_of": "cd52dc17dc90",
     "takes_traffic": "bb5200d97234",
     "readable": "f0317b072011",
+    "served_graph": "09e6f1bd0819",
     "runners_of_pool": "ad3899e330e0",
     "checkpoint_parts": "6b30cd6b0aac",
     "newest_checkpoint": "e6928b1ae623",
@@ -91,6 +92,7 @@ DIGESTS = {
     "commit_runs_1": "56c28b8740c7",
     "default_thread_ttl": "7185c6a79514",
     "assistant_rows": "f31fc5ad0a09",
+    "is_cron_due": "e5eea317944a",
     "ended_run_values": "2f8be9df5f6d",
     "utc_date": "5a83ef18c337",
     "token_count": "d00ae1bbfc5a",
@@ -104,6 +106,12 @@ DIGESTS = {
     "figures_since": "ea856e22d40d",
     "with_lost_attempt": "846b03d747a2",
     "record_webhooks_1": "dca45f3aa10a",
+    "delivery_status": "f6badf18aaab",
+    "thread_of_delivery": "aa2778224a79",
+    "has_protocol": "140d3f68e5fb",
+    "followed_by": "7d57c99a02a7",
+    "waits_for": "afe5db48d95d",
+    "a2a_task": "6d0cb7629d97",
 }
 
 

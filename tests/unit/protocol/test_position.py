@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from shared.protocol import events
@@ -24,7 +22,7 @@ def test_numbers_name_run_and_event_rise_and_are_whole_in_a_browser() -> None:
     assert events.event_number(100_000_000, LAST) <= JS_SAFE
 
 
-def row(**columns: object) -> SimpleNamespace:
+def row(**columns: object) -> dict[str, object]:
     """Return the row of a thread with six ended runs, the newest created by a command."""
     known = {
         "last_seq": 6,
@@ -35,7 +33,7 @@ def row(**columns: object) -> SimpleNamespace:
         "oldest_live": None,
         "forgotten": None,
     }
-    return SimpleNamespace(**{**known, **columns})
+    return {**known, **columns}
 
 
 @pytest.mark.parametrize(

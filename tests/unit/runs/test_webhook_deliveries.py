@@ -259,10 +259,10 @@ def test_one_that_is_made_again_comes_under_the_same_id(
     delivering.deliver(delivery, SERVICE)
     for _ in range(2):
         with connection() as conn:
-            webhook_records.make_again(conn, deployment.id, delivery.delivery_id)
+            webhook_records.deliver_again(conn, deployment.id, delivery.delivery_id)
     [again] = take()
     with connection() as conn:
-        webhook_records.make_again(conn, deployment.id, delivery.delivery_id)
+        webhook_records.deliver_again(conn, deployment.id, delivery.delivery_id)
     assert take() == [], "it is being made"
     delivering.deliver(again, SERVICE)
 

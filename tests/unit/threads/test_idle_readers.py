@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from shared import thread_runs
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog.hub import Reader
-from shared.infra import postgres
 from shared.infra.postgres import connection
+from shared.sql import Conn, Statement
 from shared.thread_runs import Look, ThreadReader
 from tests.support import factories
 
@@ -50,23 +50,23 @@ Watch = Callable[[int], Sequence[Watching]]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The executed statements that check several readers."""
     monkeypatch.setattr(thread_runs, "LOOK_SECONDS", SOON)
     monkeypatch.setattr(thread_runs, "_idle_readers", thread_runs._IdleReaders())
-    said: list[str] = []
+    executed: list[str] = []
+    rows = Statement.rows
 
-    def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if "unnest" in statement:
-            said.append(statement)
+    def note(statement: Statement, conn: Conn, **parameters: Any) -> list[dict[str, Any]]:
+        executed.append(statement.text)
+        return rows(statement, conn, **parameters)
 
-    event.listen(postgres.engine(), "before_cursor_execute", note)
-    yield said
-    event.remove(postgres.engine(), "before_cursor_execute", note)
+    monkeypatch.setattr(Statement, "rows", note)
+    return executed
 
 
 @pytest.fixture
-def watching(deployment: DeploymentRef, asked: list[str]) -> Iterator[Watch]:
+def watching(deployment: DeploymentRef, executed: list[str]) -> Iterator[Watch]:
     """Create readers that have queried once and wait. As with greenlets, each continues only when it is woken."""
     made: list[Watching] = []
 
@@ -83,18 +83,18 @@ def watching(deployment: DeploymentRef, asked: list[str]) -> Iterator[Watch]:
         reader.leave()
 
 
-def test_one_statement_looks_for_all(watching: Watch, asked: list[str]) -> None:
+def test_one_statement_looks_for_all(watching: Watch, executed: list[str]) -> None:
     first, *others = watching(50)
     time.sleep(SOON)
     first.wake_ups.wake()
     assert next(first.spells) == []
 
-    assert len(asked) == 1
+    assert len(executed) == 1
     assert [reader.looks for reader in (first, *others)] == [1] * 50
     assert not any(reader.wake_ups.take(0)[0] for reader in others), "nobody has missed anything"
 
 
-def test_who_has_missed_something_is_woken_and_looks(watching: Watch, asked: list[str]) -> None:
+def test_who_has_missed_something_is_woken_and_looks(watching: Watch, executed: list[str]) -> None:
     first, second, third = watching(3)
     with connection() as conn:
         move = text("UPDATE thread SET last_seq = 7 WHERE thread_id = :id")
@@ -109,12 +109,12 @@ def test_who_has_missed_something_is_woken_and_looks(watching: Watch, asked: lis
     assert list(third.spells) == [], "its thread is gone"
 
 
-def test_a_reader_that_leaves_is_looked_for_no_longer(watching: Watch, asked: list[str]) -> None:
+def test_a_reader_that_leaves_is_looked_for_no_longer(watching: Watch, executed: list[str]) -> None:
     readers = watching(3)
     for reader in readers:
         reader.leave()
     time.sleep(SOON)
     thread_runs._idle_readers.look()
 
-    assert asked == []
+    assert executed == []
     assert not thread_runs._idle_readers._all

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from flask import Response, jsonify
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from shared.errors import Invalid, NotFound
 from shared.infra import replica
-from shared.infra.postgres import connection
+from shared.infra.postgres import Row, connection
 from shared.models import RunStatus
 from shared.records import COUNT, COUNT_OR_NULL, TEXT, listed, record, selection
 from shared.runs import queue_position, read
@@ -71,7 +72,7 @@ def search_runs(body: dict[str, Any]) -> Response:
         **thread,
     )
 
-    def search_page(conn: Connection) -> tuple[list[RowMapping], int, dict[UUID, dict[str, Any]]]:
+    def search_page(conn: Connection) -> tuple[Sequence[Row], int, dict[UUID, dict[str, Any]]]:
         rows, total = read.search(
             conn,
             deployment().id,
@@ -86,7 +87,7 @@ def search_runs(body: dict[str, Any]) -> Response:
     return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
 
 
-def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
+def _shown(row: Row, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
     queue = waits.get(row["run_id"])
     return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
 

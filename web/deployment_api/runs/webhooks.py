@@ -69,7 +69,7 @@ def retry_webhook(delivery_id: UUID) -> None:
     """Deliver again at once, under the same id, whatever the status. Simultaneous retries cause one delivery."""
     granted = allow("threads", "update", thread_id=_thread_of(delivery_id), metadata={})
     with connection() as conn:
-        webhook_records.make_again(
+        webhook_records.deliver_again(
             conn, deployment().id, delivery_id, filter=granted.filter, metadata=changed(granted)
         )
 

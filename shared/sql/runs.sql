@@ -1,0 +1,136 @@
+-- Reading and stopping runs: shared/runs/read.py, cancel.py, queue_position.py, retry.py and a2a_tasks.py.
+
+-- install: followed_by
+-- Whether a later run exists on a run's thread. Ignores runs that were cancelled before they started.
+CREATE OR REPLACE FUNCTION followed_by(of_deployment uuid, of_thread uuid, of_seq bigint)
+RETURNS TABLE (is_followed boolean) LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM run o WHERE o.deployment_id = of_deployment AND o.thread_id = of_thread AND o.created_seq > of_seq
+          AND NOT (o.status = 'interrupted' AND o.attempt = 0))
+$$;
+
+-- install: waits_for
+-- What a successful run waits for while its thread stays where the run ended: `answer` if the thread has an open interrupt,
+-- `resume` if it stopped at a breakpoint, else nothing. An update of the thread's state changes `state_updated_at`. It is called
+-- in FROM, where the planner inlines it.
+CREATE OR REPLACE FUNCTION waits_for(of_run uuid) RETURNS TABLE (answer text) LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN later.is_followed THEN NULL
+        WHEN EXISTS (SELECT FROM json_each(readable(t.interrupts)) i WHERE json_array_length(i.value) > 0) THEN 'answer'
+        ELSE 'resume' END
+    FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+    CROSS JOIN LATERAL followed_by(r.deployment_id, r.thread_id, r.created_seq) AS later
+    WHERE r.run_id = of_run AND t.rest_status = 'interrupted' AND t.state_updated_at = r.ended_at
+$$;
+
+-- name: get
+SELECT {columns} FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id
+  AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)
+
+-- name: of_thread
+SELECT {columns} FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+  AND (CAST(:status AS text) IS NULL OR status = :status)
+ORDER BY created_seq DESC LIMIT :limit OFFSET :offset
+
+-- name: failed
+SELECT {columns} FROM run WHERE {condition} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset
+
+-- name: count_failed
+SELECT count(*) AS n FROM run WHERE {condition}
+
+-- name: newest
+-- Live and ended runs are searched separately. Each has its own index, so inserting a run updates only one of them.
+SELECT {columns} FROM (
+    (SELECT {stored} FROM run WHERE {live} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))
+    UNION ALL
+    (SELECT {stored} FROM run WHERE {ended} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))) AS run
+ORDER BY run_id DESC LIMIT :limit OFFSET :offset
+
+-- name: count_newest
+SELECT count(*) AS n FROM (
+    SELECT FROM (
+        (SELECT FROM run WHERE {live} LIMIT CAST(:most AS bigint))
+        UNION ALL
+        (SELECT FROM run WHERE {ended} LIMIT CAST(:most AS bigint))) AS found
+    LIMIT CAST(:most AS bigint)) AS counted
+
+-- name: lock_live
+-- Locks the live runs of a thread.
+SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary, webhook FROM run
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) ORDER BY created_seq FOR UPDATE
+
+-- name: lock
+SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary, webhook FROM run
+WHERE run_id = :run_id AND deployment_id = :deployment_id AND thread_id = :thread_id FOR UPDATE
+
+-- name: live
+SELECT thread_id, run_id FROM run
+WHERE deployment_id = :deployment_id AND is_live(status) AND status = ANY(:statuses) AND {visible} ORDER BY run_id
+
+-- name: waiting
+-- The pending runs of a deployment by key, depth and the reason why each waits: for an earlier run of its thread, for its
+-- start time, or for capacity.
+SELECT r.key_id, r.depth, r.why, count(*) AS runs,
+    extract(epoch FROM greatest(now() - min(waiting_since(r.not_before, r.created_at)), '0')) AS seconds
+FROM (
+    SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
+        WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
+    FROM run w WHERE w.deployment_id = :deployment_id AND is_live(w.status)) r
+WHERE r.status = 'pending' AND {visible} GROUP BY r.key_id, r.depth, r.why
+
+-- name: count_running
+SELECT count(*) AS n FROM run r WHERE r.deployment_id = :deployment_id AND r.status = 'running' AND {visible}
+
+-- name: waiting_of_thread
+SELECT run_id, status,
+    extract(epoch FROM greatest(now() - waiting_since(not_before, created_at), '0')) AS waiting_seconds
+FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) ORDER BY created_seq
+
+-- name: last_checkpoint
+-- The newest root checkpoint that a run wrote, and whether its thread has moved on: another run or a caller wrote later.
+WITH root AS (
+    SELECT checkpoint_id, run_id, created_at FROM checkpoint
+    WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = ''
+), newest AS (
+    SELECT * FROM root ORDER BY checkpoint_id DESC LIMIT 1
+), written AS (
+    SELECT checkpoint_id FROM root WHERE run_id = :run_id ORDER BY checkpoint_id DESC LIMIT 1
+)
+SELECT (SELECT checkpoint_id FROM written) AS checkpoint_id,
+    later.is_followed OR EXISTS (
+        SELECT FROM newest n WHERE n.run_id IS DISTINCT FROM r.run_id
+          AND (EXISTS (SELECT FROM written) OR n.created_at > r.ended_at)) AS has_moved_on
+FROM run r CROSS JOIN LATERAL followed_by(r.deployment_id, r.thread_id, r.created_seq) AS later
+WHERE r.run_id = :run_id
+
+-- install: a2a_task
+-- Runs in the terms of the A2A protocol. A task requires input as long as its thread is interrupted and no later run was
+-- created on the thread.
+CREATE VIEW a2a_task AS
+SELECT r.run_id, r.deployment_id, r.thread_id, r.assistant_id, r.status, r.error, r.metadata -> 'a2a' AS a2a,
+    r.updated_at, r.input, NOT later.is_followed AS is_newest, s.state, t.metadata AS thread_metadata, t.values,
+    CASE WHEN s.state = 'input-required' THEN t.interrupts END AS interrupts
+FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+CROSS JOIN LATERAL followed_by(r.deployment_id, r.thread_id, r.created_seq) AS later
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN r.status = 'pending' THEN 'submitted' WHEN r.status = 'running' THEN 'working'
+        WHEN r.status = 'interrupted' THEN 'canceled' WHEN r.status <> 'success' THEN 'failed'
+        WHEN later.is_followed OR t.rest_status IS DISTINCT FROM 'interrupted' THEN 'completed'
+        ELSE 'input-required' END AS state) AS s
+WHERE r.metadata ? 'a2a';
+
+-- name: task
+SELECT run_id, thread_id, status, error, a2a, updated_at, is_newest, state, input, values, interrupts FROM a2a_task
+WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread_id = :thread_id AND run_id = :run_id
+
+-- name: task_exists
+SELECT FROM run WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread_id = :thread_id
+  AND run_id = :run_id AND metadata ? 'a2a'
+
+-- name: tasks
+SELECT run_id, thread_id, status, error, a2a, updated_at, is_newest, state, CASE WHEN :with_values THEN input END AS input,
+    CASE WHEN :with_values THEN values END AS values, interrupts
+FROM a2a_task
+WHERE {condition} AND (CAST(:before AS uuid) IS NULL OR run_id < :before) ORDER BY run_id DESC LIMIT :limit
+
+-- name: count_tasks
+SELECT count(*) AS n FROM a2a_task WHERE {condition}
