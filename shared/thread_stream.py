@@ -57,13 +57,13 @@ class StreamPosition:
     @classmethod
     def parse(cls, last_event_id: str | None) -> StreamPosition | None:
         """Return the position of an event id. Returns None (no replay) if the id is missing or of another format."""
-        said = (last_event_id or "").strip()
-        if said in ("-", "-1", "0"):
+        event_id = (last_event_id or "").strip()
+        if event_id in ("-", "-1", "0"):
             return cls(1, 0, 0)
-        found = re.fullmatch(r"(\d+)-(\d+)(?:-(\d+))?", said, re.ASCII)
-        if found is None or max(map(len, said.split("-"))) > MAX_DIGITS:
+        match = re.fullmatch(r"(\d+)-(\d+)(?:-(\d+))?", event_id, re.ASCII)
+        if match is None or max(map(len, event_id.split("-"))) > MAX_DIGITS:
             return None
-        run, seq, state_at = found.groups()
+        run, seq, state_at = match.groups()
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
