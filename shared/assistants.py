@@ -121,13 +121,13 @@ def create(
     """
     require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
-    made = conn.execute(
+    inserted = conn.execute(
         insert(ASSISTANT)
         .values(deployment_id=deployment.id, assistant_id=assistant_id)
         .on_conflict_do_nothing()
         .returning(ASSISTANT.c.assistant_id)
     )
-    if made.one_or_none() is None:
+    if inserted.one_or_none() is None:
         if if_exists == "do_nothing" and filters.is_assistant_visible(
             conn, deployment.id, assistant_id, visible
         ):
@@ -263,15 +263,15 @@ def versions(
     return rows
 
 
-def _matching(deployment_id: UUID, wanted: Mapping[str, Any]) -> list[Any]:
+def _matching(deployment_id: UUID, criteria: Mapping[str, Any]) -> list[Any]:
     where = [ASSISTANT.c.deployment_id == deployment_id]
-    if wanted.get("metadata"):
-        where.append(ASSISTANT_VERSION.c.metadata.contains(wanted["metadata"]))
-    where += wanted.get("visible") or ()
-    if wanted.get("graph_id") is not None:
-        where.append(ASSISTANT_VERSION.c.graph_id == wanted["graph_id"])
-    if wanted.get("name"):
-        where.append(ASSISTANT_VERSION.c.name.icontains(wanted["name"], autoescape=True))
+    if criteria.get("metadata"):
+        where.append(ASSISTANT_VERSION.c.metadata.contains(criteria["metadata"]))
+    where += criteria.get("visible") or ()
+    if criteria.get("graph_id") is not None:
+        where.append(ASSISTANT_VERSION.c.graph_id == criteria["graph_id"])
+    if criteria.get("name"):
+        where.append(ASSISTANT_VERSION.c.name.icontains(criteria["name"], autoescape=True))
     return where
 
 
@@ -283,19 +283,19 @@ def search(
     offset: int,
     sort_by: str = "created_at",
     sort_order: str = "desc",
-    **wanted: Any,
+    **criteria: Any,
 ) -> list[RowMapping]:
     """Return assistants that match all filters (`metadata`, `graph_id`, `name`) and the conditions in `visible`.
 
     Raises NotFound (graph).
     """
-    if wanted.get("graph_id") is not None:
-        require_graph(conn, deployment, wanted["graph_id"])
+    if criteria.get("graph_id") is not None:
+        require_graph(conn, deployment, criteria["graph_id"])
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (
         _active()
-        .where(*_matching(deployment.id, wanted))
+        .where(*_matching(deployment.id, criteria))
         .order_by(order, ASSISTANT.c.assistant_id)
         .limit(limit)
         .offset(offset)
@@ -303,11 +303,11 @@ def search(
     return list(conn.execute(query).mappings())
 
 
-def count(conn: Connection, deployment: DeploymentRef, **wanted: Any) -> int:
+def count(conn: Connection, deployment: DeploymentRef, **criteria: Any) -> int:
     """Return the number of assistants that match all filters. Raises NotFound (graph)."""
-    if wanted.get("graph_id") is not None:
-        require_graph(conn, deployment, wanted["graph_id"])
-    query = select(func.count()).select_from(_active().where(*_matching(deployment.id, wanted)).subquery())
+    if criteria.get("graph_id") is not None:
+        require_graph(conn, deployment, criteria["graph_id"])
+    query = select(func.count()).select_from(_active().where(*_matching(deployment.id, criteria)).subquery())
     return conn.execute(query).scalar_one()
 
 
@@ -460,16 +460,16 @@ def remembered(deployment: DeploymentRef, assistant: str) -> Resolved | None:
     return _remembered.get((deployment.id, assistant)) if deployment.preview is None else None
 
 
-def _remember(deployment: DeploymentRef, assistant: str, found: Resolved) -> None:
+def _remember(deployment: DeploymentRef, assistant: str, resolved: Resolved) -> None:
     """Cache an assistant, unless it is called through a preview or the traffic is split.
 
     Rows of previews and of traffic shares are not covered by `versions`.
     """
-    if deployment.preview is not None or found.traffic:
+    if deployment.preview is not None or resolved.traffic:
         return
-    if len(dumps([found.config, found.context, found.metadata])) > REMEMBERED_CHARACTERS:
+    if len(dumps([resolved.config, resolved.context, resolved.metadata])) > REMEMBERED_CHARACTERS:
         return
-    _remembered[deployment.id, assistant] = found
+    _remembered[deployment.id, assistant] = resolved
 
 
 def _as_uuid(value: str) -> UUID | None:
@@ -507,6 +507,6 @@ def resolve(conn: Conn, deployment: DeploymentRef, assistant: str) -> Resolved:
             )
         raise NotFound("Thread or assistant not found.")
     row |= {"revision_id": serving, "traffic": traffic, "having": row["having"] or ()}
-    found = Resolved(**row)
-    _remember(deployment, assistant, found)
-    return found
+    resolved = Resolved(**row)
+    _remember(deployment, assistant, resolved)
+    return resolved

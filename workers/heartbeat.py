@@ -20,7 +20,6 @@ import gevent
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
-from sqlalchemy.exc import DBAPIError
 
 from shared import __version__, fleet
 from shared.errors import Unavailable
@@ -28,7 +27,7 @@ from shared.fleet import DRAINING, READY, Heartbeat
 from shared.infra import broker
 from shared.infra.health_socket import HealthSocket
 from shared.infra.loops import forever
-from shared.infra.postgres import connection
+from shared.infra.postgres import DATABASE_ERRORS, connection
 from shared.models import HEARTBEAT_SECONDS, SILENT_SECONDS
 from shared.settings import Settings
 from workers import celery_app
@@ -139,13 +138,13 @@ class HeartbeatSender:
             broker.forget_worker(self._settings.worker)
             with connection() as conn:
                 fleet.leave(conn, self._settings.worker)
-        except (Unavailable, DBAPIError, RedisError) as error:
+        except (Unavailable, RedisError, *DATABASE_ERRORS) as error:
             log.info("the row of this worker stays for a minute: %s", error)
 
     def _try_send(self) -> None:
         try:
             self.send()
-        except (Unavailable, DBAPIError) as error:
+        except (Unavailable, *DATABASE_ERRORS) as error:
             log.warning("the row of this worker waits: %s", error)
 
     def send(self) -> None:

@@ -126,8 +126,8 @@ def has_published(run_id: UUID, ids: Collection[str]) -> bool:
 
 def is_running(conn: Connection, run_id: UUID) -> bool:
     """Return whether the run's end is not yet stored."""
-    found = text("SELECT EXISTS (SELECT FROM run WHERE run_id = :id AND status = 'running')")
-    return bool(conn.execute(found, {"id": run_id}).scalar_one())
+    query = text("SELECT EXISTS (SELECT FROM run WHERE run_id = :id AND status = 'running')")
+    return bool(conn.execute(query, {"id": run_id}).scalar_one())
 
 
 def _open(thread: Any) -> set[str]:

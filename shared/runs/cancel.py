@@ -104,12 +104,12 @@ def cancel_runs(
 ) -> list[Displaced]:
     """Cancel the runs of a thread that are among `run_ids` and in one of these statuses. Ignores the others."""
     records.lock(conn, deployment_id, thread_id)
-    wanted = [
+    matching = [
         row
         for row in live_runs(conn, deployment_id, thread_id)
         if row["run_id"] in run_ids and row["status"] in statuses
     ]
-    stopped = [stop(conn, row, action, reason) for row in wanted]
+    stopped = [stop(conn, row, action, reason) for row in matching]
     if any(run.owner is None for run in stopped):
         records.settle(conn, deployment_id, thread_id)
     return stopped

@@ -182,8 +182,8 @@ def _claimed(row: Row, owner: str, **more: Any) -> Claimed:
 
 def is_deleted(conn: Connection, run_id: UUID) -> bool:
     """Return whether the run's row is gone."""
-    found = conn.execute(text("SELECT FROM run WHERE run_id = :id"), {"id": run_id})
-    return found.one_or_none() is None
+    row = conn.execute(text("SELECT FROM run WHERE run_id = :id"), {"id": run_id})
+    return row.one_or_none() is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class RunIdentity:
 
 
 # The AUTH entries of a caller that no user code has authenticated.
-NOBODY: Mapping[str, Any] = {
+ANONYMOUS: Mapping[str, Any] = {
     field.name: field.default for field in fields(RunIdentity) if field.name.startswith(AUTH)
 }
 
@@ -53,7 +53,7 @@ NOBODY: Mapping[str, Any] = {
 def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the AUTH entries for a user document of the deployment's authorization. None: no user code was called."""
     if user is None:
-        return NOBODY
+        return ANONYMOUS
     return {
         "langgraph_auth_user": user,
         "langgraph_auth_user_id": user["identity"],
@@ -62,12 +62,12 @@ def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 # Entries that belong to one run: a retry of the run does not copy them.
-OWN = frozenset(
+RUN_ENTRIES = frozenset(
     {*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS, *trace_context.KEYS}
 )
 
 
-def given(entries: Mapping[str, Any]) -> dict[str, Any]:
+def without_reserved_keys(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries without the keys that only the service or the graph library may set."""
     return {name: value for name, value in entries.items() if not name.startswith((AUTH, LIBRARY))}
 
@@ -78,7 +78,7 @@ def of_run(
     extras: Mapping[str, Any],
     checkpoint: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the `configurable` of a run. `entries` are those of assistant and run, filtered by `given`."""
+    """Return the `configurable` of a run. `entries` are those of assistant and run, filtered by `without_reserved_keys`."""
     return {**_defaults(vars(identity)), **entries, **vars(identity), **extras, **checkpoint}
 
 
@@ -92,12 +92,12 @@ def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[st
     Stores the `configurable` of the assistant only. The thread's graph is built with this config when the thread's
     state is read or updated.
     """
-    kept = {**assistants, **runs, "configurable": given(assistants.get("configurable", {}))}
+    kept = {**assistants, **runs, "configurable": without_reserved_keys(assistants.get("configurable", {}))}
     metadata = {key: value for key, value in kept.pop("metadata", {}).items() if key not in IDS}
     return {**kept, "metadata": metadata} if metadata else kept
 
 
-def of_question(
+def config_for_state(
     config: Mapping[str, Any], user: Mapping[str, Any] | None = None, **ids: Any
 ) -> dict[str, Any]:
     """Return the config to build a graph with for reading or updating a thread's state.

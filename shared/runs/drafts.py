@@ -221,10 +221,12 @@ def freeze(creator: Creator, request: RunRequest, assistant: Resolved) -> Draft:
 
 def _kwargs(request: RunRequest, assistant: Resolved, identity: RunIdentity) -> dict[str, Any]:
     """Return everything the graph host needs, except the input. The run's configuration overrides the assistant's."""
-    own = configurable.given(request.context or request.config.get("configurable", {}))
-    context = {**configurable.given(assistant.context), **own}
+    run_entries = configurable.without_reserved_keys(
+        request.context or request.config.get("configurable", {})
+    )
+    context = {**configurable.without_reserved_keys(assistant.context), **run_entries}
     config = {**assistant.config, **request.config}
-    entries = {**configurable.given(assistant.config.get("configurable", {})), **own}
+    entries = {**configurable.without_reserved_keys(assistant.config.get("configurable", {})), **run_entries}
     config["configurable"] = configurable.of_run(entries, identity, request.extras, request.checkpoint)
     kwargs = {
         "command": request.command,
@@ -285,22 +287,22 @@ def apply_handler_changes(draft: Draft, value: Mapping[str, Any]) -> Draft:
     entries = _object(config, "configurable")
     if document_holds_nul(dumps(metadata)):
         raise ValueError("a handler returned metadata that contains NUL")
-    own = {**configurable.given(entries), **vars(draft.identity)}
+    run_entries = {**configurable.without_reserved_keys(entries), **vars(draft.identity)}
     return replace(
         draft,
         request=replace(draft.request, input=kwargs.get("input"), metadata=metadata),
         kwargs={
             **draft.kwargs,
-            "config": {**config, "configurable": own},
-            "context": configurable.given(context),
+            "config": {**config, "configurable": run_entries},
+            "context": configurable.without_reserved_keys(context),
         },
     )
 
 
 def _object(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = value.get(name)
-    if found is None and name in value:
+    document = value.get(name)
+    if document is None and name in value:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError(f"a handler returned a run whose {name} is not an object")
-    return found
+    return document

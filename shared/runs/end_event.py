@@ -103,8 +103,8 @@ def head_of(last: Event) -> bytes:
 
 def status_of(last: Event) -> str | None:
     """Return the run's status from the last event of its log, or None if that event was lost."""
-    found: str | None = orjson.loads(head_of(last)).get("status")
-    return found
+    status: str | None = orjson.loads(head_of(last)).get("status")
+    return status
 
 
 def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
@@ -238,11 +238,11 @@ def may_have_unsent(owner: str, run_id: UUID) -> bool:
     try:
         if not redis.broker().publish(redis.control_channel(owner), message):
             return True
-        found: Any = redis.broker().brpop([answers], timeout=ANSWER_SECONDS)
+        answer: Any = redis.broker().brpop([answers], timeout=ANSWER_SECONDS)
     except RedisError as error:
         log.warning("run %s: could not ask %s for unsent events: %s", run_id, owner, error)
         return True
-    return found is None or found[1] != NO
+    return answer is None or answer[1] != NO
 
 
 def answer_unsent(answers: str, has_unsent: bool) -> None:

@@ -38,8 +38,8 @@ _NOTIFY_KEYS = statement("limits.notify_keys")
 
 def any_key_is_limited(conn: Connection) -> bool:
     """Return whether any key has a limit."""
-    found = conn.execute(text("SELECT EXISTS (SELECT FROM limited_key)"))
-    return bool(found.scalar_one())
+    row = conn.execute(text("SELECT EXISTS (SELECT FROM limited_key)"))
+    return bool(row.scalar_one())
 
 
 def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[LimitedQueue]:

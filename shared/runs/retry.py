@@ -20,7 +20,7 @@ from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus
 from shared.runs import create, read
-from shared.runs.configurable import CHECKPOINT_KEYS, OWN
+from shared.runs.configurable import CHECKPOINT_KEYS, RUN_ENTRIES
 from shared.runs.drafts import KWARGS_FROM_REQUEST, RunRequest
 from shared.sql import statement
 from shared.threads import records
@@ -83,6 +83,6 @@ def _continue(request: RunRequest, failed: Row, *, has_checkpoint: bool) -> RunR
         own_metadata={RETRY_OF: str(failed["run_id"])},
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
         context=kwargs["context"],
-        extras={name: value for name, value in configurable.items() if name not in OWN},
+        extras={name: value for name, value in configurable.items() if name not in RUN_ENTRIES},
         **{field: kwargs[name] for name, field in KWARGS_FROM_REQUEST.items()},
     )

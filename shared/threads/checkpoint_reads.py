@@ -38,18 +38,18 @@ def newest(conn: Connection | Driver, keys: Sequence[Key]) -> dict[Key, list[byt
         deployment_ids=uuids([deployment_id for deployment_id, _ in keys]),
         thread_ids=uuids([thread_id for _, thread_id in keys]),
     )
-    found = {(row["deployment_id"], row["thread_id"]): newest_of(row) for row in rows}
-    return {key: parts for key, parts in found.items() if parts is not None}
+    answers = {(row["deployment_id"], row["thread_id"]): newest_of(row) for row in rows}
+    return {key: parts for key, parts in answers.items() if parts is not None}
 
 
 def newest_of(row: Row) -> list[bytes] | None:
     """Return the checkpoint in a row of the database function `newest_checkpoint`, in the format of `answer`."""
     if row["checkpoint_id"] is None:
         return None
-    return _found(row)
+    return _found_answer(row)
 
 
-def _found(row: Row) -> list[bytes]:
+def _found_answer(row: Row) -> list[bytes]:
     record, blobs = _record(row)
     return [orjson.dumps({"found": True, **record}), *blobs]
 
@@ -75,7 +75,7 @@ def _get_tuple(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _:
     rows = _select(conn, deployment_id, {**ask, "before": None, "filter": {}, "limit": 1})
     if not rows:
         return [b'{"found":false}']
-    return _found(rows[0])
+    return _found_answer(rows[0])
 
 
 def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:

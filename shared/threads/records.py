@@ -91,7 +91,7 @@ COLUMNS = tuple(THREAD.c[name] for name in RECORD.columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreatedThread:
     """A thread that was created, or that existed before (`is_new` is False)."""
 
     record: Row
@@ -125,14 +125,14 @@ def create(
     thread_id: UUID | None = None,
     metadata: Mapping[str, Any] | None = None,
     if_exists: str = "raise",
-) -> Made:
+) -> CreatedThread:
     """Insert a thread. If the id exists, returns that thread with `do_nothing`, else raises Conflict."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id or uuid7()}
     row = _CREATE.row(conn, **key, metadata=dumps(metadata or {}))
     if row is not None:
-        return Made(row, is_new=True)
+        return CreatedThread(row, is_new=True)
     if if_exists == "do_nothing":
-        return Made(get(conn, **key), is_new=False)
+        return CreatedThread(get(conn, **key), is_new=False)
     raise taken(key["thread_id"])
 
 
@@ -219,32 +219,32 @@ def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
     if filters.get("until"):
         where.append(THREAD.c.updated_at < filters["until"])
     where += filters.get("visible") or ()
-    where += [_holds(path, wanted) for path, wanted in _leaves(filters.get("values") or {})]
+    where += [_holds(path, expected) for path, expected in _leaves(filters.get("values") or {})]
     return where
 
 
 JSON_NULL = text("CAST('null' AS jsonb)")
 
 
-def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(expected: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield `(path, value)` for each leaf of a filter of values. Lists and empty objects are leaves."""
-    for key, value in wanted.items():
+    for key, value in expected.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*path, key))
         else:
             yield (*path, key), value
 
 
-def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
-    """Return the condition that the thread's values contain `wanted` at `path`.
+def _holds(path: tuple[str, ...], expected: Any) -> ColumnElement[bool]:
+    """Return the condition that the thread's values contain `expected` at `path`.
 
     Only the value at the path is converted to jsonb, not the thread's whole values.
     """
-    found: Any = literal_column("readable(thread.values)", JSON())
+    stored: Any = literal_column("readable(thread.values)", JSON())
     for key in path:
-        found = found.op("->", return_type=JSON())(literal(key, Text))
-    return cast(found, JSONB).op("=", is_comparison=True)(
-        literal(wanted, JSONB) if wanted is not None else JSON_NULL
+        stored = stored.op("->", return_type=JSON())(literal(key, Text))
+    return cast(stored, JSONB).op("=", is_comparison=True)(
+        literal(expected, JSONB) if expected is not None else JSON_NULL
     )
 
 

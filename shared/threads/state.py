@@ -59,8 +59,8 @@ class Newest:
 
     @property
     def graph_id(self) -> str | None:
-        found = self.metadata.get("graph_id")
-        return found if isinstance(found, str) else None
+        graph_id = self.metadata.get("graph_id")
+        return graph_id if isinstance(graph_id, str) else None
 
 
 _NEWEST = statement("threads.newest_state")

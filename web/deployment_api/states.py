@@ -380,7 +380,9 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
     document = {
         **document,
         **ids,
-        "config": configurable.of_question(newest.config, user_document(), **ids, assistant_id=assistant_id),
+        "config": configurable.config_for_state(
+            newest.config, user_document(), **ids, assistant_id=assistant_id
+        ),
         "metadata": {"assistant_id": assistant_id},
     }
     return calls.call(

@@ -17,7 +17,6 @@ import gevent
 from gevent.event import Event as Signal
 from greenlet import greenlet
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from shared import store_vectors
 from shared.deployments import revision_events, revisions, secrets
@@ -27,7 +26,7 @@ from shared.figures import folding
 from shared.hosts import calls
 from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import connection
+from shared.infra.postgres import DATABASE_ERRORS, connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
 from workers.builder import environments, inspection, publish, sources, workspaces
@@ -120,7 +119,7 @@ class Builder:
         try:
             with connection() as conn:
                 is_back = revisions.give_back(conn, claimed)
-        except (Unavailable, DBAPIError) as error:
+        except (Unavailable, *DATABASE_ERRORS) as error:
             log.warning("revision %s: left until its lease ends: %s", claimed.revision_id, error)
             return
         if is_back:
@@ -157,7 +156,7 @@ class Lease:
             try:
                 with connection() as conn:
                     is_renewed = revisions.renew(conn, self._claimed, lease_seconds=self._seconds)
-            except (Unavailable, DBAPIError) as error:
+            except (Unavailable, *DATABASE_ERRORS) as error:
                 log.warning("revision %s: its lease was not renewed: %s", self._claimed.revision_id, error)
                 continue
             if not is_renewed:

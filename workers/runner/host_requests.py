@@ -23,13 +23,12 @@ import gevent
 import orjson
 from gevent.lock import Semaphore
 from gevent.queue import SimpleQueue
-from sqlalchemy.exc import DBAPIError
 
 from shared import store
 from shared.deployments.deployments import preview_address_name
 from shared.errors import Fenced, HostDied, HostError, Refused, RunyardError, Unavailable
 from shared.hosts.pending_calls import HostCall
-from shared.infra.postgres import connection, dumps
+from shared.infra.postgres import DATABASE_ERRORS, connection, dumps
 from shared.runs import claims
 from shared.runs.claims import Claimed
 from shared.settings import Settings
@@ -95,8 +94,10 @@ def _store_results(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: C
             return [orjson.dumps(store.answer(conn, deployment_id, ops))]
     except Refused as error:
         return [dumps({"error": error.message}).encode()]
-    except DBAPIError as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
-        return [dumps({"error": f"the database refuses it: {error.orig}"}).encode()]
+    except (
+        DATABASE_ERRORS
+    ) as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
+        return [dumps({"error": f"the database refuses it: {getattr(error, 'orig', error)}"}).encode()]
 
 
 def _writes(ops: Sequence[Mapping[str, Any]]) -> bool:

@@ -58,7 +58,7 @@ def test_nobody_names_another_user_but_whom_it_acts_for(db: Engine, where: str) 
 
 def test_a_question_about_a_threads_state_knows_its_user() -> None:
     config = {"configurable": {"own": 1, "langgraph_auth_user": "forged"}}
-    found = configurable.of_question(config, ANN, thread_id="t")["configurable"]
+    found = configurable.config_for_state(config, ANN, thread_id="t")["configurable"]
     assert found == {
         "own": 1,
         "thread_id": "t",
@@ -67,4 +67,4 @@ def test_a_question_about_a_threads_state_knows_its_user() -> None:
         "langgraph_auth_user_id": "ann",
         "langgraph_auth_permissions": ["read"],
     }
-    assert configurable.of_question({})["configurable"]["user_id"] == ""
+    assert configurable.config_for_state({})["configurable"]["user_id"] == ""
