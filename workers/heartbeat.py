@@ -27,7 +27,7 @@ from shared.fleet import DRAINING, READY, Heartbeat
 from shared.infra import broker
 from shared.infra.health_socket import HealthSocket
 from shared.infra.loops import forever
-from shared.infra.postgres import DATABASE_ERRORS, connection
+from shared.infra.postgres import STATEMENT_ERRORS, connection
 from shared.models import HEARTBEAT_SECONDS, SILENT_SECONDS
 from shared.settings import Settings
 from workers import celery_app
@@ -138,13 +138,13 @@ class HeartbeatSender:
             broker.forget_worker(self._settings.worker)
             with connection() as conn:
                 fleet.leave(conn, self._settings.worker)
-        except (Unavailable, RedisError, *DATABASE_ERRORS) as error:
+        except (Unavailable, RedisError, *STATEMENT_ERRORS) as error:
             log.info("the row of this worker stays for a minute: %s", error)
 
     def _try_send(self) -> None:
         try:
             self.send()
-        except (Unavailable, *DATABASE_ERRORS) as error:
+        except (Unavailable, *STATEMENT_ERRORS) as error:
             log.warning("the row of this worker waits: %s", error)
 
     def send(self) -> None:

@@ -361,6 +361,7 @@ DATABASE_ERRORS = (
     psycopg.InterfaceError,
     psycopg.InternalError,
 )
+STATEMENT_ERRORS = (exc.DBAPIError, psycopg.Error)  # any error of a statement, also one that would recur
 UNREACHABLE = "The database is unavailable."
 READ_ONLY = "25006"  # read-only transaction, after a failover; psycopg raises InternalError
 IDLE = "25P03"  # idle-in-transaction timeout: this process was frozen within a transaction

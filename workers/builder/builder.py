@@ -26,7 +26,7 @@ from shared.figures import folding
 from shared.hosts import calls
 from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import DATABASE_ERRORS, connection
+from shared.infra.postgres import STATEMENT_ERRORS, connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
 from workers.builder import environments, inspection, publish, sources, workspaces
@@ -119,7 +119,7 @@ class Builder:
         try:
             with connection() as conn:
                 is_back = revisions.give_back(conn, claimed)
-        except (Unavailable, *DATABASE_ERRORS) as error:
+        except (Unavailable, *STATEMENT_ERRORS) as error:
             log.warning("revision %s: left until its lease ends: %s", claimed.revision_id, error)
             return
         if is_back:
@@ -156,7 +156,7 @@ class Lease:
             try:
                 with connection() as conn:
                     is_renewed = revisions.renew(conn, self._claimed, lease_seconds=self._seconds)
-            except (Unavailable, *DATABASE_ERRORS) as error:
+            except (Unavailable, *STATEMENT_ERRORS) as error:
                 log.warning("revision %s: its lease was not renewed: %s", self._claimed.revision_id, error)
                 continue
             if not is_renewed:

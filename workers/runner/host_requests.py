@@ -28,7 +28,7 @@ from shared import store
 from shared.deployments.deployments import preview_address_name
 from shared.errors import Fenced, HostDied, HostError, Refused, RunyardError, Unavailable
 from shared.hosts.pending_calls import HostCall
-from shared.infra.postgres import DATABASE_ERRORS, connection, dumps
+from shared.infra.postgres import STATEMENT_ERRORS, connection, dumps
 from shared.runs import claims
 from shared.runs.claims import Claimed
 from shared.settings import Settings
@@ -95,7 +95,7 @@ def _store_results(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: C
     except Refused as error:
         return [dumps({"error": error.message}).encode()]
     except (
-        DATABASE_ERRORS
+        STATEMENT_ERRORS
     ) as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
         return [dumps({"error": f"the database refuses it: {getattr(error, 'orig', error)}"}).encode()]
 
