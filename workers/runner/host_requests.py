@@ -94,9 +94,7 @@ def _store_results(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: C
             return [orjson.dumps(store.answer(conn, deployment_id, ops))]
     except Refused as error:
         return [dumps({"error": error.message}).encode()]
-    except (
-        STATEMENT_ERRORS
-    ) as error:  # PostgreSQL refuses a value; without an answer the graph would wait forever
+    except STATEMENT_ERRORS as error:  # without an answer the graph would wait forever
         return [dumps({"error": f"the database refuses it: {getattr(error, 'orig', error)}"}).encode()]
 
 
