@@ -21,13 +21,20 @@ from shared.models import ThreadStatus
 from shared.runs import cancel, configurable, drafts
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Creator, Draft, RunRequest
-from shared.runs.read import THREAD_METADATA
+from shared.runs.read import RUN, THREAD_METADATA
 from shared.sql import Conn, statement
 from shared.threads import records
 from shared.user_code import filters
 
-_INSERT = statement("create.run")
-_FIND_RUN = statement("create.find_run")
+# Columns that store their parameter unchanged.
+PLAIN = (
+    "run_id", "assistant_id", "revision_id", "graph_id", "multitask_strategy", "temporary", "pool", "key_id", "depth",
+    "webhook",
+)  # fmt: skip
+_INSERT = statement(
+    "create.run", columns=", ".join(PLAIN), values=", ".join(f":{name}" for name in PLAIN), record=RUN.stored
+)
+_FIND_RUN = statement("create.find_run", record=RUN.stored)
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
 

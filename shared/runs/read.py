@@ -132,12 +132,11 @@ RUN = Record(
     expressions={"waits_for": WAITS_FOR},
     internal=["owner", "temporary", "seq_reserved"],
 )
-NULL_AT_FIRST = dict.fromkeys(("usage", "started_at", "ended_at", "attempts", "waits_for"))
 
 
 def show_new(row: Row) -> dict[str, Any]:
-    """Return the record of a row that may lack columns which are NULL in a new run."""
-    return RUN.show({**NULL_AT_FIRST, **row})
+    """Return the record of a row that has the stored columns only. A new run waits for nothing."""
+    return RUN.show({"waits_for": None, **row})
 
 
 _GET = statement("runs.get", columns=RUN.select)

@@ -77,22 +77,19 @@ WITH current AS (
     UNION ALL
     SELECT deployment_id, thread_id, last_seq, CAST('{}' AS jsonb), true, false, CAST(NULL AS jsonb) FROM created
 )
-INSERT INTO run (webhook, key_id, depth, run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status,
-    metadata, input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq, created_at, not_before,
-    notified_at, metadata_before)
-SELECT CAST(:webhook AS text), :key_id, :depth, :run_id, t.deployment_id, t.thread_id, :assistant_id, :revision_id,
-    :graph_id, 'pending', CAST(:assistant_metadata AS jsonb) || t.before || CAST(:metadata AS jsonb),
+INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, timeout_seconds, created_seq,
+    created_at, not_before, notified_at, metadata_before)
+SELECT {values}, t.deployment_id, t.thread_id, 'pending',
+    CAST(:assistant_metadata AS jsonb) || t.before || CAST(:metadata AS jsonb),
     CAST(:input AS json), CAST(CASE WHEN t.is_watched
         THEN '{"joined":{"stream_mode":["protocol"],"subgraphs":false},' || substr(CAST(:kwargs AS text), 2)
         ELSE CAST(:kwargs AS text) END AS json),
-    :multitask_strategy, :temporary, :pool, CAST(:timeout_seconds AS float8), t.last_seq,
+    CAST(:timeout_seconds AS float8), t.last_seq,
     now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
     CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.metadata_before
 FROM t, make_interval(secs => CAST(:after AS float8)) AS later (by)
-RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs, multitask_strategy,
-    cancel_reason, revision_id, created_seq, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
+RETURNING {record}, created_seq, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
 
 -- name: find_run
-SELECT run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs, multitask_strategy,
-    cancel_reason, revision_id, created_seq, pool, is_due(not_before) AS is_due
+SELECT {record}, created_seq, pool, is_due(not_before) AS is_due
 FROM run WHERE run_id = :run_id

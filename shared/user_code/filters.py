@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from sqlalchemy import Connection, TextClause, text
 from shared.errors import Denied, NotFound
 from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
-from shared.sql import Conn, statement
+from shared.sql import Conn, Statement, statement
 from shared.threads import records
 
 Filter = Mapping[str, Any]
@@ -160,7 +161,9 @@ def _unsupported(operator: str) -> BadFilter:
 class _Kind:
     """A kind of record that filters hide. A hidden record counts as missing."""
 
-    statement: str  # its name: finds the record `id` of a deployment
+    find: Callable[
+        ..., Statement
+    ]  # statement that finds the record `id` of a deployment, with the parts it lacks
     metadata: str  # the column that filters match
     lock: str  # clause that keeps the row unchanged until the transaction ends
     missing: Callable[[UUID], NotFound] = lambda _: NotFound("Not Found")
@@ -176,7 +179,7 @@ class _Kind:
     ) -> bool:
         """Whether the record exists and the filter matches it. `lock` locks its row."""
         visible, values = condition(filter, self.metadata)
-        search = statement(self.statement, visible=visible, lock=self.lock if lock else "")
+        search = self.find(visible=visible, lock=self.lock if lock else "")
         return search.count(conn, **values, deployment_id=deployment_id, id=id) > 0
 
     def require(
@@ -197,9 +200,9 @@ class _Kind:
             raise error or self.missing(id)
 
 
-_THREAD = _Kind("threads.visible", "metadata", LOCK, records.missing)
-_ASSISTANT = _Kind("assistants.visible", "v.metadata", "FOR UPDATE OF a")  # v: the active version
-_CRON = _Kind("crons.visible", "metadata", LOCK)
+_THREAD = _Kind(partial(statement, "threads.visible"), "metadata", LOCK, records.missing)
+_ASSISTANT = _Kind(partial(statement, "assistants.visible"), "v.metadata", "FOR UPDATE OF a")
+_CRON = _Kind(partial(statement, "crons.visible"), "metadata", LOCK)
 is_thread_visible, require_thread = _THREAD.is_visible, _THREAD.require
 is_assistant_visible, require_assistant = _ASSISTANT.is_visible, _ASSISTANT.require
 require_cron = _CRON.require

@@ -15,7 +15,7 @@ from shared.infra.postgres import connection, driver
 from shared.sql import Statement
 
 PROJECT = Path(__file__).parents[2]
-CALL = re.compile(r"statement\(\s*\"(\w+\.\w+)\"")
+CALL = re.compile(r"statement(?:\(|,)\s*\"(\w+\.\w+)\"")
 FILES = sorted(sql.FOLDER.glob("*.sql"))
 
 

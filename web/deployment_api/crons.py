@@ -60,7 +60,7 @@ IN_THE_FUTURE = {"description": "Must be in the future"}
 
 
 class EndTime(fields.Field):
-    """The end of a cron, stored as sent. `shared/crons.py` refuses an end in the past."""
+    """The end of a cron, stored as sent. `shared/crons/records.py` refuses an end in the past."""
 
     json_schema = Moment.json_schema
 
