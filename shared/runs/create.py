@@ -22,7 +22,7 @@ from shared.runs import cancel, configurable, drafts
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Creator, Draft, RunRequest
 from shared.runs.read import RUN, THREAD_METADATA
-from shared.sql import Conn, statement
+from shared.sql import Conn, part, statement
 from shared.threads import records
 from shared.user_code import filters
 
@@ -31,8 +31,16 @@ PLAIN = (
     "run_id", "assistant_id", "revision_id", "graph_id", "multitask_strategy", "temporary", "pool", "key_id", "depth",
     "webhook",
 )  # fmt: skip
-_INSERT = statement(
-    "create.run", columns=", ".join(PLAIN), values=", ".join(f":{name}" for name in PLAIN), record=RUN.stored
+_ON_EXISTING_THREAD, _WITH_NEW_THREAD = (
+    statement(
+        "create.run",
+        t=thread,
+        is_current=part("create.is_current"),
+        columns=", ".join(PLAIN),
+        values=", ".join(f":{name}" for name in PLAIN),
+        record=RUN.stored,
+    )
+    for thread in (part("create.existing_thread"), part("create.new_thread"))
 )
 _FIND_RUN = statement("create.find_run", record=RUN.stored)
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -122,13 +130,13 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
 
 def _insert_row(conn: Conn, deployment_id: UUID, draft: Draft, values: dict[str, Any]) -> Row | None:
     """Insert the run's row, and its thread if that is missing. Returns None if the thread has too many pending runs."""
-    row = None if draft.is_stateless else _INSERT.row(conn, **values, creates_thread=False)
+    row = None if draft.is_stateless else _ON_EXISTING_THREAD.row(conn, **values)
     has_created_thread = False
     if row is None and (draft.is_stateless or _may_create_thread(conn, deployment_id, draft)):
-        row = _INSERT.row(conn, **values, creates_thread=True)
+        row = _WITH_NEW_THREAD.row(conn, **values)
         has_created_thread = row is not None
     if row is None:  # another request created the thread between the two statements, or the thread is full
-        row = _INSERT.row(conn, **values, creates_thread=False)
+        row = _ON_EXISTING_THREAD.row(conn, **values)
     if not has_created_thread:  # another caller may have created the thread after the first visibility check
         _require_visible(conn, deployment_id, draft)
     return row

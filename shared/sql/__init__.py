@@ -1,9 +1,9 @@
 """SQL in files: statements called by name, and the views and functions that they use in the database.
 
-A block begins with `-- name: x` or `-- install: x`. `statement("claim.notified")` returns the statement `notified` of
-claim.sql; its parameters are written `:name`, as psql writes them. Install blocks define views and functions. The newest
-migration installs all of them in its transaction (`install`), so a release that changes one needs a new migration, which
-may be empty.
+A block begins with `-- name: x`, `-- part: x` or `-- install: x`. `statement("claim.notified")` returns the statement
+`notified` of claim.sql; its parameters are written `:name`, as psql writes them. A part is SQL that several statements
+share. Install blocks define views and functions. The newest migration installs all of them in its transaction
+(`install`), so a release that changes one needs a new migration, which may be empty.
 
 The release before keeps running during an upgrade and calls its own functions. A function that Python calls therefore
 has a number in its name. A changed one gets the next number, and its file of the release before moves to `previous/` for
@@ -32,7 +32,7 @@ VIEWS = (
     "a2a_task",
 )
 STATEMENTS = 1_000  # cached statements: all of the files, and some of those with parts
-_BLOCK = re.compile(r"^-- (name|install): (\w+)\n", re.MULTILINE)
+_BLOCK = re.compile(r"^-- (name|part|install): (\w+)\n", re.MULTILINE)
 # Comments, strings, function bodies and casts are copied. Elsewhere, `:name` is a parameter.
 _TOKEN = re.compile(r"(--[^\n]*|'(?:[^']|'')*'|\$\$.*?\$\$|::)|(?<![\w:]):([a-z_][a-z0-9_]*)|%", re.DOTALL)
 
@@ -69,14 +69,24 @@ def _for_driver(token: re.Match[str]) -> str:
 def statement(name: str, **parts: str) -> Statement:
     """Return the statement `file.block`. Raises KeyError if there is none.
 
-    Each of the `parts` replaces `{part}` in the block. Parts are the SQL that only the caller knows: the SELECT list of
-    a `Record`, the condition and order of a search. Their values are parameters, as everywhere.
+    Each of the `parts` replaces `{part}` in the block and in the parts before it. Parts are the SQL that only the
+    caller knows: the SELECT list of a `Record`, the condition and order of a search, a `part` of a file. Their values
+    are parameters, as everywhere.
     """
-    file, _, block = name.partition(".")
-    text = blocks(FOLDER / f"{file}.sql")["name", block]
-    for part, sql in parts.items():
-        text = text.replace(f"{{{part}}}", sql)
+    text = _block("name", name)
+    for name_of_part, sql in parts.items():
+        text = text.replace(f"{{{name_of_part}}}", sql)
     return Statement(text)
+
+
+def part(name: str) -> str:
+    """Return the part `file.block`. Raises KeyError if there is none."""
+    return _block("part", name)
+
+
+def _block(kind: str, name: str) -> str:
+    file, _, block = name.partition(".")
+    return blocks(FOLDER / f"{file}.sql")[kind, block]
 
 
 @cache

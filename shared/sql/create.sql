@@ -36,25 +36,19 @@ SELECT a.assistant_id, a.graph_id, a.config, a.context, a.metadata, d.active_rev
 FROM deployment d LEFT JOIN assistant_rows a ON a.deployment_id = d.id AND a.assistant_id = :assistant_id
 WHERE d.id = :deployment_id AND d.deleted_at IS NULL
 
--- name: run
--- Inserts a pending run on a thread, or with a thread of its own if `creates_thread` is set. Returns no row if the thread
--- is missing, exists already or has `max_pending` pending runs, or if `versions` names other versions of the assistant.
--- The locked thread's status tells whether earlier runs are live: this statement's snapshot may lack other runs. A run
--- with a delayed start is inserted without a notification: upkeep notifies runners when the run is due. A run on a watched
--- thread also streams the protocol's events (`joined`).
-WITH current AS (
-    SELECT WHERE CAST(:versions AS text) = '' OR CAST(:versions AS text) = (
-        SELECT versions FROM assistant_rows
-        WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND deleted_at IS NULL)
-), old AS (
+-- part: existing_thread
+-- The thread of a new run, changed for the run. No row if it is missing, has `max_pending` pending runs, or if `versions`
+-- names other versions of the assistant. The locked thread's status tells whether earlier runs are live: this
+-- statement's snapshot may lack other runs.
+old AS (
     SELECT metadata, CAST(config AS text) AS config, CAST(:thread_config AS text) AS new_config,
         status <> 'busy' AS was_idle, coalesce(protocol_until > now(), false) AS is_watched FROM thread
-    WHERE NOT :creates_thread AND deployment_id = :deployment_id AND thread_id = :thread_id
+    WHERE deployment_id = :deployment_id AND thread_id = :thread_id
       AND (SELECT count(*) FROM run WHERE deployment_id = :deployment_id
            AND thread_id = :thread_id AND status = 'pending') < :max_pending
-      AND EXISTS (SELECT FROM current)
+      AND {is_current}
     FOR NO KEY UPDATE
-), changed AS (
+), t AS (
     UPDATE thread SET status = 'busy', error = NULL, updated_at = now(), last_seq = last_seq + 1,
         metadata = thread.metadata || CAST(:thread_metadata AS jsonb),
         config = CASE WHEN old.config = old.new_config THEN thread.config ELSE CAST(old.new_config AS json) END
@@ -64,19 +58,33 @@ WITH current AS (
         CASE WHEN old.metadata @> CAST(:thread_metadata AS jsonb) AND old.config = old.new_config
             THEN NULL ELSE jsonb_strip_nulls(jsonb_build_object('graph_id', old.metadata -> 'graph_id',
                 'assistant_id', old.metadata -> 'assistant_id', 'config', old.config)) END AS metadata_before
-), created AS (
+)
+
+-- part: new_thread
+-- The thread of a new run, inserted with the run. No row if it exists already, or if `versions` names other versions.
+t AS (
     INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq, ttl_minutes, ttl_strategy)
     SELECT :deployment_id, :thread_id, 'busy', CAST(:metadata AS jsonb), CAST(:thread_config AS json), 1,
         ttl.minutes, ttl.strategy
-    FROM current LEFT JOIN default_thread_ttl(:deployment_id) AS ttl ON NOT :temporary
-    WHERE :creates_thread
+    FROM (VALUES (1)) AS one
+    LEFT JOIN LATERAL (SELECT * FROM default_thread_ttl(:deployment_id) WHERE NOT :temporary) AS ttl ON true
+    WHERE {is_current}
     ON CONFLICT DO NOTHING
-    RETURNING deployment_id, thread_id, last_seq
-), t AS (
-    SELECT * FROM changed
-    UNION ALL
-    SELECT deployment_id, thread_id, last_seq, CAST('{}' AS jsonb), true, false, CAST(NULL AS jsonb) FROM created
+    RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle, false AS is_watched,
+        CAST(NULL AS jsonb) AS metadata_before
 )
+
+-- part: is_current
+-- Whether the assistant has the `versions` with which the run was drafted. An empty text stands for any.
+(CAST(:versions AS text) = '' OR CAST(:versions AS text) = (
+    SELECT versions FROM assistant_rows
+    WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND deleted_at IS NULL))
+
+-- name: run
+-- Inserts a pending run on the thread `t`. Two statements, because PostgreSQL would plan one for both kinds of threads
+-- anew for each run, which takes longer than it runs. A run with a delayed start is inserted without a notification:
+-- upkeep notifies runners when the run is due. A run on a watched thread also streams the protocol's events (`joined`).
+WITH {t}
 INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, timeout_seconds, created_seq,
     created_at, not_before, notified_at, metadata_before)
 SELECT {values}, t.deployment_id, t.thread_id, 'pending',

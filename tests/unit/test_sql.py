@@ -15,7 +15,10 @@ from shared.infra.postgres import connection, driver
 from shared.sql import Statement
 
 PROJECT = Path(__file__).parents[2]
-CALL = re.compile(r"statement(?:\(|,)\s*\"(\w+\.\w+)\"")
+CALLS = {
+    "name": re.compile(r"statement(?:\(|,)\s*\"(\w+\.\w+)\""),
+    "part": re.compile(r"\bpart\(\s*\"(\w+\.\w+)\""),
+}
 FILES = sorted(sql.FOLDER.glob("*.sql"))
 
 
@@ -36,14 +39,15 @@ def test_parameters_are_named_and_everything_else_is_sent_as_written() -> None:
         assert statement.rows(conn, a="1", b=None, list=texts(["p", "q", "r"])) == [expected]
 
 
-def test_every_statement_is_called_and_an_unknown_one_is_an_error() -> None:
+def test_every_statement_and_part_is_used_and_an_unknown_one_is_an_error() -> None:
     code = "".join(
         path.read_text()
         for name in ("shared", "web", "workers", "cli")
         for path in (PROJECT / name).rglob("*.py")
     )
 
-    assert names("name") == set(CALL.findall(code))
+    for kind, call in CALLS.items():
+        assert names(kind) == set(call.findall(code))
     with pytest.raises(KeyError):
         sql.statement("claim.unknown")
 
