@@ -1,4 +1,7 @@
-"""`runyard backup` and `runyard restore`: save and restore the service's database, from a machine that can connect."""
+"""`runyard backup` and `runyard restore`: save and restore the service's database, from a machine that can connect.
+
+Functions import the modules of the database layer, which other commands of the same program do without.
+"""
 
 from __future__ import annotations
 

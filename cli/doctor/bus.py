@@ -1,4 +1,7 @@
-"""Checks of `runyard doctor` for Redis or Valkey: connection, version, eviction, persistence and memory."""
+"""Checks of `runyard doctor` for Redis or Valkey: connection, version, eviction, persistence and memory.
+
+Functions import the client: other checks report an installation that lacks it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of `runyard doctor` for PostgreSQL: server, connection limit, clock, schema, workers, keys and read replica."""
+"""Checks of `runyard doctor` for PostgreSQL: server, connection limit, clock, schema, workers, keys and read replica.
+
+Functions import the database layer: other checks report an installation that lacks it.
+"""
 
 from __future__ import annotations
 

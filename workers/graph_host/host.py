@@ -150,7 +150,7 @@ class Host:
         )
 
     def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
-        """Load the project's authorization and ASGI app. Raises LoadFailed."""
+        """Load the project's authorization and ASGI app. Raises LoadFailed. Imports only what the project uses."""
         if auth_config := self._config.get("auth"):
             from .project import auth
 
@@ -172,14 +172,14 @@ class Host:
 
     def _make_store(self) -> Any:
         """Return the store for graphs. Raises LoadFailed if its embeddings cannot be loaded."""
-        from . import store
+        from . import store  # imported here, as in `_load`
 
         config = self._config.get("store") or {}
         self._index = store.load_index(config["index"]) if config.get("index") else None
         return store.HostStore(self._connection, config.get("ttl"), self._index)
 
     def _report_inspection(self) -> None:
-        from . import inspection
+        from . import inspection  # imported here: hosts of runs do without it
 
         try:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))

@@ -127,7 +127,7 @@ def with_user(configurable: Document) -> Document:
 
 
 def _studio_class() -> type:
-    from langgraph_sdk import Auth
+    from langgraph_sdk import Auth  # imported here: most projects have no users, and the import takes long
 
     return Auth.types.StudioUser
 

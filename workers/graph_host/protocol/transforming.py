@@ -119,7 +119,7 @@ class _Line:
 def _transformers(factories: Sequence[Callable[..., Any]]) -> Any:
     """Return LangGraph's dispatcher of the graph's transformers; None if they cannot be created."""
     try:
-        from langgraph.stream._mux import StreamMux
+        from langgraph.stream._mux import StreamMux  # imported here: a module of newer versions of LangGraph
 
         return StreamMux(factories=list(factories), is_async=True)
     except Exception as error:
