@@ -97,7 +97,7 @@ def not_deleted(assistant_id: UUID) -> NotFound:
     return NotFound(f"Assistant with ID {assistant_id} not found")
 
 
-def taken(assistant_id: UUID) -> Conflict:
+def already_exists(assistant_id: UUID) -> Conflict:
     return Conflict(f"Assistant {assistant_id} already exists")
 
 
@@ -132,7 +132,7 @@ def create(
             conn, deployment.id, assistant_id, visible
         ):
             return get(conn, deployment.id, assistant_id)
-        raise taken(assistant_id)
+        raise already_exists(assistant_id)
     config, context = _fill_in_context(config or {}, context or {})
     _add_version(
         conn,

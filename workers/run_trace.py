@@ -35,7 +35,7 @@ def ended(run: Claimed, status: str, error: str | None = None) -> None:
         f"run {run.graph_id}",
         kind="consumer",
         parent=trace_context.of_kwargs(run.kwargs),
-        own=_place(run),
+        context=_place(run),
         at_ns=_created_ns(run),
         runyard__status=status,
         runyard__attempts=run.attempt,

@@ -323,7 +323,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 def _kill_leftovers() -> None:
     """Kill adopted orphans that have not ended."""
     for _ in range(50):
-        children = system.own_children()
+        children = system.child_pids()
         if not children:
             return
         for pid in children:

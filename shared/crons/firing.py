@@ -137,7 +137,7 @@ def request_of(row: Row) -> RunRequest:
         assistant_id=str(row["assistant_id"]),
         thread_id=row["thread_id"],
         extras=entry,
-        own_metadata=entry,
+        service_metadata=entry,
         **fields,
     )
 

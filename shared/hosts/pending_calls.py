@@ -84,7 +84,7 @@ def send(kind: str, pending: PendingCall, receive: Callable[[float], Message | N
     _put(name, item)
     with ExitStack() as stack:
         stack.callback(_remove, name, item)
-        message = _wait_until_taken(pending.call, name, item, receive)
+        message = _wait_until_accepted(pending.call, name, item, receive)
         if message is None and (message := receive(_slack_seconds(pending.call))) is None:
             raise RunnerLost("the runner that took the call does not answer")
         stack.pop_all()  # a runner has it, so the list does not contain it any more
@@ -151,7 +151,7 @@ def _remove(name: str, item: bytes) -> None:
         return  # it expires
 
 
-def _wait_until_taken(
+def _wait_until_accepted(
     call: HostCall, name: str, item: bytes, receive: Callable[[float], Message | None]
 ) -> Message | None:
     """Return the first message, or None once a runner has taken the call."""

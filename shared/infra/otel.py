@@ -85,14 +85,14 @@ class OtelTracer:
         *,
         kind: str = "internal",
         parent: Context | None = None,
-        own: Context | None = None,
+        context: Context | None = None,
         at_ns: int | None = None,
         **attributes: Value | None,
     ) -> Span:
-        """Start a span below `parent`, or a new trace without one. `own` gives the span's ids."""
+        """Start a span below `parent`, or a new trace without one. `context` gives the span's ids."""
         above = None if parent is None else trace.set_span_in_context(NonRecordingSpan(_remote(parent)))
-        if own is not None:
-            self._ids.next_ids = own.trace_id, own.span_id
+        if context is not None:
+            self._ids.next_ids = context.trace_id, context.span_id
         try:
             span = self._tracer.start_span(
                 name,

@@ -68,7 +68,7 @@ def open_pipe() -> tuple[int, int]:
     return ends
 
 
-def own_children() -> list[int]:
+def child_pids() -> list[int]:
     """Return the process ids of this process's children, including adopted orphans. Empty except on Linux."""
     pids: list[int] = []
     if is_linux():

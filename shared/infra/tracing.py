@@ -32,7 +32,7 @@ class AnyTracer(Protocol):
         *,
         kind: str = "internal",
         parent: Context | None = None,
-        own: Context | None = None,
+        context: Context | None = None,
         at_ns: int | None = None,
         **attributes: Any,
     ) -> AnySpan: ...

@@ -239,7 +239,7 @@ class ProtocolStream(ThreadReader[Item]):
         if is_over and self._gives_ends:
             try:
                 with connection() as conn:
-                    watching.end_given(conn, self._keys, run["created_seq"])
+                    watching.record_end(conn, self._keys, run["created_seq"])
             except Unavailable as error:
                 log.warning("run %s: could not record that its end was sent: %s", run["run_id"], error)
         yield items

@@ -73,6 +73,6 @@ WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND protocol_end
 """)
 
 
-def end_given(conn: Connection, keys: Keys, run: int) -> None:
+def record_end(conn: Connection, keys: Keys, run: int) -> None:
     """Record that a reader that waits for ends was given the end of this run. Later readers then do not get it."""
     conn.execute(END_GIVEN, {**keys, "run": run})

@@ -52,7 +52,7 @@ class RunRequest:
     webhook: str | None = None  # a validated URL
     command: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    own_metadata: dict[str, Any] = field(default_factory=dict)  # set by the service; overrides `metadata`
+    service_metadata: dict[str, Any] = field(default_factory=dict)  # set by the service; overrides `metadata`
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
     stream_mode: Sequence[str] = ("values",)
@@ -147,7 +147,7 @@ class Draft:
         """The run's own metadata. A request may override `graph_id`, but not `assistant_id`."""
         request, assistant = self.request, self.assistant
         sent = {**request.config.get("metadata", {}), "graph_id": assistant.graph_id, **request.metadata}
-        return {**sent, **request.own_metadata, "assistant_id": str(assistant.assistant_id)}
+        return {**sent, **request.service_metadata, "assistant_id": str(assistant.assistant_id)}
 
 
 def _is_temporary(request: RunRequest) -> bool:
@@ -268,7 +268,7 @@ def _value(draft: Draft) -> dict[str, Any]:
         "assistant_id": draft.assistant.assistant_id if request.assistant_id else None,
         "run_id": draft.run_id,
         "status": RunStatus.PENDING,
-        "metadata": {**request.metadata, **request.own_metadata},
+        "metadata": {**request.metadata, **request.service_metadata},
         "prevent_insert_if_inflight": request.multitask_strategy == "reject",
         "multitask_strategy": request.multitask_strategy,
         "if_not_exists": request.if_not_exists,

@@ -80,7 +80,7 @@ def _continue(request: RunRequest, failed: Row, *, has_checkpoint: bool) -> RunR
         strict_resume=not has_checkpoint and kwargs.get("strict_resume", False),
         checkpoint={} if has_checkpoint else checkpoint,
         metadata=failed["metadata"],
-        own_metadata={RETRY_OF: str(failed["run_id"])},
+        service_metadata={RETRY_OF: str(failed["run_id"])},
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
         context=kwargs["context"],
         extras={name: value for name, value in configurable.items() if name not in RUN_ENTRIES},

@@ -53,22 +53,22 @@ def leads_back(url: str) -> bool:
     return url.startswith("/")
 
 
-def own_url(service_url: str, deployment_name: str, path: str) -> str:
+def deployment_url(service_url: str, deployment_name: str, path: str) -> str:
     """Return the full URL of a path at a deployment."""
     return f"{service_url.rstrip('/')}{PATH_PREFIX}{deployment_name}{path}"
 
 
-def check(url: str, rules: Mapping[str, Any], *, own: Callable[[str], str] | None = None) -> None:
+def check(url: str, rules: Mapping[str, Any], *, url_of: Callable[[str], str] | None = None) -> None:
     """Raise Invalid if the operator's or the project's rules forbid the URL. Resolves the host name.
 
-    `own` turns a path at the deployment into a URL. Paths are accepted only if the project allows them
+    `url_of` turns a path at the deployment into a URL. Paths are accepted only if the project allows them
     (`disable_loopback: false`). Of the project's rules, only the maximum length applies to a path; the operator's rules
     apply in full.
     """
-    if own is not None and leads_back(url) and not rules.get("disable_loopback", True):
+    if url_of is not None and leads_back(url) and not rules.get("disable_loopback", True):
         if STEP.search(url):
             raise _refused("Webhook path must not contain . or .. segments")
-        url, rules = own(url), {"max_url_length": rules.get("max_url_length")}
+        url, rules = url_of(url), {"max_url_length": rules.get("max_url_length")}
     try:
         parsed = httpx2.URL(url)
         host = parsed.raw_host.decode("ascii")

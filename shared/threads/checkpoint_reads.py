@@ -46,10 +46,10 @@ def newest_of(row: Row) -> list[bytes] | None:
     """Return the checkpoint in a row of the database function `newest_checkpoint`, in the format of `answer`."""
     if row["checkpoint_id"] is None:
         return None
-    return _found_answer(row)
+    return _checkpoint_answer(row)
 
 
-def _found_answer(row: Row) -> list[bytes]:
+def _checkpoint_answer(row: Row) -> list[bytes]:
     record, blobs = _record(row)
     return [orjson.dumps({"found": True, **record}), *blobs]
 
@@ -75,7 +75,7 @@ def _get_tuple(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _:
     rows = _select(conn, deployment_id, {**ask, "before": None, "filter": {}, "limit": 1})
     if not rows:
         return [b'{"found":false}']
-    return _found_answer(rows[0])
+    return _checkpoint_answer(rows[0])
 
 
 def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:

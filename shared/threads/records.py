@@ -107,7 +107,7 @@ def not_updated() -> NotFound:
     return NotFound("Not Found")
 
 
-def taken(thread_id: UUID) -> Conflict:
+def already_exists(thread_id: UUID) -> Conflict:
     return Conflict(f"Thread with ID {thread_id} already exists")
 
 
@@ -133,7 +133,7 @@ def create(
         return CreatedThread(row, is_new=True)
     if if_exists == "do_nothing":
         return CreatedThread(get(conn, **key), is_new=False)
-    raise taken(key["thread_id"])
+    raise already_exists(key["thread_id"])
 
 
 def get(conn: Conn, deployment_id: UUID, thread_id: UUID) -> Row:
@@ -281,16 +281,16 @@ def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **f
 
 
 def total(
-    conn: Connection, deployment_id: UUID, *, found: int, limit: int, offset: int, **filters: Any
+    conn: Connection, deployment_id: UUID, *, on_page: int, limit: int, offset: int, **filters: Any
 ) -> int:
-    """Return the total number of matches of a search whose page has `found` threads.
+    """Return the total number of matches of a search whose page has `on_page` threads.
 
     The last page gives the total without a count. Otherwise, the count is exact if the filters need only an index.
     Filters on the content of threads are counted up to COUNTED beyond the page: counting 100,000 threads takes longer
     than the search itself.
     """
-    if found < limit and (found or not offset):
-        return offset + found
+    if on_page < limit and (on_page or not offset):
+        return offset + on_page
     looks_inside = any(filters.get(name) for name in ("metadata", "values", "visible"))
     return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
 

@@ -118,18 +118,18 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
     def find(conn: Connection) -> tuple[list[RowMapping], str | None]:
         return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **criteria)
 
-    def find_now() -> tuple[list[RowMapping], str | None]:
+    def find_on_primary() -> tuple[list[RowMapping], str | None]:
         with connection() as conn:
             return find(conn)
 
     is_search = (
         criteria.get("order", "desc") == "desc" and not wait_seconds
     )  # the replica may lag: a reader that follows the log would skip lines
-    rows, next_offset = read(find) if is_search else find_now()
+    rows, next_offset = read(find) if is_search else find_on_primary()
     if wait_seconds and not rows:
         for _ in revision_events.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):
             sleep(SETTLED_SECONDS)
-            rows, next_offset = find_now()
+            rows, next_offset = find_on_primary()
             if rows:
                 break
     return jsonify(logs=[logs.RECORD.show(row) for row in rows], next_offset=next_offset)

@@ -154,7 +154,7 @@ def create_thread(body: dict[str, Any]) -> Response:
         )
         if isinstance(conn, Connection):
             if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, granted.filter):
-                raise records.taken(key)
+                raise records.already_exists(key)
             if row.is_new and ttl:
                 expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
@@ -331,7 +331,7 @@ def search_threads(body: dict[str, Any]) -> Response:
 
     def search(conn: Connection) -> tuple[Any, int]:
         rows = records.search(conn, deployment().id, **paging, **body)
-        shape = {"found": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
+        shape = {"on_page": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
         return rows, records.total(conn, deployment().id, **shape, **body)
 
     rows, total = read(search)

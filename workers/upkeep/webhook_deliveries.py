@@ -117,7 +117,7 @@ def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | No
 
 def _address(delivery: Delivery, service_url: str) -> str:
     if webhooks.leads_back(delivery.url):
-        return webhooks.own_url(service_url, delivery.deployment_name, delivery.url)
+        return webhooks.deployment_url(service_url, delivery.deployment_name, delivery.url)
     return delivery.url
 
 

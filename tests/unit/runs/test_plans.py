@@ -122,7 +122,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
 
     def search_and_count(conn: Connection, **filters: object) -> None:
         search(conn, **filters)
-        records.total(conn, deployment.id, found=10, limit=10, offset=0, **filters)
+        records.total(conn, deployment.id, on_page=10, limit=10, offset=0, **filters)
 
     def history(conn: Connection) -> None:
         ask = {"op": "list", "thread_id": str(thread_id), "checkpoint_ns": "", "limit": 10, "filter": {}}

@@ -216,7 +216,7 @@ def test_an_address_that_may_not_be_called_is_refused(url: str, message: str) ->
 
 
 def own(path: str) -> str:
-    return webhooks.own_url("http://127.0.0.1:8080/", "chat", path)
+    return webhooks.deployment_url("http://127.0.0.1:8080/", "chat", path)
 
 
 LOOPS = {"disable_loopback": False}
@@ -224,16 +224,16 @@ LOOPS = {"disable_loopback": False}
 
 def test_a_path_is_the_deployments_own_where_project_and_operator_allow_it(lenient: None) -> None:
     assert own("/hook?x=1") == "http://127.0.0.1:8080/d/chat/hook?x=1"
-    webhooks.check("/hook?x=1", LOOPS, own=own)
-    webhooks.check("/hook", {**LOOPS, "allowed_domains": ["a.example"], "allowed_ports": [443]}, own=own)
+    webhooks.check("/hook?x=1", LOOPS, url_of=own)
+    webhooks.check("/hook", {**LOOPS, "allowed_domains": ["a.example"], "allowed_ports": [443]}, url_of=own)
     for rules in ({}, {"disable_loopback": True}):
         with pytest.raises(Invalid, match="Invalid webhook hostname ''"):
-            webhooks.check("/hook", rules, own=own)
+            webhooks.check("/hook", rules, url_of=own)
 
 
 def test_a_path_is_not_called_where_only_the_project_allows_it() -> None:
     with pytest.raises(Invalid, match="Webhook must use https"):
-        webhooks.check("/hook", LOOPS, own=own)
+        webhooks.check("/hook", LOOPS, url_of=own)
 
 
 STEPS = ["/..", "/../../v2/keys", "/a/%2e%2E/b", "/.%2e/x", "/a%2f..%2fb", "/a\\..\\b", "/./x"]
@@ -242,7 +242,7 @@ STEPS = ["/..", "/../../v2/keys", "/a/%2e%2E/b", "/.%2e/x", "/a%2f..%2fb", "/a\\
 @pytest.mark.parametrize("path", STEPS)
 def test_a_path_stays_in_its_deployment(lenient: None, path: str) -> None:
     with pytest.raises(Invalid, match="Webhook path must not"):
-        webhooks.check(path, LOOPS, own=own)
+        webhooks.check(path, LOOPS, url_of=own)
 
 
 def test_what_the_operator_allows_may_be_named(lenient: None) -> None:

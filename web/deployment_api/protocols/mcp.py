@@ -176,7 +176,7 @@ def _run_request(tool: Row | None, loaded: Mapping[str, Any], *, modes: Sequence
     """
     request = RunRequest(
         assistant_id="" if tool is None else str(tool["assistant_id"]),
-        own_metadata=dict(METADATA),
+        service_metadata=dict(METADATA),
         stream_mode=modes,
         extras=run_headers(),
     )

@@ -230,9 +230,9 @@ def check_webhooks(named: Iterable[str | None]) -> None:
             raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
         with connection() as conn:
             rules = webhooks.rules_of(conn, unchecked_deployment().active_revision_id)
-        own_url = partial(webhooks.own_url, settings().url, unchecked_deployment().address_name)
+        deployment_url = partial(webhooks.deployment_url, settings().url, unchecked_deployment().address_name)
         for url in urls:
-            webhooks.check(url, rules, own=own_url)
+            webhooks.check(url, rules, url_of=deployment_url)
 
 
 def of_command(params: dict[str, Any], thread_id: UUID, **fixed: Any) -> RunRequest:

@@ -78,7 +78,7 @@ def run_request(agent: Row, body: Mapping[str, Any], run_id: UUID) -> RunRequest
         thread_id=_thread_id(message),
         run_id=run_id,
         rule=MessageToThread(agent, message, text, data),
-        own_metadata={KEY: origin},
+        service_metadata={KEY: origin},
         stream_mode=TOKENS,
         if_not_exists="create",
         extras=run_headers(),
@@ -108,10 +108,10 @@ class MessageToThread:
         if thread is None or not _waits(thread):
             schema = agents.input_of_thread(conn, deployment, thread_id, self.agent)
             return replace(request, input=_input(schema, self.text, self.data, self.message["messageId"]))
-        origin = {**request.own_metadata[KEY], "after": _newest_message(thread)}
+        origin = {**request.service_metadata[KEY], "after": _newest_message(thread)}
         return replace(
             request,
-            own_metadata={KEY: origin},
+            service_metadata={KEY: origin},
             command={"resume": self.text if self.data is None else self.data},
             if_thread_status=(ThreadStatus.INTERRUPTED,),  # refused once another client has answered
         )
