@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +64,11 @@ hypothesis.settings.load_profile("runyard")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Prepare what all workers share: the platform, and a folder instead of the contexts of the user's command line."""
     if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="runyard-config-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_CONFIG_HOME"] = folder.name
         shared_stack.prepare()
 
 

@@ -78,7 +78,9 @@ def test_user_code_sees_nothing_of_the_platform(level: int, stack: Stack) -> Non
     assert not [name for name in seen["env"] if name.startswith(("RUNYARD", "DATABASE", "REDIS", "UV_"))]
     modules = ("shared.models", "workers.runner.execution", "web.app", "celery")
     assert {seen[module] for module in modules} == {"hidden"}
-    assert seen["credentials"] == [], "no process it can look into knows where the database is"
+    # Other workers of the suite may be starting platforms of theirs as the same user.
+    readable = [environ for environ in seen["credentials"] if str(stack.data_dir) in environ]
+    assert readable == [], "no process it can look into knows where the database is"
     assert os.environ.get("KITCHEN") is None
     assert stack.client.get("/info").json()["host"]["isolation"] == level
 

@@ -260,11 +260,10 @@ def peek(state: State) -> State:
     for pid in (name for name in os.listdir("/proc") if name.isdigit()):
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes()
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if b"\0DATABASE_URL=" in b"\0" + environ:
-            seen["credentials"].append(command)
+            seen["credentials"].append(environ.decode(errors="replace"))
     for module in ("shared.models", "workers.runner.execution", "web.app", "celery", "sqlalchemy"):
         try:
             __import__(module)
