@@ -174,7 +174,7 @@ def execute(task: MessageTask, arguments: list[Any]) -> None:
     """Call a task. Logs an exception, because no caller could receive it."""
     try:
         task(*arguments)
-    except Exception:  # the outermost loop of a task
+    except Exception:  # outermost frame of a task
         log.exception("task %s failed", task.name)
 
 

@@ -223,5 +223,5 @@ def complete_name(incomplete: str) -> list[str]:
     """Return the names of contexts that begin with `incomplete`. Prints nothing."""
     try:
         return sorted(name for name in load().by_name if name.startswith(incomplete))
-    except Exception:  # the outermost loop: a shell must not print a traceback while it completes
+    except CommandFailed:
         return []

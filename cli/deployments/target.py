@@ -50,7 +50,7 @@ def _find_names(ctx: typer.Context, incomplete: str, names: list[str]) -> None:
             answer = client.get("/v2/deployments", {"name_contains": incomplete, "limit": MOST_COMPLETIONS})
         matches = (row["name"] for row in answer["resources"] if row["name"].startswith(incomplete))
         names += sorted(name for name in matches if PLAIN.fullmatch(name))
-    except Exception:  # the outermost loop: a shell must not print a traceback between the words of a command
+    except (CommandFailed, LookupError, TypeError, ValueError):  # no answer, or not one of this service
         return
 
 

@@ -21,7 +21,7 @@ app = new_app("Create, list and rotate the keys that encrypt secrets.")
 def new_key() -> None:
     """Create an encryption key, first in secret.key; with RUNYARD_ENCRYPTION_KEYS it is printed."""
     from cli.machine import local  # imports the whole database layer, which few commands need
-    from shared.infra import encryption
+    from shared.infra import encryption  # imports cryptography, which only the extra `server` installs
 
     environment = settings()
     if environment.encryption_keys or not embedded.key_file(environment.data_dir).is_file():

@@ -161,9 +161,7 @@ def _unsupported(operator: str) -> BadFilter:
 class _Kind:
     """A kind of record that filters hide. A hidden record counts as missing."""
 
-    find: Callable[
-        ..., Statement
-    ]  # statement that finds the record `id` of a deployment, with the parts it lacks
+    find: Callable[..., Statement]  # finds the record `id` of a deployment; `visible` and `lock` complete it
     metadata: str  # the column that filters match
     lock: str  # clause that keeps the row unchanged until the transaction ends
     missing: Callable[[UUID], NotFound] = lambda _: NotFound("Not Found")

@@ -434,7 +434,7 @@ class HostedRun:
             self.refuse(error)
         except Fenced as error:
             self.fence(error.message)
-        except Exception as error:  # nothing else would report it, and the graph would wait forever
+        except Exception as error:  # outermost frame of the greenlet: the graph would wait forever
             log.warning("run %s: what its graph asks has no answer", self.run.run_id, exc_info=True)
             self._end(RunyardError(f"what the graph asks has no answer: {error}"))
         else:
