@@ -65,8 +65,14 @@ test-fast: install
 	@$(PYTEST) $(SUITE) $(FAST) $(ARGS)
 
 # What is tried before a release: other versions of clients, other transports, packages, machines, measuring code.
+# Tests of several machines run alone: their simulated network needs a processor in time.
 test-release: install
+ifdef ARGS
 	@$(PYTEST) -m release $(PARALLEL) $(ARGS)
+else
+	@$(PYTEST) -m "release and not alone" $(PARALLEL)
+	@$(PYTEST) -m alone tests/release
+endif
 
 # The suite, and how long each module takes: the order of the next runs.
 test-times: install

@@ -15,6 +15,7 @@ import pytest
 from cli.client.client import Client
 from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
+from shared.runs.claims import HANDED_OVER
 from tests.conftest import OUTSIDE
 from tests.support import counting
 from tests.support.counting import KITCHEN
@@ -24,6 +25,8 @@ from tests.support.protocol_reading import ProtocolReading
 from tests.support.reading import Reading
 from tests.support.receiver import Receiver, receiving
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.alone  # the network between the machines is simulated by this process
 
 LEASE_SECONDS = 10.0  # with less, a busy machine loses runs to its own load
 DRAIN_SECONDS = 2
@@ -106,11 +109,15 @@ def test_a_build_outlives_its_builder_and_its_pool_grows_and_shrinks(
         more = [machine.start("runner:gpu") for machine in fleet.machines.values()]
         wait_until(fleet.is_complete, 60)
         wait_until(lambda: len(fleet.rows(OWNERS, pool="gpu")) == 4, 60, what="all four to have runs")
+        left = [worker for (worker,) in fleet.rows(RUNNERS, pids=[runner.popen.pid for runner in more])]
+        assert len(left) == len(more)
         for runner in more:
             runner.popen.send_signal(signal.SIGTERM)
         assert [runner.popen.wait(180) for runner in more] == [0, 0, 0]
+        assert fleet.rows(HELD, workers=left) == [], "a runner that ends keeps no run"
         load.await_more(5)
-    assert fleet.rows("SELECT max(deaths) FROM run WHERE pool = 'gpu'") == [(0,)], "no attempt counts as lost"
+    lost = [(run_id, attempt) for run_id, attempt in fleet.rows(ATTEMPTS, workers=left)]
+    assert {attempt["reason"] for _, attempt in lost} <= {HANDED_OVER}, lost
 
 
 BUILDING = """
@@ -118,6 +125,11 @@ SELECT w.pid FROM revision r JOIN worker w ON w.id = r.owner WHERE r.status = 'B
 """
 REVISIONS_OF = """
 SELECT r.status, r.attempt FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE d.name = %(name)s
+"""
+RUNNERS = "SELECT id FROM worker WHERE pid = ANY(%(pids)s)"
+HELD = "SELECT run_id, status FROM run WHERE status = 'running' AND owner = ANY(%(workers)s)"
+ATTEMPTS = """
+SELECT run_id, attempt FROM run, jsonb_array_elements(attempts) attempt WHERE attempt ->> 'worker' = ANY(%(workers)s)
 """
 OWNERS = "SELECT DISTINCT owner FROM run WHERE status = 'running' AND pool = %(pool)s"
 
