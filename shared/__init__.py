@@ -1,3 +1,3 @@
 """State, rules and channels shared by web and workers. No HTTP, no user code."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
