@@ -193,7 +193,6 @@ class PageSession:
 
 def _answers(address: str) -> bool:
     try:
-        httpx.get(address, timeout=2)
+        return httpx.get(address, timeout=2).is_success
     except httpx.HTTPError:
         return False
-    return True
