@@ -193,6 +193,6 @@ class PageSession:
 
 def _answers(address: str) -> bool:
     try:
-        return httpx.get(address, timeout=2).is_success
+        return httpx.get(address, timeout=2).status_code not in (404, 503)
     except httpx.HTTPError:
         return False
