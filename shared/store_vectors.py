@@ -22,10 +22,20 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from shared.infra.arrays import bigints, texts
+from shared.infra.postgres import Row
+from shared.sql import statement
+
 log = logging.getLogger(__name__)
 
 Vectors = Sequence[tuple[str, Sequence[float]]]  # field path, embedding
 MARK = -1  # number of the row that says how an item was indexed
+
+_REMOVE_VECTORS = statement("store.remove_vectors")
+_INSERT_VECTORS = statement("store.insert_vectors")
+_INDEXES = statement("store.indexes")
+_UNINDEXED = statement("store.unindexed")
+_LOCK_UNCHANGED = statement("store.lock_unchanged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +97,16 @@ def replace(
     conn: Connection, deployment_id: UUID, path: str, key: str, indexed: ItemVectors, written_at: datetime
 ) -> None:
     """Replace the vectors of an item by those of the value written at `written_at`."""
-    place = {"deployment_id": deployment_id, "path": path, "key": key}
-    conn.execute(
-        text("DELETE FROM store_vector WHERE deployment_id = :deployment_id AND path = :path AND key = :key"),
-        place,
-    )
-    mark = {"n": MARK, "field": json.dumps({"by": indexed.by, "index": indexed.index}), "embedding": "[0]"}
-    rows = [mark]
-    for n, (field, embedding) in enumerate(indexed.vectors):
-        rows.append({"n": n, "field": field, "embedding": literal(embedding)})
-    conn.execute(
-        text(
-            "INSERT INTO store_vector (deployment_id, path, key, n, field, written_at, embedding) VALUES"
-            " (:deployment_id, :path, :key, :n, :field, :written_at, CAST(:embedding AS vector))"
-        ),
-        [{**place, "written_at": written_at, **row} for row in rows],
+    item = {"deployment_id": deployment_id, "path": path, "key": key}
+    _REMOVE_VECTORS.count(conn, **item)
+    mark = json.dumps({"by": indexed.by, "index": indexed.index})
+    _INSERT_VECTORS.count(
+        conn,
+        **item,
+        written_at=written_at,
+        numbers=bigints([MARK, *range(len(indexed.vectors))]),
+        fields=texts([mark, *(field for field, _ in indexed.vectors)]),
+        embeddings=texts(["[0]", *(literal(embedding) for _, embedding in indexed.vectors)]),
     )
 
 
@@ -110,46 +115,31 @@ def digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-INDEXES = text("""
-SELECT d.id, d.active_revision_id AS revision_id, d.pool, r.manifest -> 'store' -> 'index' AS config
-FROM deployment AS d JOIN revision AS r ON r.id = d.active_revision_id
-WHERE d.deleted_at IS NULL AND jsonb_typeof(r.manifest::jsonb -> 'store' -> 'index') = 'object'
-""")
-# The `index` option of an item's put is kept as long as its value.
-UNINDEXED = text("""
-SELECT i.path, i.key, i.value, i.updated_at,
-       CASE WHEN mark.written_at = i.updated_at THEN mark.field::json -> 'index' END AS index
-FROM store_item AS i LEFT JOIN store_vector AS mark
-    ON mark.deployment_id = i.deployment_id AND mark.path = i.path AND mark.key = i.key AND mark.n = :mark
-WHERE i.deployment_id = :deployment_id AND (i.expires_at IS NULL OR i.expires_at > now())
-  AND (i.path, i.key) > (:after_path, :after_key)
-  AND (mark.written_at IS DISTINCT FROM i.updated_at OR mark.field::json ->> 'by' IS DISTINCT FROM :by)
-ORDER BY i.path, i.key LIMIT :limit
-""")
-HOLD = text("""
-SELECT 1 FROM store_item WHERE deployment_id = :deployment_id AND path = :path AND key = :key
-  AND updated_at = :updated_at FOR UPDATE
-""")
-
-
-def indexes(conn: Connection) -> Sequence[Any]:
+def indexes(conn: Connection) -> list[dict[str, Any]]:
     """Return the deployments whose store has an index: id, revision_id, pool, and the index's `config`."""
-    return conn.execute(INDEXES).all() if is_prepared(conn) else []
+    return _INDEXES.rows(conn) if is_prepared(conn) else []
 
 
 def unindexed(
     conn: Connection, deployment_id: UUID, by: str, *, after: tuple[str, str] = ("", ""), limit: int
-) -> Sequence[Any]:
+) -> list[dict[str, Any]]:
     """Return items not yet indexed with this digest, in order: path, key, value, updated_at and `index`."""
-    parameters = {"deployment_id": deployment_id, "by": by, "mark": MARK, "limit": limit}
-    return conn.execute(UNINDEXED, {**parameters, "after_path": after[0], "after_key": after[1]}).all()
+    return _UNINDEXED.rows(
+        conn,
+        deployment_id=deployment_id,
+        by=by,
+        mark=MARK,
+        after_path=after[0],
+        after_key=after[1],
+        limit=limit,
+    )
 
 
-def add(conn: Connection, deployment_id: UUID, item: Any, indexed: ItemVectors) -> None:
+def add(conn: Connection, deployment_id: UUID, item: Row, indexed: ItemVectors) -> None:
     """Store the vectors of an item of `unindexed`, unless its value has changed meanwhile."""
-    place = {"deployment_id": deployment_id, "path": item.path, "key": item.key}
-    if conn.execute(HOLD, {**place, "updated_at": item.updated_at}).first():
-        replace(conn, deployment_id, item.path, item.key, indexed, item.updated_at)
+    path, key, updated_at = item["path"], item["key"], item["updated_at"]
+    if _LOCK_UNCHANGED.count(conn, deployment_id=deployment_id, path=path, key=key, updated_at=updated_at):
+        replace(conn, deployment_id, path, key, indexed, updated_at)
 
 
 def literal(embedding: Sequence[float]) -> str:

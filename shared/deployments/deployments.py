@@ -43,6 +43,7 @@ PREVIEW_SIGN = "--"  # separates deployment and preview name in an address; prev
 _BY_ADDRESS = statement("deployments.by_address")
 _BY_PUBLIC_ADDRESS = statement("deployments.by_public_address")
 _BY_ID = statement("deployments.by_id")
+_GET = statement("deployments.get", columns=records.DEPLOYMENT.select)
 _IS_TAKEN = statement("deployments.is_taken")
 _RECENTLY_USED = statement("deployments.recently_used")
 
@@ -241,7 +242,7 @@ def add_revision(
     return next_revision.make(conn, deployment, change, by, preview)
 
 
-def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
+def _change_settings(conn: Connection, deployment: Row, change: Change) -> None:
     """Change settings of the deployment that apply to all its revisions."""
     changes = {key: value for key, value in change.source_config.items() if value is not None}
     conn.execute(
@@ -306,17 +307,9 @@ def interrupt(
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
 
-SELECT = f"""
-SELECT {records.DEPLOYMENT.select}
-FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
-WHERE d.organization_id = :organization_id
-"""
-
-
-def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
+def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> Row:
     """Return a deployment, including one that is being deleted. Raises NotFound."""
-    values = {"organization_id": organization_id, "id": deployment_id}
-    row = conn.execute(text(f"{SELECT} AND d.id = :id"), values).mappings().one_or_none()
+    row = _GET.row(conn, organization_id=organization_id, id=deployment_id)
     if row is None:
         raise missing(deployment_id)
     return row
@@ -364,14 +357,12 @@ FILTERS = {
 
 def search(
     conn: Connection, organization_id: UUID, *, filters: Mapping[str, Any], limit: int, offset: int
-) -> list[RowMapping]:
+) -> list[dict[str, Any]]:
     """Return the organization's deployments that match every filter, newest first."""
     active = {name: value for name, value in filters.items() if value not in (None, "")}
-    where = "".join(f" AND {FILTERS[name]}" for name in active)
-    order = "ORDER BY d.created_at DESC, d.id DESC LIMIT :limit OFFSET :offset"
-    query = text(f"{SELECT} AND d.deleted_at IS NULL{where} {order}")
-    values = {**active, "organization_id": organization_id, "limit": limit, "offset": offset}
-    return list(conn.execute(query, values).mappings())
+    condition = " AND ".join(FILTERS[name] for name in active) or "true"
+    page = statement("deployments.search", columns=records.DEPLOYMENT.select, condition=condition)
+    return page.rows(conn, **active, organization_id=organization_id, limit=limit, offset=offset)
 
 
 def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:

@@ -13,12 +13,13 @@ from typing import Any
 from uuid import UUID
 
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection
 
 from shared.errors import Invalid
 from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.arrays import texts, uuids
+from shared.infra.postgres import Row
 from shared.records import ID_OR_NULL, TEXT, Record, RecordField, one_of
 from shared.sql import statement
 
@@ -130,7 +131,7 @@ def lines(
     start_time: datetime | None = None,
     end_time: datetime | None = None,
     settled_seconds: float | None = None,
-) -> tuple[list[RowMapping], str | None]:
+) -> tuple[list[dict[str, Any]], str | None]:
     """Return matching lines and the cursor of the next page. In ascending order there is always a cursor.
 
     With `settled_seconds`, only lines older than this many seconds are returned: processes may store their lines out of
@@ -142,7 +143,7 @@ def lines(
     for name, value, condition in (
         ("revision_id", revision_id, "revision_id = :revision_id"),
         ("run_id", run_id, "run_id = :run_id"),
-        ("levels", level and list(LEVELS[LEVELS.index(level) :]), "level = ANY(:levels)"),
+        ("levels", level and texts(LEVELS[LEVELS.index(level) :]), "level = ANY(:levels)"),
         ("query", query, "strpos(lower(message), lower(:query)) > 0"),
         # Clients send back a time they read as milliseconds: rounding must not hide a line.
         ("start_time", start_time, "at >= CAST(:start_time AS timestamptz) - interval '1 microsecond'"),
@@ -156,11 +157,10 @@ def lines(
         values["after_at"], values["after_id"] = _parse_cursor(offset)
         where.append(f"(at, id) {'>' if is_ascending else '<'} (CAST(:after_at AS timestamptz), :after_id)")
     direction = "ASC" if is_ascending else "DESC"
-    statement = (
-        f"SELECT {RECORD.select} FROM log_line WHERE {' AND '.join(where)}"
-        f" ORDER BY at {direction}, id {direction} LIMIT :limit"
+    page = statement(
+        "deployments.log_lines", columns=RECORD.select, condition=" AND ".join(where), direction=direction
     )
-    rows = list(conn.execute(text(statement), values).mappings())
+    rows = page.rows(conn, **values)
     if not rows:
         return rows, offset if is_ascending else None
     if not is_ascending and len(rows) < limit:
@@ -168,7 +168,7 @@ def lines(
     return rows, _cursor(rows[-1])
 
 
-def _cursor(row: RowMapping) -> str:
+def _cursor(row: Row) -> str:
     return base64.urlsafe_b64encode(f"{row['at'].isoformat()} {row['id']}".encode()).decode().rstrip("=")
 
 

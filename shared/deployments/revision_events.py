@@ -24,7 +24,8 @@ from shared.eventlog import events
 from shared.eventlog.events import Batch, Event
 from shared.eventlog.hub import Stopping, hub
 from shared.infra import broker
-from shared.infra.postgres import Row, connection, driver, query
+from shared.infra.postgres import Row, connection, driver
+from shared.sql import statement
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ REPLAYED_AT_ONCE = 1_000
 CONTROL = "control-plane"  # owner of events for revisions without a builder
 LOOK_SECONDS = 5.0  # without an event: a message may be lost, and Redis may be unreachable
 CONFIRM_SECONDS = 1.0
+
+_OF_ORGANIZATION = statement("revisions.of_organization", columns=REVISION.select)
 
 
 def status_payload(status: str, message: str | None) -> bytes:
@@ -118,22 +121,12 @@ def _event(payload: bytes) -> Event:
     return Event(0, 0, name.decode(), data)
 
 
-LOOK = f"""
-SELECT {REVISION.select}, r.deployment_id
-FROM deployment d LEFT JOIN revision r ON r.deployment_id = d.id AND r.id = %(revision_id)s
-WHERE d.id = %(deployment_id)s AND d.organization_id = %(organization_id)s AND d.deleted_at IS NULL
-"""
-
-
 def look(organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> Row:
     """Return a revision of one of the organization's deployments. Raises NotFound."""
-    values = {
-        "organization_id": organization_id,
-        "deployment_id": deployment_id,
-        "revision_id": revision_id,
-    }
     with driver() as conn:
-        row = query(conn, LOOK, values).fetchone()
+        row = _OF_ORGANIZATION.row(
+            conn, organization_id=organization_id, deployment_id=deployment_id, revision_id=revision_id
+        )
     if row is None:
         raise deployments.missing(deployment_id)
     if row["id"] is None:

@@ -21,14 +21,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, func, text, update
+from sqlalchemy import Connection, func, text, update
 from uuid_utils.compat import uuid7
 
 from shared.deployments.records import REVISION
 from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.arrays import texts
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Row, dumps
 from shared.models import REVISION as TABLE
 from shared.models import REVISION_ENDS, RevisionStatus
 from shared.sql import statement
@@ -45,6 +45,8 @@ NOTIFY_AGAIN_SECONDS = 5.0
 
 _ENDS = texts(sorted(REVISION_ENDS))
 _INSERT = statement("revisions.insert")
+_GET = statement("revisions.get", columns=REVISION.select)
+_OF_DEPLOYMENT = statement("revisions.of_deployment", columns=REVISION.select)
 _OLDER_QUEUED = statement("revisions.older_queued")
 _NEXT_QUEUED = statement("revisions.next_queued")
 _UNENDED = statement("revisions.unended")
@@ -348,13 +350,9 @@ def expire(conn: Connection) -> list[Transition]:
     return moved
 
 
-def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
+def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> Row:
     """Return a revision's row. Raises NotFound."""
-    query = text(
-        f"SELECT {REVISION.select}, r.deployment_id, r.requirements, r.python_version, r.manifest,"
-        " r.build_id, r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
-    )
-    row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).mappings().one_or_none()
+    row = _GET.row(conn, deployment_id=deployment_id, id=revision_id)
     if row is None:
         raise missing(revision_id)
     return row
@@ -366,12 +364,8 @@ def missing(revision_id: UUID) -> NotFound:
 
 def list_of(
     conn: Connection, deployment_id: UUID, *, statuses: Sequence[str], limit: int, offset: int
-) -> list[RowMapping]:
+) -> list[dict[str, Any]]:
     """Return a deployment's revisions in one of the statuses (all if empty), newest first."""
-    query = text(
-        f"SELECT {REVISION.select} FROM revision r WHERE r.deployment_id = :id"
-        " AND (cardinality(CAST(:statuses AS text[])) = 0 OR r.status = ANY(:statuses))"
-        " ORDER BY r.number DESC LIMIT :limit OFFSET :offset"
+    return _OF_DEPLOYMENT.rows(
+        conn, deployment_id=deployment_id, statuses=texts(statuses), limit=limit, offset=offset
     )
-    values = {"id": deployment_id, "statuses": list(statuses), "limit": limit, "offset": offset}
-    return list(conn.execute(query, values).mappings())

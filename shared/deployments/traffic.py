@@ -12,9 +12,10 @@ is kept as long as it has traffic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.deployments import deployments, revisions
 from shared.deployments.next_revision import Change
@@ -32,6 +33,7 @@ MOST_PREVIEWS = 100  # of a deployment
 _SERVE = statement("deployments.serve")
 _PROMOTE = statement("deployments.promote")
 _ADDRESS_OF_PREVIEW = statement("deployments.address_of_preview")
+_PREVIEWS = statement("deployments.previews", columns=PREVIEW.select)
 _SHOW_PREVIEW = statement("deployments.show_preview")
 
 
@@ -158,22 +160,10 @@ def show_preview(conn: Connection, deployment_id: UUID, name: str, revision_id: 
     return deployments.preview_address_name(row["name"], name)
 
 
-PREVIEWS = text(f"""
-SELECT {PREVIEW.select}
-FROM preview p
-LEFT JOIN revision r ON r.id = p.revision_id
-LEFT JOIN LATERAL (SELECT id, status FROM revision o
-                   WHERE o.deployment_id = p.deployment_id AND (o.preview = p.name OR o.id = p.revision_id)
-                   ORDER BY o.number DESC LIMIT 1) AS n ON true
-WHERE p.deployment_id = :id
-ORDER BY p.name
-""")
-
-
-def previews(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[RowMapping]:
+def previews(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[dict[str, Any]]:
     """Return a deployment's previews. Raises NotFound."""
     deployments.require(conn, organization_id, deployment_id)
-    return list(conn.execute(PREVIEWS, {"id": deployment_id}).mappings())
+    return _PREVIEWS.rows(conn, id=deployment_id)
 
 
 def delete_preview(

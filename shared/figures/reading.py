@@ -39,6 +39,7 @@ Histogram = Mapping[int, int]  # counts by bucket
 _SERIES = statement("figures.series")
 _CREATED_AND_LIVE = statement("figures.created_and_live")
 _BY_DEPLOYMENT = statement("figures.by_deployment")
+_OVERVIEW = statement("figures.overview", status=status_of_deployment("d"))
 _TOTALS = statement("figures.totals")
 _QUEUE_AGES = statement("figures.queue_ages")
 
@@ -103,20 +104,6 @@ def _percentiles(row: Row) -> dict[str, float | None]:
     return {name: None if seconds is None else round(seconds, 4) for name, seconds in percentiles.items()}
 
 
-# Composed, because the status is computed by an expression of shared/models.
-DEPLOYMENTS = text(f"""
-SELECT d.id, d.name, {status_of_deployment("d")} AS status, d.pool, r.number AS revision_number,
-    coalesce(l.running, 0) AS running, coalesce(l.waiting, 0) AS waiting,
-    CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds
-FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
-LEFT JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE status = 'running') AS running, count(*) FILTER (WHERE status = 'pending') AS waiting,
-        extract(epoch FROM now() - min(waiting_since(w.not_before, w.created_at)) FILTER (
-            WHERE status = 'pending' AND waiting_since(w.not_before, w.created_at) <= now())) AS oldest
-    FROM run w WHERE deployment_id = d.id AND is_live(w.status)) l ON true
-WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
-ORDER BY d.name, d.id
-""")
 OF_OVERVIEW = ("wait_p50", "duration_p50", "duration_p95")
 
 
@@ -128,8 +115,8 @@ def overview(
     since = window.begins_at(now)
     rows = _BY_DEPLOYMENT.rows(conn, organization_id=organization_id, step=window.step_seconds, since=since)
     figures = {row["deployment_id"]: row for row in rows}
+    deployments = _OVERVIEW.rows(conn, organization_id=organization_id)
     minutes = max((now - since).total_seconds(), 1.0) / 60
-    deployments = conn.execute(DEPLOYMENTS, {"organization_id": organization_id}).mappings()
     return {
         "from": since,
         "until": now,

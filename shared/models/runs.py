@@ -104,6 +104,8 @@ RUN = Table(
     column("metadata_before", JSONB(none_as_null=True), nullable=True),
     column("input", JSON, nullable=True),
     column("kwargs", JSON),  # everything the graph host needs, except the input
+    # events that readers add to those of `kwargs`: `stream_mode` and `subgraphs`; NULL: none
+    column("joined", JSONB(none_as_null=True), nullable=True),
     column("multitask_strategy", Text, server_default="enqueue"),
     # stateless with on_completion=delete: its end deletes thread and run, and checkpoints are kept in memory only
     column("temporary", Boolean, server_default="false"),

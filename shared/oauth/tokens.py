@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, text, update
+from sqlalchemy import Connection, delete, func, insert, text, update
 from uuid_utils.compat import uuid7
 
 from shared.errors import NotFound, OutsideFailed
@@ -53,15 +53,12 @@ RECORD = Record(
     table="g",
     expressions={"provider_id": "p.provider_id"},
 )
-SELECT = f"""
-SELECT {RECORD.select} FROM oauth_grant g JOIN oauth_provider p ON p.id = g.provider_key
-WHERE g.organization_id = :organization_id
-"""
-
 OWNER = ("organization_id", "provider_key", "user_id", "agent_id")  # columns that identify whose token it is
 
 _TOKENS_OF_USER = statement("oauth.tokens_of_user")
 _TOKEN = statement("oauth.token")
+_TOKEN_RECORD = statement("oauth.token_record", columns=RECORD.select)
+_TOKEN_RECORDS = statement("oauth.token_records", columns=RECORD.select)
 _CLAIM_REFRESH = statement("oauth.claim_refresh")
 _SCOPES_OF_OWNER = statement("oauth.scopes_of_owner")
 _UNSET_DEFAULT = statement("oauth.unset_default")
@@ -239,26 +236,22 @@ def _columns(tokens: Tokens) -> dict[str, Any]:
 
 def list_all(
     conn: Connection, organization_id: UUID, *, provider_id: str | None = None, user_id: str | None = None
-) -> list[RowMapping]:
+) -> list[dict[str, Any]]:
     """Return the records of the organization's tokens, oldest first, optionally of one provider or user."""
-    query = text(
-        f"{SELECT} AND (CAST(:provider_id AS text) IS NULL OR p.provider_id = :provider_id)"
-        " AND (CAST(:user_id AS text) IS NULL OR g.user_id = :user_id) ORDER BY g.id"
+    return _TOKEN_RECORDS.rows(
+        conn, organization_id=organization_id, provider_id=provider_id, user_id=user_id
     )
-    values = {"organization_id": organization_id, "provider_id": provider_id, "user_id": user_id}
-    return list(conn.execute(query, values).mappings())
 
 
-def get(conn: Connection, organization_id: UUID, token_id: UUID) -> RowMapping:
+def get(conn: Connection, organization_id: UUID, token_id: UUID) -> Row:
     """Return the record of one of the organization's tokens. Raises NotFound."""
-    values = {"organization_id": organization_id, "id": token_id}
-    row = conn.execute(text(f"{SELECT} AND g.id = :id"), values).mappings().one_or_none()
+    row = _TOKEN_RECORD.row(conn, organization_id=organization_id, id=token_id)
     if row is None:
         raise _missing(token_id)
     return row
 
 
-def change(conn: Connection, organization_id: UUID, token_id: UUID, changes: Mapping[str, Any]) -> RowMapping:
+def change(conn: Connection, organization_id: UUID, token_id: UUID, changes: Mapping[str, Any]) -> Row:
     """Set the account label of a token, or make it its owner's default. Raises NotFound."""
     get(conn, organization_id, token_id)
     grant = _TOKEN.row(conn, id=token_id)

@@ -27,11 +27,8 @@ from shared.user_code.filters import Filter
 
 _LOCK_LIVE = statement("runs.lock_live")
 _LOCK = statement("runs.lock")
-# SET clause that ends a pending run. The reserved event numbers are for the last event of the run's log.
-INTERRUPTED = (
-    "status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,"
-    " seq_reserved = seq_reserved + :reserved"
-)
+_REQUEST_CANCEL = statement("runs.request_cancel")
+_INTERRUPT_PENDING = statement("runs.interrupt_pending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +131,8 @@ def live_by_thread(
 
 def stop(conn: Connection, row: Row, action: str, reason: str | None) -> Displaced:
     """End a live run: a pending run in place, a running run by a request to its owner."""
-    key = {"run_id": row["run_id"], "action": action, "reason": reason}
     if row["status"] == RunStatus.RUNNING:
-        conn.execute(
-            text(
-                "UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"
-                " AND (cancel_requested IS NULL OR cancel_requested < :action)"  # 'rollback' replaces 'interrupt'
-            ),
-            key,
-        )
+        _REQUEST_CANCEL.count(conn, run_id=row["run_id"], action=action, reason=reason)
         return Displaced(row["run_id"], row["owner"], action, row["attempt"], row["seq_reserved"], reason)
     folding.record(conn, [row["run_id"]])
     if row["temporary"]:
@@ -153,10 +143,7 @@ def stop(conn: Connection, row: Row, action: str, reason: str | None) -> Displac
         _record_webhook(conn, row, ROLLBACK, cancel_error(action, reason))
         _remove(conn, row)
     else:
-        conn.execute(
-            text(f"UPDATE run SET {INTERRUPTED} WHERE run_id = :run_id"),
-            {**key, "reserved": RESERVED},
-        )
+        _INTERRUPT_PENDING.count(conn, run_id=row["run_id"], reason=reason, reserved=RESERVED)
         if row["webhook"] is not None:
             webhooks.record(conn, [row["run_id"]], error=cancel_error(action, reason))
     return Displaced(row["run_id"], None, action, row["attempt"], row["seq_reserved"], reason)

@@ -41,6 +41,7 @@ class Claimed:
     metadata: dict[str, Any]
     input: bytes
     kwargs: dict[str, Any]
+    joined: dict[str, Any] | None  # events that readers add to those of `kwargs`
     last_death: str | None
     deaths: int
     quarantine: int
@@ -71,7 +72,7 @@ class Terms:
 # Fields of `Claimed` that are columns of a claimed run.
 _COLUMNS = (
     "run_id", "deployment_id", "thread_id", "assistant_id", "revision_id", "graph_id", "attempt", "floor", "temporary",
-    "metadata", "kwargs", "last_death", "deaths", "quarantine", "timeout_seconds",
+    "metadata", "kwargs", "joined", "last_death", "deaths", "quarantine", "timeout_seconds",
 )  # fmt: skip
 # Reasons of lost attempts.
 LEASE_RAN_OUT = "its worker stopped renewing the lease"

@@ -234,33 +234,28 @@ def _apply_strategy(
 def widen(
     conn: Connection, deployment_id: UUID, run_id: UUID, *, modes: Collection[str], subgraphs: bool
 ) -> dict[str, Any] | None:
-    """Add stream modes to a run that has not started. Returns its kwargs, or None if it has started.
-
-    Stores the additions under `joined`, which the API does not show.
-    """
-    key = {"deployment_id": deployment_id, "run_id": run_id}
-    kwargs = conn.execute(
+    """Add stream modes to a run that has not started. Returns its column `joined`, or None if it has started."""
+    row = conn.execute(
         text(
-            "SELECT kwargs FROM run WHERE deployment_id = :deployment_id AND run_id = :run_id"
+            "SELECT joined FROM run WHERE deployment_id = :deployment_id AND run_id = :run_id"
             " AND status = 'pending' AND attempt = 0 FOR UPDATE"
         ),
-        key,
-    ).scalar_one_or_none()
-    if kwargs is None:
+        {"deployment_id": deployment_id, "run_id": run_id},
+    ).one_or_none()
+    if row is None:
         return None
-    before = kwargs.get("joined") or {"stream_mode": [], "subgraphs": False}
+    before = row.joined or {"stream_mode": [], "subgraphs": False}
     added = [mode for mode in modes if mode not in before["stream_mode"]]
     joined = {
         "stream_mode": [*before["stream_mode"], *added],
         "subgraphs": before["subgraphs"] or subgraphs,
     }
     if joined != before:
-        kwargs = {**kwargs, "joined": joined}
         conn.execute(
-            text("UPDATE run SET kwargs = CAST(:kwargs AS json) WHERE run_id = :run_id"),
-            {"run_id": run_id, "kwargs": dumps(kwargs)},
+            text("UPDATE run SET joined = CAST(:joined AS jsonb) WHERE run_id = :run_id"),
+            {"run_id": run_id, "joined": dumps(joined)},
         )
-    return kwargs
+    return joined
 
 
 def attempt_metadata(run_id: UUID, attempt: int) -> bytes:

@@ -25,7 +25,7 @@ from shared.infra.postgres import Row, connection, database_time, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import read
 from shared.runs.claims import Claimed
-from shared.runs.read import HIDDEN
+from shared.runs.read import THREAD_METADATA
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,7 @@ NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
 OUTPUT = b',"output":'  # in a last event, this key comes last, followed by the output as the graph host serialized it
 # Kwargs of a run that readers of its log need.
-FOLLOWED_BY = (
-    "stream_mode",
-    "subgraphs",
-    "resumable",
-    *HIDDEN,
-)
+FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", THREAD_METADATA)
 
 
 def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:
@@ -64,6 +59,7 @@ def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = 
             "deployment_id": str(run.deployment_id),
             "thread_id": str(run.thread_id),
             "kwargs": kwargs,
+            "joined": run.joined,
         }
     return events.payload(END, dumps(head).encode()[:-1] + OUTPUT + output + b"}")
 
@@ -127,6 +123,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
         "thread_id": UUID(row["thread_id"]),
         "status": end["status"],
         "kwargs": row["kwargs"],
+        "joined": row["joined"],
         "attempt": 1,
         "seq_reserved": last.seq,
     }

@@ -51,9 +51,8 @@ STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
 
 # An internal stream mode: the run also writes the protocol's events into its log. The API neither accepts nor shows it.
 PROTOCOL = "protocol"
-# Kwargs that the API does not show: stream modes added by readers, and the thread's metadata of a temporary run.
+# The thread's metadata in the kwargs of a temporary run. The API does not show it.
 THREAD_METADATA = "thread_metadata"
-HIDDEN = ("joined", THREAD_METADATA)
 
 # A run that ends at an interrupt, or at a breakpoint of a node, has the status success. While the thread stays there,
 # `waits_for` is `answer` if the thread has an open interrupt, else `resume`.
@@ -95,7 +94,7 @@ def _kwargs(row: Row) -> dict[str, Any]:
     kwargs = row["kwargs"]
     return {
         "input": row["input"],
-        **{name: value for name, value in kwargs.items() if name not in HIDDEN},
+        **{name: value for name, value in kwargs.items() if name != THREAD_METADATA},
         "stream_mode": [mode for mode in kwargs["stream_mode"] if mode != PROTOCOL],
     }
 
@@ -130,7 +129,7 @@ RUN = Record(
         "attempt": RecordField(COUNT, shown="search"),
     },
     expressions={"waits_for": WAITS_FOR},
-    internal=["owner", "temporary", "seq_reserved"],
+    internal=["owner", "temporary", "seq_reserved", "joined"],
 )
 
 

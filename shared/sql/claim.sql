@@ -8,11 +8,11 @@ CREATE OR REPLACE FUNCTION claim_runs_1(run_ids uuid[], claiming_owner text, lea
     default_timeout_seconds float8, event_numbers bigint, only_pool text, includes_limited boolean,
     some_key_is_limited boolean)
 RETURNS TABLE (run_id uuid, deployment_id uuid, thread_id uuid, assistant_id uuid, revision_id uuid, graph_id text,
-    attempt bigint, floor bigint, temporary boolean, metadata jsonb, input text, kwargs json, last_death text,
-    deaths bigint, quarantine bigint, timeout_seconds float8, seconds_left float8, key_id text, depth bigint,
-    has_checkpoint boolean, checkpoint_ns text, checkpoint_id text, parent_checkpoint_id text, checkpoint_type text,
-    checkpoint_data bytea, checkpoint_metadata text, channels text[], versions text[], types text[], blobs bytea[],
-    tasks text[], write_channels text[], write_types text[], writes bytea[])
+    attempt bigint, floor bigint, temporary boolean, metadata jsonb, input text, kwargs json, joined jsonb,
+    last_death text, deaths bigint, quarantine bigint, timeout_seconds float8, seconds_left float8, key_id text,
+    depth bigint, has_checkpoint boolean, checkpoint_ns text, checkpoint_id text, parent_checkpoint_id text,
+    checkpoint_type text, checkpoint_data bytea, checkpoint_metadata text, channels text[], versions text[],
+    types text[], blobs bytea[], tasks text[], write_channels text[], write_types text[], writes bytea[])
 LANGUAGE plpgsql
 -- Generic plans hold for all calls of a session. PostgreSQL would otherwise plan a statement with list parameters anew at
 -- each call, because it sees that the lists are short. A plan may be made while tables are empty and is kept while they
@@ -38,8 +38,9 @@ WITH claimed AS (
       AND (includes_limited OR (r.deployment_id NOT IN (SELECT id FROM limited_deployment)
            AND (NOT some_key_is_limited OR r.key_id NOT IN (SELECT id FROM limited_key))))
     RETURNING r.run_id, r.deployment_id, r.thread_id, r.assistant_id, r.revision_id, r.graph_id, r.attempt,
-        r.seq_reserved - event_numbers, r.temporary, r.metadata, CAST(r.input AS text), r.kwargs, r.last_death,
-        r.deaths, r.quarantine, r.timeout_seconds, date_part('epoch', r.deadline_at - now()), r.key_id, r.depth
+        r.seq_reserved - event_numbers, r.temporary, r.metadata, CAST(r.input AS text), r.kwargs, r.joined,
+        r.last_death, r.deaths, r.quarantine, r.timeout_seconds, date_part('epoch', r.deadline_at - now()), r.key_id,
+        r.depth
 )
 SELECT c.*,
     c.attempt > 1 AND EXISTS (

@@ -85,13 +85,12 @@ t AS (
 -- anew for each run, which takes longer than it runs. A run with a delayed start is inserted without a notification:
 -- upkeep notifies runners when the run is due. A run on a watched thread also streams the protocol's events (`joined`).
 WITH {t}
-INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, timeout_seconds, created_seq,
-    created_at, not_before, notified_at, metadata_before)
+INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, joined, timeout_seconds,
+    created_seq, created_at, not_before, notified_at, metadata_before)
 SELECT {values}, t.deployment_id, t.thread_id, 'pending',
     CAST(:assistant_metadata AS jsonb) || t.before || CAST(:metadata AS jsonb),
-    CAST(:input AS json), CAST(CASE WHEN t.is_watched
-        THEN '{"joined":{"stream_mode":["protocol"],"subgraphs":false},' || substr(CAST(:kwargs AS text), 2)
-        ELSE CAST(:kwargs AS text) END AS json),
+    CAST(:input AS json), CAST(:kwargs AS json),
+    CASE WHEN t.is_watched THEN CAST('{"stream_mode": ["protocol"], "subgraphs": false}' AS jsonb) END,
     CAST(:timeout_seconds AS float8), t.last_seq,
     now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
     CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.metadata_before

@@ -36,6 +36,15 @@ SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id, d.traffic,
 FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 WHERE d.id = :id AND d.deleted_at IS NULL
 
+-- name: get
+SELECT {columns} FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
+WHERE d.organization_id = :organization_id AND d.id = :id
+
+-- name: search
+SELECT {columns} FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
+WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL AND {condition}
+ORDER BY d.created_at DESC, d.id DESC LIMIT :limit OFFSET :offset
+
 -- name: is_taken
 SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL) OR EXISTS (
     SELECT FROM preview p JOIN deployment d ON d.id = p.deployment_id
@@ -74,6 +83,17 @@ UPDATE deployment d SET latest_revision_id = :revision_id
 WHERE d.id = :id AND NOT EXISTS (
     SELECT FROM revision n WHERE n.id = d.latest_revision_id AND n.status <> 'CREATING' AND n.status <> ALL(:ends))
 
+-- name: previews
+-- The previews of a deployment: `r` is the revision that a preview shows, `n` its newest one.
+SELECT {columns}
+FROM preview p
+LEFT JOIN revision r ON r.id = p.revision_id
+LEFT JOIN LATERAL (SELECT id, status FROM revision o
+                   WHERE o.deployment_id = p.deployment_id AND (o.preview = p.name OR o.id = p.revision_id)
+                   ORDER BY o.number DESC LIMIT 1) AS n ON true
+WHERE p.deployment_id = :id
+ORDER BY p.name
+
 -- name: address_of_preview
 -- Whether a deployment already has the address of a preview, and the number of the deployment's other previews.
 SELECT (SELECT count(*) FROM preview WHERE deployment_id = d.id AND name <> :name) AS others,
@@ -86,6 +106,9 @@ WITH shown AS (
     UPDATE preview SET revision_id = :revision_id, updated_at = now() WHERE deployment_id = :id AND name = :name
 )
 UPDATE deployment SET traffic_at = now() WHERE id = :id RETURNING name
+
+-- name: log_lines
+SELECT {columns} FROM log_line WHERE {condition} ORDER BY at {direction}, id {direction} LIMIT :limit
 
 -- name: insert_log_lines
 -- The time of a line from a process whose clock is ahead is capped at now. Lines of deleted deployments are dropped.

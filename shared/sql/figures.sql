@@ -252,6 +252,51 @@ WHERE d.deleted_at IS NULL AND (CAST(:organization_id AS uuid) IS NULL OR d.orga
   AND (CAST(:deployment_id AS uuid) IS NULL OR d.id = :deployment_id)
 ORDER BY o.name, d.name
 
+-- name: overview
+-- The deployments of an organization, with their live runs.
+SELECT d.id, d.name, {status} AS status, d.pool, r.number AS revision_number,
+    coalesce(l.running, 0) AS running, coalesce(l.waiting, 0) AS waiting,
+    CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds
+FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
+LEFT JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE status = 'running') AS running, count(*) FILTER (WHERE status = 'pending') AS waiting,
+        extract(epoch FROM now() - min(waiting_since(w.not_before, w.created_at)) FILTER (
+            WHERE status = 'pending' AND waiting_since(w.not_before, w.created_at) <= now())) AS oldest
+    FROM run w WHERE deployment_id = d.id AND is_live(w.status)) l ON true
+WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
+ORDER BY d.name, d.id
+
+-- name: queues
+-- The live runs by pool and status. The window function follows the order of the index ix_run_live, so that no sort is
+-- needed however many runs wait.
+SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
+    coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
+    coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
+FROM (
+    SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
+        CASE WHEN status = 'running' OR waiting_since(run.not_before, run.created_at) <= now() THEN CAST(extract(epoch FROM
+            now() - CASE status WHEN 'running' THEN started_at ELSE waiting_since(run.not_before, run.created_at) END
+        ) AS double precision) END AS seconds
+    FROM run WHERE is_live(status)
+        AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+) AS live
+GROUP BY pool, status ORDER BY pool, status
+
+-- name: servers
+-- Figures of PostgreSQL, upkeep, webhooks and backups. A leader renews its lease while it works.
+SELECT
+    (SELECT greatest(extract(epoch FROM now() - lease_until) + :lease_seconds, 0) FROM leader
+     WHERE role = :upkeep) AS upkeep_silent_seconds,
+    (SELECT count(*) FROM run WHERE status = 'running' AND lease_until < now()) AS expired_leases,
+    (SELECT max(extract(epoch FROM now() - seen_at)) FROM worker) AS worker_silent_seconds,
+    (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL) AS webhooks_waiting,
+    (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL AND failure IS NOT NULL) AS webhooks_failing,
+    (SELECT count(*) FROM webhook_delivery WHERE ended_at > now() - interval '1 hour' AND failure IS NOT NULL)
+        AS webhooks_given_up,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS database_connections,
+    CAST(current_setting('max_connections') AS integer) AS database_max_connections,
+    (SELECT extract(epoch FROM now() - made_at) FROM last_backup) AS backup_age_seconds
+
 -- name: queue_ages
 -- How long pending runs have waited, by pool.
 SELECT pool, sum(seconds) AS seconds, histogram_of(array_agg(histogram_bucket(seconds))) AS histogram FROM (

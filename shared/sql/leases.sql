@@ -67,5 +67,6 @@ UPDATE run r SET attempts = with_lost_attempt(r.attempts, r.attempt, r.owner, r.
     updated_at = now()
 WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
-    seq_reserved - :event_numbers AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death,
-    deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left, cancel_requested
+    seq_reserved - :event_numbers AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, joined,
+    last_death, deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
+    cancel_requested

@@ -22,6 +22,17 @@ ORDER BY agent_id NULLS LAST, is_default DESC, id DESC
 -- name: token
 SELECT *, coalesce(expires_at <= now(), false) AS is_expired FROM oauth_grant WHERE id = :id
 
+-- name: token_record
+SELECT {columns} FROM oauth_grant g JOIN oauth_provider p ON p.id = g.provider_key
+WHERE g.organization_id = :organization_id AND g.id = :id
+
+-- name: token_records
+SELECT {columns} FROM oauth_grant g JOIN oauth_provider p ON p.id = g.provider_key
+WHERE g.organization_id = :organization_id
+  AND (CAST(:provider_id AS text) IS NULL OR p.provider_id = :provider_id)
+  AND (CAST(:user_id AS text) IS NULL OR g.user_id = :user_id)
+ORDER BY g.id
+
 -- name: claim_refresh
 UPDATE oauth_grant SET refreshing_until = now() + make_interval(secs => :lease_seconds)
 WHERE id = :id AND expires_at <= now() AND refresh_token IS NOT NULL

@@ -1,10 +1,11 @@
 -- Protocol v2: shared/protocol.
 
 -- install: has_protocol
--- Whether a run writes the protocol's events, for its creator or for a reader that joined. Called with the column `kwargs`.
-CREATE OR REPLACE FUNCTION has_protocol(kwargs json) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+-- Whether a run writes the protocol's events, for its creator or for a reader that joined. Called with columns of the run.
+CREATE OR REPLACE FUNCTION has_protocol(kwargs json, joined jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CAST(readable(kwargs) -> 'stream_mode' AS jsonb) @> '["protocol"]'
-        OR coalesce(CAST(readable(kwargs) -> 'joined' -> 'stream_mode' AS jsonb) @> '["protocol"]', false)
+        OR coalesce(joined -> 'stream_mode' @> '["protocol"]', false)
 $$;
 
 -- name: begin
@@ -23,7 +24,7 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 
 -- name: next
 SELECT t.last_seq, r.* FROM thread AS t LEFT JOIN LATERAL (
-    SELECT run_id, created_seq, graph_id, has_protocol(kwargs) AS has_protocol,
+    SELECT run_id, created_seq, graph_id, has_protocol(kwargs, joined) AS has_protocol,
         coalesce(ended_at < now() - make_interval(secs => :settled), false) AS has_settled
     FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
     ORDER BY created_seq LIMIT 1
@@ -48,7 +49,7 @@ WHERE r.deployment_id = :deployment_id AND r.run_id = :run_id
 -- name: lacking
 -- The live runs of a thread that do not write the protocol's events.
 SELECT run_id, status, owner FROM run
-WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) AND NOT has_protocol(kwargs)
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) AND NOT has_protocol(kwargs, joined)
 ORDER BY created_seq
 
 -- name: watch

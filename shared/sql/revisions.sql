@@ -8,6 +8,21 @@ VALUES (:id, :deployment_id,
         'CREATING', :source, CAST(:config AS json), :digest, :requirements, :python_version,
         CAST(:manifest AS json), :build_id, :preview)
 
+-- name: get
+SELECT {columns}, r.deployment_id, r.requirements, r.python_version, r.manifest, r.build_id, r.attempt, r.seq_reserved
+FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id
+
+-- name: of_deployment
+SELECT {columns} FROM revision r
+WHERE r.deployment_id = :deployment_id AND (cardinality(CAST(:statuses AS text[])) = 0 OR r.status = ANY(:statuses))
+ORDER BY r.number DESC LIMIT :limit OFFSET :offset
+
+-- name: of_organization
+-- A revision of one of the organization's deployments. The columns are NULL if only the deployment exists.
+SELECT {columns}, r.deployment_id
+FROM deployment d LEFT JOIN revision r ON r.deployment_id = d.id AND r.id = :revision_id
+WHERE d.id = :deployment_id AND d.organization_id = :organization_id AND d.deleted_at IS NULL
+
 -- name: older_queued
 -- The queued revisions of the same target: the deployment itself, or the same preview.
 SELECT id FROM revision

@@ -62,6 +62,17 @@ WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(stat
 SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary, webhook FROM run
 WHERE run_id = :run_id AND deployment_id = :deployment_id AND thread_id = :thread_id FOR UPDATE
 
+-- name: request_cancel
+-- Asks the owner of a running run to stop it. A rollback replaces an interrupt, but no interrupt a rollback.
+UPDATE run SET cancel_requested = :action, cancel_reason = :reason
+WHERE run_id = :run_id AND (cancel_requested IS NULL OR cancel_requested < :action)
+
+-- name: interrupt_pending
+-- Ends a pending run. The reserved event numbers are for the last event of its log.
+UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,
+    seq_reserved = seq_reserved + :reserved
+WHERE run_id = :run_id
+
 -- name: live
 SELECT thread_id, run_id FROM run
 WHERE deployment_id = :deployment_id AND is_live(status) AND status = ANY(:statuses) AND {visible} ORDER BY run_id

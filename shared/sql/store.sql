@@ -51,3 +51,32 @@ SELECT namespace FROM (
 -- Deletes expired items. The expiry is checked again, because an item may have been replaced meanwhile.
 DELETE FROM store_item WHERE expires_at <= now() AND (deployment_id, path, key) IN (
     SELECT deployment_id, path, key FROM store_item WHERE expires_at <= now() LIMIT :limit)
+
+-- name: remove_vectors
+DELETE FROM store_vector WHERE deployment_id = :deployment_id AND path = :path AND key = :key
+
+-- name: insert_vectors
+INSERT INTO store_vector (deployment_id, path, key, n, field, written_at, embedding)
+SELECT :deployment_id, :path, :key, v.n, v.field, :written_at, CAST(v.embedding AS vector)
+FROM unnest(:numbers, :fields, :embeddings) AS v (n, field, embedding)
+
+-- name: indexes
+-- The deployments whose store has an index.
+SELECT d.id, d.active_revision_id AS revision_id, d.pool, r.manifest -> 'store' -> 'index' AS config
+FROM deployment AS d JOIN revision AS r ON r.id = d.active_revision_id
+WHERE d.deleted_at IS NULL AND jsonb_typeof(CAST(r.manifest AS jsonb) -> 'store' -> 'index') = 'object'
+
+-- name: unindexed
+-- The items that are not indexed by this digest. An item keeps the option `index` of its put as long as its value.
+SELECT i.path, i.key, i.value, i.updated_at,
+    CASE WHEN mark.written_at = i.updated_at THEN CAST(mark.field AS json) -> 'index' END AS index
+FROM store_item AS i LEFT JOIN store_vector AS mark
+    ON mark.deployment_id = i.deployment_id AND mark.path = i.path AND mark.key = i.key AND mark.n = :mark
+WHERE i.deployment_id = :deployment_id AND (i.expires_at IS NULL OR i.expires_at > now())
+  AND (i.path, i.key) > (:after_path, :after_key)
+  AND (mark.written_at IS DISTINCT FROM i.updated_at OR CAST(mark.field AS json) ->> 'by' IS DISTINCT FROM :by)
+ORDER BY i.path, i.key LIMIT :limit
+
+-- name: lock_unchanged
+SELECT FROM store_item
+WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND updated_at = :updated_at FOR UPDATE

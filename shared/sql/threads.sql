@@ -94,5 +94,9 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 -- name: visible
 SELECT FROM thread WHERE deployment_id = :deployment_id AND thread_id = :id AND {visible} {lock}
 
+-- name: is_visible
+-- Whether a filter lets through the parameter `metadata`, which the condition contains.
+SELECT {visible} AS is_visible
+
 -- name: visibility
 SELECT {visible} AS is_visible FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id {lock}

@@ -237,7 +237,10 @@ def matches(conn: Connection, metadata: Mapping[str, Any], filter: Filter | None
     if not filter:
         return True
     is_visible, values = condition(filter, "CAST(:metadata AS jsonb)")
-    return bool(conn.execute(text(f"SELECT {is_visible}"), {**values, "metadata": dumps(metadata)}).scalar())
+    (row,) = statement("threads.is_visible", visible=is_visible).rows(
+        conn, **values, metadata=dumps(metadata)
+    )
+    return bool(row["is_visible"])  # NULL: the metadata lacks a key of the filter
 
 
 def of_visible_threads(

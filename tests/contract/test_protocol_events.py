@@ -30,7 +30,7 @@ from tests.support.protocol import (
     one_run,
     replay,
     started,
-    stored_kwargs,
+    stored_joined,
     subscribed,
 )
 
@@ -271,21 +271,21 @@ def test_a_stream_of_a_thread_of_others_is_that_of_one_nobody_has(api: Api, neig
 
 def test_runs_of_a_thread_that_is_watched_are_to_write_content(api: Api, thread_id: str) -> None:
     waiting = classic(api, thread_id)
-    assert "joined" not in stored_kwargs(waiting)
+    assert stored_joined(waiting) is None
     with subscribed(api, thread_id, WAITING):
         new = classic(api, thread_id, stream_mode="updates")
     later = classic(api, thread_id)
     for run_id in (waiting, new, later):
-        assert stored_kwargs(run_id)["joined"] == {"stream_mode": ["protocol"], "subgraphs": False}
+        assert stored_joined(run_id) == {"stream_mode": ["protocol"], "subgraphs": False}
     record = api.get(f"/threads/{thread_id}/runs/{new}").json
-    assert "joined" not in record["kwargs"]
+    assert "joined" not in record.keys() | record["kwargs"].keys()
     assert record["kwargs"]["stream_mode"] == ["updates"]
 
 
 def test_content_is_not_written_for_who_has_left_long_ago(api: Api, thread_id: str) -> None:
     replay(api, thread_id)
     execute("UPDATE thread SET protocol_until = now() - interval '1 second'")
-    assert "joined" not in stored_kwargs(classic(api, thread_id))
+    assert stored_joined(classic(api, thread_id)) is None
 
 
 def test_the_owner_of_a_running_run_is_notified_that_somebody_watches(api: Api, thread_id: str) -> None:

@@ -26,7 +26,7 @@ from tests.support.protocol import (
     one_run,
     replay,
     started,
-    stored_kwargs,
+    stored_joined,
 )
 from tests.support.sockets import Socket
 from tests.support.web_process import KEY
@@ -70,11 +70,11 @@ def test_a_run_that_overtakes_the_subscription_of_an_open_socket_is_to_write_con
     chat: Api, thread_id: str, open_socket: Open
 ) -> None:
     waiting = classic(chat, thread_id)
-    assert "joined" not in stored_kwargs(waiting)
+    assert stored_joined(waiting) is None
     with open_socket():
         new = classic(chat, thread_id)
     for run_id in (waiting, new):
-        assert stored_kwargs(run_id)["joined"] == {"stream_mode": ["protocol"], "subgraphs": False}
+        assert stored_joined(run_id) == {"stream_mode": ["protocol"], "subgraphs": False}
 
 
 def test_each_new_subscription_replays_to_itself_and_live_events_come_once(

@@ -316,6 +316,20 @@ def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
     assert api.get(f"{alone}/join").status_code == 404
 
 
+def test_a_run_that_has_gone_is_filtered_by_what_its_readers_had_added(api: Api) -> None:
+    body = {"assistant_id": "agent", "stream_resumable": True, "stream_mode": ["messages-tuple"]}
+    run_id = api.post("/runs", body).json["run_id"]
+    join = f"/runs/{run_id}/stream?stream_mode=messages"
+    joiner = api.get(join, buffered=False)
+    actor = Actor(run_id)
+    for name in ("messages", "messages/partial"):
+        actor.emit(name, [])
+    actor.finish({})
+
+    assert names(joiner) == [("messages/partial", 3)]
+    assert names(api.get(join, headers={"Last-Event-ID": "-1"})) == [("messages/partial", 3)]
+
+
 def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

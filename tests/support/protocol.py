@@ -176,7 +176,7 @@ def classic(api: Api, thread_id: str, **body: Any) -> str:
     return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
 
 
-def stored_kwargs(run_id: str) -> Any:
-    """Return `kwargs` of the run's row. `joined` in them holds what readers want beyond the creator's request."""
+def stored_joined(run_id: str) -> Any:
+    """Return `joined` of the run's row: the events that readers add to those that its creator requested."""
     with connection() as conn:
-        return conn.execute(text("SELECT kwargs FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()
+        return conn.execute(text("SELECT joined FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()

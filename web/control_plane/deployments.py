@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, jsonify
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from shared.access import api_keys
 from shared.deployments import deployments, revision_events, shares, traffic
@@ -15,7 +15,7 @@ from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
 from shared.hosts import calls
-from shared.infra.postgres import connection
+from shared.infra.postgres import Row, connection
 from shared.models import DeploymentStatus
 from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
@@ -320,7 +320,7 @@ def _stop_runs(deployment_id: UUID) -> None:
         signals.publish_cancels(stopped, settings().event_retention_seconds)
 
 
-def deployment_record(row: RowMapping) -> dict[str, Any]:
+def deployment_record(row: Row) -> dict[str, Any]:
     """Return a deployment's record, with its URL as `custom_url` once a revision serves."""
     serves = row["active_revision_id"] is not None
     address = deployment_address(settings(), base_url(), row["name"], row["mount_prefix"])

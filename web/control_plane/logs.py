@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from flask import Response, jsonify
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from shared.deployments import deployments, logs, revision_events
 from shared.infra.postgres import connection
@@ -115,10 +115,10 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
     if kind == logs.DEPLOY:
         criteria["settled_seconds"] = SETTLED_SECONDS
 
-    def find(conn: Connection) -> tuple[list[RowMapping], str | None]:
+    def find(conn: Connection) -> tuple[list[dict[str, Any]], str | None]:
         return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **criteria)
 
-    def find_on_primary() -> tuple[list[RowMapping], str | None]:
+    def find_on_primary() -> tuple[list[dict[str, Any]], str | None]:
         with connection() as conn:
             return find(conn)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from shared.deployments import deployments, revision_events, revisions, traffic
 from shared.deployments.records import DEPLOYMENT, REVISION
@@ -51,7 +51,7 @@ class RevisionSearch(fields.Schema):
     remote_reconciled = fields.QueryBoolean()
 
 
-def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
+def find_revision(conn: Connection, deployment_id: UUID, revision_id: UUID) -> Row:
     """Return a revision of one of the caller's deployments. Raises NotFound."""
     deployments.require(conn, caller().organization_id, deployment_id)
     return revisions.get(conn, deployment_id, revision_id)
@@ -224,7 +224,7 @@ def stream_revision(deployment_id: UUID, revision_id: UUID) -> Response:
         return _streamed(batches, heartbeat, holds=stack.pop_all())
 
 
-def _stored_events(row: RowMapping, after: int) -> sse.Batches:
+def _stored_events(row: Row, after: int) -> sse.Batches:
     """Return the events of an ended revision that follow the event number `after`."""
     if after:
         return [revision_events.last_events(row["id"]) or []]

@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, jsonify
-from sqlalchemy import RowMapping
 
 from shared import assistants
 from shared.deployments import deployments, revision_events, traffic
 from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
-from shared.infra.postgres import connection
+from shared.infra.postgres import Row, connection
 from web.control_plane.deployments import deployment_record
 from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
@@ -109,7 +108,7 @@ def delete_preview(deployment_id: UUID, name: str) -> None:
     revision_events.announce(moved)
 
 
-def _preview_record(row: RowMapping, deployment: str) -> dict[str, Any]:
+def _preview_record(row: Row, deployment: str) -> dict[str, Any]:
     """Return a preview's record, with its URL once a revision serves."""
     name = deployments.preview_address_name(deployment, row["name"])
     address = deployment_address(settings(), base_url(), name, row["mount_prefix"])

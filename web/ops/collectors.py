@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from redis import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from shared import fleet
 from shared.access.api_keys import OPERATOR, Caller
@@ -33,6 +33,10 @@ from shared.figures import reading
 from shared.figures.reading import STATUSES, DeploymentTotals, Histogram, cumulative
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
+from shared.sql import statement
+
+_QUEUES = statement("figures.queues")
+_SERVERS = statement("figures.servers")
 
 
 @dataclass(frozen=True)
@@ -47,27 +51,9 @@ class QueueFigure:
     oldest_unblocked_seconds: float  # among runs that are the first of their thread
 
 
-# The window function follows the order of the index ix_run_live, so that no sort is needed however many runs wait.
-QUEUE_QUERY = text("""
-SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
-    coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
-    coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
-FROM (
-    SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
-        CASE WHEN status = 'running' OR waiting_since(run.not_before, run.created_at) <= now() THEN CAST(extract(epoch FROM
-            now() - CASE status WHEN 'running' THEN started_at ELSE waiting_since(run.not_before, run.created_at) END
-        ) AS double precision) END AS seconds
-    FROM run WHERE is_live(status)
-        AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
-) AS live
-GROUP BY pool, status ORDER BY pool, status
-""")
-
-
 def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[QueueFigure]:
     """Return the figures of pending and running runs by pool."""
-    rows = conn.execute(QUEUE_QUERY, {"deployment_id": deployment_id}).mappings()
-    return [QueueFigure(**row) for row in rows]
+    return [QueueFigure(**row) for row in _QUEUES.rows(conn, deployment_id=deployment_id)]
 
 
 WORKER_FIGURES = (
@@ -252,20 +238,6 @@ REDIS_FIGURES: dict[str, tuple[Any, str, str]] = {
         "evicted_keys",
     ),
 }
-SERVER_QUERY = text(f"""
-SELECT
-    (SELECT greatest(extract(epoch FROM now() - lease_until) + {fleet.LEASE_SECONDS}, 0) FROM leader
-     WHERE role = '{fleet.UPKEEP}') AS upkeep_silent_seconds,
-    (SELECT count(*) FROM run WHERE status = 'running' AND lease_until < now()) AS expired_leases,
-    (SELECT max(extract(epoch FROM now() - seen_at)) FROM worker) AS worker_silent_seconds,
-    (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL) AS webhooks_waiting,
-    (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL AND failure IS NOT NULL) AS webhooks_failing,
-    (SELECT count(*) FROM webhook_delivery WHERE ended_at > now() - interval '1 hour' AND failure IS NOT NULL)
-        AS webhooks_given_up,
-    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS database_connections,
-    CAST(current_setting('max_connections') AS integer) AS database_max_connections,
-    (SELECT extract(epoch FROM now() - made_at) FROM last_backup) AS backup_age_seconds
-""")
 
 
 class ServerMetrics(Collector):
@@ -300,7 +272,7 @@ def server_metrics() -> ServerMetrics:
     metrics = known.get("servers")
     if metrics is None:
         with connection() as conn:
-            of_database = dict(conn.execute(SERVER_QUERY).one()._mapping)
+            (of_database,) = _SERVERS.rows(conn, lease_seconds=fleet.LEASE_SECONDS, upkeep=fleet.UPKEEP)
         metrics = ServerMetrics(of_database, _redis_figures())
         known["servers"] = metrics
     return metrics

@@ -332,6 +332,7 @@ class HostedRun:
         run = self.run
         spec = {
             **run.kwargs,
+            "joined": run.joined,
             "run_id": str(run.run_id),
             "thread_id": str(run.thread_id),
             "graph_id": run.graph_id,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 from gevent.pool import Pool
@@ -16,7 +15,7 @@ from gevent.pool import Pool
 from shared import store_vectors
 from shared.errors import HostError, RunyardError
 from shared.hosts import calls
-from shared.infra.postgres import connection
+from shared.infra.postgres import Row, connection
 from shared.store_vectors import ItemVectors
 
 log = logging.getLogger(__name__)
@@ -45,50 +44,50 @@ class Reindexing:
         with connection() as conn:
             indexes = store_vectors.indexes(conn)
         self._finished = {
-            index.id: self._finished[index.id] for index in indexes if index.id in self._finished
+            index["id"]: self._finished[index["id"]] for index in indexes if index["id"] in self._finished
         }
         for index in indexes:
             if not self._pool.free_count():
                 return
-            if index.id not in self._reading and self._is_due(index):
-                self._reading.add(index.id)
+            if index["id"] not in self._reading and self._is_due(index):
+                self._reading.add(index["id"])
                 self._pool.spawn(self._read, index)
 
     def join(self) -> None:
         """Wait until all started deployments are read."""
         self._pool.join()
 
-    def _is_due(self, index: Any) -> bool:
-        revision_id, at = self._finished.get(index.id, (None, 0.0))
-        return revision_id != index.revision_id or time.monotonic() - at > AGAIN_SECONDS
+    def _is_due(self, index: Row) -> bool:
+        revision_id, at = self._finished.get(index["id"], (None, 0.0))
+        return revision_id != index["revision_id"] or time.monotonic() - at > AGAIN_SECONDS
 
-    def _read(self, index: Any) -> None:
+    def _read(self, index: Row) -> None:
         try:
-            place = _index_items(index, self._places.pop(index.id, ("", "")))
+            place = _index_items(index, self._places.pop(index["id"], ("", "")))
             if place is None:
-                self._finished[index.id] = index.revision_id, time.monotonic()
+                self._finished[index["id"]] = index["revision_id"], time.monotonic()
             else:
-                self._places[index.id] = place
+                self._places[index["id"]] = place
         except RunyardError as error:
-            log.warning("deployment %s: its store is indexed later: %s", index.id, error)
+            log.warning("deployment %s: its store is indexed later: %s", index["id"], error)
         except Exception:  # outermost loop of this greenlet
-            log.exception("deployment %s: its store could not be indexed", index.id)
+            log.exception("deployment %s: its store could not be indexed", index["id"])
         finally:
-            self._reading.discard(index.id)
+            self._reading.discard(index["id"])
 
 
-def _index_items(index: Any, after: Place) -> Place | None:
+def _index_items(index: Row, after: Place) -> Place | None:
     """Index the items after a place.
 
     Returns None after the last item, or the place where MAX_FAILURES failed in a row.
     """
-    by = store_vectors.digest(index.config)
+    by = store_vectors.digest(index["config"])
     while True:
         with connection() as conn:
-            items = store_vectors.unindexed(conn, index.id, by, after=after, limit=BATCH)
+            items = store_vectors.unindexed(conn, index["id"], by, after=after, limit=BATCH)
         if not items:
             return None
-        after = items[-1].path, items[-1].key
+        after = items[-1]["path"], items[-1]["key"]
         try:
             _index(index, items)
         except HostError:
@@ -97,7 +96,7 @@ def _index_items(index: Any, after: Place) -> Place | None:
                 return place
 
 
-def _index_each(index: Any, items: Sequence[Any]) -> Place | None:
+def _index_each(index: Row, items: Sequence[Row]) -> Place | None:
     """Index the items of a failed batch one by one. Returns the place where MAX_FAILURES failed in a row, else None."""
     failures = 0
     for item in items:
@@ -105,19 +104,19 @@ def _index_each(index: Any, items: Sequence[Any]) -> Place | None:
             _index(index, [item])
             failures = 0
         except HostError as error:
-            log.warning("deployment %s: a store item cannot be embedded: %s", index.id, error)
+            log.warning("deployment %s: a store item cannot be embedded: %s", index["id"], error)
             failures += 1
             if failures == MAX_FAILURES:
-                return item.path, item.key
+                return item["path"], item["key"]
     return None
 
 
-def _index(index: Any, items: Sequence[Any]) -> None:
+def _index(index: Row, items: Sequence[Row]) -> None:
     """Let a graph host embed these items, and store their vectors. Raises HostError."""
-    ops = [{"op": "put", "value": item.value, "index": item.index} for item in items]
-    answers = calls.embed(index.id, index.revision_id, index.pool, ops)
+    ops = [{"op": "put", "value": item["value"], "index": item["index"]} for item in items]
+    answers = calls.embed(index["id"], index["revision_id"], index["pool"], ops)
     with connection() as conn:
         for item, op, answer in zip(items, ops, answers, strict=True):
             indexed = ItemVectors.of(op, answer)
             if indexed is not None:
-                store_vectors.add(conn, index.id, item, indexed)
+                store_vectors.add(conn, index["id"], item, indexed)

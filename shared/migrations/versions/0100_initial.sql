@@ -536,6 +536,7 @@ CREATE TABLE run (
     metadata_before JSONB,
     input JSON,
     kwargs JSON NOT NULL,
+    joined JSONB,
     multitask_strategy TEXT DEFAULT 'enqueue' NOT NULL,
     temporary BOOLEAN DEFAULT 'false' NOT NULL,
     pool TEXT NOT NULL,

@@ -28,7 +28,7 @@ INTERRUPT, ROLLBACK = Stop("interrupt", "enough"), Stop("rollback", "enough")
 
 def run(*, temporary: bool = False, **fields: Any) -> Claimed:
     values = {"last_death": None, "deaths": 0, "quarantine": 0, "seconds_left": 60.0, **fields}
-    return Claimed(ID, ID, ID, ID, ID, "agent", 1, "a", 0, temporary, {}, b"null", {}, **values)
+    return Claimed(ID, ID, ID, ID, ID, "agent", 1, "a", 0, temporary, {}, b"null", {}, None, **values)
 
 
 def of(outcome: HostOutcome | RunyardError, stop: Stop | None = None, **fields: Any) -> Ending:

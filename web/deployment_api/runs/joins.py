@@ -150,7 +150,7 @@ def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> 
             batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
-        keep = stream_filter.join_filter(row["kwargs"], modes, namespaces)
+        keep = stream_filter.join_filter(row, modes, namespaces)
         body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
         headers = stream_headers(thread_id, follower.run_id)
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
@@ -166,8 +166,8 @@ def _add_stream_modes(row: Any, modes: list[str] | None, namespaces: list[str] |
     known = [mode for mode in modes or () if mode in STREAM_MODES]
     if row["status"] == RunStatus.PENDING and (known or subgraphs):
         with connection() as conn:
-            kwargs = create.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
-        return row if kwargs is None else {**row, "kwargs": kwargs}
+            joined = create.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
+        return row if joined is None else {**row, "joined": joined}
     if row["status"] == RunStatus.RUNNING and row["owner"] and set(known) - set(row["kwargs"]["stream_mode"]):
         signals.widen(row["run_id"], row["owner"], known)
     return row

@@ -27,15 +27,16 @@ def creator_filter(kwargs: Mapping[str, Any], namespaces: Collection[str] | None
 
 
 def join_filter(
-    kwargs: Mapping[str, Any], modes: Collection[str] | None, namespaces: Collection[str] | None
+    run: Mapping[str, Any], modes: Collection[str] | None, namespaces: Collection[str] | None
 ) -> Keep:
     """Return the filter for a client that joins a run. Without modes it is that of the creator.
 
     With modes, `metadata` is sent only if it is one of them.
     """
+    kwargs = run["kwargs"]
     if not modes:
         return creator_filter(kwargs, namespaces)
-    bases = _bases(modes, with_tuples=not _has_parts(kwargs)) | {mode for mode in modes if mode == "metadata"}
+    bases = _bases(modes, with_tuples=not _has_parts(run)) | {mode for mode in modes if mode == "metadata"}
     return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
 
@@ -57,12 +58,11 @@ def _bases(modes: Collection[str], *, with_tuples: bool) -> frozenset[str]:
     return frozenset(bases)
 
 
-def _has_parts(kwargs: Mapping[str, Any]) -> bool:
+def _has_parts(run: Mapping[str, Any]) -> bool:
     """Whether the run streams partial messages: the text so far."""
-    requested, joined = kwargs["stream_mode"], kwargs.get("joined") or {}
-    return ("messages" in requested and "messages-tuple" not in requested) or "messages" in joined.get(
-        "stream_mode", ()
-    )
+    requested = run["kwargs"]["stream_mode"]
+    added = run["joined"]["stream_mode"] if run["joined"] else ()
+    return ("messages" in requested and "messages-tuple" not in requested) or "messages" in added
 
 
 def _keep(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str] | None) -> Keep:
