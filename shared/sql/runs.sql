@@ -63,7 +63,7 @@ SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, t
 WHERE run_id = :run_id AND deployment_id = :deployment_id AND thread_id = :thread_id FOR UPDATE
 
 -- name: request_cancel
--- Asks the owner of a running run to stop it. A rollback replaces an interrupt, but no interrupt a rollback.
+-- Asks the owner of a running run to stop it. A rollback replaces an interrupt; an interrupt does not replace a rollback.
 UPDATE run SET cancel_requested = :action, cancel_reason = :reason
 WHERE run_id = :run_id AND (cancel_requested IS NULL OR cancel_requested < :action)
 
