@@ -39,7 +39,7 @@ def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def misspelt(known: str, names: Iterable[str]) -> str | None:
-    """Return the first of the names that is similar to a known one."""
+    """Return the first of the names that is similar to the known name, but not equal to it."""
     return next((name for name in names if name != known and suggestion(name, [known])), None)
 
 

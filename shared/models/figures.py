@@ -49,7 +49,7 @@ ENDED_RUN = Table(
 )
 
 
-# The sums of a deployment's runs of one key in one time step. All columns except the primary key can be added.
+# The sums of a deployment's runs of one key in one time step. Two rows are merged by adding all columns but the key.
 #
 # `waits`, `durations` and `first_tokens` are histograms: bucket → count (shared/figures/reading.py).
 FIGURE = Table(
@@ -106,7 +106,7 @@ SPENT_TOKENS = Table(
 )
 
 
-# The durations of builds by their final status. All columns except the primary key can be added.
+# The durations of builds by their final status: the sum, and a histogram as in `figure`.
 BUILD_FIGURE = Table(
     "build_figure",
     METADATA,

@@ -1,4 +1,4 @@
-"""Assistants, and the runs that they configure: runs, the crons that create them, and deliveries of their ends to webhooks."""
+"""Assistants, the crons that create runs, runs, and deliveries of their ends to webhooks."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ RUN = Table(
     column("lease_until", TIME, nullable=True),
     column("timeout_seconds", Double, nullable=True),  # from its first claim; NULL: the setting
     column("deadline_at", TIME, nullable=True),
-    column("not_before", TIME, nullable=True),
-    column("notified_at", TIME, nullable=True),
-    column("notifications", BigInteger, server_default="0"),
-    column("seq_reserved", BigInteger, server_default="0"),
+    column("not_before", TIME, nullable=True),  # the run may not start earlier
+    column("notified_at", TIME, nullable=True),  # last notification of runners
+    column("notifications", BigInteger, server_default="0"),  # repeated ones, without effect so far
+    column("seq_reserved", BigInteger, server_default="0"),  # event numbers up to this one are reserved
     column("cancel_requested", Text, nullable=True),  # interrupt or rollback
     column("cancel_reason", Text, nullable=True),
     column("deaths", BigInteger, server_default="0"),  # lost attempts that count against the limit

@@ -34,7 +34,7 @@ THREAD = Table(
     column("rest_status", Text, nullable=True),
     column("rest_error", JSON(none_as_null=True), nullable=True),
     column("last_seq", BigInteger, server_default="0"),  # created_seq of its newest run
-    # protocol streams that watch it: see shared/protocol/watching.py
+    # a protocol stream watches it until then, and the newest run whose end was sent: see shared/protocol/watching.py
     column("protocol_until", TIME, nullable=True),
     column("protocol_end_given", BigInteger, server_default="0"),
     # time after its last change until it is deleted or pruned: see shared/removal/expiry.py
