@@ -308,10 +308,15 @@ def literal_address(host: str) -> Address | None:
         return None
 
 
+def is_localhost(host: str) -> bool:
+    """Whether the host is a name of this machine."""
+    return f".{_plain(host)}".endswith(".localhost")
+
+
 def _check_name(host: str) -> None:
     """Refuse a host name that is a forbidden address in any form, or a name of this machine."""
     address = literal_address(host)
-    if address is None and (_plain(host) == "localhost" or _plain(host).endswith(".localhost")):
+    if address is None and is_localhost(host):
         address = IPv4Address("127.0.0.1")
     if address is not None:
         _check_address(host, address)

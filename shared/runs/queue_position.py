@@ -81,7 +81,10 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
 
 
 def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
-    """Return position (1 is next), waiting time and reason of the pending runs among a thread's runs, by run id."""
+    """Return position (1 is next), waiting time and reason of the pending runs among a thread's runs, by run id.
+
+    The position of a run behind other live runs of its thread is that in the thread's queue.
+    """
     if not any(row["status"] == RunStatus.PENDING for row in rows):
         return {}
     live = _WAITING_OF_THREAD.rows(conn, deployment_id=deployment_id, thread_id=rows[0]["thread_id"])

@@ -87,7 +87,7 @@ def send_streaming(agent_call: AgentCall) -> Response:
 def _create(agent_call: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     """Create the run that a message requests. Returns the id of its task. Raises RpcError."""
     try:
-        created = create_run(run_request(agent_call.agent, body, run_id), readable=agent_call.read)
+        created = create_run(run_request(agent_call.agent, body, run_id), assistant_read=agent_call.read)
     except Conflict as error:  # another client has answered the question in the meantime
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
     return TaskId(created.thread_id, created.run_id)
