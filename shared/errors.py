@@ -168,11 +168,11 @@ class HostDied(HostError):
 
     def __init__(self, message: str, *, together: int = 1) -> None:
         super().__init__(message)
-        self.together = together  # how many runs and calls the host had
+        self.together = together  # number of runs and calls that the host had
 
 
 class NotBegun(HostError):
-    """A graph host that otherwise works shows no sign of having begun a run."""
+    """A graph host that answers pings does not execute a run that was sent to it."""
 
 
 class HostUnusable(HostError):

@@ -172,4 +172,4 @@ def skip(cron_id: UUID, *, guarded: bool, reason: str | None = None) -> None:
         _advance(conn, row)
         deployment = deployments.resolve_by_id(conn, row["deployment_id"])
     if deployment is not None and guarded and reason is not None:
-        authorization.note(deployment, f"cron {cron_id}: skipped this run: {reason}")
+        authorization.write_log(deployment, f"cron {cron_id}: skipped this run: {reason}")

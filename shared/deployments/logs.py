@@ -156,11 +156,11 @@ def lines(
         values["after_at"], values["after_id"] = _parse_cursor(offset)
         where.append(f"(at, id) {'>' if is_ascending else '<'} (CAST(:after_at AS timestamptz), :after_id)")
     direction = "ASC" if is_ascending else "DESC"
-    statement = (
+    page = (
         f"SELECT {RECORD.select} FROM log_line WHERE {' AND '.join(where)}"
         f" ORDER BY at {direction}, id {direction} LIMIT :limit"
     )
-    rows = list(conn.execute(text(statement), values).mappings())
+    rows = list(conn.execute(text(page), values).mappings())
     if not rows:
         return rows, offset if is_ascending else None
     if not is_ascending and len(rows) < limit:

@@ -167,9 +167,8 @@ def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
             "its authorization server supports no method of client authentication that this service supports",
             loc=LOC,
         )
-    auth_method = server.auth_methods[
-        0
-    ]  # `none` is preferred: PKCE protects the code without a stored secret
+    # `none` comes first: PKCE protects the code without a stored secret.
+    auth_method = server.auth_methods[0]
     request = {
         "client_name": CLIENT_NAME,
         "redirect_uris": [redirect_uri],
