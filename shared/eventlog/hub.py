@@ -25,7 +25,7 @@ QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # capacity of a reader's que
 # Waits of at least this length have no timer: a periodic sweep ends them. A timer for each event would account for a
 # fifth of the event's cost.
 LONG_SECONDS = 2.0
-LOOK_SECONDS = 0.5  # interval of the sweep
+SWEEP_SECONDS = 0.5
 
 
 class Stopping(Exception):
@@ -37,7 +37,7 @@ class Reader:
 
     __slots__ = (
         "_bytes", "_events", "_is_woken", "_lock", "_ready", "_waits_until",
-        "channel", "confirmed", "is_closed", "is_looked_after", "is_new", "stale", "unseen",
+        "channel", "confirmed", "is_closed", "is_new", "is_swept", "stale", "unseen",
     )  # fmt: skip
 
     def __init__(self, channel: bytes, *, unseen: bool) -> None:
@@ -47,7 +47,7 @@ class Reader:
         self.confirmed = False
         self.stale = not unseen
         self.is_closed = False
-        self.is_looked_after = False  # the hub's sweep calls `end_wait`
+        self.is_swept = False  # the hub's sweep calls `end_wait`
         self._waits_until = math.inf
         self._is_woken = False
         self._events: list[Event] = []
@@ -113,7 +113,7 @@ class Reader:
         return events, stale
 
     def _wait(self, seconds: float) -> None:
-        if seconds < LONG_SECONDS or not self.is_looked_after:
+        if seconds < LONG_SECONDS or not self.is_swept:
             self._ready.wait(seconds)
             return
         self._waits_until = time.monotonic() + seconds
@@ -178,12 +178,12 @@ class Hub:
                 )
                 threading.Thread(
                     target=forever,
-                    args=(self._end_waits, LOOK_SECONDS),
+                    args=(self._end_waits, SWEEP_SECONDS),
                     kwargs={"what": "ending waits", "until": lambda: self._is_closed},
                     name="events-hub-waits",
                     daemon=True,
                 ).start()
-            reader.is_looked_after = True
+            reader.is_swept = True
             readers = self._readers.setdefault(reader.channel, set())
             if any(other.confirmed for other in readers):
                 reader.confirm()

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, of_thread
+from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, thread_key
 from shared.models.statuses import LIVE_RUN_STATUSES, has_ended, is_one_of, is_unsuccessful
 
 # A named configuration of a graph. The configuration itself is in the versions.
@@ -76,7 +76,7 @@ CRON = Table(
     column("enabled", Boolean),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
-    of_thread(),
+    thread_key(),
     ForeignKeyConstraint(
         ["deployment_id", "assistant_id"],
         ["assistant.deployment_id", "assistant.assistant_id"],
@@ -138,7 +138,7 @@ RUN = Table(
     # earlier, lost attempts: number, worker, times and reason; NULL: none. See shared/runs/claims.py
     column("attempts", JSONB(none_as_null=True), nullable=True),
     column("webhook", Text, nullable=True),  # URL to call at its end: see shared/runs/webhooks.py
-    of_thread(),
+    thread_key(),
     Index(
         "uq_run_thread_running",
         "deployment_id",
