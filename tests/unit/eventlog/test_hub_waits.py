@@ -106,7 +106,7 @@ def test_a_short_wait_ends_by_itself(reader: Reader, ready: Ready) -> None:
 
 
 def test_a_reader_that_no_hub_looks_after_has_its_own_timer(ready: Ready, hub: Hub) -> None:
-    reader = Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", before_creation=True)
     reader._ready = ready
     assert reader.take(0.2) == ([], False)
     assert None not in ready.timeouts

@@ -69,7 +69,7 @@ def send(agent_call: AgentCall) -> Response:
     take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_id, before_creation=True))
         follower = Follower(agent_call, _create(agent_call, body, run_id), history)
         return follower.answer(reader, stack.pop_all(), after=0, shown=agent_call.shapes.sent)
 
@@ -79,7 +79,7 @@ def send_streaming(agent_call: AgentCall) -> Response:
     take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_id, before_creation=True))
         follower = Follower(agent_call, _create(agent_call, body, run_id))
         return follower.stream(reader, stack.pop_all(), follower.submitted())
 
