@@ -119,7 +119,7 @@ def create(
 
     With `if_exists="do_nothing"`, returns the existing assistant, unless the filter `visible` hides it.
     """
-    require_graph(conn, deployment, graph_id)
+    _require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
     inserted = conn.execute(
         insert(ASSISTANT)
@@ -178,7 +178,7 @@ def change(
     """
     old = _lock(conn, deployment.id, assistant_id)
     if "graph_id" in changes:
-        require_graph(conn, deployment, changes["graph_id"])
+        _require_graph(conn, deployment, changes["graph_id"])
     content = {name: changes.get(name, old[name]) for name in CONTENT}
     content["metadata"] = {**old["metadata"], **changes.get("metadata", {})}
     content["config"], content["context"] = _configuration(old, changes)
@@ -291,7 +291,7 @@ def search(
     Raises NotFound (graph).
     """
     if criteria.get("graph_id") is not None:
-        require_graph(conn, deployment, criteria["graph_id"])
+        _require_graph(conn, deployment, criteria["graph_id"])
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (
@@ -307,7 +307,7 @@ def search(
 def count(conn: Connection, deployment: DeploymentRef, **criteria: Any) -> int:
     """Return the number of assistants that match all filters. Raises NotFound (graph)."""
     if criteria.get("graph_id") is not None:
-        require_graph(conn, deployment, criteria["graph_id"])
+        _require_graph(conn, deployment, criteria["graph_id"])
     query = select(func.count()).select_from(_active().where(*_matching(deployment.id, criteria)).subquery())
     return conn.execute(query).scalar_one()
 
@@ -403,7 +403,7 @@ def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: U
     return shares.choose(deployment.traffic, thread_id, serving=serving, having=having)
 
 
-def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
+def _require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
     """Raise NotFound naming the available graphs, or Conflict if no revision serves yet."""
     if deployment.active_revision_id is None:
         raise Conflict(NOTHING_SERVES)

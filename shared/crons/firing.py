@@ -104,7 +104,7 @@ def _fire(cron_id: UUID, settings: Settings, *, guarded: bool) -> Created:
         user = _user(row)
         authorize = partial(authorization.authorize, deployment, user)
         creator = replace(creator, user=user.document, authorize=authorize)
-    return creation.create_runs(creator, [request_of(row)], part=Firing(row, guarded))[0]
+    return creation.create_runs(creator, [_request_of(row)], part=Firing(row, guarded))[0]
 
 
 def _lock(conn: Connection, cron_id: UUID, *, guarded: bool) -> Row | None:
@@ -125,7 +125,7 @@ def _user(row: Row) -> User:
         raise Invalid("its user cannot be decrypted") from error
 
 
-def request_of(row: Row) -> RunRequest:
+def _request_of(row: Row) -> RunRequest:
     """Return the request of the run that a cron creates."""
     payload = row["payload"]
     fields = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}

@@ -35,7 +35,7 @@ CHECKED_PERIOD = timedelta(hours=2)  # contains all gaps of a pattern of minutes
 
 def next_after(schedule: str, timezone: str | None, after: datetime) -> datetime:
     """Return the first due time later than `after`. Raises Invalid for a bad schedule and for one that is never due."""
-    zone = zone_of(timezone)
+    zone = _zone_of(timezone)
     try:
         if len(schedule) > MAX_LENGTH:
             raise CronSimError(f"more than {MAX_LENGTH} characters")
@@ -97,7 +97,7 @@ def moment_of(sent: str) -> datetime:
         raise ValueError(str(error)) from error
 
 
-def zone_of(name: str | None) -> ZoneInfo:
+def _zone_of(name: str | None) -> ZoneInfo:
     """Return a time zone by its name. Raises Invalid."""
     try:
         return ZoneInfo(name or "UTC")

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column
 
 
-def organization_key() -> Column[Any]:
+def _organization_key() -> Column[Any]:
     return column(
         "organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE"), primary_key=True
     )
@@ -55,7 +55,7 @@ ENDED_RUN = Table(
 FIGURE = Table(
     "figure",
     METADATA,
-    organization_key(),
+    _organization_key(),
     column("step_seconds", Integer, primary_key=True),  # 0: all time
     column("at", TIME, primary_key=True),
     column("deployment_id", Uuid, primary_key=True),
@@ -82,7 +82,7 @@ FIGURE = Table(
 DAILY_USAGE = Table(
     "daily_usage",
     METADATA,
-    organization_key(),
+    _organization_key(),
     column("day", Date, primary_key=True),
     column("deployment_id", Uuid, primary_key=True),
     column("key_id", Text, primary_key=True),
