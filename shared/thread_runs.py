@@ -91,9 +91,7 @@ class _IdleReaders:
     def _take_due(self) -> list[_Idle]:
         now = time.monotonic()
         with self._lock:
-            soon = (
-                now + LOOK_SECONDS / 2
-            )  # so that readers that were added one by one share a poll before long
+            soon = now + LOOK_SECONDS / 2  # readers that were added one by one share a poll before long
             due = [idle for idle in self._all if idle.due_at <= soon]
             due = sorted(due, key=lambda idle: idle.due_at)[:MAX_POLLED]
             for idle in due:

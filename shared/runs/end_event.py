@@ -41,12 +41,8 @@ CANCEL_ERRORS = {
 NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
 OUTPUT = b',"output":'  # in a last event, this key comes last, followed by the output as the graph host serialized it
-READER_KWARGS = (
-    "stream_mode",
-    "subgraphs",
-    "resumable",
-    *HIDDEN,
-)  # kwargs of a run that readers of its log need
+# Kwargs of a run that readers of its log need.
+READER_KWARGS = ("stream_mode", "subgraphs", "resumable", *HIDDEN)
 
 
 def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:

@@ -66,10 +66,7 @@ TTL = record(
     ttl_minutes={"type": "number", "minimum": 0},
     expires_at=TIME_OR_NULL,
 )
-AFTER_FIRST_RUN = (
-    "interrupts",
-    "error",
-)  # one of these columns is not NULL once a run of the thread has ended
+AFTER_FIRST_RUN = ("interrupts", "error")  # both are NULL until a run of the thread has ended
 RECORD = Record(
     "Thread",
     {
