@@ -118,7 +118,8 @@ def _packed(response: StoredResponse) -> str:
 
 def _unpacked(packed: str) -> StoredResponse:
     head, body = packed.split("\n", 1)
-    return StoredResponse(*loads(head), body)
+    status, headers = loads(head)
+    return StoredResponse(status, headers, body)
 
 
 def _beside_greenlets(change: Callable[[T], R], value: T) -> R:
