@@ -88,12 +88,12 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping
     return row
 
 
-def not_changed(assistant_id: UUID) -> NotFound:
+def missing(assistant_id: UUID) -> NotFound:
     """Return the error for changing a missing assistant or listing its versions."""
     return NotFound(f"Assistant {assistant_id} not found")
 
 
-def not_deleted(assistant_id: UUID) -> NotFound:
+def missing_for_delete(assistant_id: UUID) -> NotFound:
     return NotFound(f"Assistant with ID {assistant_id} not found")
 
 
@@ -119,7 +119,7 @@ def create(
 
     With `if_exists="do_nothing"`, returns the existing assistant, unless the filter `visible` hides it.
     """
-    require_graph(conn, deployment, graph_id)
+    _require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
     inserted = conn.execute(
         insert(ASSISTANT)
@@ -178,7 +178,7 @@ def change(
     """
     old = _lock(conn, deployment.id, assistant_id)
     if "graph_id" in changes:
-        require_graph(conn, deployment, changes["graph_id"])
+        _require_graph(conn, deployment, changes["graph_id"])
     content = {name: changes.get(name, old[name]) for name in CONTENT}
     content["metadata"] = {**old["metadata"], **changes.get("metadata", {})}
     content["config"], content["context"] = _configuration(old, changes)
@@ -191,6 +191,7 @@ def change(
 def _configuration(
     old: RowMapping, changes: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the `config` and `context` of a new version. A sent `context` wins over `config.configurable`."""
     config, context = changes.get("config"), changes.get("context")
     if context:
         return {**(config or {}), "configurable": context}, context
@@ -211,7 +212,7 @@ def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMappi
         .with_for_update()
     )
     if locked.one_or_none() is None:
-        raise not_changed(assistant_id)
+        raise missing(assistant_id)
     return get(conn, deployment_id, assistant_id)
 
 
@@ -259,7 +260,7 @@ def versions(
         try:
             get(conn, deployment_id, assistant_id)
         except NotFound:
-            raise not_changed(assistant_id) from None
+            raise missing(assistant_id) from None
     return rows
 
 
@@ -290,7 +291,7 @@ def search(
     Raises NotFound (graph).
     """
     if criteria.get("graph_id") is not None:
-        require_graph(conn, deployment, criteria["graph_id"])
+        _require_graph(conn, deployment, criteria["graph_id"])
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (
@@ -306,7 +307,7 @@ def search(
 def count(conn: Connection, deployment: DeploymentRef, **criteria: Any) -> int:
     """Return the number of assistants that match all filters. Raises NotFound (graph)."""
     if criteria.get("graph_id") is not None:
-        require_graph(conn, deployment, criteria["graph_id"])
+        _require_graph(conn, deployment, criteria["graph_id"])
     query = select(func.count()).select_from(_active().where(*_matching(deployment.id, criteria)).subquery())
     return conn.execute(query).scalar_one()
 
@@ -331,7 +332,7 @@ def delete(
         )
     )
     if gone.rowcount == 0:
-        raise not_deleted(assistant_id)
+        raise missing_for_delete(assistant_id)
     key = {"deployment_id": deployment_id, "assistant_id": assistant_id}
     live = conn.execute(
         text(
@@ -352,8 +353,8 @@ def delete(
 
 def graph_ids(conn: Conn, deployment: DeploymentRef) -> list[str]:
     """Return the graph ids of the serving revision."""
-    statement = "SELECT graph_id FROM graph WHERE revision_id = %(revision_id)s ORDER BY graph_id"
-    rows = query(conn, statement, {"revision_id": deployment.active_revision_id})
+    graphs = "SELECT graph_id FROM graph WHERE revision_id = %(revision_id)s ORDER BY graph_id"
+    rows = query(conn, graphs, {"revision_id": deployment.active_revision_id})
     return [row["graph_id"] for row in rows]
 
 
@@ -399,10 +400,10 @@ def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: U
         GRAPH.c.revision_id.in_([serving, *(share.revision_id for share in deployment.traffic)]),
     )
     having = conn.execute(query).scalars().all()
-    return shares.chosen(deployment.traffic, thread_id, serving=serving, having=having)
+    return shares.choose(deployment.traffic, thread_id, serving=serving, having=having)
 
 
-def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
+def _require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
     """Raise NotFound naming the available graphs, or Conflict if no revision serves yet."""
     if deployment.active_revision_id is None:
         raise Conflict(NOTHING_SERVES)
@@ -446,7 +447,7 @@ class Resolved:
         """Return the revision of a new run on this thread."""
         if not self.traffic:
             return self.revision_id
-        return shares.chosen(self.traffic, thread_id, serving=self.revision_id, having=self.having)
+        return shares.choose(self.traffic, thread_id, serving=self.revision_id, having=self.having)
 
 
 _RESOLVE = statement("create.resolve_assistant")

@@ -39,7 +39,7 @@ def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def misspelt(known: str, names: Iterable[str]) -> str | None:
-    """Return the first of the names that is similar to a known one."""
+    """Return the first of the names that is similar to the known name, but not equal to it."""
     return next((name for name in names if name != known and suggestion(name, [known])), None)
 
 
@@ -168,11 +168,11 @@ class HostDied(HostError):
 
     def __init__(self, message: str, *, together: int = 1) -> None:
         super().__init__(message)
-        self.together = together  # how many runs and calls the host had
+        self.together = together  # number of runs and calls that the host had
 
 
 class NotBegun(HostError):
-    """A graph host that otherwise works shows no sign of having begun a run."""
+    """A graph host that answers pings does not execute a run that was sent to it."""
 
 
 class HostUnusable(HostError):

@@ -230,5 +230,6 @@ def claim_leadership(conn: Driver, role: str, owner: str) -> bool:
 
 def release_leadership(conn: Driver, role: str, owner: str) -> None:
     """Release the lease, so that another process can lead at once."""
-    statement = "DELETE FROM leader WHERE role = %(role)s AND owner = %(owner)s"
-    query(conn, statement, {"role": role, "owner": owner})
+    query(
+        conn, "DELETE FROM leader WHERE role = %(role)s AND owner = %(owner)s", {"role": role, "owner": owner}
+    )

@@ -76,17 +76,16 @@ class RecordField(NamedTuple):
     reads: tuple[str, ...] | None = None  # the columns that it reads; None: the column of the same name
     value: Callable[[Row], Any] | None = None  # computes the value from the row; None: the column unchanged
     shown: Literal["always", "search", "added", "requested"] | tuple[str, ...] = "always"
-    """When the record has the field. "search": only in results of a search. "added": added by the code that calls `show`,
-    for some records. "requested": likewise, if a parameter other than `select` requests it. A tuple: if one of these
-    columns is not NULL."""
+    """When the record has the field. "search": only in results of a search. "added": the code that calls `show` adds it to
+    some records. "requested": that code adds it if a parameter of the request, other than `select`, names it. A tuple:
+    if one of these columns is not NULL."""
 
 
 class Record:
     """The description of a record: its columns, its JSON values, and its JSON Schema.
 
-    `expressions` has the SQL of the columns that are not columns of the table, `internal` the columns that are read
-    along with the record and not shown. `table` is the alias of the table. `select` is the SELECT list, `stored` the same
-    without the expressions.
+    `expressions` maps names to SQL, for columns that the table does not have. `internal` are columns that are selected and
+    not shown. `table` is the alias of the table. `select` is the SELECT list, `stored` the same without the expressions.
     """
 
     def __init__(

@@ -10,10 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-Prices = tuple[
-    tuple[str, float, float], ...
-]  # (model, price of a million input tokens, price of a million output tokens)
-
+# (model, price of a million input tokens, price of a million output tokens)
+Prices = tuple[tuple[str, float, float], ...]
 Formation = tuple[tuple[str, int], ...]  # (process name in the Procfile, number of processes)
 SEVERAL = ("web", "runner", "builder")  # processes that one machine may run several times
 MOST_PROCESSES = 64

@@ -44,7 +44,7 @@ class Settings:
     database_direct_url: str | None = setting(
         "DATABASE_DIRECT_URL",
         None,
-        "`postgresql://…` of PostgreSQL itself, for migrations, backups and restores, where DATABASE_URL leads to PgBouncer",
+        "`postgresql://…` of PostgreSQL itself, for migrations, backups and restores, if DATABASE_URL leads to PgBouncer",
         is_secret=True,
         shown="`DATABASE_URL`",
     )
@@ -68,75 +68,75 @@ class Settings:
     redis_broker_url: str | None = setting(
         "REDIS_BROKER_URL",
         None,
-        "another Redis for Celery's messages and notifications of workers; the same in all processes: see [Redis by role](../operating/sizing.md#redis-by-role)",
+        "another Redis for Celery's messages and notifications of workers; must be the same in all processes: see [Redis by role](../operating/sizing.md#redis-by-role)",
         is_secret=True,
         shown="`REDIS_URL`",
     )
     redis_events_urls: tuple[str, ...] = setting(
         "REDIS_EVENTS_URL",
         (),
-        "another Redis for event logs, or several, separated by commas, that share them by run; the same in all processes",
+        "another Redis for event logs, or several, separated by commas, which share the logs by run; must be the same in all processes",
         is_secret=True,
         shown="`REDIS_URL`",
     )
     data_dir: Path = setting(
         "RUNYARD_DATA_DIR",
         Path(".runyard"),
-        "environments and sources of revisions, the embedded servers, keys that were made for you",
+        "the folder for environments and sources of revisions, the embedded servers, and generated keys",
     )
     cache_dir: Path = setting(
         "RUNYARD_CACHE_DIR",
         Path(".runyard/cache"),
-        "downloaded wheels and what was installed from them, shared by all builds: see [Builds](langgraph-json.md#builds)",
+        "the folder for downloaded wheels and the packages installed from them, shared by all builds: see [Builds](langgraph-json.md#builds)",
         shown="`cache` in the data directory",
     )
     runtime_dir: Path = setting(
         "RUNYARD_RUNTIME_DIR",
         Path(".runyard/run"),
-        "where the processes of this machine answer `runyard health`: sockets that nobody else can reach. A container needs one of its own",
+        "the folder for the sockets on which the processes of this machine answer `runyard health`; other users cannot reach them. Each container needs its own",
         shown="`run` in the data directory",
     )
     listen_host: str = setting(
         "RUNYARD_LISTEN_HOST", "127.0.0.1", "the address `web` listens on", old_name="RUNYARD_HOST"
     )
     port: int = setting(
-        "RUNYARD_PORT", 8123, "the port `web` listens on; when it is taken, the start says so and stops"
+        "RUNYARD_PORT", 8123, "the port `web` listens on; if it is in use, `web` stops with an error"
     )
     processes: Formation = setting(
         "RUNYARD_PROCESSES",
         (),
-        "how many of a process there are: `web=2,runner=3,builder=1`. `runyard up` starts as many; a `web` that is started alone has as many processes behind its socket",
-        shown="one; with `runyard up` a `web` and a `runner` for every four processors, 3 of each at most",
+        "the number of processes of each kind: `web=2,runner=3,builder=1`. `runyard up` starts that many; a `web` that is started alone has that many processes behind its socket",
+        shown="one; with `runyard up` a `web` and a `runner` for every four processors, at most 3 of each",
     )
     url: str = setting(
         "RUNYARD_URL",
         "http://127.0.0.1:8123",
-        "where clients, the command line and deployments' addresses find the service",
+        "the URL of the service for clients and the command line; the addresses of deployments begin with it",
         shown="`http://HOST:PORT`",
     )
     internal_url: str = setting(
         "RUNYARD_INTERNAL_URL",
         "http://127.0.0.1:8123",
-        "where runners find `web`, for `get_client()` without an address in graphs: set it where `RUNYARD_URL` does not lead to `web` from a runner, as between containers",
+        "the URL of `web` for runners, used by `get_client()` without an address in graphs. Set it if `RUNYARD_URL` does not lead to `web` from a runner, as between containers",
         shown="`RUNYARD_URL`",
     )
     app_domain: str | None = setting(
         "RUNYARD_APP_DOMAIN",
         None,
-        "`apps.example.com`: deployments are also at `https://NAME.apps.example.com` (with the scheme of `RUNYARD_URL`). The domain's names must lead here; it may carry a port",
+        "`apps.example.com`: deployments are also at `https://NAME.apps.example.com` (with the scheme of `RUNYARD_URL`). The DNS names of the domain must lead to `web`. It may end with a port",
     )
 
     # Authentication and encryption
     api_key: str | None = setting(
         "RUNYARD_API_KEY",
         None,
-        "the operator's key, accepted as given; `runyard up` makes one (`admin.key`) when it is not set",
+        "the operator's key, in any form; if it is not set, `runyard up` generates one (`admin.key`)",
         is_secret=True,
     )
     encryption_keys: tuple[str, ...] = setting(
         "RUNYARD_ENCRYPTION_KEYS",
         (),
-        "Fernet keys, separated by commas, for secrets at rest: the first encrypts, all decrypt. No process but `beat` starts without one; `runyard up` makes one (`secret.key`)",
+        "Fernet keys, separated by commas, for secrets at rest: the first encrypts, all decrypt. Every process except `beat` needs one to start; `runyard up` generates one (`secret.key`)",
         is_secret=True,
     )
 
@@ -144,15 +144,17 @@ class Settings:
     allowed_addresses: tuple[str, ...] = setting(
         "RUNYARD_ALLOWED_ADDRESSES",
         (),
-        "networks, addresses and host names, separated by commas, that token endpoints, discovery and sources may be at though they are private",
+        "private networks, addresses and host names, separated by commas, that token endpoints, discovery, sources and webhooks may use",
     )
     allow_http: bool = setting(
-        "RUNYARD_ALLOW_HTTP", False, "`true`: such addresses may also begin with `http://`"
+        "RUNYARD_ALLOW_HTTP",
+        False,
+        "`true`: URLs of token endpoints, discovery, sources and webhooks may also begin with `http://`",
     )
     oauth_redirect_url: str | None = setting(
         "RUNYARD_OAUTH_REDIRECT_URL",
         None,
-        "where providers send a user back to, with `{provider_id}` in it, when a front end of yours passes code and state on; else `RUNYARD_URL/v2/auth/callback/{provider_id}`",
+        "the redirect URL for providers, with `{provider_id}` in it, if your own front end receives code and state and forwards them; otherwise `RUNYARD_URL/v2/auth/callback/{provider_id}`",
     )
 
     # Logs
@@ -160,45 +162,47 @@ class Settings:
     log_format: str = setting(
         "RUNYARD_LOG_FORMAT",
         "text",
-        "`text`, or `json`: one object a line, with request, run and revision ids; lines that nobody reads are dropped and counted",
+        "`text`, or `json`: one object per line, with request, run and revision ids. Lines that the reader of stderr does not read in time are dropped and counted",
     )
 
     # Runs
     pool: str = setting("RUNYARD_POOL", "default", "the pool whose runs a runner executes")
     runner_slots: int = setting(
-        "RUNYARD_RUNNER_SLOTS", 2000, "runs a runner has at a time; nested runs have as many at each depth"
+        "RUNYARD_RUNNER_SLOTS",
+        2000,
+        "runs that a runner executes at a time, and as many nested runs at each depth",
     )
     lease_seconds: float = setting(
         "RUNYARD_LEASE_SECONDS",
         30.0,
-        "how long a run or a build stays with an owner whose heartbeats stop; at least 2, the same in all processes",
+        "time until a run or build is taken from an owner that stopped renewing its lease; at least 2, and the same in all processes",
     )
     run_timeout_seconds: float = setting(
         "RUNYARD_RUN_TIMEOUT_SECONDS",
         3600.0,
-        "a run that takes longer, all attempts together, ends as `timeout`",
+        "a run whose attempts together take longer ends as `timeout`",
     )
     drain_seconds: float = setting(
         "RUNYARD_DRAIN_SECONDS",
         25.0,
-        "how long a runner that is shutting down lets its runs continue before it hands them over",
+        "time that a runner that shuts down gives its runs before it hands them over",
     )
     event_retention_seconds: int = setting(
-        "RUNYARD_EVENT_RETENTION_SECONDS", 900, "how long the events of an ended run can be read again"
+        "RUNYARD_EVENT_RETENTION_SECONDS", 900, "time for which the events of an ended run can be read again"
     )
     heartbeat_seconds: float = 5.0
     max_pending_per_thread: int = setting(
-        "RUNYARD_MAX_PENDING_PER_THREAD", 1_000, "more waiting runs on one thread are refused with 429"
+        "RUNYARD_MAX_PENDING_PER_THREAD", 1_000, "pending runs of one thread; more are refused with 429"
     )
     max_pending_per_deployment: int = setting(
         "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
         100_000,
-        "more waiting runs of one deployment are refused with 429",
+        "pending runs of one deployment; more are refused with 429",
     )
     min_cron_seconds: float = setting(
         "RUNYARD_MIN_CRON_SECONDS",
         10.0,
-        "a cron whose schedule is due twice within less than this is refused; `0`: none is",
+        "a schedule that is due twice within less than this time is refused; `0`: no limit",
     )
     max_body_bytes: int = setting(
         "RUNYARD_MAX_BODY_BYTES", 16 * MIB, "larger request bodies are refused with 413"
@@ -210,85 +214,85 @@ class Settings:
     max_concurrent_runs_per_key: int = setting(
         "RUNYARD_MAX_CONCURRENT_RUNS_PER_KEY",
         0,
-        "how many of its runs an API key may have running at once when it was made without a number of its own; `0`: no limit",
+        "concurrent runs of an API key that was created without its own limit; `0`: no limit",
     )
 
     model_prices: Prices = setting(
         "RUNYARD_MODEL_PRICES",
         (),
-        'what models cost, as JSON: a model\'s name, or its beginning and `*`, and what a million tokens of input and of output cost: `{"gpt-5*": [1.25, 10]}`',
+        'prices of models as JSON, by a model\'s name or a prefix and `*`: the prices of a million input tokens and of a million output tokens, as in `{"gpt-5*": [1.25, 10]}`',
     )
 
     # Rate and connection limits of a web process, per key and in total; operators' keys have no limit of their own
     requests_per_second: float = setting(
         "RUNYARD_REQUESTS_PER_SECOND",
         200.0,
-        "requests a second of one API key that one `web` process answers in the long run, else 429; `0`: no limit",
+        "requests per second of one API key that one `web` process answers on average; more are refused with 429; `0`: no limit",
     )
     streams_per_key: int = setting(
         "RUNYARD_STREAMS_PER_KEY",
         500,
-        "streams, waits and long polls that one key may have open in one `web` process, else 429",
+        "streams, waits and long polls that one key may have open in one `web` process; more are refused with 429",
     )
     connections_per_address: int = setting(
         "RUNYARD_CONNECTIONS_PER_ADDRESS",
         1_000,
-        "connections that one address, or IPv6 network of 64 bits, may have open with one `web` process, else 429",
+        "connections that one IPv4 address or one IPv6 /64 network may have open to one `web` process; more are refused with 429",
     )
     proxy_addresses: tuple[str, ...] = setting(
         "RUNYARD_PROXY_ADDRESSES",
         ("127.0.0.0/8", "::1"),
-        "addresses and networks without that limit: a reverse proxy brings everybody's connections",
+        "addresses and networks exempt from `RUNYARD_CONNECTIONS_PER_ADDRESS`, such as reverse proxies, which carry the connections of all clients",
     )
 
     # Monitoring and remote control
     otlp_endpoint: str | None = setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         None,
-        "where spans of requests, runs and nodes are exported to, by OTLP over HTTP (`http://collector:4318`); it needs the extra `otel`, which reads the other variables of OpenTelemetry. Not set: nowhere",
+        "the OTLP endpoint over HTTP to which spans of requests, runs and nodes are exported (`http://collector:4318`). Needs the extra `otel`, which also reads the other variables of OpenTelemetry. Not set: no spans are exported",
     )
     celery_control: bool = setting(
         "RUNYARD_CELERY_CONTROL",
         False,
-        "`true`: workers take Celery's remote control and send its events, for `celery inspect` and Flower; whoever reaches Redis then commands them",
+        "`true`: workers accept Celery's remote control and send its events, for `celery inspect` and Flower. Every client that can reach Redis can then control them",
     )
 
     # Graph hosts
     hosts_per_revision: int = setting(
         "RUNYARD_HOSTS_PER_REVISION",
         2,
-        "graph hosts a runner keeps for one revision when one does not suffice",
+        "most graph hosts that a runner keeps for one revision",
     )
     max_hosts: int = setting(
         "RUNYARD_MAX_HOSTS",
         16,
-        "hosts of all revisions a runner keeps, half as many more for runs whose host died, and one more for each depth of nested runs; the one idle for longest makes room, and where none is idle runs wait",
+        "most graph hosts that a runner keeps for all revisions, not counting half as many for runs whose host died and one for each depth of nested runs. To start another host, the runner stops the one that has been idle longest; if none is idle, runs wait",
     )
     host_idle_seconds: float = setting(
         "RUNYARD_HOST_IDLE_SECONDS",
         600.0,
-        "a host without runs stops after this time; 0: one of a revision that serves never does",
+        "a host without runs stops after this time; `0`: hosts of serving revisions never stop",
     )
     host_memory_mb: int = setting("RUNYARD_HOST_MEMORY_MB", 1024, "a host that uses more is killed")
     host_home_mb: int = setting(
         "RUNYARD_HOST_HOME_MB",
         1024,
-        "what the home folder of a revision may hold on a machine: a host over it is killed and the folder emptied. No file that a host writes may be larger",
+        "size limit of a revision's home folder on a machine: a host that exceeds it is killed, and the folder is emptied. Also the size limit of each file that a host writes",
     )
     isolation: str = setting(
         "RUNYARD_ISOLATION",
         "auto",
-        "`auto`: the best level there is; `require`: refuse to run user code without a sandbox; `none`",
+        "`auto`: the best available level; `require`: refuse to run user code without a sandbox; `none`",
     )
     bwrap: str | None = setting(
         "RUNYARD_BWRAP",
         None,
-        "the sandbox program; without this variable the system's `bwrap` if it works, else the one that comes with the installation; empty: none",
+        "the sandbox program; not set: the system's `bwrap` if it works, else the one that comes with the installation; empty: none",
     )
     sandbox_user: str = setting(
         "RUNYARD_SANDBOX_USER",
         "nobody",
-        "whom user code runs as when the service runs as root and there is no sandbox",
+        "the system user that user code runs as if the service runs as root without a sandbox",
     )
 
     # Builds
@@ -298,45 +302,47 @@ class Settings:
     kept_revisions: int = setting(
         "RUNYARD_KEPT_REVISIONS",
         20,
-        "how many of a deployment's newest revisions are kept, to go back to; one that serves or has runs to come is kept besides",
+        "number of a deployment's newest revisions that are kept, for redeployment. Revisions that serve or have live runs are kept in addition",
     )
     log_retention_days: float = setting(
         "RUNYARD_LOG_RETENTION_DAYS",
         14.0,
-        "older lines of deployment logs are removed; a build log lives as long as its revision",
+        "older lines of deployment logs are removed; a build log is kept as long as its revision",
     )
     max_log_lines: int = setting(
         "RUNYARD_MAX_LOG_LINES",
         200_000,
-        "how many lines of its log a deployment may have: the oldest go first",
+        "lines of a deployment's log that are kept: the oldest are removed first",
     )
     run_retention_days: float = setting(
         "RUNYARD_RUN_RETENTION_DAYS",
         90.0,
-        "older runs that have ended are removed, whose threads keep their values and checkpoints; `0`: a run lives as long as its thread",
+        "runs that ended longer ago are removed; their threads keep values and checkpoints. `0`: a run is kept as long as its thread",
     )
 
     # Expert settings: the defaults suit every known installation
     max_attempts: int = expert(
         "RUNYARD_MAX_ATTEMPTS",
         3,
-        "how often a run's runner, or a host that no other run was on, may die before the run ends as `error`",
+        "the run ends as `error` when its runner, or a host that executed only this run, has died this many times",
     )
     body_seconds: float = expert(
         "RUNYARD_BODY_SECONDS",
         30.0,
-        "for a request's body to come, and a second more for every 8 KiB of it; slower ones are refused with 408",
+        "time to receive a request's body, plus a second for every 8 KiB of it; slower requests are refused with 408",
     )
     requests_burst: int = expert(
-        "RUNYARD_REQUESTS_BURST", 400, "requests of one API key that one `web` process answers at once"
+        "RUNYARD_REQUESTS_BURST",
+        400,
+        "size of a burst: requests of one API key that one `web` process answers at once before `RUNYARD_REQUESTS_PER_SECOND` applies",
     )
     max_streams: int = expert(
         "RUNYARD_MAX_STREAMS",
         5_000,
-        "streams, waits and long polls that all keys together may have open in one `web` process, else 503; one key may have eight times as many as are left, operators' keys too, else 429",
+        "streams, waits and long polls that all keys together may have open in one `web` process; more are refused with 503. One key, also an operator's, may have eight times as many as are left; more are refused with 429",
     )
     host_start_seconds: float = expert(
-        "RUNYARD_HOST_START_SECONDS", 60.0, "loading the graphs may take this long"
+        "RUNYARD_HOST_START_SECONDS", 60.0, "time limit for a host to start and load its graphs"
     )
     host_stall_seconds: float = expert(
         "RUNYARD_HOST_STALL_SECONDS", 60.0, "a host whose event loop is blocked for this long is killed"
@@ -344,29 +350,29 @@ class Settings:
     host_processes: int = expert(
         "RUNYARD_HOST_PROCESSES",
         256,
-        "a host with more processes is killed; processes and threads together stop at four times as many",
+        "a host with more processes is killed; processes and threads together are limited to four times this number",
     )
     host_threads: int = expert(
         "RUNYARD_HOST_THREADS",
         64,
-        "synchronous nodes a host executes at a time; nested runs have as many threads at each depth",
+        "synchronous nodes that a host executes at a time, and as many of nested runs at each depth",
     )
     kept_environments: int = expert(
         "RUNYARD_KEPT_ENVIRONMENTS",
         3,
-        "how many of a deployment's newest environments each machine keeps on disk, beside those in use; others are made again when needed",
+        "number of a deployment's newest environments that each machine keeps on disk, in addition to those in use; others are built again when needed",
     )
 
     # Set by `runyard dev` for the processes that it starts; `check_public` rejects them elsewhere
     dev_deployment: str | None = dev(
         "RUNYARD_DEV_DEPLOYMENT",
         None,
-        "this deployment is also at the root, and needs no key from this machine's user",
+        "this deployment is also served at the root path, and needs no key for requests of this machine's user",
     )
     dev_origin: str | None = dev(
         "RUNYARD_DEV_ORIGIN",
         None,
-        "pages of this origin, shown on this machine, need no key for that deployment either",
+        "browser pages of this origin on this machine need no key for that deployment either",
     )
 
     # Variables that build steps and graph hosts inherit from this environment: proxies, certificates, locale
@@ -443,9 +449,8 @@ class Settings:
             except ValueError as error:
                 raise BadSetting(f"RUNYARD_PROXY_ADDRESSES must be addresses or networks: {error}") from error
         if self.dev_deployment is not None and self.database_url and "@/" not in self.database_url:
-            raise BadSetting(
-                NOT_PUBLIC.format(name=VARIABLES["dev_deployment"])
-            )  # `runyard dev` uses its own embedded database, so this address belongs to another service
+            # `runyard dev` uses its own embedded database, so this address belongs to another service.
+            raise BadSetting(NOT_PUBLIC.format(name=VARIABLES["dev_deployment"]))
         if self.lease_seconds < 2:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 

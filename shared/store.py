@@ -59,7 +59,7 @@ def check_labels(labels: Namespace, *, loc: tuple[str | int, ...]) -> None:
             )
 
 
-def check_key(key: str) -> None:
+def _check_key(key: str) -> None:
     """Raise Invalid for a key that no item can have."""
     if not isinstance(key, str):  # graphs may send any type
         raise Invalid("key: must be a string", loc=("body", "key"), kind="string_type")
@@ -67,9 +67,9 @@ def check_key(key: str) -> None:
         raise Invalid(f"key: at most {MAX_KEY} characters, none of them NUL", loc=("body", "key"))
 
 
-def check_item(key: str, value: Mapping[str, Any]) -> None:
+def _check_item(key: str, value: Mapping[str, Any]) -> None:
     """Raise Invalid for a key or value of a wrong type, that is too large, or that PostgreSQL cannot store."""
-    check_key(key)
+    _check_key(key)
     if not isinstance(value, Mapping):
         raise Invalid("value: must be an object", loc=("body", "value"), kind="dict_type")
     document = dumps(value)
@@ -138,7 +138,7 @@ def put(
 ) -> None:
     """Store a value, replacing an existing one. `indexed` are its vectors for search by meaning. Raises Invalid."""
     check_namespace(namespace)
-    check_item(key, value)
+    _check_item(key, value)
     if len((path_of(namespace) + key).encode()) > MAX_PLACE_BYTES:
         message = f"namespace and key: at most {MAX_PLACE_BYTES} bytes together"
         raise Invalid(message, loc=("body", "namespace"))
@@ -313,7 +313,7 @@ def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any
 def _execute(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any]]) -> list[Any]:
     for op in ops:
         if "key" in op:
-            check_key(op["key"])
+            _check_key(op["key"])
     writes = {(tuple(op["namespace"]), op["key"]): op for op in ops if op["op"] == "put"}
     results = [_READS[op["op"]](conn, deployment_id, op) if op["op"] in _READS else None for op in ops]
     for op in writes.values():

@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
-from shared.errors import NotFound
+from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Row, dumps
 from shared.runs import cancel
 from shared.runs.cancel import Displaced
 from shared.sql import statement
-from shared.threads import checkpoints, records
+from shared.threads import checkpoints, records, state
 
 
 def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> Row:
@@ -39,20 +39,20 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID
             "target": target,
             "config": dumps(source["config"]),
             "values": None if source["values"] is None else dumps(source["values"]),
-            "state": None if source["state"] is None else dumps(_retarget(source["state"], target)),
+            "state": None if source["state"] is None else dumps(_with_thread_id(source["state"], target)),
         },
     )
     return records.get(conn, deployment_id, target)
 
 
-def _retarget(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
+def _with_thread_id(record: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
     """Return a state record with another thread's id in its checkpoint references."""
-    references = {name: _reference(state[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
-    tasks = [{**task, "checkpoint": _reference(task["checkpoint"], thread_id)} for task in state["tasks"]]
-    metadata = state["metadata"]
+    references = {name: _reference(record[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
+    tasks = [{**task, "checkpoint": _reference(task["checkpoint"], thread_id)} for task in record["tasks"]]
+    metadata = record["metadata"]
     if metadata and "thread_id" in metadata:
         metadata = {**metadata, "thread_id": str(thread_id)}
-    return {**state, **references, "tasks": tasks, "metadata": metadata}
+    return {**record, **references, "tasks": tasks, "metadata": metadata}
 
 
 def _reference(checkpoint: Mapping[str, Any] | None, thread_id: UUID) -> dict[str, Any] | None:
@@ -72,7 +72,7 @@ def prune(
         try:
             if strategy == "delete":
                 stopped += cancel.delete_thread(conn, deployment_id, thread_id)
-            elif hold_quiet(conn, deployment_id, thread_id):
+            elif lock_if_quiet(conn, deployment_id, thread_id):
                 checkpoints.keep_latest(conn, deployment_id, [thread_id])
             else:
                 continue
@@ -82,16 +82,13 @@ def prune(
     return pruned, stopped
 
 
-def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
+def lock_if_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     """Lock a thread. Returns False if it does not exist or has live runs."""
-    if not records.lock(conn, deployment_id, thread_id):
+    try:
+        state.require_quiet(conn, deployment_id, thread_id)
+    except (NotFound, Conflict):
         return False
-    live = text(
-        "SELECT EXISTS (SELECT FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-        " AND is_live(status))"
-    )
-    key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    return not conn.execute(live, key).scalar_one()
+    return True
 
 
 _STORAGE = statement("checkpoints.storage")

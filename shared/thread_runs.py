@@ -55,16 +55,16 @@ class _IdleReaders:
     """The idle readers of this process. A due reader polls for all that are due soon, and wakes those with changes."""
 
     def __init__(self) -> None:
-        self._all: dict[int, _Idle] = {}
+        self._all: set[_Idle] = set()
         self._lock = threading.Lock()
 
     def add(self, idle: _Idle) -> None:
         with self._lock:
-            self._all[id(idle)] = idle
+            self._all.add(idle)
 
     def remove(self, idle: _Idle) -> None:
         with self._lock:
-            del self._all[id(idle)]
+            self._all.remove(idle)
 
     def look(self) -> None:
         """Poll the threads of all readers that are due now or soon. A failed poll is repeated after LOOK_SECONDS."""
@@ -91,8 +91,8 @@ class _IdleReaders:
     def _take_due(self) -> list[_Idle]:
         now = time.monotonic()
         with self._lock:
-            soon = now + LOOK_SECONDS / 2  # readers that came one by one are soon polled together
-            due = [idle for idle in self._all.values() if idle.due_at <= soon]
+            soon = now + LOOK_SECONDS / 2  # readers that were added one by one share a poll before long
+            due = [idle for idle in self._all if idle.due_at <= soon]
             due = sorted(due, key=lambda idle: idle.due_at)[:MAX_POLLED]
             for idle in due:
                 idle.due_at = now + LOOK_SECONDS

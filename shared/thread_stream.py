@@ -92,9 +92,8 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         self._sends_states = STATE_UPDATE in modes
         self._position = position
         self._retention = retention_seconds
-        self._known = self._newest = (
-            0  # see the statement _NEXT; the newest run at the beginning of the stream
-        )
+        self._known = 0  # last run before those that are live or new: see the statement _NEXT
+        self._newest = 0  # newest run when the stream began
         self._state_at = 0
         self._has_run = False  # the last poll found a run to follow
 
@@ -145,18 +144,15 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         """Yield the events of one run's log that the reader's modes include, and the end of the run."""
         run_id, after, keep = run["run_id"], self._begin(run), self._keep(run)
         with hub().reader(run_id) as reader:
-            newest, is_whole = end_event.extent(run_id)
-            if (
-                not newest
-                and after
-                and run["status"] not in LIVE_RUN_STATUSES
-                and run["seq_reserved"] <= after
-            ):
-                return  # the log is gone, and the reader has seen its end
-            if after is not None and newest:  # an empty log was lost, so its numbers were in use
+            newest, log_has_ended = end_event.extent(run_id)
+            run_has_ended = run["status"] not in LIVE_RUN_STATUSES
+            if not newest and after and run_has_ended and run["seq_reserved"] <= after:
+                return  # the log was lost after the reader has received its end
+            # The numbers of an empty log were used before the log was lost, so the position is kept.
+            if after is not None and newest:
                 after = min(after, newest)
-            if is_whole and after == newest:
-                return  # the reader has seen the end
+            if log_has_ended and after == newest:
+                return  # the reader has received the end
             seq = after or 0
             for batch in follow.follow(
                 reader,

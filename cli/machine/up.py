@@ -286,7 +286,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
     }
-    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **resolved}
+    return {**system.fork_environment(), **os.environ, **procfile.surroundings(os.environ), **resolved}
 
 
 def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:

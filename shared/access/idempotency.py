@@ -48,7 +48,7 @@ class KeyedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAnswer:
+class StoredResponse:
     """A stored response."""
 
     status: int
@@ -64,7 +64,7 @@ def _hash(*parts: str | bytes) -> bytes:
     return digest.digest()
 
 
-# A separate statement: the next one must see what the previous holder of the lock committed.
+# A separate statement, so that the snapshot of FIND contains what the previous holder of the lock has committed.
 LOCK = "SELECT pg_try_advisory_xact_lock(%(number)s) AS is_locked"
 FIND = """
 SELECT digest, answer FROM idempotent_answer
@@ -72,7 +72,7 @@ WHERE id = %(id)s AND created_at > now() - make_interval(hours => %(hours)s)
 """
 
 
-def earlier(conn: Connection | Driver, request: KeyedRequest) -> KeptAnswer | None:
+def stored_response(conn: Connection | Driver, request: KeyedRequest) -> StoredResponse | None:
     """Return the stored response of this request, or None if it is the first.
 
     `conn` must be in a transaction. After None, repetitions of the request are refused until it ends. Raises InProgress
@@ -87,42 +87,42 @@ def earlier(conn: Connection | Driver, request: KeyedRequest) -> KeptAnswer | No
         return None
     if bytes(row["digest"]) != request.digest:
         raise Invalid("this key was used for another request", loc=("header", HEADER))
-    return _unpacked(_aside(encryption.decrypt, row["answer"]))
+    return _unpacked(_beside_greenlets(encryption.decrypt, row["answer"]))
 
 
-KEEP = """
+STORE = """
 INSERT INTO idempotent_answer (id, organization_id, digest, answer)
 VALUES (%(id)s, %(organization_id)s, %(digest)s, %(answer)s)
 ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answer, created_at = now()
 """
 
 
-def keep(conn: Connection | Driver, request: KeyedRequest, answer: KeptAnswer) -> None:
-    """Store the response, in the transaction that called `earlier()`."""
+def store(conn: Connection | Driver, request: KeyedRequest, response: StoredResponse) -> None:
+    """Store the response, in the transaction that called `stored_response()`."""
     values = {
         "id": request.id,
         "organization_id": request.organization_id,
         "digest": request.digest,
-        "answer": _aside(encryption.encrypt, _packed(answer)),
+        "answer": _beside_greenlets(encryption.encrypt, _packed(response)),
     }
-    query(conn, KEEP, values)
+    query(conn, STORE, values)
 
 
-def _packed(answer: KeptAnswer) -> str:
+def _packed(response: StoredResponse) -> str:
     """Serialize a response: status and headers as JSON in the first line, then the raw body.
 
     Quoting a large body is slow.
     """
-    return dumps([answer.status, dict(answer.headers)]) + "\n" + answer.body
+    return dumps([response.status, dict(response.headers)]) + "\n" + response.body
 
 
-def _unpacked(packed: str) -> KeptAnswer:
-    """Parse a serialized response. An older format, one line of JSON with everything, is still read."""
-    head, *body = packed.split("\n", 1)
-    return KeptAnswer(*loads(head), *body)
+def _unpacked(packed: str) -> StoredResponse:
+    head, body = packed.split("\n", 1)
+    status, headers = loads(head)
+    return StoredResponse(status, headers, body)
 
 
-def _aside(change: Callable[[T], R], value: T) -> R:
+def _beside_greenlets(change: Callable[[T], R], value: T) -> R:
     """Encrypt or decrypt a value. A large one is processed in a thread, so that other greenlets run meanwhile."""
     if len(value) <= LARGE:
         return change(value)

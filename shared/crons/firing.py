@@ -104,7 +104,7 @@ def _fire(cron_id: UUID, settings: Settings, *, guarded: bool) -> Created:
         user = _user(row)
         authorize = partial(authorization.authorize, deployment, user)
         creator = replace(creator, user=user.document, authorize=authorize)
-    return creation.create_runs(creator, [request_of(row)], part=Firing(row, guarded))[0]
+    return creation.create_runs(creator, [_request_of(row)], part=Firing(row, guarded))[0]
 
 
 def _lock(conn: Connection, cron_id: UUID, *, guarded: bool) -> Row | None:
@@ -125,7 +125,7 @@ def _user(row: Row) -> User:
         raise Invalid("its user cannot be decrypted") from error
 
 
-def request_of(row: Row) -> RunRequest:
+def _request_of(row: Row) -> RunRequest:
     """Return the request of the run that a cron creates."""
     payload = row["payload"]
     fields = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}
@@ -172,4 +172,4 @@ def skip(cron_id: UUID, *, guarded: bool, reason: str | None = None) -> None:
         _advance(conn, row)
         deployment = deployments.resolve_by_id(conn, row["deployment_id"])
     if deployment is not None and guarded and reason is not None:
-        authorization.note(deployment, f"cron {cron_id}: skipped this run: {reason}")
+        authorization.write_log(deployment, f"cron {cron_id}: skipped this run: {reason}")

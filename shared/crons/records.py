@@ -95,7 +95,7 @@ def create(
             f"This deployment has {MAX_PER_DEPLOYMENT} crons already: delete some.", retry_after_seconds=60
         )
     cron_id = cron_id or uuid7()
-    end_time = _moment(body.get("end_time"))
+    end_time = _end_time(body.get("end_time"))
     _refuse_past(conn, end_time)
     _INSERT.count(
         conn,
@@ -152,7 +152,7 @@ def _payload(body: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict
     return {**payload(body, cron_id), "assistant_id": str(assistant_id)}
 
 
-def _moment(sent: str | None) -> datetime | None:
+def _end_time(sent: str | None) -> datetime | None:
     return None if sent is None else schedules.moment_of(sent)
 
 
@@ -206,7 +206,7 @@ def update(
         raise NotFound(f"Cron '{cron_id}' not found") from None
     fields = {name: changes.get(name, row[name]) for name in FIELDS}
     if "end_time" in changes:
-        fields["end_time"] = _moment(changes["end_time"])
+        fields["end_time"] = _end_time(changes["end_time"])
         _refuse_past(conn, fields["end_time"])
     if row["thread_id"] is not None:
         fields["on_run_completed"] = None
@@ -244,6 +244,7 @@ class Visible:
     threads: Filter | None = None
 
     def condition(self) -> tuple[str, dict[str, Any]]:
+        """Return the SQL condition on the crons that the caller may see, and its values."""
         of_crons, values = filters.condition(self.crons, "metadata")
         if not self.threads:
             return of_crons, values

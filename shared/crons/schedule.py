@@ -30,12 +30,12 @@ MAX_LENGTH = 200
 SECONDS_LAST = (
     "Of six fields the last one is seconds (minute, hour, day of month, month, day of week, second)"
 )
-LOOKED_AT = timedelta(hours=2)  # period that contains all gaps of a pattern of minutes and seconds
+CHECKED_PERIOD = timedelta(hours=2)  # contains all gaps of a pattern of minutes and seconds
 
 
 def next_after(schedule: str, timezone: str | None, after: datetime) -> datetime:
     """Return the first due time later than `after`. Raises Invalid for a bad schedule and for one that is never due."""
-    zone = zone_of(timezone)
+    zone = _zone_of(timezone)
     try:
         if len(schedule) > MAX_LENGTH:
             raise CronSimError(f"more than {MAX_LENGTH} characters")
@@ -71,7 +71,7 @@ def _fields(schedule: str) -> list[str]:
 
 
 def refuse_closer(schedule: str, seconds: float) -> None:
-    """Raise Invalid for a valid schedule that is due twice within less than so many seconds."""
+    """Raise Invalid for a valid schedule that is due twice within less than `seconds`."""
     fields = _fields(schedule)
     if len(fields) != 6:
         return  # due on whole minutes
@@ -83,7 +83,7 @@ def refuse_closer(schedule: str, seconds: float) -> None:
                 f" before, and must not be within {seconds:g} s. {SECONDS_LAST}.",
                 loc=("body", "schedule"),
             )
-        if due - start > LOOKED_AT:
+        if due - start > CHECKED_PERIOD:
             return
         at = due
 
@@ -97,7 +97,7 @@ def moment_of(sent: str) -> datetime:
         raise ValueError(str(error)) from error
 
 
-def zone_of(name: str | None) -> ZoneInfo:
+def _zone_of(name: str | None) -> ZoneInfo:
     """Return a time zone by its name. Raises Invalid."""
     try:
         return ZoneInfo(name or "UTC")

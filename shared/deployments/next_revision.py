@@ -34,9 +34,8 @@ class Change:
     source_config: Mapping[str, Any] = field(default_factory=dict)
     revision_config: Mapping[str, Any] = field(default_factory=dict)
     secrets: Sequence[Mapping[str, str]] = ()
-    secret_changes: Mapping[str, str | None] = field(
-        default_factory=dict
-    )  # applied after `secrets`; None removes a variable
+    # applied after `secrets`; None removes a variable
+    secret_changes: Mapping[str, str | None] = field(default_factory=dict)
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -64,18 +63,8 @@ def make(
     """
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
-    config_changes = {key: value for key, value in change.revision_config.items() if value is not None}
-    config = {**latest["source_revision_config"], **config_changes}
-    if change.tracked_packages:
-        config["tracked_packages"] = list(change.tracked_packages)
-    digest = latest["archive_digest"]
     source = change.source or latest["source"]
-    if source == REPOSITORY:
-        _require_repository(deployment, config_changes)
-        digest = config["repo_commit_sha"] = None  # the builder resolves the ref anew
-    elif config_changes.get("source_tarball_path"):
-        digest = _uploaded(conn, deployment_id, config_changes["source_tarball_path"])
-        config["repo_commit_sha"] = None
+    config, digest = _config_and_digest(conn, deployment, latest, change, source)
     has_source = digest is not None or source == REPOSITORY
     if preview is not None and not has_source:
         loc = ("body", "source_revision_config", "source_tarball_path")
@@ -100,6 +89,24 @@ def make(
     revision_secrets.change(conn, revision_id, change.secret_changes)
     record_changes(conn, revision_id, by)
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
+
+
+def _config_and_digest(
+    conn: Connection, deployment: RowMapping, latest: RowMapping, change: Change, source: str
+) -> tuple[dict[str, Any], str | None]:
+    """Return the new revision's configuration, and the digest of its archive if it is known. Raises Invalid."""
+    config_changes = {key: value for key, value in change.revision_config.items() if value is not None}
+    config = {**latest["source_revision_config"], **config_changes}
+    if change.tracked_packages:
+        config["tracked_packages"] = list(change.tracked_packages)
+    if source == REPOSITORY:
+        _require_repository(deployment, config_changes)
+        config["repo_commit_sha"] = None  # the builder resolves the ref anew
+        return config, None
+    if not config_changes.get("source_tarball_path"):
+        return config, latest["archive_digest"]
+    config["repo_commit_sha"] = None
+    return config, _uploaded(conn, deployment["id"], config_changes["source_tarball_path"])
 
 
 def _require_repository(deployment: RowMapping, config_changes: Mapping[str, Any]) -> None:

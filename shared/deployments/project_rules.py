@@ -32,19 +32,19 @@ RESERVED = frozenset(
 JAVASCRIPT_SUFFIXES = (".ts", ".mts", ".cts", ".tsx", ".js", ".mjs", ".cjs", ".jsx")
 
 
-def is_name(name: str) -> bool:
+def _is_name(name: str) -> bool:
     """Whether this is a valid name of an environment variable."""
     return NAME.fullmatch(name) is not None
 
 
-def is_forbidden(name: str) -> bool:
+def _is_forbidden(name: str) -> bool:
     """Whether the variable would affect the platform itself."""
     return FORBIDDEN.fullmatch(name.upper()) is not None
 
 
 def refused_variables(names: Iterable[str]) -> list[str]:
     """Return the names that a deployment may not set."""
-    return [name for name in names if not is_name(name) or is_forbidden(name) or name in RESERVED]
+    return [name for name in names if not _is_name(name) or _is_forbidden(name) or name in RESERVED]
 
 
 def javascript_refusal(module: str, kind: str) -> str | None:

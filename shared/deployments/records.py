@@ -179,9 +179,8 @@ PREVIEW = Record(
     "Preview",
     {
         "name": RecordField(TEXT),
-        "url": RecordField(
-            TEXT_OR_NULL, (), lambda row: None
-        ),  # web adds it: the address depends on the request
+        # web sets it, because the address depends on the request
+        "url": RecordField(TEXT_OR_NULL, (), lambda row: None),
         "revision_id": RecordField(ID_OR_NULL),
         "revision_number": RecordField(COUNT_OR_NULL),
         "latest_revision_id": RecordField(ID_OR_NULL),

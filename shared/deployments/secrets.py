@@ -1,6 +1,6 @@
 """A revision's secrets: the environment variables of its builds and graph hosts, encrypted in the database.
 
-Secrets belong to one revision and never change with it. The next revision copies them or brings its own.
+Secrets belong to one revision and do not change once it has started. The next revision copies them or brings its own.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def part_of(thread_id: UUID) -> int:
     return int.from_bytes(digest) % WHOLE
 
 
-def chosen(shares: Sequence[Share], thread_id: UUID, *, serving: UUID, having: Collection[UUID]) -> UUID:
+def choose(shares: Sequence[Share], thread_id: UUID, *, serving: UUID, having: Collection[UUID]) -> UUID:
     """Return the revision of a thread's next run, among the revisions `having` its graph.
 
     If the revision of the thread's share lacks the graph, the serving one follows, then any other with a share.

@@ -24,9 +24,8 @@ from shared.sql import statement
 
 CHUNK_BYTES = 1024 * 1024
 UPLOAD_SECONDS = 3600
-SAME_UPLOAD_SECONDS = (
-    66.0  # waits for an upload of the same bytes: more than store_archive()'s statement_timeout
-)
+# Longest wait for an upload of the same bytes. Exceeds the statement_timeout of `store_archive`.
+SAME_UPLOAD_SECONDS = 66.0
 KEPT_SECONDS = 3600  # for archives without a reference: a PATCH may soon name one
 REMOVED_AT_ONCE = 5
 _REMOVE_UNUSED = statement("deployments.remove_unused_archives")

@@ -54,8 +54,13 @@ class App:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCode:
+    """The authorization and the app of a revision. None: the project has none."""
+
     auth: Auth | None = None
     app: App | None = None
+
+
+_known: LRUCache[UUID, UserCode] = LRUCache(KNOWN_REVISIONS)
 
 
 def of_revision(conn: Connection, revision_id: UUID) -> UserCode:
@@ -66,9 +71,6 @@ def of_revision(conn: Connection, revision_id: UUID) -> UserCode:
         known = from_stored(conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {})
         _known[revision_id] = known
     return known
-
-
-_known: LRUCache[UUID, UserCode] = LRUCache(KNOWN_REVISIONS)
 
 
 def from_stored(document: Mapping[str, Any]) -> UserCode:

@@ -44,7 +44,7 @@ class RowEnd(NamedTuple):
     is_settled: bool = False
 
 
-Ended = Callable[[int], RowEnd | None]
+Ended = Callable[[int], RowEnd | None]  # reads the row for a reader that has the events up to this number
 
 
 def follow(
@@ -76,7 +76,7 @@ def follow(
             yield []
     position = _Position(redis, id, last, is_from_start=after == 0)
     checks = _Checks(reader.is_new)
-    row = _Row(ended_by_row)
+    row = _RowAlone(ended_by_row)
     while True:
         if position.is_stale:
             try:
@@ -116,9 +116,24 @@ class _Position:
         self.is_stale = False
 
     def catch_up(self) -> Iterator[list[Event]]:
-        """Yield pages of the log's events after `last`. Raises RedisError."""
-        for page in _catch_up(self._redis, self._id, self.last, from_start=self._is_from_start):
-            self.last = page[-1].seq or self.last
+        """Yield pages of the log's events after `last`, with EXPIRED in place of missing events. Raises RedisError.
+
+        A log that starts at a number above 1 was lost, or an attempt was killed before it wrote anything. The two cases
+        cannot be told apart.
+        """
+        page: list[Event] = []
+        last = self.last
+        for event in logged(self._redis, self._id, last):
+            if event.seq != last + 1 and (event.after != last or (self._is_from_start and last == 0)):
+                page.append(EXPIRED)
+            page.append(event)
+            last = event.seq
+            if len(page) >= PAGE:
+                self.last = last
+                yield page
+                page = []
+        if page:
+            self.last = last
             yield page
 
     def advance(self, events: Sequence[Event]) -> list[Event]:
@@ -141,7 +156,7 @@ class _Position:
         return _newest(self._redis, self._id)
 
 
-def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequence[Event] | None:
+def _look(position: _Position, checks: _Checks, row: _RowAlone, ended: Ended) -> Sequence[Event] | None:
     """Return the last events if the end was not published, else None. Marks the position stale if the log has more."""
     newest = position.newest()
     final = None
@@ -199,8 +214,8 @@ class _Checks:
         self._next = time.monotonic() + pause
 
 
-class _Row:
-    """The end by the row alone, checked at intervals while Redis does not answer."""
+class _RowAlone:
+    """The end by the row alone, for readers that need only the end. Checked at intervals while Redis does not answer."""
 
     def __init__(self, ended: Callable[[], Sequence[Event] | None] | None) -> None:
         self._ended = ended
@@ -220,23 +235,3 @@ def _newest(redis: Redis, id: UUID) -> int | None:
         return position(redis, id)
     except RedisError:
         return None
-
-
-def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterator[list[Event]]:
-    """Yield pages of the log's events after `last`, with EXPIRED in place of missing events. Raises RedisError.
-
-    A log that starts at a number above 1 was lost, or an attempt was killed before it wrote anything. The two cases
-    cannot be told apart.
-    """
-    page: list[Event] = []
-    for event in logged(redis, id, last):
-        lost = event.seq != last + 1 and (event.after != last or (from_start and last == 0))
-        if lost:
-            page.append(EXPIRED)
-        page.append(event)
-        last = event.seq
-        if len(page) >= PAGE:
-            yield page
-            page = []
-    if page:
-        yield page

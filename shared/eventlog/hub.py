@@ -25,7 +25,7 @@ QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # capacity of a reader's que
 # Waits of at least this length have no timer: a periodic sweep ends them. A timer for each event would account for a
 # fifth of the event's cost.
 LONG_SECONDS = 2.0
-LOOK_SECONDS = 0.5  # interval of the sweep
+SWEEP_SECONDS = 0.5
 
 
 class Stopping(Exception):
@@ -37,17 +37,17 @@ class Reader:
 
     __slots__ = (
         "_bytes", "_events", "_is_woken", "_lock", "_ready", "_waits_until",
-        "channel", "confirmed", "is_closed", "is_looked_after", "is_new", "stale", "unseen",
+        "channel", "confirmed", "is_closed", "is_new", "is_swept", "missed_nothing", "stale",
     )  # fmt: skip
 
-    def __init__(self, channel: bytes, *, unseen: bool) -> None:
+    def __init__(self, channel: bytes, *, before_creation: bool) -> None:
         self.channel = channel
-        self.is_new = unseen  # the run or build did not exist when the reader was created
-        self.unseen = unseen  # nothing can be published before the first confirmation
+        self.is_new = before_creation  # the run or build did not exist when the reader was created
+        self.missed_nothing = before_creation  # until the first confirmation
         self.confirmed = False
-        self.stale = not unseen
+        self.stale = not before_creation
         self.is_closed = False
-        self.is_looked_after = False  # the hub's sweep calls `end_wait`
+        self.is_swept = False  # the hub's sweep calls `end_wait`
         self._waits_until = math.inf
         self._is_woken = False
         self._events: list[Event] = []
@@ -77,9 +77,9 @@ class Reader:
         self._bytes = 0
 
     def confirm(self) -> None:
-        if not self.unseen:
+        if not self.missed_nothing:
             self.mark_stale()
-        self.unseen = False
+        self.missed_nothing = False
         self.confirmed = True
         self._ready.set()
 
@@ -113,7 +113,7 @@ class Reader:
         return events, stale
 
     def _wait(self, seconds: float) -> None:
-        if seconds < LONG_SECONDS or not self.is_looked_after:
+        if seconds < LONG_SECONDS or not self.is_swept:
             self._ready.wait(seconds)
             return
         self._waits_until = time.monotonic() + seconds
@@ -155,13 +155,14 @@ class Hub:
             reader.close()
 
     @contextmanager
-    def reader(self, id: UUID, *, unseen: bool = False, at: bytes | None = None) -> Iterator[Reader]:
+    def reader(self, id: UUID, *, before_creation: bool = False, at: bytes | None = None) -> Iterator[Reader]:
         """Yield a reader subscribed to the log's channel. The subscription may not be confirmed yet.
 
-        `unseen`: nothing can be published before the subscription is confirmed, because the row does not exist yet. The
-        reader then does not read the log first. `at` is another channel on the same server, with wake-ups only.
+        `before_creation`: the row does not exist yet. The reader then does not read the log when its subscription is
+        confirmed; a gap in the numbers would show an event that was published before. `at` is another channel on the
+        same server, with wake-ups only.
         """
-        reader = Reader(at or channel(id), unseen=unseen)
+        reader = Reader(at or channel(id), before_creation=before_creation)
         self._add(reader)
         if self._is_closed:
             reader.close()
@@ -178,18 +179,20 @@ class Hub:
                 )
                 threading.Thread(
                     target=forever,
-                    args=(self._end_waits, LOOK_SECONDS),
+                    args=(self._end_waits, SWEEP_SECONDS),
                     kwargs={"what": "ending waits", "until": lambda: self._is_closed},
                     name="events-hub-waits",
                     daemon=True,
                 ).start()
-            reader.is_looked_after = True
+            reader.is_swept = True
             readers = self._readers.setdefault(reader.channel, set())
             if any(other.confirmed for other in readers):
                 reader.confirm()
             readers.add(reader)
             if self._connection is None:
-                reader.unseen = False  # the subscription comes later: events may be published before it
+                reader.missed_nothing = (
+                    False  # the subscription comes later: events may be published before it
+                )
             elif len(readers) == 1:
                 self._send("SUBSCRIBE", reader.channel)
 
@@ -234,7 +237,7 @@ class Hub:
         with self._lock:
             self._connection = None
             for reader in self._all():
-                reader.confirmed = reader.unseen = False
+                reader.confirmed = reader.missed_nothing = False
 
     def _dispatch(self, message: list[Any]) -> None:
         kind = message[0]
@@ -271,8 +274,8 @@ class Hubs(Hub):
             one.close()
 
     @contextmanager
-    def reader(self, id: UUID, *, unseen: bool = False, at: bytes | None = None) -> Iterator[Reader]:
-        with self._hubs[servers.events(id)].reader(id, unseen=unseen, at=at) as reader:
+    def reader(self, id: UUID, *, before_creation: bool = False, at: bytes | None = None) -> Iterator[Reader]:
+        with self._hubs[servers.events(id)].reader(id, before_creation=before_creation, at=at) as reader:
             yield reader
 
     def _all(self) -> list[Reader]:

@@ -11,6 +11,6 @@ Upkeep folds: it moves rows from `ended_run` into the sums of all steps in one t
 late row is added to the steps of its time, and no step depends on another. Readers add the unfolded rows in one
 statement, so their numbers are always current.
 
-A run counts as created at its creation time; all its other numbers count at its end. All stored numbers can be added,
-so folding and reading use the same sums. Percentiles come from histograms.
+A run counts as created at its creation time; all its other numbers count at its end. Two rows are merged by adding their
+numbers, so folding and reading use the same sums. Percentiles come from histograms, which are added as well.
 """

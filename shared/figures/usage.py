@@ -34,7 +34,7 @@ _USAGE = statement("figures.usage")
 def usage(
     conn: Connection, organization_id: UUID, *, since: date, until: date, by: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return what an organization's runs used between two days, one row per value of the requested dimensions.
+    """Return the token usage of an organization between two days: a row for each combination of the dimensions in `by`.
 
     With the dimension `model`, `runs` counts the runs that called it; otherwise all runs. Raises Invalid above
     MOST_ROWS rows.
@@ -51,19 +51,19 @@ def usage(
     if len(rows) > MOST_ROWS:
         raise Invalid("returns too many rows: ask for fewer days or dimensions", loc=("query", "by"))
     if "model" in by:
-        sums = [_of_model(row, columns) for row in rows if row["model"]]
+        sums = [_row_of_model(row, columns) for row in rows if row["model"]]
     else:
-        sums = _of_all_models(rows, columns)
+        sums = _merged_models(rows, columns)
     return _with_names(conn, organization_id, sums, by)
 
 
-def _of_model(row: Row, columns: Sequence[str]) -> dict[str, Any]:
+def _row_of_model(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     counts = {name: row[name] for name in COUNTS}
     key = {name: row[name] for name in columns}
     return {**key, "model": row["model"], **counts, "cost": cost({row["model"]: counts})}
 
 
-def _of_all_models(rows: Iterable[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
+def _merged_models(rows: Iterable[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Merge rows that differ only in their model. The row without a model holds the number of runs."""
     models: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
@@ -116,7 +116,7 @@ def configure_prices(prices: Prices) -> None:
     _prices = {model: (first, second) for model, first, second in prices}
 
 
-def of_model(model: str) -> tuple[float, float] | None:
+def _prices_of(model: str) -> tuple[float, float] | None:
     """Return the prices of a million input and output tokens, by the model's name or the longest matching `prefix*`."""
     if model in _prices:
         return _prices[model]
@@ -128,13 +128,13 @@ def cost(usage: Mapping[str, Any] | None) -> float | None:
     """Return the total cost of token counts by model. None without usage, or if a model has no price."""
     if not usage or not isinstance(usage, Mapping):
         return None
-    costs = [_of_counts(model, counts) for model, counts in usage.items()]
+    costs = [_cost_of_model(model, counts) for model, counts in usage.items()]
     known = [each for each in costs if each is not None]
     return round(sum(known), 6) if len(known) == len(costs) else None
 
 
-def _of_counts(model: str, counts: Any) -> float | None:
-    prices = of_model(model)
+def _cost_of_model(model: str, counts: Any) -> float | None:
+    prices = _prices_of(model)
     if prices is None or not isinstance(counts, Mapping):
         return None
     used = (_number(counts.get("input_tokens")), _number(counts.get("output_tokens")))

@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 # Kinds of parts; `workers/graph_host/frames.py` defines them.
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
-COSTING = frozenset((BODY, TEXT, BYTES))  # these need credit:
-WINDOW = 16  # parts that may be sent without credit
-CREDIT_AT = WINDOW // 2  # a receiver that has consumed so many sends credit
-LAST = frozenset((END, CLOSE, FAILED))  # of the app's parts; of the client's only CLOSE
-MOST_BYTES = 1024 * 1024  # of one part: messages of clients and apps are not split
+COSTING = frozenset((BODY, TEXT, BYTES))  # the kinds that need credit
+WINDOW = 16  # parts that may be sent before their credit arrives
+CREDIT_AT = WINDOW // 2  # consumed parts for which a receiver sends credit
+LAST = frozenset((END, CLOSE, FAILED))  # the kinds that end the app's parts; CLOSE ends the client's parts
+MOST_BYTES = 1024 * 1024  # size of a part: a message of a client or an app is not split
 GONE = b'{"code":1006,"reason":"the client has gone"}'
 
 
@@ -77,9 +77,9 @@ class Exchange:
         self._is_ended = False  # by the app
         self._incoming: SimpleQueue[bytes | None] = SimpleQueue()
         self._expected = 0  # the number of the next part
-        self._is_read = False  # to its end
-        self._consumed = 0  # parts that this side has not credited yet
-        self._uncredited = 0  # sent parts without credit
+        self._is_exhausted = False  # `parts` has yielded the last part
+        self._consumed = 0  # consumed parts for which no credit was sent yet
+        self._uncredited = 0  # sent parts whose credit has not arrived
         self._changed = threading.Condition()
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
@@ -102,7 +102,7 @@ class Exchange:
         """
         while True:
             self._give_credit()
-            if self._is_read:
+            if self._is_exhausted:
                 return
             try:
                 part = self._incoming.get(timeout=timeout_seconds)
@@ -113,7 +113,7 @@ class Exchange:
                 raise Lost(self._lost)
             kind, data = part[:1], part[1:]
             self._consumed += kind in COSTING
-            self._is_read = kind in LAST
+            self._is_exhausted = kind in LAST
             yield kind, data
 
     def _wait_for_credit(self) -> None:

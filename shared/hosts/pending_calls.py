@@ -112,7 +112,7 @@ def _encode(pending: PendingCall) -> bytes:
     return pending.id + encryption.encrypt(document)
 
 
-def parse(revision_id: UUID, item: bytes) -> PendingCall:
+def decode(revision_id: UUID, item: bytes) -> PendingCall:
     """Decrypt a list item. Raises Undecryptable."""
     id, encrypted = item[: len(NOBODY)], item[len(NOBODY) :]
     stored = orjson.loads(encryption.decrypt(encrypted))
@@ -179,10 +179,13 @@ def _is_waiting(call: HostCall, name: str, item: bytes) -> bool:
 
 
 def _may_notify(revision_id: UUID) -> bool:
-    """Return whether the last notification is long enough ago. Many callers may wait for the same host."""
+    """Return whether the last notification is long enough ago, and record one. Many callers may wait for the same host."""
     now = time.monotonic()
     with _notified_lock:
         for id, at in tuple(_notified.items()):
             if now - at > NOTIFY_AGAIN_SECONDS / 2:
                 del _notified[id]
-        return _notified.setdefault(revision_id, now) == now
+        if revision_id in _notified:
+            return False
+        _notified[revision_id] = now
+        return True

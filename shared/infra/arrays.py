@@ -19,7 +19,8 @@ _HEAD = struct.Struct(">iiIii")  # dimensions, null flag, item type, length, low
 _EMPTY = struct.Struct(">iiI")
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)
-UNFIT = (AttributeError, TypeError, ValueError, struct.error)  # raised for items of another type
+# Raised while an item of another type is packed.
+WRONG_TYPE = (AttributeError, TypeError, ValueError, struct.error)
 
 
 class Packed(bytes):
@@ -39,6 +40,7 @@ Pack = Callable[[Sequence[Any]], Packed]
 def _type(
     array_oid: int, item_oid: int, pack: Callable[[Any], bytes]
 ) -> tuple[Pack, type[Packed], type[Dumper]]:
+    """Return the pack function of an array type, the class of its packed arrays, and their dumper."""
     array_class = type("Packed", (Packed,), {})
     dumper = type("PackedDumper", (_PackedDumper,), {"oid": array_oid})
     empty = array_class(_EMPTY.pack(0, 0, item_oid))
@@ -48,7 +50,7 @@ def _type(
             return empty
         try:
             return joined(items)
-        except UNFIT as error:
+        except WRONG_TYPE as error:
             raise DataError(f"the value does not fit its database type: {error}") from error
 
     def joined(items: Sequence[Any]) -> Packed:
@@ -72,7 +74,7 @@ _TYPES = {
     "float8[]": _type(1022, 701, struct.Struct(">d").pack),
 }
 PACK: Mapping[str, Pack] = {name: packed for name, (packed, _, _) in _TYPES.items()}
-uuids, texts, blobs, bigints, doubles = PACK.values()
+uuids, texts, blobs, bigints, doubles = PACK.values()  # in the order of _TYPES
 
 
 def register(connection: Connection[Any]) -> None:

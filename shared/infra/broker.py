@@ -35,8 +35,9 @@ CANARY = "workers.canary"
 CELERY_PREFIX = redis.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
 IDS_A_MESSAGE = 50  # ids in one message
-ENOUGH = 200  # messages in a queue; a runner learns nothing new from more
-EMBEDDED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+FULL_QUEUE = 200  # messages in a queue beyond which further notifications tell a runner nothing new
+# Third part of the body of a Celery message.
+EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 SHOWN_CHARACTERS = 200  # of the arguments, for Celery's tools
 
 
@@ -54,11 +55,12 @@ def canary_queue(worker: str) -> str:
 
 
 def full_pools(pools: Iterable[str]) -> list[str]:
-    """Return the pools whose queue holds ENOUGH notifications. Empty if Redis is unreachable."""
+    """Return the pools whose queue holds FULL_QUEUE notifications. Empty if Redis is unreachable."""
     try:
-        return [pool for pool in pools if redis.broker().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
+        lengths = {pool: redis.broker().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") for pool in pools}
     except RedisError:
         return []
+    return [pool for pool, length in lengths.items() if length >= FULL_QUEUE]
 
 
 def forget_worker(worker: str) -> None:
@@ -69,12 +71,12 @@ def forget_worker(worker: str) -> None:
 def task_message(task: str, queue: str, args: Sequence[object]) -> bytes:
     """Return a Celery message (protocol 2) in kombu's Redis format, as JSON. Any Celery worker accepts it.
 
-    `Celery.send_task` passes four layers for each message, although only two ids and the arguments differ.
+    `Celery.send_task` passes through four layers, although messages differ only in task, queue, id and arguments.
     """
     id = str(uuid4())
     return orjson.dumps(
         {
-            "body": b64encode(orjson.dumps([args, {}, EMBEDDED])).decode(),
+            "body": b64encode(orjson.dumps([args, {}, EMBED])).decode(),
             "content-encoding": "utf-8",
             "content-type": "application/json",
             "headers": {
@@ -122,7 +124,7 @@ class Notifier:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._failures = 0
-        self._open_until = 0.0
+        self._breaker_open_until = 0.0
         self._redis: Redis | None = None
         self._connection: SenderConnection
 
@@ -147,19 +149,19 @@ class Notifier:
             batches.setdefault((task, queue), []).append(id)
         messages: dict[str, list[bytes]] = {}
         for (task, queue), ids in batches.items():
-            for at in range(0, len(ids), IDS_A_MESSAGE):
-                message = task_message(task, queue, [ids[at : at + IDS_A_MESSAGE]])
+            for start in range(0, len(ids), IDS_A_MESSAGE):
+                message = task_message(task, queue, [ids[start : start + IDS_A_MESSAGE]])
                 messages.setdefault(queue, []).append(pack(message))
         self._send(
             [
-                command(2 + len(together), pack(b"LPUSH", f"{CELERY_PREFIX}{queue}".encode()), *together)
-                for queue, together in messages.items()
+                command(2 + len(of_queue), pack(b"LPUSH", f"{CELERY_PREFIX}{queue}".encode()), *of_queue)
+                for queue, of_queue in messages.items()
             ]
         )
 
     def _send(self, commands: list[bytes]) -> None:
         """Send what `Celery.send_task` would send for each message, for all queues in one round-trip."""
-        if time.monotonic() < self._open_until:
+        if time.monotonic() < self._breaker_open_until:
             return  # upkeep notifies again for unclaimed rows
         if self._redis is not redis.broker():
             self._redis = redis.broker()
@@ -173,7 +175,7 @@ class Notifier:
         except (RedisError, OSError) as error:
             self._failures += 1
             if self._failures >= BREAKER_FAILURES:
-                self._open_until = time.monotonic() + BREAKER_SECONDS
+                self._breaker_open_until = time.monotonic() + BREAKER_SECONDS
             log.warning("could not notify %d queues: %s", len(commands), error)
 
 

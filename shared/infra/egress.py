@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_URL_LENGTH = 2048
 PORTS = frozenset({80, 443})
-FIRST_FREE_PORT = 1024
+FIRST_UNPRIVILEGED_PORT = 1024
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Address = IPv4Address | IPv6Address
@@ -50,7 +50,7 @@ REFUSED_NETWORKS: tuple[Network, ...] = tuple(
     )
 )
 GLOBAL_UNICAST = IPv6Network("2000::/3")  # all public addresses of IPv6 are in it
-# IPv6 networks that embed an IPv4 address (mapped, translated, NAT64, 6to4), and the number of bits to its right.
+# IPv6 networks that embed an IPv4 address (mapped, translated, NAT64, 6to4), and the number of bits after that address.
 EMBEDDING = (
     (IPv6Network("::ffff:0:0/96"), 0),
     (IPv6Network("::ffff:0:0:0/96"), 0),
@@ -163,11 +163,11 @@ def request(
     pool = httpcore2.ConnectionPool(
         ssl_context=_tls(), max_connections=1, retries=0, network_backend=_Guard(deadline)
     )
-    place = httpcore2.URL(
+    request_url = httpcore2.URL(
         scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
     )
     try:
-        with pool, pool.stream(method, place, headers=list(sent.items()), content=content) as response:
+        with pool, pool.stream(method, request_url, headers=list(sent.items()), content=content) as response:
             return OutsideResponse(
                 response.status,
                 {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
@@ -286,7 +286,7 @@ def _parse(text: str) -> httpx2.URL:
 
 
 def _check_port(port: int) -> None:
-    if port not in PORTS and not FIRST_FREE_PORT <= port <= 65535:
+    if port not in PORTS and not FIRST_UNPRIVILEGED_PORT <= port <= 65535:
         raise AddressRefused(f"{port} is not a port this service may call: 80, 443 or from 1024 on")
 
 
@@ -308,10 +308,15 @@ def literal_address(host: str) -> Address | None:
         return None
 
 
+def is_localhost(host: str) -> bool:
+    """Whether the host is a name of this machine."""
+    return f".{_plain(host)}".endswith(".localhost")
+
+
 def _check_name(host: str) -> None:
     """Refuse a host name that is a forbidden address in any form, or a name of this machine."""
     address = literal_address(host)
-    if address is None and (_plain(host) == "localhost" or _plain(host).endswith(".localhost")):
+    if address is None and is_localhost(host):
         address = IPv4Address("127.0.0.1")
     if address is not None:
         _check_address(host, address)

@@ -70,9 +70,9 @@ def _is_ready(fileno: int, events: int, limit: float | None) -> bool:
     """Wait until the socket is ready. Returns False if the limit in seconds passes first."""
     hub = gevent.get_hub()
     watcher: Any = hub.loop.io(fileno, events)
-    late: Any = False  # not raised outside the block
+    silent: Any = False  # the timeout ends the block and is not raised to the caller
     try:
-        with gevent.Timeout(limit, late):
+        with gevent.Timeout(limit, silent):
             hub.wait(watcher)
             return True
         return False
@@ -82,9 +82,9 @@ def _is_ready(fileno: int, events: int, limit: float | None) -> bool:
 
 def _break(gen: PQGen[Any], fileno: int, ready: Ready) -> None:
     """Shut the socket down and let psycopg read the end, so that it marks the connection as broken."""
-    with socket.socket(fileno=os.dup(fileno)) as end:
+    with socket.socket(fileno=os.dup(fileno)) as connection:
         try:
-            end.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the server has just closed it
     try:

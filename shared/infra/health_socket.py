@@ -54,7 +54,7 @@ class HealthSocket:
         """Start to answer. If the folder is unusable, the process works without a health socket and logs a warning."""
         try:
             prepare(self.address.path.parent)
-            remove_dead(self.address.path.parent, self.address.kind)
+            _remove_dead(self.address.path.parent, self.address.kind)
             self._listener = _listen(self.address.path)
         except OSError as error:
             log.warning(
@@ -123,7 +123,7 @@ def ask(address: HealthAddress, seconds: float) -> str:
     return answer
 
 
-def remove_dead(folder: Path, kind: str) -> None:
+def _remove_dead(folder: Path, kind: str) -> None:
     """Remove the sockets of dead processes of a kind. A starting process calls this, because it may replace one."""
     for address in addresses(folder, kind):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:

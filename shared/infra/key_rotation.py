@@ -48,10 +48,7 @@ def rotate(report: Callable[[str, Counter[str]], None] = lambda column, counts: 
 
 
 def check(most: int) -> Counter[str]:
-    """Count the states of the first `most` values of each column: current, rotated (needs rotation) or unreadable.
-
-    Changes nothing.
-    """
+    """Count what `rotate` would return for the first `most` values of each column. Changes nothing."""
     totals: Counter[str] = Counter()
     for name in ENCRYPTED:
         for stored in _first_values(_column(name), most):

@@ -117,7 +117,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
         ids = "".join(f" {name}={value}" for name, value in fields(record).items())
-        message = one_line(record.getMessage())
+        message = _one_line(record.getMessage())
         line = f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {record.levelname} {record.name}: {message}{ids}"
         return f"{line}\n{trace}" if (trace := self.trace(record)) else line
 
@@ -147,7 +147,7 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
     return {**_bound.get(), **extra}
 
 
-def one_line(message: str) -> str:
+def _one_line(message: str) -> str:
     """Escape control characters, so that a payload cannot forge log lines or control a terminal."""
     if message.isprintable():
         return message

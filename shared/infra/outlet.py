@@ -36,11 +36,10 @@ class Outlet:
 
     def __init__(self, descriptor: int, notice: Callable[[int], bytes]) -> None:
         self._descriptor, self._notice = descriptor, notice
-        self._dropped = 0  # by `put`
+        self._dropped = 0  # lines dropped by `put` so far
         self._begin()
-        os.register_at_fork(
-            after_in_child=self._begin
-        )  # a fork has no threads, and queued lines belong to the parent
+        # A forked child has no writer thread, and the queued lines belong to the parent.
+        os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
         self._lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()

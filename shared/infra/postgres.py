@@ -363,6 +363,7 @@ DATABASE_ERRORS = (
 )
 STATEMENT_ERRORS = (exc.DBAPIError, psycopg.Error)  # any error of a statement, also one that would recur
 UNREACHABLE = "The database is unavailable."
+# SQLSTATE codes.
 READ_ONLY = "25006"  # read-only transaction, after a failover; psycopg raises InternalError
 IDLE = "25P03"  # idle-in-transaction timeout: this process was frozen within a transaction
 CANCELED = "57014"  # statement timeout

@@ -66,6 +66,7 @@ def messages(connection: Any, ping: Callable[[], object]) -> Iterator[list[Any]]
                 disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
             )
         except (RedisError, OSError) as error:
+            # by name: redis-py and Python have different classes, and the sockets raise both
             if type(error).__name__ != "TimeoutError" or is_pinged:
                 log.warning("lost the event bus, reconnecting: %s", error)
                 return

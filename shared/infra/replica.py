@@ -27,9 +27,8 @@ log = logging.getLogger(__name__)
 MAX_LAG_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 WRITTEN = text("SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')")
-REPLAYED = text(
-    "SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')"
-)  # NULL: the server is not a replica
+# NULL: the server is not a replica.
+REPLAYED = text("SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')")
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -55,9 +55,9 @@ def show_command(words: Sequence[str]) -> None:
 
 
 def _command_line() -> tuple[int, int]:
-    """Return the start and end address of this process's command line in memory, see `man 5 proc_pid_stat`."""
-    after_name = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    return int(after_name[48 - 3]), int(after_name[49 - 3])
+    """Return the start and end address of this process's command line: fields 48 and 49, see `man 5 proc_pid_stat`."""
+    from_field_3 = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    return int(from_field_3[48 - 3]), int(from_field_3[49 - 3])
 
 
 def open_pipe() -> tuple[int, int]:
@@ -107,7 +107,7 @@ def locale_options() -> list[str]:
     return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
 
 
-def environment() -> dict[str, str]:
+def fork_environment() -> dict[str, str]:
     """Return variables for processes that fork. macOS kills a forked child that reads the proxy settings."""
     return {} if is_linux() else {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
 

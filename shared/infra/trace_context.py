@@ -17,7 +17,7 @@ HEADER, STATE_HEADER = "traceparent", "tracestate"
 # Keys in a graph's `configurable`.
 PARENT, STATE = "__otel_traceparent__", "__otel_tracestate__"
 KEYS = (PARENT, STATE)
-FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 MAX_STATE = 512
 SAMPLED = 1
 
@@ -47,7 +47,7 @@ class Context:
 
 def context_of(traceparent: object, state: object = None) -> Context | None:
     """Parse a `traceparent` and its `tracestate`. Returns None for an invalid `traceparent`."""
-    match = FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    match = TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     if match is None:
         return None
     is_kept = isinstance(state, str) and len(state) <= MAX_STATE and state.isascii() and state.isprintable()
@@ -61,12 +61,12 @@ def of_kwargs(kwargs: Mapping[str, Any]) -> Context | None:
     return context_of(configurable.get(PARENT), configurable.get(STATE))
 
 
-def of_run(run_id: UUID, created_at: Context | None, *, is_sampled: bool = True) -> Context:
-    """Return a run's own trace context, which every process derives alike.
+def of_run(run_id: UUID, parent: Context | None, *, is_sampled: bool = True) -> Context:
+    """Return a run's own trace context, which every process derives alike. `parent` is the context of its creator.
 
-    A run without a caller's trace, such as a cron's, begins its own trace.
+    A run without a parent, such as a cron's, begins its own trace.
     """
     span_id = int.from_bytes(hashlib.sha256(run_id.bytes).digest()[:8]) or 1
-    if created_at is None:
+    if parent is None:
         return Context(run_id.int, span_id, SAMPLED if is_sampled else 0)
-    return Context(created_at.trace_id, span_id, created_at.flags, created_at.state)
+    return Context(parent.trace_id, span_id, parent.flags, parent.state)

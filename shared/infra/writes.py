@@ -2,8 +2,8 @@
 
 A small UPDATE proves nothing on a full disk: it fits into an existing page, while every statement that needs a new page
 fails. The check lets PostgreSQL write a temporary file, which is on the data disk unless `temp_tablespaces` says
-otherwise and is removed at once. It then writes a record to the log and commits, which needs the log's disk, and a
-standby where commits wait for one. No row and no page is left behind.
+otherwise and is removed at once. It then writes a record to the write-ahead log and commits, which needs that log's
+disk, and the standby if commits wait for one. No row and no page is left behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READ_ONLY = text("SELECT current_setting('transaction_read_only') = 'on'")
 LITTLE_MEMORY = text("SET LOCAL work_mem = '64kB'")
 # 1 MiB. PostgreSQL adds pages of 8 KiB one by one, so less free space than this counts as a full disk.
 FILL = text("SELECT count(*) FROM unnest(array_fill(repeat('x', 8192), ARRAY[128])) AS filler")
-LOG = text("SELECT pg_logical_emit_message(true, 'runyard', '')")
+WAL_RECORD = text("SELECT pg_logical_emit_message(true, 'runyard', '')")
 
 
 class WriteCheck:
@@ -72,5 +72,5 @@ def _refusal(conn: Connection) -> str | None:
         return "the database is read-only"
     conn.execute(LITTLE_MEMORY)
     conn.execute(FILL)
-    conn.execute(LOG)
+    conn.execute(WAL_RECORD)
     return None

@@ -23,9 +23,7 @@ def main(arguments: list[str]) -> str | None:
     match arguments:
         case [] | ["--stay"]:
             try:
-                database_version.applied(
-                    url
-                )  # before SQLAlchemy, which fails on other encodings with a traceback
+                database_version.applied(url)  # first: SQLAlchemy fails on other encodings with a traceback
                 migrations.upgrade(url, pooler=settings.database_pooler)
             except (database_version.NotUtf8, database_version.DevelopmentDatabase) as error:
                 return str(error)

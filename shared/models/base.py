@@ -28,7 +28,7 @@ def deployment_key(*, primary: bool = False) -> Column[Any]:
     return column("deployment_id", Uuid, ForeignKey("deployment.id", ondelete="CASCADE"), primary_key=primary)
 
 
-def of_thread() -> ForeignKeyConstraint:
+def thread_key() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(
         ["deployment_id", "thread_id"],
         ["thread.deployment_id", "thread.thread_id"],

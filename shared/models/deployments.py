@@ -98,9 +98,9 @@ REVISION = Table(
     column("owner", Text, nullable=True),
     column("lease_until", TIME, nullable=True),
     column("not_before", TIME, nullable=True),
-    column("notified_at", TIME, nullable=True),
-    column("notifications", BigInteger, server_default="0"),
-    column("seq_reserved", BigInteger, server_default="0"),
+    column("notified_at", TIME, nullable=True),  # last notification of builders
+    column("notifications", BigInteger, server_default="0"),  # repeated ones, without effect so far
+    column("seq_reserved", BigInteger, server_default="0"),  # event numbers up to this one are reserved
     Index("uq_revision_deployment_id_number", "deployment_id", "number", unique=True),
     Index("ix_revision_status", "status", "lease_until"),
 )

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column
 
 
-def organization_key() -> Column[Any]:
+def _organization_key() -> Column[Any]:
     return column(
         "organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE"), primary_key=True
     )
@@ -49,13 +49,13 @@ ENDED_RUN = Table(
 )
 
 
-# The sums of a deployment's runs of one key in one time step. All columns except the primary key can be added.
+# The sums of a deployment's runs of one key in one time step. Two rows are merged by adding all columns but the key.
 #
 # `waits`, `durations` and `first_tokens` are histograms: bucket → count (shared/figures/reading.py).
 FIGURE = Table(
     "figure",
     METADATA,
-    organization_key(),
+    _organization_key(),
     column("step_seconds", Integer, primary_key=True),  # 0: all time
     column("at", TIME, primary_key=True),
     column("deployment_id", Uuid, primary_key=True),
@@ -82,7 +82,7 @@ FIGURE = Table(
 DAILY_USAGE = Table(
     "daily_usage",
     METADATA,
-    organization_key(),
+    _organization_key(),
     column("day", Date, primary_key=True),
     column("deployment_id", Uuid, primary_key=True),
     column("key_id", Text, primary_key=True),
@@ -106,7 +106,7 @@ SPENT_TOKENS = Table(
 )
 
 
-# The durations of builds by their final status. All columns except the primary key can be added.
+# The durations of builds by their final status: the sum, and a histogram as in `figure`.
 BUILD_FIGURE = Table(
     "build_figure",
     METADATA,

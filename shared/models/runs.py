@@ -1,4 +1,4 @@
-"""Assistants, and the runs that they configure: runs, the crons that create them, and deliveries of their ends to webhooks."""
+"""Assistants, the crons that create runs, runs, and deliveries of their ends to webhooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, of_thread
+from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, thread_key
 from shared.models.statuses import LIVE_RUN_STATUSES, has_ended, is_one_of, is_unsuccessful
 
 # A named configuration of a graph. The configuration itself is in the versions.
@@ -76,7 +76,7 @@ CRON = Table(
     column("enabled", Boolean),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
-    of_thread(),
+    thread_key(),
     ForeignKeyConstraint(
         ["deployment_id", "assistant_id"],
         ["assistant.deployment_id", "assistant.assistant_id"],
@@ -127,10 +127,10 @@ RUN = Table(
     column("lease_until", TIME, nullable=True),
     column("timeout_seconds", Double, nullable=True),  # from its first claim; NULL: the setting
     column("deadline_at", TIME, nullable=True),
-    column("not_before", TIME, nullable=True),
-    column("notified_at", TIME, nullable=True),
-    column("notifications", BigInteger, server_default="0"),
-    column("seq_reserved", BigInteger, server_default="0"),
+    column("not_before", TIME, nullable=True),  # the run may not start earlier
+    column("notified_at", TIME, nullable=True),  # last notification of runners
+    column("notifications", BigInteger, server_default="0"),  # repeated ones, without effect so far
+    column("seq_reserved", BigInteger, server_default="0"),  # event numbers up to this one are reserved
     column("cancel_requested", Text, nullable=True),  # interrupt or rollback
     column("cancel_reason", Text, nullable=True),
     column("deaths", BigInteger, server_default="0"),  # lost attempts that count against the limit
@@ -140,7 +140,7 @@ RUN = Table(
     # earlier, lost attempts: number, worker, times and reason; NULL: none. See shared/runs/claims.py
     column("attempts", JSONB(none_as_null=True), nullable=True),
     column("webhook", Text, nullable=True),  # URL to call at its end: see shared/runs/webhooks.py
-    of_thread(),
+    thread_key(),
     Index(
         "uq_run_thread_running",
         "deployment_id",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import JSON, BigInteger, Double, Index, LargeBinary, Table, Text, Uuid, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, of_thread
+from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, thread_key
 from shared.models.statuses import ThreadStatus
 
 # Selects threads with a time to live that were not pruned since their last change, and computes when they expire. UTC
@@ -34,7 +34,7 @@ THREAD = Table(
     column("rest_status", Text, nullable=True),
     column("rest_error", JSON(none_as_null=True), nullable=True),
     column("last_seq", BigInteger, server_default="0"),  # created_seq of its newest run
-    # protocol streams that watch it: see shared/protocol/watching.py
+    # a protocol stream watches it until then, and the newest run whose end was sent: see shared/protocol/watching.py
     column("protocol_until", TIME, nullable=True),
     column("protocol_end_given", BigInteger, server_default="0"),
     # time after its last change until it is deleted or pruned: see shared/removal/expiry.py
@@ -75,7 +75,7 @@ CHECKPOINT = Table(
     column("blobs", JSON, server_default=EMPTY),  # channel → version
     column("metadata", JSONB, server_default=EMPTY),
     column("created_at", TIME, server_default=NOW),
-    of_thread(),
+    thread_key(),
 )
 
 
@@ -89,7 +89,7 @@ CHECKPOINT_BLOB = Table(
     column("version", Text, primary_key=True),
     column("type", Text),
     column("data", LargeBinary),
-    of_thread(),
+    thread_key(),
 )
 
 
@@ -108,7 +108,7 @@ CHECKPOINT_WRITE = Table(
     column("type", Text),
     column("data", LargeBinary),
     column("task_path", Text, server_default=""),
-    of_thread(),
+    thread_key(),
 )
 
 

@@ -86,9 +86,9 @@ def _resource_documents(mcp_server_url: str) -> Iterator[str]:
     named = re.search(r'resource_metadata="([^"]+)"', _challenge(mcp_server_url))
     if named:
         yield named[1]
-    yield well_known(mcp_server_url, RESOURCE_DOCUMENT)
+    yield _well_known(mcp_server_url, RESOURCE_DOCUMENT)
     parts = urlsplit(mcp_server_url)
-    yield well_known(urlunsplit((parts.scheme, parts.netloc, "", "", "")), RESOURCE_DOCUMENT)
+    yield _well_known(urlunsplit((parts.scheme, parts.netloc, "", "", "")), RESOURCE_DOCUMENT)
 
 
 def _challenge(mcp_server_url: str) -> str:
@@ -99,7 +99,7 @@ def _challenge(mcp_server_url: str) -> str:
         return ""
 
 
-def well_known(url: str, name: str) -> str:
+def _well_known(url: str, name: str) -> str:
     """Return the well-known URL of a document: its name is inserted between host and path (RFC 8615)."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
@@ -118,7 +118,7 @@ def _is_resource(resource: Any, mcp_server_url: str) -> bool:
 
 def _described(issuer: str) -> AuthorizationServer:
     """Fetch the metadata of an issuer. Raises Invalid, OutsideFailed."""
-    places = [well_known(issuer, name) for name in SERVER_DOCUMENTS]
+    places = [_well_known(issuer, name) for name in SERVER_DOCUMENTS]
     places.append(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     for url in dict.fromkeys(places):
         document = _document(url)
@@ -167,9 +167,8 @@ def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
             "its authorization server supports no method of client authentication that this service supports",
             loc=LOC,
         )
-    auth_method = server.auth_methods[
-        0
-    ]  # `none` is preferred: PKCE protects the code without a stored secret
+    # `none` comes first: PKCE protects the code without a stored secret.
+    auth_method = server.auth_methods[0]
     request = {
         "client_name": CLIENT_NAME,
         "redirect_uris": [redirect_uri],

@@ -57,7 +57,7 @@ _SHOWN = [OAUTH_PROVIDER.c[name] for name in RECORD.columns]
 
 def create(conn: Connection, organization_id: UUID, values: Mapping[str, Any]) -> RowMapping:
     """Insert a provider. Raises Conflict if its id is taken, Invalid for URLs that may not be called."""
-    check_addresses(values)
+    _check_addresses(values)
     columns = {
         **values,
         "id": uuid7(),
@@ -115,7 +115,7 @@ def change(
     conn: Connection, organization_id: UUID, provider_id: str, changes: Mapping[str, Any]
 ) -> RowMapping:
     """Change the fields that are not None. Raises NotFound, Invalid."""
-    check_addresses(changes)
+    _check_addresses(changes)
     values = {name: changes[name] for name in CHANGEABLE if changes.get(name) is not None}
     if "client_secret" in values:
         values["client_secret"] = _encrypted(values["client_secret"])
@@ -155,7 +155,7 @@ def client_of(row: Row) -> OAuthClient:
     )
 
 
-def check_addresses(values: Mapping[str, Any]) -> None:
+def _check_addresses(values: Mapping[str, Any]) -> None:
     """Raise Invalid naming the URL that may not be called."""
     for name, check in (
         ("auth_url", egress.check_browser_url),

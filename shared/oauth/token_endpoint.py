@@ -7,6 +7,7 @@ texts are logged or shown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -124,11 +125,11 @@ def _request_tokens(client: OAuthClient, body: str) -> Tokens:
 def _post(client: OAuthClient, url: str, body: str) -> OutsideResponse:
     """Post a form with the client authentication that the provider requires."""
     headers = {"Content-Type": FORM, "Accept": "application/json"}
-    url, headers, body = _identity(client).prepare("POST", url, headers, body)
+    url, headers, body = _client_auth(client).prepare("POST", url, headers, body)
     return egress.request("POST", url, headers=headers, body=body)
 
 
-def _identity(client: OAuthClient) -> ClientAuth:
+def _client_auth(client: OAuthClient) -> ClientAuth:
     if client.auth_method == "client_secret_basic":
         # RFC 6749 section 2.3.1 requires both parts to be form-encoded first, which authlib does not do
         return ClientAuth(
@@ -181,7 +182,7 @@ def _seconds(value: Any) -> float | None:
         seconds = float(value)
     except ValueError:
         return None
-    return min(max(seconds, 0.0), MAX_LIFETIME_SECONDS) if seconds == seconds else None
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_LIFETIME_SECONDS)
 
 
 def _scopes(value: Any) -> list[str] | None:

@@ -45,7 +45,7 @@ def row(conn: Connection, deployment_id: UUID, run_id: UUID) -> Row | None:
     return _RUN.row(conn, deployment_id=deployment_id, run_id=run_id)
 
 
-def event_of(status: str, *, is_interrupted: bool) -> str:
+def _word_for_status(status: str, *, is_interrupted: bool) -> str:
     """Return the protocol's word for a run's status."""
     if status == RunStatus.PENDING:
         return "started"
@@ -78,7 +78,7 @@ def ended_without_row(run: Any, end: Event) -> ProtocolEvent:
 def _terminal(
     run: Any, status: str, at: datetime | None, *, is_open: bool, failure: Mapping[str, Any]
 ) -> ProtocolEvent:
-    event = event_of(status, is_interrupted=is_open)
+    event = _word_for_status(status, is_interrupted=is_open)
     data = {"event": event, "graph_name": run["graph_id"], **(failure if event == "failed" else {})}
     return synthesized(run, events.LAST_EVENT, "lifecycle", f"lc||{event}", data, at)
 
@@ -139,7 +139,7 @@ def tree_of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: 
     run = None if id is None else row(conn, deployment_id, id)
     if run is None:
         raise NoSuchRun("Run not found") if run_id else no_run(thread_id)
-    status = event_of(run["status"], is_interrupted=bool(run["left_open"]))
+    status = _word_for_status(run["status"], is_interrupted=bool(run["left_open"]))
     root: Node = {"namespace": [], "status": status, "graph_name": run["graph_id"]}
     _add_children(root, _statuses(run["run_id"]))
     return root

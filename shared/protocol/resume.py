@@ -39,12 +39,12 @@ class NotStoredYet(NoSuchInterrupt):
         self.run_id, self.ids = run_id, ids
 
 
-LOCKED = text("""
+LOCK_THREAD = text("""
 SELECT status, interrupts FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 FOR NO KEY UPDATE
 """)
 
-COMMANDS = text("""
+RESUMES_OF_LIVE_RUNS = text("""
 SELECT readable(kwargs) -> 'command' -> 'resume' AS resume FROM run
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND is_live(status) ORDER BY created_seq
 """)
@@ -75,9 +75,9 @@ class ResumeOrStart:
         If the request names a checkpoint, its input stays input. Locks the thread.
         """
         keys = {"deployment_id": deployment.id, "thread_id": self.thread_id}
-        thread = conn.execute(LOCKED, keys).one_or_none()
-        waits = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
-        if waits and request.input is not None and not request.checkpoint:
+        thread = conn.execute(LOCK_THREAD, keys).one_or_none()
+        is_open = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
+        if is_open and request.input is not None and not request.checkpoint:
             return replace(request, input=None, command={"resume": request.input})
         return request
 
@@ -99,13 +99,13 @@ class AnswerInterrupts:
         of the thread is running, raises its subclass NotStoredYet.
         """
         keys = {"deployment_id": deployment.id, "thread_id": self.thread_id}
-        thread = conn.execute(LOCKED, keys).one_or_none()
+        thread = conn.execute(LOCK_THREAD, keys).one_or_none()
         assistant_id = (
             None if thread is None else conn.execute(INTERRUPTED_ASSISTANT, keys).scalar_one_or_none()
         )
         if thread is None or assistant_id is None:
             raise no_run(self.thread_id)
-        waiting = _unanswered(_open(thread), conn.execute(COMMANDS, keys).scalars())
+        waiting = _unanswered(_open(thread), conn.execute(RESUMES_OF_LIVE_RUNS, keys).scalars())
         unknown = [id for id in self.answers if id not in waiting]
         if unknown:
             message = f"Unknown or already answered interrupt: {', '.join(unknown)}"

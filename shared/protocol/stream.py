@@ -75,15 +75,15 @@ class Begin:
         return events.event_number(self.after + 1, self.event)
 
 
-def begin(row: Any, since: Place | None, *, waits: bool) -> Begin:
-    """Return the position at which a reader begins. `row` is the thread's row, `waits` marks a reader of ends only."""
+def begin(row: Any, since: Place | None, *, ends_only: bool) -> Begin:
+    """Return the position at which a reader begins. `row` is the thread's row."""
     if since is not None:
         return _after(row, *since)
     if row["oldest_live"] is not None:
         return Begin(row["oldest_live"] - 1)
     if row["newest"] is None:
         return Begin(row["last_seq"])
-    gets_newest = not waits or (row["by_protocol"] and row["newest"] > row["protocol_end_given"])
+    gets_newest = not ends_only or (row["by_protocol"] and row["newest"] > row["protocol_end_given"])
     return Begin(
         row["newest"] - 1 if gets_newest or row["status"] == ThreadStatus.INTERRUPTED else row["last_seq"]
     )
@@ -99,18 +99,18 @@ def _after(row: Any, run: int, event: int) -> Begin:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A stream that the same reader also serves: its position, and whether it waits for the ends of runs only."""
+    """A stream that the same reader also serves: its position, and whether it needs only starts, ends and interrupts."""
 
     seq: int
-    waits: bool
+    ends_only: bool
 
 
 class ProtocolStream(ThreadReader[Item]):
     """A reader of one thread. `since` is the number of an event of the thread; None selects a default (see `begin`).
 
-    `waits`: the reader needs only starts, ends and interrupts of runs. `awaits`: the thread may be created later.
-    `joined`: another stream, at another position, that this reader also serves. `filter`: a thread that the filter
-    hides counts as missing, also if it is created later.
+    `ends_only`: the reader needs only starts, ends and interrupts of runs. `awaits_creation`: the thread may be created
+    later. `joined`: another stream, at another position, that this reader also serves. `filter`: a thread that the
+    filter hides counts as missing, also if it is created later.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class ProtocolStream(ThreadReader[Item]):
         thread_id: UUID,
         *,
         since: int | None,
-        waits: bool,
-        awaits: bool,
+        ends_only: bool,
+        awaits_creation: bool,
         joined: Joined | None = None,
         filter: Filter | None = None,
     ) -> None:
         super().__init__(deployment_id, thread_id)
         self._since = None if since is None else events.split_number(max(since, 0))
-        self._waits, self._is_awaited, self._joined = waits, awaits, joined
-        self._gives_ends = waits or (joined is not None and joined.waits)
+        self._ends_only, self._is_awaited, self._joined = ends_only, awaits_creation, joined
+        self._records_ends = ends_only or (joined is not None and joined.ends_only)
         self._filter = filter
         self._begin = Begin(0)
         self._renew_at = 0.0
@@ -148,11 +148,11 @@ class ProtocolStream(ThreadReader[Item]):
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
         if row is not None:
             self._is_awaited = False
-            self._begin = begin(row, self._since, waits=self._waits)
+            self._begin = begin(row, self._since, ends_only=self._ends_only)
             self.begins_after = self._begin.seq
             if self._joined is not None:
-                others = _after(row, *events.split_number(self._joined.seq))
-                self._begin = min(self._begin, others, key=lambda one: one.seq)
+                joined = _after(row, *events.split_number(self._joined.seq))
+                self._begin = min(self._begin, joined, key=lambda one: one.seq)
         elif not self._is_awaited:
             raise records.missing(self._thread_id)
         self._after = self._begin.after
@@ -180,7 +180,7 @@ class ProtocolStream(ThreadReader[Item]):
             return
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
         try:
-            watching.note(self._keys)
+            watching.mark(self._keys)
         except Unavailable as error:
             log.warning("thread %s: could not record that it is watched: %s", self._thread_id, error)
 
@@ -199,17 +199,19 @@ class ProtocolStream(ThreadReader[Item]):
         first = run["created_seq"] == self._begin.after + 1
         after = self._begin.event if first else events.NO_EVENT
         view = _RunView(run, after)
-        if not run["has_protocol"] and not self._waits:
+        if not run["has_protocol"] and not self._ends_only:
             yield [Note(f"the content of run {run['run_id']} was not stored")]
         with hub().reader(run["run_id"]) as reader:
             self._reader = reader
-            newest, is_whole = end_event.extent(run["run_id"])
+            newest, has_ended = end_event.extent(run["run_id"])
             if run["has_settled"] and not newest and _is_lost(run["run_id"]):
                 row = yield from self._row(run, reader)
                 yield from self._shown(run, view.lost(row), is_over=True)
                 return
-            if newest:  # an empty log was lost, so its numbers were in use
-                after = min(after, newest - is_whole)
+            # The end of an ended log is read again even if the position is beyond it. The numbers of an empty log were
+            # used before the log was lost, so the position is kept.
+            if newest:
+                after = min(after, newest - 1 if has_ended else newest)
             for batch in follow.follow(
                 reader,
                 run["run_id"],
@@ -236,7 +238,7 @@ class ProtocolStream(ThreadReader[Item]):
 
     def _shown(self, run: Any, items: list[Item], *, is_over: bool) -> Iterator[list[Item]]:
         """Yield a batch. Records beforehand that an end is given, because clients often disconnect after the end."""
-        if is_over and self._gives_ends:
+        if is_over and self._records_ends:
             try:
                 with connection() as conn:
                     watching.record_end(conn, self._keys, run["created_seq"])

@@ -19,7 +19,7 @@ from shared.runs.read import PROTOCOL
 from shared.sql import statement
 
 WATCHED_SECONDS = 600
-SPARED_SECONDS = 60  # a mark set less than this long ago is not written again
+SPARED_SECONDS = 60  # a mark that was set less than this long ago is not set again
 RENEW_SECONDS = 120.0
 
 Keys = Mapping[str, UUID]  # `deployment_id` and `thread_id`
@@ -58,7 +58,7 @@ def widen(conn: Connection, keys: Keys) -> list[Widened]:
     return running
 
 
-def note(keys: Keys) -> None:
+def mark(keys: Keys) -> None:
     """Mark the thread as watched and widen its live runs, in a separate transaction. Raises Unavailable."""
     with connection() as conn:
         watch(conn, keys)

@@ -56,7 +56,7 @@ def sweep(conn: Connection) -> int:
     """Delete some expired threads, or reduce them to their latest checkpoint. Returns how many."""
     swept = 0
     for key in _EXPIRED_THREADS.rows(conn, limit=SWEPT_AT_ONCE):
-        if not thread_copies.hold_quiet(conn, **key):
+        if not thread_copies.lock_if_quiet(conn, **key):
             continue
         row = _TTL_STRATEGY.row(conn, **key)
         if row is None or row["ttl_strategy"] is None:

@@ -42,11 +42,10 @@ def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> NextRun |
 
 def pools(conn: Connection) -> list[str]:
     """Return the pools with pending runs."""
-    query = text("SELECT DISTINCT pool FROM waiting_lanes()")
-    return list(conn.execute(query).scalars())
+    return list(conn.execute(text("SELECT DISTINCT pool FROM waiting_lanes()")).scalars())
 
 
-def to_notify(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[NextRun]:
+def mark_notified(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[NextRun]:
     """Mark eligible runs whose last notification had no effect as notified again, and return them.
 
     Skips the runs of `full_pools`.
@@ -75,7 +74,7 @@ FROM pg_stat_user_tables WHERE relid = CAST('run' AS regclass)
 """)
 # A sample of 3,000 rows is enough to estimate the backlog. The default of 30,000 rows takes up to seconds and would
 # delay the other steps of upkeep.
-COARSELY = text("SET LOCAL default_statistics_target = 10")
+SMALL_SAMPLE = text("SET LOCAL default_statistics_target = 10")
 
 
 def refresh_statistics(conn: Connection, *, pause_seconds: float = 60.0) -> bool:
@@ -85,16 +84,16 @@ def refresh_statistics(conn: Connection, *, pause_seconds: float = 60.0) -> bool
     """
     is_outdated = bool(conn.execute(IS_OUTDATED, {"pause": pause_seconds}).scalar_one())
     if is_outdated:
-        conn.execute(COARSELY)
+        conn.execute(SMALL_SAMPLE)
         conn.execute(text("ANALYZE run"))
     return is_outdated
 
 
 def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
     """Return the number of a deployment's pending runs, counted up to `most`."""
-    statement = (
+    counted = (
         "SELECT count(*) AS n FROM (SELECT FROM run WHERE deployment_id = %(deployment_id)s"
         " AND status = 'pending' LIMIT %(most)s) AS waiting"
     )
-    row = query(conn, statement, {"deployment_id": deployment_id, "most": most}).fetchone()
+    row = query(conn, counted, {"deployment_id": deployment_id, "most": most}).fetchone()
     return 0 if row is None else row["n"]

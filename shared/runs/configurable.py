@@ -83,16 +83,17 @@ def of_run(
 
 
 def _defaults(auth: Mapping[str, Any]) -> dict[str, Any]:
+    """Return DEFAULTS with the user of these AUTH entries."""
     return {**DEFAULTS, "user_id": auth["langgraph_auth_user_id"]}
 
 
-def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config that a thread stores: the newest run's over the assistant's.
+def of_thread(assistant_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that a thread stores: the newest run's over the assistant's, but the assistant's `configurable`.
 
-    Stores the `configurable` of the assistant only. The thread's graph is built with this config when the thread's
-    state is read or updated.
+    The thread's graph is built with this config when the thread's state is read or updated.
     """
-    kept = {**assistants, **runs, "configurable": without_reserved_keys(assistants.get("configurable", {}))}
+    entries = without_reserved_keys(assistant_config.get("configurable", {}))
+    kept = {**assistant_config, **run_config, "configurable": entries}
     metadata = {key: value for key, value in kept.pop("metadata", {}).items() if key not in IDS}
     return {**kept, "metadata": metadata} if metadata else kept
 

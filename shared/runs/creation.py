@@ -29,7 +29,7 @@ from shared.user_code import authorization, filters
 from shared.user_code.authorization import Ask, Authorize, Granted
 
 COUNT_SECONDS, COUNTED_DEPLOYMENTS = 2.0, 10_000
-TRIES = 3  # a thread that changes during each try has a client that writes to it in a loop
+TRIES = 3  # only a client that writes to the thread in a loop can change it during every try
 
 
 class TransactionPart(Protocol):
@@ -43,7 +43,7 @@ class TransactionPart(Protocol):
     def complete(self, conn: Connection, created: Sequence[Created]) -> None: ...
 
 
-class _ThreadMoved(Exception):
+class _ThreadChanged(Exception):
     """The thread has changed while the authorization handlers ran."""
 
 
@@ -52,17 +52,17 @@ def create_runs(
     requests: Sequence[RunRequest],
     *,
     part: TransactionPart | None = None,
-    readable: Granted | None = None,
+    assistant_read: Granted | None = None,
 ) -> list[Created]:
     """Create all runs or none, commit, then notify the owners of displaced runs and the runners.
 
-    `readable` is the answer of the handlers about reading the assistant, if the caller has asked already. Raises
+    `assistant_read` is the answer of the handlers about reading the assistant, if the caller has it already. Raises
     Denied, NotFound (thread or assistant), Conflict, Invalid (unknown graph), TooMany, and what `part` raises. A run
     whose commit got no answer from the database is looked up: a client would answer an error with a repeated request,
     which would create a second run.
     """
     try:
-        created = _create(creator, requests, part, readable)
+        created = _create(creator, requests, part, assistant_read)
     except OutcomeUnknown as error:
         created = _find_created(requests, error)
     for run in created:
@@ -83,13 +83,16 @@ def _find_created(requests: Sequence[RunRequest], error: OutcomeUnknown) -> list
 
 
 def _create(
-    creator: Creator, requests: Sequence[RunRequest], part: TransactionPart | None, readable: Granted | None
+    creator: Creator,
+    requests: Sequence[RunRequest],
+    part: TransactionPart | None,
+    assistant_read: Granted | None,
 ) -> list[Created]:
     for _ in range(TRIES):
-        authorized = _authorized_drafts(creator, requests, readable)
+        authorized = _authorized_drafts(creator, requests, assistant_read)
         try:
             return _insert(creator, requests, authorized, part)
-        except _ThreadMoved:
+        except _ThreadChanged:
             continue
     raise Conflict("The thread changed during every attempt to authorize this run. Try again.")
 
@@ -100,20 +103,20 @@ def _insert(
     authorized: Sequence[Draft],
     part: TransactionPart | None,
 ) -> list[Created]:
-    full = _pending_refusal(creator, len(requests))
-    alone = part is None and _is_alone(requests, authorized)
-    with driver() if alone else connection() as conn:
+    refusal = _pending_refusal(creator, len(requests))
+    is_alone = part is None and _is_one_insert(requests, authorized)
+    with driver() if is_alone else connection() as conn:
         for draft in authorized:
             _require_visible(conn, creator.deployment, draft)
         if part is not None:
-            part.begin(in_transaction(conn))  # before `full`: a repeated request creates nothing
-        if full:
-            raise full
+            part.begin(in_transaction(conn))  # before the refusal: a repeated request creates nothing
+        if refusal:
+            raise refusal
         depth = nesting.depth_below(conn, creator.parent_run_id)
         if authorized:
             pairs = zip(requests, authorized, strict=True)
             created = [_insert_authorized(conn, creator, request, draft, depth) for request, draft in pairs]
-        elif alone:
+        elif is_alone:
             created = [create.insert_alone(conn, creator, requests[0], depth=depth)]
         else:
             created = [create.insert_request(conn, creator, request, depth=depth) for request in requests]
@@ -122,8 +125,8 @@ def _insert(
     return created
 
 
-def _is_alone(requests: Sequence[RunRequest], authorized: Sequence[Draft]) -> bool:
-    """Whether the creation is one insert. If it reads other runs or a filter, it takes a transaction."""
+def _is_one_insert(requests: Sequence[RunRequest], authorized: Sequence[Draft]) -> bool:
+    """Whether the creation needs no transaction: one run, whose insert checks no filter and no other run."""
     if len(requests) > 1 or any(draft.is_filtered for draft in authorized):
         return False
     (request,) = requests
@@ -134,7 +137,7 @@ def _is_alone(requests: Sequence[RunRequest], authorized: Sequence[Draft]) -> bo
 
 
 def _authorized_drafts(
-    creator: Creator, requests: Sequence[RunRequest], readable: Granted | None
+    creator: Creator, requests: Sequence[RunRequest], assistant_read: Granted | None
 ) -> Sequence[Draft]:
     """Draft the runs and ask the handlers about all of them in one call. Raises Denied.
 
@@ -144,29 +147,29 @@ def _authorized_drafts(
         return ()
     with connection() as conn:
         drafted = [drafts.draft_as_far_as_possible(conn, creator, request) for request in requests]
-    return _apply_answers(creator, creator.authorize, drafted, readable)
+    return _apply_answers(creator, creator.authorize, drafted, assistant_read)
 
 
 def _apply_answers(
-    creator: Creator, authorize: Authorize, drafted: Sequence[Draft], readable: Granted | None
+    creator: Creator, authorize: Authorize, drafted: Sequence[Draft], assistant_read: Granted | None
 ) -> list[Draft]:
     asks = [drafts.authorization_request(draft) for draft in drafted]
     ids = [
         draft.assistant.assistant_id
         for draft in drafted
-        if readable is None and drafts.reads_assistant(draft)
+        if assistant_read is None and drafts.reads_assistant(draft)
     ]
     reads = {id: Ask("assistants", "read", {"assistant_id": id}) for id in ids}
     answers = authorize([*asks, *reads.values()])
-    of_assistants = dict(zip(reads, answers[len(asks) :], strict=True))
+    read_answers = dict(zip(reads, answers[len(asks) :], strict=True))
     authorized = []
-    for draft, answer in zip(drafted, answers, strict=False):
-        of_assistant = readable or of_assistants.get(draft.assistant.assistant_id)
+    for draft, answer in zip(drafted, answers[: len(asks)], strict=True):
+        read = assistant_read or read_answers.get(draft.assistant.assistant_id)
         try:
             changed = drafts.apply_handler_changes(draft, answer.value)
         except ValueError as error:
             authorization.fail(creator.deployment, str(error))
-        assistant_filter = None if of_assistant is None else of_assistant.filter
+        assistant_filter = None if read is None else read.filter
         authorized.append(replace(changed, thread_filter=answer.filter, assistant_filter=assistant_filter))
     return authorized
 
@@ -194,11 +197,11 @@ def _insert_authorized(
 ) -> Created:
     """Insert a run as the handlers left it.
 
-    Raises _ThreadMoved if the thread now leads to another request than the authorized one. Also raises the error with
+    Raises _ThreadChanged if the thread now leads to another request than the authorized one. Also raises the error with
     which the thread or the assistant refuses the run.
     """
     if request.rule is not None and drafts.complete(conn, creator, request) != draft.snapshot:
-        raise _ThreadMoved
+        raise _ThreadChanged
     if draft.refusal is not None:
         raise draft.refusal
     return create.insert(conn, creator, draft, depth=depth)

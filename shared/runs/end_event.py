@@ -42,7 +42,7 @@ NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
 OUTPUT = b',"output":'  # in a last event, this key comes last, followed by the output as the graph host serialized it
 # Kwargs of a run that readers of its log need.
-FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", THREAD_METADATA)
+READER_KWARGS = ("stream_mode", "subgraphs", "resumable", THREAD_METADATA)
 
 
 def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:
@@ -54,7 +54,7 @@ def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = 
     if interrupted:
         head["interrupted"] = True
     if run.temporary:
-        kwargs = {name: run.kwargs[name] for name in FOLLOWED_BY if name in run.kwargs}
+        kwargs = {name: run.kwargs[name] for name in READER_KWARGS if name in run.kwargs}
         head["row"] = {
             "deployment_id": str(run.deployment_id),
             "thread_id": str(run.thread_id),
@@ -93,8 +93,8 @@ def output_of(last: Event) -> bytes:
 
 def head_of(last: Event) -> bytes:
     """Return the JSON of a log's last event without the output."""
-    head, is_with_output, _ = last.data.partition(OUTPUT)
-    return head + b"}" if is_with_output else head
+    head, has_output, _ = last.data.partition(OUTPUT)
+    return head + b"}" if has_output else head
 
 
 def status_of(last: Event) -> str | None:
@@ -103,8 +103,8 @@ def status_of(last: Event) -> str | None:
     return status
 
 
-def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
-    """Return the part of an ended temporary run's row that readers need, or None if its log does not have it.
+def row_in_log(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
+    """Return what readers need of the deleted row of an ended temporary run, or None if the log does not have it.
 
     Raises Unavailable if the log cannot be read.
     """

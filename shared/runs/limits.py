@@ -29,6 +29,9 @@ LimitedQueue = UUID | str  # the waiting runs of a limited deployment, or of a l
 
 _LOCK_DEPLOYMENT = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
 _LOCK_KEY = "SELECT max_concurrent_runs FROM api_key WHERE id = %(id)s FOR NO KEY UPDATE"
+_COUNT_RUNNING = (
+    "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running' AND depth = %(depth)s"
+)
 _WITH_CAPACITY = statement("limits.with_capacity")
 _OVERLOOKED = statement("limits.overlooked")
 _LOCK_KEYS_WITHIN = statement("limits.lock_keys_within")
@@ -75,12 +78,11 @@ def claim_of_deployment(
         limit = _lock(conn, _LOCK_DEPLOYMENT, deployment_id)
         if limit is None:
             return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
-        running = "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running' AND depth = %(depth)s"
-        count = query(conn, running, {"id": deployment_id, "depth": depth}).fetchone()
-        capacity = min(limit - (count["n"] if count else 0), most)
+        row = query(conn, _COUNT_RUNNING, {"id": deployment_id, "depth": depth}).fetchone()
+        capacity = min(limit - (row["n"] if row else 0), most)
         if capacity <= 0:
             return []
-        keys = _lock_keys_within(conn, deployment_id, depth)
+        key_capacities = _lock_keys_within(conn, deployment_id, depth)
         claimed = claims.claim_round_robin(
             conn,
             pool,
@@ -89,10 +91,10 @@ def claim_of_deployment(
             served=served,
             depth=depth,
             deployment_id=deployment_id,
-            capacities=keys,
+            capacities=key_capacities,
         )
     return [
-        (dataclasses.replace(run, limited=True, key_limited=run.key_id in keys), stored)
+        (dataclasses.replace(run, limited=True, key_limited=run.key_id in key_capacities), stored)
         for run, stored in claimed
     ]
 
@@ -149,7 +151,7 @@ def _running_by_key(conn: Driver, key_ids: Sequence[str], depth: int) -> dict[st
     return {row["key_id"]: row["n"] for row in rows}
 
 
-def to_notify(conn: Connection, of: LimitedQueue | None = None, *, limit: int = 200) -> list[NextRun]:
+def mark_notified(conn: Connection, of: LimitedQueue | None = None, *, limit: int = 200) -> list[NextRun]:
     """Mark eligible runs of limited deployments and keys with capacity as notified, and return them.
 
     `of` names one deployment or key. Its runs are returned whether or not the last notification was lost.

@@ -73,15 +73,18 @@ _WAITING_OF_THREAD = statement("runs.waiting_of_thread")
 
 def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return runs of one thread as the API shows them. Pending runs have the field `queue`."""
-    waits = of_runs(conn, deployment_id, rows)
+    waits = _of_runs(conn, deployment_id, rows)
     return [
         {**RUN.show(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
         for row in rows
     ]
 
 
-def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
-    """Return position (1 is next), waiting time and reason of the pending runs among a thread's runs, by run id."""
+def _of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
+    """Return position (1 is next), waiting time and reason of the pending runs among a thread's runs, by run id.
+
+    The position of a run behind other live runs of its thread is that in the thread's queue.
+    """
     if not any(row["status"] == RunStatus.PENDING for row in rows):
         return {}
     live = _WAITING_OF_THREAD.rows(conn, deployment_id=deployment_id, thread_id=rows[0]["thread_id"])
@@ -109,7 +112,7 @@ def of_many(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[
     return {
         run_id: entry
         for of_thread in of_threads.values()
-        for run_id, entry in of_runs(conn, deployment_id, of_thread).items()
+        for run_id, entry in _of_runs(conn, deployment_id, of_thread).items()
     }
 
 

@@ -28,30 +28,22 @@ def publish_cancels(stopped: Sequence[Displaced], retention_seconds: int) -> Non
     """
     for run in stopped:
         if run.owner is not None:
-            _hint(run, run.owner)
+            _notify_owner(run.run_id, run.owner, action=run.action, reason=run.reason)
         if run.is_over:
             _end_log(run, retention_seconds)
 
 
-def _hint(run: Displaced, owner: str) -> None:
-    message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
-    try:
-        redis.broker().publish(redis.control_channel(owner), dumps(message))
-    except RedisError as error:
-        log.warning(
-            "run %s: could not notify its owner of the cancel, which it learns with the next lease renewal: %s",
-            run.run_id,
-            error,
-        )
-
-
 def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     """Notify the owner of a running run that a reader also needs events of these stream modes."""
-    message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
+    _notify_owner(run_id, owner, action=WIDEN, stream_mode=list(modes))
+
+
+def _notify_owner(run_id: UUID, owner: str, *, action: str, **content: object) -> None:
+    message = {"run_id": str(run_id), "action": action, **content}
     try:
         redis.broker().publish(redis.control_channel(owner), dumps(message))
     except RedisError as error:
-        log.warning("run %s: could not tell its owner which events a reader requests: %s", run_id, error)
+        log.warning("run %s: could not send the message `%s` to its owner: %s", run_id, action, error)
 
 
 def _end_log(run: Displaced, retention_seconds: int) -> None:

@@ -52,7 +52,7 @@ RECORD = Record(
         "delivery_id": RecordField(ID),
         "run_id": RecordField(ID),
         "thread_id": RecordField(ID),
-        "url": RecordField(TEXT, value=lambda row: shown_url(row["url"])),
+        "url": RecordField(TEXT, value=lambda row: _shown_url(row["url"])),
         "status": RecordField(one_of(*DeliveryStatus)),
         "attempts": RecordField(COUNT),
         "response_status": RecordField(COUNT_OR_NULL),
@@ -107,7 +107,7 @@ def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, d
     )
 
 
-def shown_url(url: str) -> str:
+def _shown_url(url: str) -> str:
     """Return the URL without its possibly secret parts: the user info and the values of the query."""
     parts = urlsplit(url)
     query = "&".join(f"{quote(name)}={HIDDEN}" for name, _ in parse_qsl(parts.query, keep_blank_values=True))

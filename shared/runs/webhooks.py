@@ -26,7 +26,7 @@ from shared.sql import Conn, statement
 
 LOC = ("body", "webhook")
 # A path traversal that could leave the deployment's paths.
-STEP = re.compile(r"(?:^|[/\\])(?:\.|%2e){1,2}(?:[/\\?#]|$)|%2f|%5c", re.IGNORECASE)
+TRAVERSAL = re.compile(r"(?:^|[/\\])(?:\.|%2e){1,2}(?:[/\\?#]|$)|%2f|%5c", re.IGNORECASE)
 
 TRIES = 5
 # Pause after each failed attempt, varied by ±10 %. The last attempt is made within an hour of the first.
@@ -66,7 +66,7 @@ def check(url: str, rules: Mapping[str, Any], *, url_of: Callable[[str], str] | 
     apply in full.
     """
     if url_of is not None and leads_back(url) and not rules.get("disable_loopback", True):
-        if STEP.search(url):
+        if TRAVERSAL.search(url):
             raise _refused("Webhook path must not contain . or .. segments")
         url, rules = url_of(url), {"max_url_length": rules.get("max_url_length")}
     try:
@@ -84,7 +84,7 @@ def check(url: str, rules: Mapping[str, Any], *, url_of: Callable[[str], str] | 
         egress.check_url(url)
         egress.check_host(host, port)
     except AddressRefused as error:
-        raise _refused(_blocked(host) or _said(error.message)) from error
+        raise _refused(_blocked(host) or _refusal_text(error.message)) from error
     except (OutsideFailed, TimeoutError) as error:
         raise _refused("Webhook host blocked: DNS resolution failed") from error
 
@@ -96,21 +96,20 @@ def _check_rules(url: str, scheme: str, host: str, port: int, rules: Mapping[str
     if longest is not None and len(url) > longest:
         raise _refused(f"Webhook URL is longer than {longest} characters")
     domains = rules.get("allowed_domains")
-    if domains and not any(_is_of(host.rstrip(".").lower(), domain) for domain in domains):
+    if domains and not any(_is_in_domain(host.rstrip(".").lower(), domain) for domain in domains):
         raise _refused(f"Webhook host '{host}' is not allowed by this deployment")
     if rules.get("allowed_ports") and port not in rules["allowed_ports"]:
         raise _refused(f"Webhook port {port} is not allowed by this deployment")
 
 
-def _is_of(host: str, domain: str) -> bool:
+def _is_in_domain(host: str, domain: str) -> bool:
     """Return whether the host matches the domain. `*.example.com` matches subdomains, not `example.com` itself."""
     return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
 
 
 def _blocked(host: str) -> str | None:
     """Return why calls to this host are blocked, or None. Looks at the host name or literal address, without DNS."""
-    plain = host.strip("[]").rstrip(".").lower()
-    if plain == "localhost" or plain.endswith(".localhost"):
+    if egress.is_localhost(host):
         return "Webhook host blocked: localhost address"
     address = egress.literal_address(host)
     if address is None or not egress.is_refused(address):
@@ -120,7 +119,7 @@ def _blocked(host: str) -> str | None:
     return f"Webhook host blocked: {kind}"
 
 
-def _said(message: str) -> str:
+def _refusal_text(message: str) -> str:
     return f"Webhook {message}" if message.startswith("must") else f"Webhook host blocked: {message}"
 
 
@@ -138,7 +137,7 @@ def headers_of(conn: Connection, revision_id: UUID | None) -> dict[str, str]:
     return _configured(conn, revision_id).get("headers") or {}
 
 
-# The outbox
+# The outbox of deliveries
 
 _RECORD = statement("outbox.record")
 _CLAIM = statement("outbox.claim")
@@ -159,9 +158,6 @@ def record(
     not succeed and have no error of their own.
     """
     _RECORD.count(conn, run_ids=uuids(run_ids), status=status, error=None if error is None else dumps(error))
-
-
-# Deliveries
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,9 @@ WHERE EXISTS (
 GROUP BY l.depth ORDER BY l.depth DESC
 
 -- name: position
--- The position of a run in the queue of its pool, of its deployment or of its key: the runs that round robin starts no later
--- than it, counted up to `most`.
+-- The position of a run in the queue of its pool, of its deployment or of its key: the number of runs that round robin starts
+-- up to and including this run, counted up to `most`. If it is the n-th run of its key, it starts in round n: after n - 1
+-- rounds, in which each other key starts at most n - 1 runs.
 WITH lane AS (
     SELECT * FROM waiting_lanes_of(:pool)
     WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)

@@ -298,7 +298,7 @@ SELECT
     (SELECT extract(epoch FROM now() - made_at) FROM last_backup) AS backup_age_seconds
 
 -- name: queue_ages
--- How long pending runs have waited, by pool.
+-- The wait times of pending runs by pool: their sum and histogram.
 SELECT pool, sum(seconds) AS seconds, histogram_of(array_agg(histogram_bucket(seconds))) AS histogram FROM (
     SELECT pool, date_part('epoch', now() - waiting_since(not_before, created_at)) AS seconds
     FROM run WHERE status = 'pending' AND waiting_since(not_before, created_at) <= now()) AS waiting

@@ -12,6 +12,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: renew
+-- Extends the leases of an owner's runs that have not expired. Rows that another transaction locks are not renewed; they are
+-- returned with `renewed` false, as the snapshot has them.
 WITH held AS (
     SELECT run_id, attempt, cancel_requested, cancel_reason FROM run
     WHERE run_id = ANY(:run_ids) AND owner = :owner AND status = 'running' AND lease_until > now()
@@ -42,6 +44,7 @@ WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner AND r.
 RETURNING r.run_id
 
 -- name: requeue_unknown
+-- The running runs of an owner that does not know them. A claim of the last moment may not have reached the owner yet.
 UPDATE run r SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), notified_at = now(),
     notifications = 0, attempts = with_lost_attempt(r.attempts, r.attempt, r.owner, r.updated_at, :reason)
 WHERE owner = :owner AND status = 'running' AND run_id <> ALL(:known)
@@ -62,6 +65,7 @@ FROM run r JOIN unnest(:run_ids, :attempts, :owners) AS f (run_id, attempt, owne
 WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL
 
 -- name: take_over
+-- The new owner only ends the run, so its lease is short and is not renewed.
 UPDATE run r SET attempts = with_lost_attempt(r.attempts, r.attempt, r.owner, r.updated_at, :reason), owner = :owner,
     attempt = attempt + 1, seq_reserved = seq_reserved + :event_numbers, lease_until = now() + interval '30 seconds',
     updated_at = now()

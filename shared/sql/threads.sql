@@ -62,7 +62,7 @@ FROM (SELECT CASE WHEN json_array_length(readable(CAST(:state AS json)) -> 'next
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 
 -- name: changed
--- The numbers of the threads that have a new run or a new state. A deleted thread counts as changed.
+-- The positions in the lists of the threads that have a new run or a new state. A deleted thread counts as changed.
 SELECT known.number
 FROM unnest(:deployment_ids, :thread_ids, :last_runs, :state_times)
     WITH ORDINALITY AS known (deployment_id, thread_id, last_seq, state_at, number)

@@ -1,8 +1,8 @@
 """Checkpoints in PostgreSQL: fenced writes in bulk, pruning, copying and deleting. Checkpoints are never decoded here.
 
-A host sends checkpoints as frames (`workers/graph_host/checkpoints/storage.py` describes their headers). They are stored as rows of
-`checkpoint`, `checkpoint_blob` and `checkpoint_write`. A commit (`shared/runs/finish.py`) stores the frames of many runs: it
-locks the runs, and writes only the frames of runs that still belong to their owner.
+A host sends checkpoints as frames; `workers/graph_host/checkpoints/storage.py` describes their headers. They are stored
+as rows of `checkpoint`, `checkpoint_blob` and `checkpoint_write`. A commit (`shared/runs/finish.py`) stores the frames
+of many runs: it locks the runs, and writes only the frames of runs that still belong to their owner.
 `shared/threads/checkpoint_reads.py` reads checkpoints for hosts.
 """
 
@@ -23,7 +23,7 @@ from shared.sql import Conn, statement
 
 
 class ClaimedRun(Protocol):
-    """The attributes of a run that a write needs."""
+    """The attributes of a claimed run that a write needs. `shared/runs/claims.py` has the class, and imports this module."""
 
     @property
     def deployment_id(self) -> UUID: ...
@@ -50,7 +50,7 @@ class Write:
     blobs: Sequence[bytes]
 
     @classmethod
-    def of(cls, run: ClaimedRun, kind: int, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Write:
+    def of(cls, run: ClaimedRun, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Write:
         """Return a frame of a run. Raises ValueError if it is incomplete or names another thread."""
         _check_frame(run.thread_id, head, blobs)
         return cls(run.deployment_id, run.thread_id, run.run_id, run.attempt, run.owner, head, blobs)
@@ -80,6 +80,7 @@ def _check_frame(thread_id: UUID, head: Mapping[str, Any], blobs: Sequence[bytes
         raise ValueError(f"{len(blobs)} blobs where {items} belong")
 
 
+# Columns of new rows of `checkpoint`, `checkpoint_blob` and `checkpoint_write`, as commit.store_checkpoints names them.
 _C = ("run", "deployment", "thread", "ns", "id", "parent", "type", "data", "blobs", "metadata")
 _B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
 _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
@@ -127,9 +128,9 @@ def _add_checkpoint(
 ) -> None:
     head, place = item.head, (item.run_id, item.deployment_id, item.thread_id)
     ns, id = head["checkpoint_ns"], head["checkpoint_id"]
-    refers, metadata = without_nul(dumps(head["blobs"])), dumps(head["metadata"])
+    versions, metadata = without_nul(dumps(head["blobs"])), dumps(head["metadata"])
     parent = head["parent_checkpoint_id"]
-    checkpoints[*place, ns, id] = (*place, ns, id, parent, head["type"], item.blobs[0], refers, metadata)
+    checkpoints[*place, ns, id] = (*place, ns, id, parent, head["type"], item.blobs[0], versions, metadata)
     for (channel, version, type_), data in zip(head["new"], item.blobs[1:], strict=True):
         blobs.setdefault((*place, ns, channel, version), (*place, ns, channel, version, type_, data))
 
@@ -138,11 +139,9 @@ def _add_writes(pending: dict[tuple[Any, ...], tuple[Any, ...]], item: Write) ->
     head, place = item.head, (item.run_id, item.deployment_id, item.thread_id)
     ns, id, task = head["checkpoint_ns"], head["checkpoint_id"], head["task_id"]
     for (idx, channel, type_), data in zip(head["writes"], item.blobs, strict=True):
-        key, row = (
-            (*place, ns, id, task, idx),
-            (*place, ns, id, task, idx, channel, type_, data, head["task_path"]),
-        )
-        if idx < 0:
+        key = (*place, ns, id, task, idx)
+        row = (*key, channel, type_, data, head["task_path"])
+        if idx < 0:  # a special write of the graph library: the last one counts, of plain writes the first
             pending[key] = row
         else:
             pending.setdefault(key, row)

@@ -8,7 +8,7 @@ statements are SQL text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     RowMapping,
-    Select,
     Text,
     cast,
     func,
@@ -59,7 +58,7 @@ SORTABLE = {
     "updated_at": THREAD.c.updated_at,
     "state_updated_at": THREAD.c.state_updated_at,
 }
-COUNTED = 10_000
+MOST_COUNTED = 10_000  # threads beyond the page that a search with filters on their content counts
 TTL_STRATEGIES = ("delete", "keep_latest")  # what happens to a thread at the end of its time to live
 TTL = record(
     "ThreadTtl",
@@ -67,7 +66,7 @@ TTL = record(
     ttl_minutes={"type": "number", "minimum": 0},
     expires_at=TIME_OR_NULL,
 )
-HAS_ENDED = ("interrupts", "error")  # both are NULL until a first run has ended
+AFTER_FIRST_RUN = ("interrupts", "error")  # both are NULL until a run of the thread has ended
 RECORD = Record(
     "Thread",
     {
@@ -79,9 +78,9 @@ RECORD = Record(
         "status": RecordField(one_of(*ThreadStatus)),
         "config": RecordField(OBJECT),
         "values": RecordField(ANYTHING),
-        "error": RecordField(or_null(FAILURE), shown=HAS_ENDED),
+        "error": RecordField(or_null(FAILURE), shown=AFTER_FIRST_RUN),
         "interrupts": RecordField(
-            mapped(listed(INTERRUPT)), value=lambda row: row["interrupts"] or {}, shown=HAS_ENDED
+            mapped(listed(INTERRUPT)), value=lambda row: row["interrupts"] or {}, shown=AFTER_FIRST_RUN
         ),
         "ttl": RecordField(TTL, shown="requested"),
         "extracted": RecordField(OBJECT, shown="requested"),
@@ -102,7 +101,7 @@ def missing(thread_id: UUID) -> NotFound:
     return NotFound(f"Thread with ID {thread_id} not found")
 
 
-def not_updated() -> NotFound:
+def missing_for_update() -> NotFound:
     """Return the error for updating a thread that does not exist."""
     return NotFound("Not Found")
 
@@ -144,15 +143,11 @@ def get(conn: Conn, deployment_id: UUID, thread_id: UUID) -> Row:
     return row
 
 
-def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[*tuple[Any, ...]]:
-    return select(*columns).where(THREAD.c.deployment_id == deployment_id, THREAD.c.thread_id == thread_id)
-
-
 def require(conn: Conn, deployment_id: UUID, thread_id: UUID) -> None:
     """Raise NotFound if the thread does not exist."""
-    statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
+    exists = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    if query(conn, statement, key).fetchone() is None:
+    if query(conn, exists, key).fetchone() is None:
         raise missing(thread_id)
 
 
@@ -162,21 +157,9 @@ def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     Uses FOR NO KEY UPDATE. A transaction that writes checkpoints locks the run first, then the thread's key for the
     foreign key check. It would deadlock with a full FOR UPDATE on the thread whose holder waits for the run.
     """
-    query = _one(deployment_id, thread_id, THREAD.c.thread_id).with_for_update(key_share=True)
-    return conn.execute(query).one_or_none() is not None
-
-
-LOCK_ALL = (
-    "SELECT 1 AS held FROM thread WHERE (deployment_id, thread_id) IN"
-    " (SELECT * FROM unnest(CAST(%(deployment_ids)s AS uuid[]), CAST(%(thread_ids)s AS uuid[])))"
-    " ORDER BY deployment_id, thread_id FOR NO KEY UPDATE"
-)
-
-
-def lock_all(driver: Conn, keys: Sequence[tuple[UUID, UUID]]) -> None:
-    """Lock several threads until the transaction ends, always in the same order."""
-    ids = {"deployment_ids": [key[0] for key in keys], "thread_ids": [key[1] for key in keys]}
-    query(driver, LOCK_ALL, ids)
+    is_thread = (THREAD.c.deployment_id == deployment_id) & (THREAD.c.thread_id == thread_id)
+    locked = select(THREAD.c.thread_id).where(is_thread).with_for_update(key_share=True)
+    return conn.execute(locked).one_or_none() is not None
 
 
 def update(
@@ -194,7 +177,7 @@ def update(
         .one_or_none()
     )
     if row is None:
-        raise not_updated()
+        raise missing_for_update()
     return row
 
 
@@ -264,14 +247,14 @@ def search(
     """
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
-    query = (
+    page = (
         select(*COLUMNS)
         .where(*_matching(deployment_id, filters))
         .order_by(order, THREAD.c.thread_id.desc())
         .limit(limit)
         .offset(offset)
     )
-    return list(conn.execute(query).mappings())
+    return list(conn.execute(page).mappings())
 
 
 def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **filters: Any) -> int:
@@ -286,13 +269,13 @@ def total(
     """Return the total number of matches of a search whose page has `on_page` threads.
 
     The last page gives the total without a count. Otherwise, the count is exact if the filters need only an index.
-    Filters on the content of threads are counted up to COUNTED beyond the page: counting 100,000 threads takes longer
+    Filters on the content of threads are counted up to MOST_COUNTED beyond the page: counting 100,000 threads takes longer
     than the search itself.
     """
     if on_page < limit and (on_page or not offset):
         return offset + on_page
     looks_inside = any(filters.get(name) for name in ("metadata", "values", "visible"))
-    return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
+    return count(conn, deployment_id, most=offset + limit + MOST_COUNTED if looks_inside else None, **filters)
 
 
 def settle(

@@ -7,7 +7,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -140,9 +140,9 @@ def _writes(
     update_id: UUID,
     written: Sequence[tuple[int, Mapping[str, Any], int]],
     blobs: Sequence[bytes],
-) -> Any:
+) -> Iterator[Write]:
     """Yield the frames of a host's answer. Raises ValueError if one is incomplete or names another thread."""
-    at = 0
+    start = 0
     for _, head, count in written:
-        yield Write.of_thread(deployment_id, thread_id, update_id, head, blobs[at : at + count])
-        at += count
+        yield Write.of_thread(deployment_id, thread_id, update_id, head, blobs[start : start + count])
+        start += count

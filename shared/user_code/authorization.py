@@ -183,11 +183,11 @@ def fail(deployment: DeploymentRef, why: str) -> NoReturn:
     The reason goes to the deployment's log only, because callers must not see it.
     """
     log.warning("deployment %s: authorization failed: %s", deployment.id, why)
-    note(deployment, f"authorization failed: {why}", level="ERROR")
+    write_log(deployment, f"authorization failed: {why}", level="ERROR")
     raise Denied(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def note(deployment: DeploymentRef, message: str, *, level: str = "WARNING") -> None:
+def write_log(deployment: DeploymentRef, message: str, *, level: str = "WARNING") -> None:
     """Append a line to the deployment's log, with the id of the current request."""
     request_id = bound_ids().get("request_id")
     shown = logs.clean(f"{message} (request {request_id})" if request_id else message)

@@ -13,9 +13,9 @@ from werkzeug.test import TestResponse
 
 from shared.access import idempotency
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.access.idempotency import KeptAnswer, KeyedRequest
+from shared.access.idempotency import KeyedRequest, StoredResponse
 from shared.infra import encryption
-from shared.infra.postgres import LARGE, connection, driver, dumps
+from shared.infra.postgres import LARGE, connection, driver
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller, new_key
 from tests.contract.statements import column, execute, scalar
 from tests.support.waiting import wait_until
@@ -147,7 +147,7 @@ def test_a_request_in_progress_is_waited_for_and_one_that_died_is_not(
 ) -> None:
     asked = KeyedRequest.of(DEFAULT_ORGANIZATION_ID, "bootstrap", "one")
     with db.connect() as conn:
-        assert idempotency.earlier(conn, asked) is None
+        assert idempotency.stored_response(conn, asked) is None
         busy = create(control)
         assert (busy.status_code, busy.headers["Retry-After"]) == (409, "1")
         conn.invalidate()  # as if its process were killed
@@ -161,7 +161,7 @@ def test_a_failure_after_the_create_undoes_both(
         raise OSError("the process dies")
 
     with monkeypatch.context() as patched:
-        patched.setattr(idempotency, "keep", fail)
+        patched.setattr(idempotency, "store", fail)
         assert create(control).status_code == 500
     assert count("deployment") == count("idempotent_answer") == 0
     assert create(control).status_code == 201
@@ -169,12 +169,12 @@ def test_a_failure_after_the_create_undoes_both(
 
 def test_the_drivers_own_connection_will_do(control: ControlPlane) -> None:
     asked = KeyedRequest.of(DEFAULT_ORGANIZATION_ID, "somebody", "one", "POST", "/runs", b"{}")
-    answer = KeptAnswer(200, {"Content-Location": "/runs/1"}, "{}")
+    answer = StoredResponse(200, {"Content-Location": "/runs/1"}, "{}")
     with driver() as conn, conn.transaction():
-        assert idempotency.earlier(conn, asked) is None
-        idempotency.keep(conn, asked, answer)
+        assert idempotency.stored_response(conn, asked) is None
+        idempotency.store(conn, asked, answer)
     with driver() as conn, conn.transaction():
-        assert idempotency.earlier(conn, asked) == answer
+        assert idempotency.stored_response(conn, asked) == answer
 
 
 def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
@@ -182,14 +182,6 @@ def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
     [stored] = column("SELECT answer FROM idempotent_answer")
     assert b'"name"' not in bytes(stored)
     assert '"name":"new"' in encryption.decrypt(stored)
-
-
-def test_an_answer_that_an_earlier_version_kept_is_given_again(control: ControlPlane) -> None:
-    first = create(control)
-    kept = encryption.encrypt(dumps([201, {"Content-Type": "application/json"}, first.text]))
-    execute("UPDATE idempotent_answer SET answer = :kept", kept=kept)
-    second = create(control)
-    assert (second.status_code, is_repeated(second), second.data) == (201, True, first.data)
 
 
 def test_a_key_is_free_again_after_a_day(control: ControlPlane) -> None:

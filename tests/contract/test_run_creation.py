@@ -51,7 +51,7 @@ def test_a_run_for_later_waits_for_its_time_and_later_ones_wait_for_it(
             ),
             {"id": later["run_id"]},
         ).one()
-        overlooked = backlog.to_notify(conn)
+        overlooked = backlog.mark_notified(conn)
     assert (row.same, row.later) == (True, True)
     assert later["created_at"] > later["updated_at"]
     assert notifications.heard == [("runs.default", behind["run_id"])]
@@ -61,7 +61,7 @@ def test_a_run_for_later_waits_for_its_time_and_later_ones_wait_for_it(
 
     due(later)
     with connection() as conn:
-        assert [str(run.run_id) for run in backlog.to_notify(conn)] == [later["run_id"]]
+        assert [str(run.run_id) for run in backlog.mark_notified(conn)] == [later["run_id"]]
     act(later["run_id"], {})
     act(behind["run_id"], {})
     assert statuses(api, thread_id) == ["success", "success"]

@@ -117,7 +117,7 @@ def test_a_thread_after_an_interrupted_run(api: Api) -> None:
 
 
 def test_a_search_counts_only_so_far(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.threads.records.COUNTED", 2)
+    monkeypatch.setattr("shared.threads.records.MOST_COUNTED", 2)
     for _ in range(6):
         new(api, metadata={"mark": 1})
     totals = {

@@ -87,7 +87,7 @@ def test_a_runner_begins_at_once_however_much_waits(stack: Stack) -> None:
         conn.execute("DELETE FROM thread WHERE metadata @> %s", ('{"of": "backlog"}',))
 
     assert {run["attempt"] for run in done} == {1}
-    assert max(lengths) < 2 * shared_broker.ENOUGH
+    assert max(lengths) < 2 * shared_broker.FULL_QUEUE
 
 
 def post(stack: Stack, api_key: str, seconds: float) -> str:

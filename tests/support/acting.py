@@ -15,7 +15,6 @@ from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, end_event, finish
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish
-from shared.threads import records
 
 RETENTION_SECONDS = 900
 
@@ -82,7 +81,6 @@ class Actor:
             end_seq=self._next + unsent,
         )
         with driver() as conn, conn.transaction():
-            records.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
             assert self.run.run_id in finish.finish_runs(conn, [end], owner=self.run.owner)
         if not dies:
             self.end(status, output)

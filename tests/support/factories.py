@@ -38,7 +38,6 @@ from shared.models import (
 from shared.runs import finish
 from shared.threads.checkpoints import ClaimedRun, Write
 from shared.threads.state import EMPTY as EMPTY_STATE
-from workers.graph_host import frames
 
 
 def organization(name: str | None = None) -> UUID:
@@ -230,7 +229,7 @@ def checkpoint(run: ClaimedRun, id: str, *values: bytes, **head: Any) -> Write:
         "metadata": {},
         **head,
     }
-    return Write.of(run, frames.CHECKPOINT, whole, [f"data of {id}".encode(), *values])
+    return Write.of(run, whole, [f"data of {id}".encode(), *values])
 
 
 def store(*writes: Write) -> set[UUID]:

@@ -56,7 +56,6 @@ def expire(run: Claimed) -> None:
 def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> dict[UUID, NextRun | None]:
     end = Finish(run, status, fields.pop("thread_status", ThreadStatus.IDLE), **fields)
     with driver() as conn, conn.transaction():
-        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
         return finish_runs(conn, [end], owner=run.owner)
 
 

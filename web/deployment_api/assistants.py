@@ -207,7 +207,7 @@ def _hold(conn: Connection, assistant_id: UUID, granted: Granted) -> None:
 
     Raises NotFound for an assistant that is missing or hidden by the filter. Does nothing without a filter.
     """
-    missing = assistants.not_changed(assistant_id)
+    missing = assistants.missing(assistant_id)
     filters.require_assistant(conn, deployment().id, assistant_id, granted.filter, lock=True, error=missing)
 
 
@@ -294,7 +294,7 @@ def delete_assistant(assistant_id: str) -> None:
     granted, *of_threads = allow_all(asks)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        missing = assistants.not_deleted(key)
+        missing = assistants.missing_for_delete(key)
         filters.require_assistant(conn, deployment().id, key, granted.filter, lock=True, error=missing)
         live, thread_ids = assistants.delete(
             conn,
@@ -389,7 +389,7 @@ def list_versions(assistant_id: str, body: dict[str, Any]) -> Response:
     granted = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        missing = assistants.not_changed(key)
+        missing = assistants.missing(key)
         filters.require_assistant(conn, deployment().id, key, granted.filter, error=missing)
         rows = assistants.versions(
             conn,

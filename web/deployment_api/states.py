@@ -278,7 +278,7 @@ def patch_state(thread_id: UUID, body: dict[str, Any]) -> Response:
 
 def merged(thread_id: UUID, granted: Granted) -> RowMapping:
     """Merge metadata, as the authorization handler left it, into a thread. Returns its row. Raises NotFound."""
-    missing = records.not_updated()
+    missing = records.missing_for_update()
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True, error=missing)
         return records.update(conn, deployment().id, thread_id, metadata=changed(granted))

@@ -213,7 +213,7 @@ def change_thread(thread_id: UUID, body: dict[str, Any]) -> Response | tuple[str
     granted = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
     with connection() as conn:
         filters.require_thread(
-            conn, deployment().id, thread_id, granted.filter, lock=True, error=records.not_updated()
+            conn, deployment().id, thread_id, granted.filter, lock=True, error=records.missing_for_update()
         )
         row = records.update(conn, deployment().id, thread_id, metadata=changed(granted))
         if body.get("ttl"):

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import HTTPException
 
 from shared.access import idempotency
-from shared.access.idempotency import HEADER, KeptAnswer, KeyedRequest
+from shared.access.idempotency import HEADER, KeyedRequest, StoredResponse
 from shared.errors import Invalid
 from shared.infra.postgres import Driver
 from web.gate.context import caller
@@ -43,15 +43,15 @@ def once(conn: Connection | Driver) -> Keep:
     keyed_request = _keyed_request()
     if keyed_request is None:
         return _with_status
-    answer = idempotency.earlier(conn, keyed_request)
-    if answer is not None:
-        raise Repeated(response=_again(answer))
+    stored = idempotency.stored_response(conn, keyed_request)
+    if stored is not None:
+        raise Repeated(response=_again(stored))
 
     def keep(response: Response, status: int = 200) -> Response:
         _with_status(response, status)
         headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-        answer = KeptAnswer(response.status_code, headers, response.get_data(as_text=True))
-        idempotency.keep(conn, keyed_request, answer)
+        stored = StoredResponse(response.status_code, headers, response.get_data(as_text=True))
+        idempotency.store(conn, keyed_request, stored)
         return response
 
     return keep
@@ -78,7 +78,7 @@ def _keyed_request() -> KeyedRequest | None:
     return KeyedRequest.of(who.organization_id, who.key_id, key, request.method, address, request.get_data())
 
 
-def _again(answer: KeptAnswer) -> Response:
-    response = Response(answer.body, status=answer.status, headers=dict(answer.headers))
+def _again(stored: StoredResponse) -> Response:
+    response = Response(stored.body, status=stored.status, headers=dict(stored.headers))
     response.headers[REPLAYED] = "true"
     return response

@@ -154,7 +154,7 @@ class Claims:
         """
         try:
             with connection() as conn:
-                waiting = limits.to_notify(conn, queue)
+                waiting = limits.mark_notified(conn, queue)
         except Unavailable as error:
             log.warning("nobody is notified, upkeep will: %s", error)
             return

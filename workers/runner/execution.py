@@ -396,7 +396,7 @@ class HostedRun:
         elif kind in (frames.CHECKPOINT, frames.WRITES):
             parts = frames.unpack(body)
             head = orjson.loads(parts[0])
-            write = Write.of(self.run, kind, head, parts[1:])
+            write = Write.of(self.run, head, parts[1:])
             self._services.committer.store(self, write, head["ask"])
         elif kind == frames.ASK:
             gevent.spawn(self._answer, frames.unpack(body))

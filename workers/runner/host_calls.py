@@ -100,7 +100,7 @@ class HostCalls:
         for kind in AT_ONCE:
             try:
                 while item := redis.client().rpop(pending_calls.list_of(kind, revision_id)):
-                    pending = pending_calls.parse(revision_id, cast("bytes", item))
+                    pending = pending_calls.decode(revision_id, cast("bytes", item))
                     channel.send(pending.caller, REFUSED, calls.refusal_of(reason))
             except (RedisError, Undecryptable) as error:
                 log.warning(
@@ -149,7 +149,7 @@ class HostCalls:
             return
         self._in_progress[kind, revision_id] += 1
         try:
-            self._answer(kind, pending_calls.parse(revision_id, item))
+            self._answer(kind, pending_calls.decode(revision_id, item))
         except Undecryptable as error:
             log.warning("a call of revision %s cannot be read: %s", revision_id, error)
         finally:

@@ -157,8 +157,8 @@ class Upkeep:
             pools = backlog.pools(conn)
         full = broker.full_pools(pools)
         with connection() as conn:
-            waiting = backlog.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
-            waiting += limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
+            waiting = backlog.mark_notified(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
+            waiting += limits.mark_notified(conn, limit=NOTIFICATIONS_A_TICK)
         for run in waiting:
             if run.pool not in full:
                 broker.enqueue_run(run.pool, run.run_id)

@@ -14,7 +14,7 @@ THREADS = [uuid5(UUID(int=0), str(number)) for number in range(20_000)]
 
 def _revisions(*split: tuple[UUID, int]) -> list[UUID]:
     traffic = [Share(*share) for share in split]
-    return [shares.chosen(traffic, thread_id, serving=OLD, having=(OLD, NEW, NEWER)) for thread_id in THREADS]
+    return [shares.choose(traffic, thread_id, serving=OLD, having=(OLD, NEW, NEWER)) for thread_id in THREADS]
 
 
 def test_each_revision_gets_its_share_of_the_threads() -> None:
@@ -34,7 +34,7 @@ def test_a_thread_stays_unless_its_share_is_taken_away() -> None:
 def test_a_graph_that_a_share_lacks_is_run_by_what_serves_or_by_who_has_it() -> None:
     traffic = [Share(OLD, 50), Share(NEW, 50)]
     for having, expected in (((OLD,), OLD), ((NEW,), NEW), ((), OLD)):
-        found = {shares.chosen(traffic, id, serving=OLD, having=having) for id in THREADS[:200]}
+        found = {shares.choose(traffic, id, serving=OLD, having=having) for id in THREADS[:200]}
         assert found == {expected}, having
 
 

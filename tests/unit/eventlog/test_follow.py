@@ -33,16 +33,16 @@ class Follower(threading.Thread):
         id: UUID,
         *,
         after: int | None = 0,
-        unseen: bool = False,
+        before_creation: bool = False,
         ended: follow.Ended = lambda _last: None,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(daemon=True)
-        self.hub, self.id, self.after, self.unseen, self.ended, self.pause = (
+        self.hub, self.id, self.after, self.before_creation, self.ended, self.pause = (
             hub,
             id,
             after,
-            unseen,
+            before_creation,
             ended,
             pause,
         )
@@ -53,7 +53,7 @@ class Follower(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with self.hub.reader(self.id, unseen=self.unseen) as reader:
+        with self.hub.reader(self.id, before_creation=self.before_creation) as reader:
             self.ready.set()
             for batch in self._follow(reader):
                 self.seen += batch
@@ -115,7 +115,7 @@ def test_a_reader_sees_what_was_before_and_what_comes(hub: Hub, written: Log) ->
 def test_a_reader_from_before_the_first_event_need_not_read_the_log(hub: Hub, written: Log) -> None:
     with hub.reader(uuid4()):
         wait_until(lambda: hub._connection is not None)
-        reader = Follower(hub, written.id, unseen=True)
+        reader = Follower(hub, written.id, before_creation=True)
         wait_until(lambda: subscribed(hub))
         written.append(1, 2, floor=0, final=True)
         wait_until(lambda: reader.is_done)
@@ -191,7 +191,7 @@ def test_a_slow_reader_overflows_into_the_log(hub: Hub, written: Log) -> None:
 
 
 def test_large_events_overflow_by_their_size(hub: Hub) -> None:
-    reader = Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", before_creation=True)
     big = Event(1, 0, "values", b"x")
     for _ in range(5):
         reader.push([big], 1 << 20)

@@ -50,7 +50,7 @@ class Taking(threading.Thread):
 @pytest.fixture
 def hub(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(module, "LONG_SECONDS", 0.1)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.02)
     hub = Hub(redis)
     yield hub
     hub.close()
@@ -106,10 +106,10 @@ def test_a_short_wait_ends_by_itself(reader: Reader, ready: Ready) -> None:
 
 
 def test_a_reader_that_no_hub_looks_after_has_its_own_timer(ready: Ready, hub: Hub) -> None:
-    reader = Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", before_creation=True)
     reader._ready = ready
     assert reader.take(0.2) == ([], False)
     assert None not in ready.timeouts
 
     with hub.reader(uuid4()) as confirmed:
-        assert confirmed.is_looked_after
+        assert confirmed.is_swept

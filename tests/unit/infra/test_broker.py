@@ -82,7 +82,7 @@ def test_a_notification_into_a_dead_broker_costs_its_caller_nothing(
     for n in range(shared_broker.BREAKER_FAILURES):
         notifier.notify(shared_broker.EXECUTE_RUNS, f"runs.{n}", "x")
         wait_until(lambda n=n: len(broker.tries) == n + 1)
-    wait_until(lambda: notifier._open_until)
+    wait_until(lambda: notifier._breaker_open_until)
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
     wait_until(lambda: not notifier._waiting)
 

@@ -116,7 +116,7 @@ def test_on_macos_a_process_does_without(monkeypatch: pytest.MonkeyPatch) -> Non
     confinement.adopt_orphans()
     confinement.become(Identity(1, 1))
     assert system.child_pids() == []
-    assert system.environment() == {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
+    assert system.fork_environment() == {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
     assert up.environment_of(Settings())["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] == "YES"
 
 

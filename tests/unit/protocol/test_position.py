@@ -53,8 +53,8 @@ def row(**columns: object) -> dict[str, object]:
 def test_without_a_position_a_reader_begins_with_what_it_can_want(
     columns: dict[str, object], content: int, waits: int
 ) -> None:
-    assert begin(row(**columns), None, waits=False) == Begin(content)
-    assert begin(row(**columns), None, waits=True) == Begin(waits)
+    assert begin(row(**columns), None, ends_only=False) == Begin(content)
+    assert begin(row(**columns), None, ends_only=True) == Begin(waits)
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_without_a_position_a_reader_begins_with_what_it_can_want(
 def test_with_a_position_a_reader_begins_after_it(
     since: tuple[int, int], columns: dict[str, object], expected: Begin
 ) -> None:
-    for waits in (False, True):
-        assert begin(row(oldest_live=5, **columns), since, waits=waits) == expected
+    for ends_only in (False, True):
+        assert begin(row(oldest_live=5, **columns), since, ends_only=ends_only) == expected

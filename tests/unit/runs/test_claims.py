@@ -151,9 +151,9 @@ def test_the_clock_is_the_databases(deployment: DeploymentRef) -> None:
 # Runs whose notification was lost
 
 
-def to_notify() -> list[UUID]:
+def mark_notified() -> list[UUID]:
     with connection() as conn:
-        return [found.run_id for found in backlog.to_notify(conn)]
+        return [found.run_id for found in backlog.mark_notified(conn)]
 
 
 def test_runs_nobody_was_notified_of_are_found(deployment: DeploymentRef) -> None:
@@ -175,15 +175,15 @@ def test_runs_whose_notification_was_lost_are_notified_of_again_ever_more_rarely
     deployment: DeploymentRef,
 ) -> None:
     run_id = pending(deployment)
-    assert to_notify() == [run_id]
-    assert to_notify() == []  # notified just now
+    assert mark_notified() == [run_id]
+    assert mark_notified() == []  # notified just now
 
     change(run_id, "notified_at = now() - interval '3 seconds'")
-    assert to_notify() == []  # the second wait is longer
+    assert mark_notified() == []  # the second wait is longer
     change(run_id, "notified_at = now() - interval '5 seconds'")
-    assert to_notify() == [run_id]
+    assert mark_notified() == [run_id]
     change(run_id, "notifications = 1000, notified_at = now() - interval '31 seconds'")
-    assert to_notify() == [run_id]
+    assert mark_notified() == [run_id]
 
 
 def test_only_eligible_runs_are_notified_of_again(deployment: DeploymentRef) -> None:
@@ -192,12 +192,12 @@ def test_only_eligible_runs_are_notified_of_again(deployment: DeploymentRef) -> 
     pending(deployment, cancel_requested="interrupt")
     change(pending(deployment), "not_before = now() + interval '1 minute'")
 
-    assert to_notify() == []
+    assert mark_notified() == []
 
 
 def test_one_round_notifies_of_a_bounded_number(deployment: DeploymentRef) -> None:
     for _ in range(5):
         pending(deployment)
     with connection() as conn:
-        assert len(backlog.to_notify(conn, limit=3)) == 3
-        assert len(backlog.to_notify(conn, limit=3)) == 2
+        assert len(backlog.mark_notified(conn, limit=3)) == 3
+        assert len(backlog.mark_notified(conn, limit=3)) == 2

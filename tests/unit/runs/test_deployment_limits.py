@@ -140,7 +140,7 @@ def test_it_claims_only_what_there_is_a_slot_for_in_the_order_of_a_thread() -> N
     assert [run.run_id for run in claim(ref)] == [first]
     assert claim(ref) == []
     with connection() as conn:
-        assert run_limits.to_notify(conn, ref.id) == []
+        assert run_limits.mark_notified(conn, ref.id) == []
     assert row(second).status == "pending"
 
 
@@ -159,17 +159,17 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert [run.run_id for run, _ in found] == [other]
         assert run_limits.with_capacity(conn, [first, other]) == [ref.id]
     with connection() as conn:
-        assert [run.run_id for run in backlog.to_notify(conn)] == []
-        assert [run.run_id for run in run_limits.to_notify(conn)] == [first], "as many as have room"
-        assert run_limits.to_notify(conn) == [], "and it was just notified of"
-        assert [run.run_id for run in run_limits.to_notify(conn, ref.id)] == [first], (
+        assert [run.run_id for run in backlog.mark_notified(conn)] == []
+        assert [run.run_id for run in run_limits.mark_notified(conn)] == [first], "as many as have room"
+        assert run_limits.mark_notified(conn) == [], "and it was just notified of"
+        assert [run.run_id for run in run_limits.mark_notified(conn, ref.id)] == [first], (
             "unless somebody knows better"
         )
     claim(ref)
     with driver() as conn:
         assert run_limits.with_capacity(conn, rest) == []
     with connection() as conn:
-        assert run_limits.to_notify(conn, ref.id) == []
+        assert run_limits.mark_notified(conn, ref.id) == []
 
 
 def test_a_runner_that_gets_no_notification_finds_them() -> None:
@@ -211,7 +211,7 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with driver() as conn:
         assert claims.claim(conn, pending, TERMS) == [], "the old pool's runners leave them alone"
     with connection() as conn:
-        assert [(run.run_id, run.pool) for run in backlog.to_notify(conn)] == [(pending[0], "gpu")]
+        assert [(run.run_id, run.pool) for run in backlog.mark_notified(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
         assert backlog.move_stragglers(conn) == 1
     with driver() as conn:

@@ -175,13 +175,13 @@ def test_as_many_are_notified_of_as_have_capacity(app: DeploymentRef) -> None:
     with connection() as conn:
         conn.execute(text("UPDATE run SET notified_at = NULL"))
     with connection() as conn:
-        assert backlog.to_notify(conn) == []
-        assert {run.run_id for run in limits.to_notify(conn)} == set(made[:2])
-        assert limits.to_notify(conn) == [], "they were just notified of"
-        assert {run.run_id for run in limits.to_notify(conn, limited)} == set(made[:2])
+        assert backlog.mark_notified(conn) == []
+        assert {run.run_id for run in limits.mark_notified(conn)} == set(made[:2])
+        assert limits.mark_notified(conn) == [], "they were just notified of"
+        assert {run.run_id for run in limits.mark_notified(conn, limited)} == set(made[:2])
     of_key(limited, most=1)
     with connection() as conn:
-        assert [run.run_id for run in limits.to_notify(conn, limited)] == [made[1]]
+        assert [run.run_id for run in limits.mark_notified(conn, limited)] == [made[1]]
 
 
 def test_where_no_key_is_limited_nobody_looks_at_keys(app: DeploymentRef) -> None:

@@ -228,8 +228,8 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
     refresh_statistics()
     cases: dict[str, tuple[Work, int]] = {
         "pools": (backlog.pools, 10),
-        "runs that nobody heard of": (lambda conn: backlog.to_notify(conn, limit=200), 1_500),
-        "runs under a limit that nobody heard of": (limits.to_notify, 20),
+        "runs that nobody heard of": (lambda conn: backlog.mark_notified(conn, limit=200), 1_500),
+        "runs under a limit that nobody heard of": (limits.mark_notified, 20),
         "runs that missed a move": (backlog.move_stragglers, 10),
         "leases and pauses that no clock of now gave": (
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),

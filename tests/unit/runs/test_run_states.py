@@ -167,7 +167,6 @@ class Runs(RuleBasedStateMachine):
         state = '{"next": ["node"]}' if has_next else '{"next": []}'
         end = Finish(run, status, ENDS[status], None, '{"n": 1}', state, "{}")
         with driver() as conn, conn.transaction():
-            records.lock_all(conn, [(run.deployment_id, run.thread_id)])
             done = finish.finish_runs(conn, [end], owner=run.owner)
         assert (run.run_id in done) == held
         if held:
@@ -239,7 +238,7 @@ class Runs(RuleBasedStateMachine):
     def notify_again(self) -> None:
         with connection() as conn:
             conn.execute(text("UPDATE run SET notified_at = NULL"))
-            found = {item.run_id for item in backlog.to_notify(conn)}
+            found = {item.run_id for item in backlog.mark_notified(conn)}
         heads = {ids[0] for ids in map(self.live_of, self.threads) if ids}
         assert found == {id for id in heads if self.model[id].status == "pending"}
 

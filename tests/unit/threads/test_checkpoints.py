@@ -15,7 +15,6 @@ from shared.models import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, RUN
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
 from tests.support import factories
-from workers.graph_host import frames
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -58,7 +57,7 @@ def writes(run: Row[Any], id: str, items: dict[int, bytes], *, task: str = "t", 
         "task_path": path,
         "writes": [[idx, f"channel{idx}", "bytes"] for idx in items],
     }
-    return Write.of(run, frames.WRITES, head, list(items.values()))
+    return Write.of(run, head, list(items.values()))
 
 
 def store(*items: Write) -> set[Any]:

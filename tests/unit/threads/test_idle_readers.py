@@ -29,7 +29,7 @@ class Watching(ThreadReader[str]):
     def __init__(self, deployment: DeploymentRef, thread_id: UUID) -> None:
         super().__init__(deployment.id, thread_id)
         self.looks = 0
-        self.wake_ups = Reader(b"", unseen=True)
+        self.wake_ups = Reader(b"", before_creation=True)
         self.spells = self.batches(self.wake_ups, lambda: 3_600.0)
 
     def leave(self) -> None:

@@ -50,7 +50,7 @@ def test_runs_whose_notification_was_lost_are_notified_of_again(upkeep: Upkeep, 
 def test_a_queue_that_nobody_reads_does_not_grow(upkeep: Upkeep, notified: Notified, redis: Redis) -> None:
     factories.run(factories.deployment("far", pool="gpu"))
     near = factories.run(factories.deployment("near"))
-    redis.lpush(f"{broker.CELERY_PREFIX}runs.gpu", *["unread"] * broker.ENOUGH)
+    redis.lpush(f"{broker.CELERY_PREFIX}runs.gpu", *["unread"] * broker.FULL_QUEUE)
     upkeep.tick()
 
     assert notified == [(broker.EXECUTE_RUNS, "runs.default", str(near))]

@@ -45,7 +45,7 @@ def quiet(reader: Reader) -> Iterator[list[Event]]:
 
 def watched(ours: socket.socket, seen: list[list[Event]]) -> gevent.Greenlet:
     """Start a greenlet that reads a quiet stream until its client disconnects."""
-    reader = Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", before_creation=True)
 
     def read() -> str:
         try:
@@ -72,7 +72,7 @@ def test_a_client_that_leaves_a_quiet_stream_is_noticed(world: World) -> None:
 
 @greened
 def test_so_is_one_that_sends_what_nobody_reads_before_it_leaves(world: World) -> None:
-    reader = Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", before_creation=True)
     with connection() as (ours, theirs):
         stream = watch(ClientWatch(ours, reader.wake), quiet(reader))
         theirs.sendall(b"GET /ok HTTP/1.1\r\n\r\n")
@@ -98,7 +98,7 @@ def test_a_request_that_comes_early_wakes_the_stream_once(world: World) -> None:
 
 @greened
 def test_a_reader_that_must_read_the_log_is_woken_all_the_same(world: World) -> None:
-    reader = Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", before_creation=True)
     reader.mark_stale()
     reader.wake()
     assert reader.take(FOR_EVER) == ([], True)
@@ -116,7 +116,7 @@ def test_nothing_is_left_however_a_stream_ends(world: World) -> None:
     before = watchers(), len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with connection() as (ours, theirs):
-            reader = Reader(b"channel", unseen=True)
+            reader = Reader(b"channel", before_creation=True)
             stream = watch(ClientWatch(ours, reader.wake), quiet(reader))
             reader.push(SOMETHING, 1)
             assert next(stream) == SOMETHING

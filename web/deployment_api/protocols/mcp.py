@@ -148,7 +148,7 @@ def call_tool(call: Call) -> Response:
     run_request = _run_request(tool, loaded, modes=() if token is None else ("updates",))
     take_slot()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_request.run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_request.run_id, before_creation=True))
         try:
             created = create_run(run_request)
         except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime

@@ -171,8 +171,8 @@ def stream_events(thread_id: UUID) -> Response:
         deployment().id,
         thread_id,
         since=subscription.since,
-        waits=subscription.waits,
-        awaits=caller().may(MAKES_THREADS),
+        ends_only=subscription.waits,
+        awaits_creation=caller().may(MAKES_THREADS),
         filter=granted.filter,
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)

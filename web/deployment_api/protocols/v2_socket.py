@@ -80,7 +80,7 @@ def open_socket(thread_id: UUID) -> Response:
         return websocket.refusal(refusal)
     # Mark the thread as watched before the socket opens. A connected client expects the events of the run it starts
     # next, even if it starts that run over another connection and the request overtakes its subscription.
-    watching.note({"deployment_id": deployment().id, "thread_id": thread_id})
+    watching.mark({"deployment_id": deployment().id, "thread_id": thread_id})
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
     session = Session(served, thread_id, visible, heartbeat_seconds=settings().heartbeat_seconds)
@@ -236,9 +236,9 @@ class Session:
             self._deployment_id,
             self._thread_id,
             since=subscription.since,
-            waits=subscription.waits,
-            awaits=self._context.caller.may(MAKES_THREADS),
-            joined=Joined(self._seen, waits=others) if self._live else None,
+            ends_only=subscription.waits,
+            awaits_creation=self._context.caller.may(MAKES_THREADS),
+            joined=Joined(self._seen, ends_only=others) if self._live else None,
             filter=self._visible,
         )
         opened.open()

@@ -146,7 +146,7 @@ def _create_and_follow(
 ) -> Response:
     """Create a run and respond with its events or its output. `respond` takes the open resources from the stack."""
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_request.run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_request.run_id, before_creation=True))
         try:
             (created,) = creation.create_runs([run_request], creation.run_renderer(run_request.thread_id))
         except Repeated as repeated:

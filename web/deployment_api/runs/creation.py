@@ -30,9 +30,9 @@ from web.schemas.validation import uuid_header
 Render = Callable[[Sequence[Created]], Response]
 
 
-def create_run(run_request: RunRequest, *, readable: Granted | None = None) -> Created:
+def create_run(run_request: RunRequest, *, assistant_read: Granted | None = None) -> Created:
     """Create a run for a request without idempotency key. See `shared.runs.creation.create_runs`."""
-    return creation.create_runs(_creator(), [run_request], readable=readable)[0]
+    return creation.create_runs(_creator(), [run_request], assistant_read=assistant_read)[0]
 
 
 def create_runs(run_requests: Sequence[RunRequest], render: Render) -> list[Created]:

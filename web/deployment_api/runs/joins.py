@@ -93,7 +93,7 @@ def _row(conn: Connection, deployment_id: UUID, thread_id: UUID | None, run_id: 
     try:
         return read.get(conn, deployment_id, run_id, thread_id=thread_id), False
     except NotFound:
-        row = end_event.gone(deployment_id, run_id)
+        row = end_event.row_in_log(deployment_id, run_id)
         if row is None or thread_id not in (None, row["thread_id"]):
             raise
         return row, True

@@ -69,7 +69,7 @@ def send(agent_call: AgentCall) -> Response:
     take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_id, before_creation=True))
         follower = Follower(agent_call, _create(agent_call, body, run_id), history)
         return follower.answer(reader, stack.pop_all(), after=0, shown=agent_call.shapes.sent)
 
@@ -79,7 +79,7 @@ def send_streaming(agent_call: AgentCall) -> Response:
     take_slot()
     run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_id, before_creation=True))
         follower = Follower(agent_call, _create(agent_call, body, run_id))
         return follower.stream(reader, stack.pop_all(), follower.submitted())
 
@@ -87,7 +87,7 @@ def send_streaming(agent_call: AgentCall) -> Response:
 def _create(agent_call: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     """Create the run that a message requests. Returns the id of its task. Raises RpcError."""
     try:
-        created = create_run(run_request(agent_call.agent, body, run_id), readable=agent_call.read)
+        created = create_run(run_request(agent_call.agent, body, run_id), assistant_read=agent_call.read)
     except Conflict as error:  # another client has answered the question in the meantime
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
     return TaskId(created.thread_id, created.run_id)
