@@ -28,7 +28,7 @@ from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.gate.context import allow, allow_all, changed, deployment, settings
+from web.gate.context import allow, allow_all, deployment, metadata_of, settings
 from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas import fields
 from web.schemas.openapi_examples import GRAPH
@@ -231,7 +231,7 @@ def create_assistant(body: dict[str, Any]) -> Response:
         **_content(body),
         name=body.get("name", assistants.UNTITLED),
     )
-    body["metadata"] = changed(granted)
+    body["metadata"] = metadata_of(granted)
     with connection() as conn:
         row = assistants.create(conn, deployment(), assistant_id=key, visible=granted.filter, **body)
     return jsonify(assistants.RECORD.show(row))
@@ -266,7 +266,7 @@ def change_assistant(assistant_id: str, body: dict[str, Any]) -> Response:
     refuse_two_configurations(body)
     named = {"graph_id": body.get("graph_id"), "name": body.get("name")}
     granted = allow("assistants", "update", assistant_id=key, **named, **_content(body))
-    if metadata := changed(granted):
+    if metadata := metadata_of(granted):
         body["metadata"] = metadata
     with connection() as conn:
         _require_name(conn, assistant_id, key)
@@ -357,7 +357,7 @@ def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> None:
     """Authorize a search and narrow `wanted`, in place, to the assistants that the caller may see. Raises Denied."""
     metadata, graph_id = criteria.get("metadata", {}), criteria.get("graph_id")
     granted = allow("assistants", "search", graph_id=graph_id, metadata=metadata, limit=limit, offset=offset)
-    criteria["metadata"] = changed(granted)
+    criteria["metadata"] = metadata_of(granted)
     criteria["visible"] = filters.clause(granted.filter, "assistant_version.metadata")
 
 

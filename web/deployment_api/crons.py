@@ -26,8 +26,8 @@ from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_w
 from web.gate.context import (
     allow,
     allow_all,
-    changed,
     deployment,
+    metadata_of,
     settings,
     unchecked_deployment,
     user,
@@ -174,7 +174,7 @@ def _create(body: dict[str, Any], thread_id: UUID | None) -> Response:
     _check(body)
     least, cron_id = settings().min_cron_seconds, uuid7()
     granted, of_threads, of_assistants = _allow_create(body, cron_id, thread_id)
-    if metadata := changed(granted):
+    if metadata := metadata_of(granted):
         body["metadata"] = metadata
     with connection() as conn:
         row = crons.create(
@@ -277,7 +277,7 @@ def change_cron(cron_id: UUID, body: dict[str, Any]) -> Response:
     changes = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
     sent = {"metadata": body["metadata"]} if "metadata" in body else {}
     granted = allow("crons", "update", cron_id=cron_id, **changes, payload=body, **sent)
-    stamped = changed(granted)  # a handler may add metadata to a request without any
+    stamped = metadata_of(granted)  # a handler may add metadata to a request without any
     with connection() as conn:
         row = crons.update(
             conn, deployment().id, cron_id, body, visible=granted.filter, stamped=stamped, min_seconds=least
@@ -327,7 +327,7 @@ def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> crons
     named = {name: criteria.get(name) for name in ("assistant_id", "thread_id")}
     value = {**named, "limit": limit, "offset": offset, "metadata": criteria.get("metadata", {})}
     of_crons, of_threads = allow_all([Ask("crons", "search", value), Ask("threads", "search", {})])
-    if metadata := changed(of_crons):
+    if metadata := metadata_of(of_crons):
         criteria["metadata"] = metadata
     return crons.Visible(of_crons.filter, of_threads.filter)
 

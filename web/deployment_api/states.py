@@ -47,7 +47,7 @@ from web.deployment_api.runs.run_request import (
     CheckpointMap,
     checkpoint_named,
 )
-from web.gate.context import allow, allow_all, changed, deployment, user_document
+from web.gate.context import allow, allow_all, deployment, metadata_of, user_document
 from web.schemas import fields
 from web.schemas.openapi_examples import MESSAGES
 from web.schemas.operations import RouteGroup
@@ -281,7 +281,7 @@ def merged(thread_id: UUID, granted: Granted) -> RowMapping:
     missing = records.not_updated()
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True, error=missing)
-        return records.update(conn, deployment().id, thread_id, metadata=changed(granted))
+        return records.update(conn, deployment().id, thread_id, metadata=metadata_of(granted))
 
 
 def update(

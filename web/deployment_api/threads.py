@@ -35,7 +35,7 @@ from web.deployment_api.crons import Moment
 from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
-from web.gate.context import allow, allow_all, changed, deployment, settings
+from web.gate.context import allow, allow_all, deployment, metadata_of, settings
 from web.gate.idempotency import Repeated, once
 from web.http import sse
 from web.http.responses import PAGE_HEADERS, page, select_fields
@@ -150,7 +150,7 @@ def create_thread(body: dict[str, Any]) -> Response:
     with driver() if is_alone else connection() as conn:
         keep = once(conn)
         row = records.create(
-            conn, deployment().id, thread_id=key, metadata=changed(granted), if_exists=if_exists
+            conn, deployment().id, thread_id=key, metadata=metadata_of(granted), if_exists=if_exists
         )
         if isinstance(conn, Connection):
             if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, granted.filter):
@@ -215,7 +215,7 @@ def change_thread(thread_id: UUID, body: dict[str, Any]) -> Response | tuple[str
         filters.require_thread(
             conn, deployment().id, thread_id, granted.filter, lock=True, error=records.not_updated()
         )
-        row = records.update(conn, deployment().id, thread_id, metadata=changed(granted))
+        row = records.update(conn, deployment().id, thread_id, metadata=metadata_of(granted))
         if body.get("ttl"):
             expiry.set_ttl(conn, deployment().id, thread_id, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
@@ -349,7 +349,7 @@ def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> None:
     """Authorize a search and narrow `wanted`, in place, to the threads that the caller may see. Raises Denied."""
     named = {"metadata": criteria.get("metadata", {}), "values": criteria.get("values", {})}
     granted = allow("threads", "search", **named, status=criteria.get("status"), limit=limit, offset=offset)
-    criteria["metadata"] = changed(granted)
+    criteria["metadata"] = metadata_of(granted)
     criteria["visible"] = filters.clause(granted.filter, "thread.metadata")
 
 

@@ -20,7 +20,7 @@ from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from web.deployment_api.crons import Moment
-from web.gate.context import allow, allow_all, changed, deployment
+from web.gate.context import allow, allow_all, deployment, metadata_of
 from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -79,7 +79,7 @@ def search_runs(body: dict[str, Any]) -> Response:
             body,
             limit=limit,
             offset=offset,
-            visible=filters.of_visible_threads(granted.filter, "run", changed(granted)),
+            visible=filters.of_visible_threads(granted.filter, "run", metadata_of(granted)),
         )
         return rows, total, queue_position.of_many(conn, deployment().id, rows)
 
@@ -123,7 +123,9 @@ def list_runs(thread_id: UUID) -> Response:
     )
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, of_thread.filter)
-        if filters.is_thread_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
+        if filters.is_thread_hidden(
+            conn, deployment().id, thread_id, of_search.filter, metadata_of(of_search)
+        ):
             raise records.missing(thread_id)
         rows = read.list_of_thread(
             conn,
@@ -177,4 +179,4 @@ def show_queue() -> Response:
     """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
     granted = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
     with connection() as conn:
-        return jsonify(queue_position.of_deployment(conn, deployment(), granted.filter, changed(granted)))
+        return jsonify(queue_position.of_deployment(conn, deployment(), granted.filter, metadata_of(granted)))

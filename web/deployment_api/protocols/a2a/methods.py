@@ -32,7 +32,7 @@ from web.deployment_api.protocols.a2a.tasks import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
-from web.gate.context import allow, changed, deployment
+from web.gate.context import allow, deployment, metadata_of
 from web.gate.observation import take_slot
 from web.schemas import fields
 
@@ -175,7 +175,7 @@ def list_tasks(agent_call: AgentCall) -> Response:
             agent_call.agent["assistant_id"],
             task_filter,
             granted.filter,
-            changed(granted),
+            metadata_of(granted),
         )
     history = _history({**sent, "historyLength": length})
     shown = [
